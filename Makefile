@@ -1,0 +1,40 @@
+# make demo | test | check | bench: each creates .venv and installs what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: demo test test-slow check bench bench-training clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.train
+	$(BIN)/thumbwheel demo $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/architecture
+
+bench: bench-training
+
+bench-training: $(VENV)/.dev
+	$(BIN)/python benchmarks/training.py $(ARGS)
+
+$(VENV)/.train: pyproject.toml constraints.txt install.py
+	$(PYTHON) install.py $(VENV) train
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt install.py
+	$(PYTHON) install.py $(VENV) train test check
+	@touch $(VENV)/.train $@
+
+clean:
+	rm -rf $(VENV) thumbwheel-demo .bench

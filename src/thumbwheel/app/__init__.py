@@ -1,0 +1,1 @@
+"""Composition root: settings, and the open home that every command is given."""

@@ -1,0 +1,46 @@
+"""Opens a home for a command: settings checked, database migrated, the sdk's inbox drained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from thumbwheel.app.settings import sections
+from thumbwheel.core import log
+from thumbwheel.core.config import Home, Sources, check_sections
+from thumbwheel.core.errors import ConfigError
+from thumbwheel.db.workspace import Workspace
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True)
+class Opener:
+    """What a command is given: called, it opens the home; a command that needs no home asks for the settings alone."""
+
+    home: Path | None
+    config: Path | None
+
+    def __call__(self) -> Workspace:
+        """The open home; raises ConfigError for settings that nothing reads."""
+        from thumbwheel.capture.inbox import drain_inbox
+
+        ws = Workspace.open(Home.at(self.home), self.settings())
+        log.say(f"home: {ws.home.path}")
+        for line in drain_inbox(ws):
+            log.say(line)
+        return ws
+
+    def settings(self) -> Sources:
+        """File and environment; raises ConfigError for what nothing reads."""
+        sources = Sources.read(self.config)
+        check_sections(sources, sections())
+        return sources
+
+
+def opener(home: Path | None, config: Path | None, log_level: str) -> Opener:
+    """The opener of `home` with the settings of `config`; sends the log to standard error at `log_level`."""
+    if log_level.lower() not in LEVELS:
+        raise ConfigError(f"--log-level {log_level!r}", "there is no such level", f"Known: {', '.join(LEVELS)}")
+    log.configure(log_level)
+    return Opener(home, config)

@@ -1,0 +1,1 @@
+"""The command line: translates arguments, calls one verb, presents the answer."""

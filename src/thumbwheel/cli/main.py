@@ -1,0 +1,130 @@
+"""The `thumbwheel` command. A stage's `commands.py` is imported only when its command is the one that was typed.
+
+To add a command: write it in the stage's `commands.py` and list it in COMMANDS. A command module has `app`, a Typer group, or
+`command`, a function; it is given the opener of the home as `ctx.obj`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from thumbwheel import __version__
+
+COMMANDS = {
+    "plan": ("thumbwheel.datasets.commands:plan", "What a file of feedback would teach; nothing is stored."),
+    "import": ("thumbwheel.capture.commands:import_", "Bring traces and feedback in from a file."),
+    "feedback": ("thumbwheel.capture.commands:feedback", "Add, list and count feedback."),
+    "case": ("thumbwheel.capture.commands:case", "Gold cases: inputs that you reviewed, with what makes an answer right."),
+    "dataset": ("thumbwheel.datasets.commands:dataset", "Plan, build, show and export training data."),
+    "train": ("thumbwheel.training.commands:train", "Train a LoRA adapter: sft, dpo or kto."),
+    "evaluate": ("thumbwheel.evaluation.commands:evaluate", "Compare a version with its base on held-out rows, and gate it."),
+    "models": ("thumbwheel.loop.commands:models", "List versions, show one, follow its lineage."),
+    "export": ("thumbwheel.export.commands:export", "Write a version as an adapter or merged model, checked for parity."),
+    "report": ("thumbwheel.loop.commands:report", "The model change report of a version: one HTML file and JSON."),
+    "demo": ("thumbwheel.demo.commands:demo", "One turn of the wheel on an embedded model."),
+}
+
+INTRO = """Turn the feedback that people give your LLM app into a better model, on your own machine.
+
+Start with `thumbwheel plan FILE`: it says what your feedback could teach, in a minute, storing nothing.
+Then: import -> dataset build -> train -> evaluate -> export -> report. `thumbwheel demo` does it all on an embedded model.
+"""
+
+
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""What a disk may answer wherever something is written, standard output included."""
+
+
+class Group(TyperGroup):
+    """The top of the command line: says that Ctrl-C was heard and what becomes of the work."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.stderr.write("interrupted: what was stored until here stays, and the same command may be given again\n")
+            raise typer.Exit(130) from None
+
+
+def main() -> None:
+    """Run the command line; a ThumbwheelError becomes its message and its exit code."""
+    from thumbwheel.core.errors import StorageError, ThumbwheelError
+
+    # Threads that spin while they wait make every step several times slower as soon as another program wants a core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        build(sys.argv[1:])(prog_name="thumbwheel")
+    except ThumbwheelError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        sys.stderr.write(f"error: {error.filename or 'the output'}: it cannot be written: {error.strerror}. Free space, then try again\n")
+        os._exit(StorageError.exit_code)  # the interpreter would try to write the rest again, and complain
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+
+
+def build(arguments: list[str]) -> typer.Typer:
+    """The application for these arguments: the typed command in full, the others as one line of help."""
+    app = typer.Typer(
+        name="thumbwheel",
+        help=INTRO,
+        cls=Group,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(root)
+    typed = COMMANDS.keys() & set(arguments)
+    for name, (location, line) in COMMANDS.items():
+        _attach(app, name, _load(location) if name in typed else None, line)
+    return app
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"thumbwheel {__version__}\n")
+        raise typer.Exit
+
+
+def root(
+    ctx: typer.Context,
+    home: Annotated[Path | None, typer.Option(help="The home folder (default: THUMBWHEEL_HOME, else the per-user data directory).")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings in YAML (default: ./thumbwheel.yaml where it exists).")] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version)] = False,
+) -> None:
+    """Global options; they stand before the command."""
+    if ctx.invoked_subcommand:
+        from thumbwheel.app.open import opener
+
+        ctx.obj = opener(home, config, log_level)
+
+
+def _load(location: str) -> Any:
+    module, _, attribute = location.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _attach(app: typer.Typer, name: str, found: Any, line: str) -> None:
+    if isinstance(found, typer.Typer):
+        app.add_typer(found, name=name, help=line, no_args_is_help=True)
+    else:
+        app.command(name, help=None if found else line)(found or _stub)
+
+
+def _stub() -> None:
+    """Stands in the list of commands for one that was not typed."""

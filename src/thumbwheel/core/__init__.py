@@ -1,0 +1,1 @@
+"""What every stage stands on: configuration, errors, identifiers, tables of variants, the log."""

@@ -1,0 +1,56 @@
+"""Tables of variants: the built-in ones by name, third parties' through an entry-point group of the same name.
+
+A table maps a name to "module:attribute", so that listing names imports nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar, cast
+
+from thumbwheel.core.errors import NotFound
+
+T = TypeVar("T")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`" Did you mean 'x'?"`, or nothing when no known word is near.
+
+    >>> nearest("prefrence", ["preference", "jsonl"])
+    " Did you mean 'preference'?"
+    """
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+class Table(Generic[T]):
+    """The variants of one kind. `kind` is shown to people, `group` is the entry-point group."""
+
+    def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:
+        self.kind, self.group, self._built_in = kind, group, dict(built_in)
+
+    @cached_property
+    def locations(self) -> dict[str, str]:
+        """name -> "module:attribute", built-in first; a third party cannot replace a built-in name."""
+        found = {point.name: point.value for point in entry_points(group=self.group)}
+        return self._built_in | {name: at for name, at in found.items() if name not in self._built_in}
+
+    def names(self) -> list[str]:
+        """All known names, built-in first."""
+        return list(self.locations)
+
+    def get(self, name: str) -> T:
+        """The variant called `name`; raises NotFound with the known names and the nearest one."""
+        if name not in self.locations:
+            raise NotFound(
+                f"{self.kind} {name!r}",
+                f"there is no {self.kind} of that name",
+                f"Known: {', '.join(self.locations)}.{nearest(name, self.locations)}",
+            )
+        module, _, attribute = self.locations[name].partition(":")
+        found = getattr(import_module(module), attribute)
+        return cast("T", found)
