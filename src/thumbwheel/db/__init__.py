@@ -1,0 +1,1 @@
+"""The store of facts: every table (`schema`), its migrations, and the one writer that acknowledges only what is on disk."""

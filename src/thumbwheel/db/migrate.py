@@ -1,0 +1,48 @@
+"""Brings a database to the newest schema: a new file and an old one take the same road, Alembic's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from thumbwheel.core.errors import StorageError
+from thumbwheel.db.engine import Database, writing
+
+HEAD = "0001"
+"""The newest revision; a test compares it with the migrations folder."""
+
+FOLDER = Path(__file__).parent / "migrations"
+
+
+def upgrade(path: Path, lock: Path) -> None:
+    """Create or migrate the database at `path`; cheap when it is already at HEAD."""
+    if path.exists() and _revision(path, lock) == HEAD:
+        return
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER))
+    with writing(path, lock) as engine, engine.begin() as connection:
+        config.attributes["connection"] = connection
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            raise StorageError(
+                f"database {str(path)!r}",
+                f"it is not of a version that this program knows ({error})",
+                "Upgrade thumbwheel, or name another home",
+            ) from None
+
+
+def _revision(path: Path, lock: Path) -> str | None:
+    database = Database(path, lock)
+    try:
+        with database.read() as connection:
+            if not sa.inspect(connection).has_table("alembic_version"):
+                return None
+            return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    finally:
+        database.close()

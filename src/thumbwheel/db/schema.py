@@ -1,0 +1,328 @@
+"""Every table, in the words of the design; a stage's own store is the only reader and writer of its tables.
+
+Ids are text (see core.ids), times are UTC. A new table or column comes with a migration; a test compares both.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+
+class Utc(TypeDecorator[datetime]):
+    """An aware datetime, kept as UTC; a naive one is a programming error."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """To UTC without an offset."""
+        if value is not None and value.tzinfo is None:
+            raise TypeError(f"naive datetime {value!r}")
+        return value.astimezone(UTC).replace(tzinfo=None) if value else None
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        """Back to an aware datetime."""
+        return value.replace(tzinfo=UTC) if value else None
+
+
+Id = String(40)
+Json = JSON(none_as_null=True)  # an absent value is SQL NULL, not the JSON text null
+
+
+def _id(name: str, target: str, **options: Any) -> Column[Any]:
+    return Column(name, Id, ForeignKey(target), **options)
+
+
+def _agent() -> Column[Any]:
+    return _id("agent_id", "agents.id", nullable=False)
+
+
+def _origin() -> tuple[Column[Any], Column[Any]]:
+    """Where a row came from: the source and its name there."""
+    return Column("source", String(64), nullable=False), Column("external_id", Text, nullable=False)
+
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("slug", String(63), nullable=False, unique=True),
+    Column("recorded_at", Utc, nullable=False),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    *_origin(),
+    Column("recorded_at", Utc, nullable=False),
+    UniqueConstraint("agent_id", "source", "external_id"),
+)
+
+subjects = Table(
+    "subjects",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    *_origin(),
+    Column("recorded_at", Utc, nullable=False),
+    UniqueConstraint("agent_id", "source", "external_id"),
+)
+
+raters = Table(
+    "raters",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    *_origin(),
+    Column("kind", String(32), nullable=False),
+    Column("weight", Float, nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+    UniqueConstraint("agent_id", "source", "external_id"),
+)
+
+messages = Table(  # a history is a chain that ends at its last message; equal beginnings are stored once
+    "messages",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _id("parent_id", "messages.id"),
+    Column("role", String(32), nullable=False),
+    Column("content", Json, nullable=False),
+)
+
+cases = Table(
+    "cases",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    *_origin(),
+    _id("input_id", "messages.id", nullable=False),
+    Column("reference", Json),
+    Column("checker", String(64)),
+    Column("checker_config", Json),
+    Column("group_key", Text),
+    Column("basis", String(16), nullable=False),
+    Column("slices", Json),
+    _id("reviewer_id", "raters.id"),
+    Column("fingerprint", String(64), nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+    UniqueConstraint("agent_id", "source", "external_id"),
+)
+
+traces = Table(
+    "traces",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    *_origin(),
+    _id("session_id", "sessions.id"),
+    _id("subject_id", "subjects.id"),
+    Column("parent_id", Id),  # it and case_id are derived, so they may name what has not arrived yet: no foreign key
+    Column("case_id", Id),
+    _id("input_id", "messages.id", nullable=False),
+    Column("output", Text),
+    Column("status", String(32), nullable=False),
+    Column("metadata", Json),
+    Column("fingerprint", String(64), nullable=False),  # of the content, so that the same id with other content is noticed
+    Column("occurred_at", Utc),
+    Column("recorded_at", Utc, nullable=False),
+    UniqueConstraint("agent_id", "source", "external_id"),
+    Index("ix_traces_agent_id_input_id", "agent_id", "input_id"),
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    _id("trace_id", "traces.id", primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("name", Text),
+    Column("input", Json),
+    Column("output", Json),
+    Column("status", String(32), nullable=False),
+    Column("finish_reason", String(32)),
+    Column("started_at", Utc),
+    Column("ended_at", Utc),
+    Column("requested_model", Text),
+    Column("served_model", Text),
+    _id("model_version_id", "model_versions.id"),
+    Column("deployment", Text),
+    Column("sampling", Json),
+    Column("prompt_tokens", Integer),
+    Column("completion_tokens", Integer),
+    Column("token_ids", Json),
+    Column("token_logprobs", Json),
+)
+
+feedback = Table(
+    "feedback",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    *_origin(),
+    Column("kind", String(16), nullable=False),
+    Column("name", Text),
+    Column("value", Json, nullable=False),
+    Column("scale", Json),
+    Column("comment", Text),
+    _id("rater_id", "raters.id"),
+    Column("occurred_at", Utc),
+    Column("recorded_at", Utc, nullable=False),
+    Column("supersedes", Id),
+    Column("retracts", Id),
+    Column("metadata", Json),
+    Column("fingerprint", String(64), nullable=False),
+    UniqueConstraint("agent_id", "source", "external_id"),
+    Index("ix_feedback_agent_id_recorded_at", "agent_id", "recorded_at"),
+)
+
+feedback_targets = Table(  # `target_id` stays null until what (source, external_id) names has arrived
+    "feedback_targets",
+    metadata,
+    _id("feedback_id", "feedback.id", primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("kind", String(16), nullable=False),
+    *_origin(),
+    Column("step", Integer),
+    Column("target_id", Id),
+    Index("ix_feedback_targets_target_id", "target_id"),
+    Index("ix_feedback_targets_external_id", "external_id"),
+)
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("sha256", String(64), primary_key=True),
+    Column("kind", String(32), nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+)
+
+datasets = Table(
+    "datasets",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    Column("shape", String(16), nullable=False),
+    Column("manifest", Json, nullable=False),
+    Column("fingerprint", String(64), nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+    UniqueConstraint("agent_id", "fingerprint"),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    Column("algorithm", String(32), nullable=False),
+    _id("dataset_id", "datasets.id", nullable=False),
+    Column("base", Text, nullable=False),
+    Column("base_fingerprint", String(64)),
+    Column("config", Json, nullable=False),
+    Column("environment", Json, nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text),
+    Column("metrics", Json),
+    Column("recorded_at", Utc, nullable=False),
+    Column("ended_at", Utc),
+)
+
+model_versions = Table(
+    "model_versions",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    Column("number", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("basis", String(16)),
+    Column("tainted", Boolean, nullable=False),
+    Column("base", Text, nullable=False),
+    Column("base_fingerprint", String(64)),
+    Column("adapter", Json),
+    _id("parent_id", "model_versions.id"),
+    _id("run_id", "runs.id"),
+    Column("recorded_at", Utc, nullable=False),
+    UniqueConstraint("agent_id", "number"),
+)
+
+aliases = Table(
+    "aliases",
+    metadata,
+    _id("agent_id", "agents.id", primary_key=True),
+    Column("name", String(63), primary_key=True),
+    _id("version_id", "model_versions.id", nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+)
+
+evaluations = Table(
+    "evaluations",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    _id("candidate_id", "model_versions.id", nullable=False),
+    _id("against_id", "model_versions.id", nullable=False),
+    Column("basis", String(16), nullable=False),
+    Column("config", Json, nullable=False),
+    Column("results", Json, nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    _id("version_id", "model_versions.id", nullable=False),
+    _id("evaluation_id", "evaluations.id", nullable=False),
+    Column("decision", String(32), nullable=False),
+    Column("reasons", Json, nullable=False),
+    Column("policy", Json, nullable=False),
+    Column("inputs", Json, nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+)
+
+exports = Table(
+    "exports",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    _id("version_id", "model_versions.id", nullable=False),
+    Column("format", String(16), nullable=False),
+    Column("path", Text, nullable=False),
+    Column("files", Json, nullable=False),
+    Column("parity", Json, nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+)

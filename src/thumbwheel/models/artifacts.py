@@ -1,0 +1,131 @@
+"""Content-addressed files: `blobs/sha256/ab/<hash>`; written atomically, verified on every read, named only in the database.
+
+Temporary file in the same folder, fsync, rename, fsync of the folder; a crash leaves at most a temporary file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from thumbwheel.core.errors import StorageError
+
+CHUNK = 1 << 20
+
+
+class Artifacts:
+    """The blobs under one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "sha256"
+
+    def put(self, source: Path) -> str:
+        """Store the content of `source` and return its sha256; a second time takes no more space, and mends a damaged blob."""
+        with source.open("rb") as stream:
+            return self._store(stream, str(source))
+
+    def put_bytes(self, content: bytes) -> str:
+        """Store `content` and return its sha256."""
+        return self._store(io.BytesIO(content), f"{len(content)} bytes")
+
+    def put_folder(self, folder: Path) -> dict[str, str]:
+        """Store every file below `folder`: relative name -> sha256."""
+        return {path.relative_to(folder).as_posix(): self.put(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+
+    def path(self, sha256: str) -> Path:
+        """The verified file with this hash; raises StorageError where it is missing or damaged."""
+        path = self._at(sha256)
+        try:
+            with path.open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+        except FileNotFoundError:
+            raise StorageError(
+                f"artifact {sha256!r}", "it is not in this home", "Restore the home's blobs folder from a backup, or make it again"
+            ) from None
+        except OSError as error:
+            raise StorageError(
+                f"artifact {sha256!r}", f"it cannot be read: {error.strerror or error}", "Check the disk and the rights of the home"
+            ) from error
+        if found != sha256:
+            raise StorageError(
+                f"artifact {sha256!r}",
+                f"the file on disk has the hash {found}: it was damaged or changed",
+                f"Delete {str(path)!r} and make it again, or restore it from a backup",
+            )
+        return path
+
+    def checkout(self, files: Mapping[str, str], target: Path) -> Path:
+        """Write `files` (relative name -> sha256) below `target` and return it; every file is verified and appears whole or not at all."""
+        root = target.resolve()
+        for name, sha256 in files.items():
+            to = (target / name).resolve()
+            if to == root or not to.is_relative_to(root):
+                raise StorageError(f"artifact name {name!r}", "it would leave its folder", "Do not use this version; train it again")
+            self._copy_out(sha256, to)
+        return target
+
+    def _copy_out(self, sha256: str, to: Path) -> None:
+        source = self.path(sha256)
+        temporary = to.with_name(f".{to.name}.{os.getpid()}-{threading.get_ident()}")
+        try:
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, temporary)
+            os.replace(temporary, to)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise _unwritable(str(to), error) from error
+
+    def _at(self, sha256: str) -> Path:
+        if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
+            raise StorageError(f"artifact {sha256!r}", "that is no sha256 in hex", "Name an artifact by its hash")
+        return self._folder / sha256[:2] / sha256
+
+    def _store(self, stream: BinaryIO, what: str) -> str:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self._folder, prefix="incoming-")
+        except OSError as error:
+            raise _unwritable(what, error) from error
+        try:
+            digest = _copy(stream, handle)
+            path = self._at(digest)
+            path.parent.mkdir(exist_ok=True)
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
+            _sync_folder(self._folder)
+            return digest
+        except OSError as error:
+            Path(temporary).unlink(missing_ok=True)
+            raise _unwritable(what, error) from error
+
+
+def _copy(stream: BinaryIO, handle: int) -> str:
+    hashed = hashlib.sha256()
+    with os.fdopen(handle, "wb") as out:
+        while chunk := stream.read(CHUNK):
+            hashed.update(chunk)
+            out.write(chunk)
+        out.flush()
+        os.fsync(out.fileno())
+    return hashed.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _unwritable(what: str, error: OSError) -> StorageError:
+    return StorageError(
+        f"artifact from {what!r}", f"it cannot be stored: {error.strerror or error}", "Free space or make the home writable, then try again"
+    )

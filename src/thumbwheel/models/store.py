@@ -1,0 +1,100 @@
+"""All SQL of model versions, aliases and artifact records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.core import ids
+from thumbwheel.db.schema import agents, aliases, artifacts, model_versions
+from thumbwheel.models.types import Basis, ModelVersion, State
+
+_JOINED = sa.select(model_versions, agents.c.slug.label("agent")).join(agents, agents.c.id == model_versions.c.agent_id)
+
+
+def ensure_agent(connection: sa.Connection, agent: str) -> str:
+    """The id of `agent`, which is created where it is new."""
+    agent_id = ids.derived("agt", ids.slug(agent))
+    if connection.execute(sa.select(agents.c.id).where(agents.c.id == agent_id)).scalar() is None:
+        connection.execute(agents.insert().values(id=agent_id, slug=agent, recorded_at=datetime.now(UTC)))
+    return agent_id
+
+
+def agent_slugs(connection: sa.Connection) -> list[str]:
+    """All agents by name."""
+    return list(connection.execute(sa.select(agents.c.slug).order_by(agents.c.slug)).scalars())
+
+
+def add_version(connection: sa.Connection, agent_id: str, values: Mapping[str, Any]) -> str:
+    """Insert the next version of the agent and return its id."""
+    highest = connection.execute(sa.select(sa.func.max(model_versions.c.number)).where(model_versions.c.agent_id == agent_id)).scalar()
+    version_id = ids.new("ver")
+    number = 0 if highest is None else highest + 1
+    connection.execute(
+        model_versions.insert().values(
+            id=version_id, agent_id=agent_id, number=number, tainted=False, recorded_at=datetime.now(UTC), **values
+        )
+    )
+    return version_id
+
+
+def find(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[ModelVersion]:
+    """Versions that match, oldest first."""
+    rows = connection.execute(_JOINED.where(*where).order_by(model_versions.c.number)).mappings()
+    return [_version(row) for row in rows]
+
+
+def by_agent(agent: str) -> sa.ColumnElement[bool]:
+    """Condition: versions of `agent`."""
+    return agents.c.slug == agent
+
+
+def by_id(version_id: str) -> sa.ColumnElement[bool]:
+    """Condition: the version with this id."""
+    return model_versions.c.id == version_id
+
+
+def set_state(connection: sa.Connection, version_id: str, state: State, basis: Basis | None) -> None:
+    """Write a decided state; the caller has checked the move."""
+    connection.execute(model_versions.update().where(model_versions.c.id == version_id).values(state=state, basis=basis))
+
+
+def set_alias(connection: sa.Connection, agent_id: str, name: str, version_id: str) -> None:
+    """Point `name` at a version, in one step."""
+    key = (aliases.c.agent_id == agent_id) & (aliases.c.name == name)
+    connection.execute(aliases.delete().where(key))
+    connection.execute(aliases.insert().values(agent_id=agent_id, name=name, version_id=version_id, recorded_at=datetime.now(UTC)))
+
+
+def alias_names(connection: sa.Connection, agent: str) -> dict[str, str]:
+    """alias -> version id."""
+    rows = connection.execute(sa.select(aliases.c.name, aliases.c.version_id).join(agents).where(agents.c.slug == agent))
+    return dict(rows.tuples().all())
+
+
+def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, int]) -> None:
+    """Remember blobs (sha256 -> size); known ones stay as they are."""
+    for sha256, size in sizes.items():
+        if connection.execute(sa.select(artifacts.c.sha256).where(artifacts.c.sha256 == sha256)).scalar() is None:
+            connection.execute(artifacts.insert().values(sha256=sha256, kind=kind, size=size, recorded_at=datetime.now(UTC)))
+
+
+def _version(row: sa.RowMapping) -> ModelVersion:
+    basis = row["basis"]
+    return ModelVersion(
+        row["id"],
+        row["agent"],
+        row["number"],
+        State(row["state"]),
+        Basis(basis) if basis else None,
+        row["tainted"],
+        row["base"],
+        row["base_fingerprint"],
+        row["adapter"],
+        row["parent_id"],
+        row["run_id"],
+        row["recorded_at"],
+    )

@@ -1,0 +1,97 @@
+"""Nouns of this stage: an artifact, a model version, its states and their legal moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from thumbwheel.core.errors import Conflict
+
+
+class State(StrEnum):
+    """What was decided about a version; what is live follows from aliases, and `tainted` is a mark beside it."""
+
+    CANDIDATE = "candidate"
+    REJECTED = "rejected"
+    APPROVED = "approved"
+    RETIRED = "retired"
+
+
+MOVES: dict[State, frozenset[State]] = {
+    State.CANDIDATE: frozenset({State.REJECTED, State.APPROVED}),
+    State.REJECTED: frozenset({State.RETIRED}),
+    State.APPROVED: frozenset({State.RETIRED}),
+    State.RETIRED: frozenset(),
+}
+
+
+LIVE = "live"
+"""The alias that serves everybody; what was approved on feedback alone may not carry it."""
+
+
+class Basis(StrEnum):
+    """What a judgement stands on: cases that the owner reviewed, or held-out ratings. Only `gold` allows promotion."""
+
+    GOLD = "gold"
+    FEEDBACK = "feedback"
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """`v0` is what runs today; later versions are base + adapter. `adapter`: file name -> sha256 of its artifact."""
+
+    id: str
+    agent: str
+    number: int
+    state: State
+    basis: Basis | None
+    """What the approval stands on; `feedback` is approved for a canary only."""
+    tainted: bool
+    base: str
+    base_fingerprint: str | None
+    adapter: dict[str, str] | None
+    parent_id: str | None
+    run_id: str | None
+    recorded_at: datetime
+
+    @property
+    def name(self) -> str:
+        """`v3`."""
+        return f"v{self.number}"
+
+    def check_move(self, to: State) -> None:
+        """Raise Conflict where the design has no move from this state to `to`, and for a tainted version's approval."""
+        allowed = MOVES[self.state]
+        if to not in allowed:
+            raise Conflict(
+                self._what,
+                f"it is {self.state}, and from there it may become {' or '.join(sorted(allowed)) or 'nothing else'}, not {to}",
+                "Train a new version to get a new candidate",
+            )
+        if to is State.APPROVED:
+            self._check_untainted()
+
+    def check_alias(self, alias: str) -> None:
+        """Raise Conflict unless this version may be served under `alias`: approved, untainted, and on gold where everybody gets it."""
+        if self.state is not State.APPROVED:
+            raise Conflict(self._what, f"it is {self.state}, and only an approved version is served", "Evaluate it: thumbwheel evaluate")
+        self._check_untainted()
+        if alias == LIVE and self.basis is Basis.FEEDBACK:
+            raise Conflict(
+                self._what,
+                "it was approved on held-out feedback, which permits a canary only",
+                f"Evaluate it on gold cases, or use another alias than {LIVE!r}",
+            )
+
+    @property
+    def _what(self) -> str:
+        return f"version {self.name!r} of agent {self.agent!r}"
+
+    def _check_untainted(self) -> None:
+        if self.tainted:
+            raise Conflict(
+                self._what,
+                "it is tainted: data that it was trained on was erased",
+                "Retrain without that data and evaluate the new version",
+            )

@@ -1,0 +1,154 @@
+"""Decisions about model versions: register the base, add a candidate, find one by name, move its state, point an alias."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from thumbwheel.core import ids
+from thumbwheel.core.errors import Conflict, InputError, NotFound
+from thumbwheel.core.plugins import nearest
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models import store
+from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.models.types import Basis, ModelVersion, State
+
+LATEST = "latest"
+NUMBERED = re.compile(r"v?\d+")
+
+
+def ensure_agent(ws: Workspace, agent: str) -> str:
+    """The id of `agent`, created where new; raises InputError for an impossible name."""
+    ids.slug(agent)
+    return ws.db.write(lambda c: store.ensure_agent(c, agent))
+
+
+def require_agent(ws: Workspace, agent: str) -> str:
+    """The id of an agent that exists; raises NotFound with the nearest known name."""
+    ids.slug(agent)
+    with ws.db.read() as connection:
+        known = store.agent_slugs(connection)
+    if agent not in known:
+        raise NotFound(
+            f"agent {agent!r}",
+            "nothing was recorded for it",
+            f"Known: {', '.join(known) or 'none yet'}.{nearest(agent, known)} Import something first",
+        )
+    return ids.derived("agt", agent)
+
+
+def ensure_base(ws: Workspace, agent: str, base: str, fingerprint: str) -> ModelVersion:
+    """`v0`, what runs today: registered with the first base; other weights become a further version."""
+    values = {"state": State.APPROVED, "base": base, "base_fingerprint": fingerprint}
+
+    def work(connection: sa.Connection) -> str:
+        agent_id = store.ensure_agent(connection, agent)
+        known = store.find(connection, store.by_agent(agent))
+        same = [one.id for one in known if one.adapter is None and one.base_fingerprint == fingerprint]
+        return same[0] if same else store.add_version(connection, agent_id, values)
+
+    return by_id(ws, ws.db.write(work))
+
+
+def add_candidate(ws: Workspace, parent: ModelVersion, run_id: str, adapter: Path) -> ModelVersion:
+    """A new candidate over `parent`'s base, with the adapter files of folder `adapter` stored as artifacts."""
+    blobs = Artifacts(ws.home.blobs)
+    files = blobs.put_folder(adapter)
+    sizes = {sha256: (adapter / name).stat().st_size for name, sha256 in files.items()}
+    agent_id = ids.derived("agt", parent.agent)
+    values = {
+        "state": State.CANDIDATE,
+        "base": parent.base,
+        "base_fingerprint": parent.base_fingerprint,
+        "adapter": files,
+        "parent_id": parent.id,
+        "run_id": run_id,
+    }
+
+    def work(connection: sa.Connection) -> str:
+        store.record_artifacts(connection, "adapter", sizes)
+        return store.add_version(connection, agent_id, values)
+
+    return by_id(ws, ws.db.write(work))
+
+
+def versions(ws: Workspace, agent: str) -> list[ModelVersion]:
+    """All versions of `agent`, oldest first."""
+    require_agent(ws, agent)
+    with ws.db.read() as connection:
+        return store.find(connection, store.by_agent(agent))
+
+
+def by_id(ws: Workspace, version_id: str) -> ModelVersion:
+    """The version with this id; raises NotFound."""
+    with ws.db.read() as connection:
+        found = store.find(connection, store.by_id(version_id))
+    if not found:
+        raise NotFound(f"version {version_id!r}", "there is no such version", "List them: thumbwheel models list --agent AGENT")
+    return found[0]
+
+
+def version(ws: Workspace, agent: str, name: str) -> ModelVersion:
+    """The version that `name` means: `v3`, `3`, an alias, `latest` or an id; raises NotFound with what exists."""
+    known = versions(ws, agent)
+    with ws.db.read() as connection:
+        named = store.alias_names(connection, agent)
+    wanted = known[-1].id if name == LATEST and known else named.get(name, name)
+    for one in known:
+        if wanted in (one.id, one.name, str(one.number)):
+            return one
+    names = [one.name for one in known] + list(named)
+    raise NotFound(
+        f"version {name!r} of agent {agent!r}",
+        "there is no such version",
+        f"Known: {', '.join(names) or 'none; train one first'}.{nearest(name, names)}",
+    )
+
+
+def move(ws: Workspace, one: ModelVersion, to: State, basis: Basis | None = None) -> ModelVersion:
+    """Change the state, checked against the legal moves inside the transaction; raises Conflict. Without `basis` it stays as it is."""
+
+    def work(connection: sa.Connection) -> None:
+        current = store.find(connection, store.by_id(one.id))[0]
+        current.check_move(to)
+        store.set_state(connection, one.id, to, basis or current.basis)
+
+    ws.db.write(work)
+    return by_id(ws, one.id)
+
+
+def point(ws: Workspace, agent: str, alias: str, one: ModelVersion) -> None:
+    """Point `alias` at an approved version of `agent`, in one step; raises Conflict, and InputError for a name that means a version."""
+    ids.slug(alias, "alias")
+    if alias == LATEST or NUMBERED.fullmatch(alias):
+        raise InputError(f"alias {alias!r}", "that name already means a version", "Choose another, for example 'live' or 'canary'")
+    if one.agent != agent:
+        raise Conflict(f"version {one.id!r}", f"it belongs to agent {one.agent!r}, not {agent!r}", "Name a version of the same agent")
+    agent_id = require_agent(ws, agent)
+
+    def work(connection: sa.Connection) -> None:
+        store.find(connection, store.by_id(one.id))[0].check_alias(alias)
+        store.set_alias(connection, agent_id, alias, one.id)
+
+    ws.db.write(work)
+
+
+def aliases_of(ws: Workspace, agent: str) -> dict[str, str]:
+    """alias -> version id."""
+    with ws.db.read() as connection:
+        return store.alias_names(connection, agent)
+
+
+def adapter_folder(ws: Workspace, one: ModelVersion) -> Path | None:
+    """A verified checkout of the version's adapter in the home's cache; None for a plain base."""
+    if one.adapter is None:
+        return None
+    return Artifacts(ws.home.blobs).checkout(one.adapter, ws.home.cache / "adapters" / one.id)
+
+
+def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, int]) -> None:
+    """Remember blobs (sha256 -> size) of another stage, inside that stage's transaction; known ones stay as they are."""
+    store.record_artifacts(connection, kind, sizes)

@@ -1,0 +1,1 @@
+"""Intervals, comparisons and power on plain numbers; no model, no database, no torch."""

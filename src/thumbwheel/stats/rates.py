@@ -1,0 +1,60 @@
+"""Intervals of a single rate (k of n), and how well scores rank good above bad.
+
+Sources: Wilson (1927), Clopper and Pearson (1934); vectors of Newcombe, Statistics in Medicine 17 (1998) 857-872. The area under the
+ROC curve is the Mann-Whitney statistic with ties at one half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from thumbwheel.core.errors import InputError
+from thumbwheel.stats.types import Interval
+
+
+def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+    """The score interval: close to its level on average, never of zero width."""
+    _check(successes, n, level)
+    if n == 0:
+        return Interval(0.0, 1.0, level)
+    z = float(stats.norm.isf((1 - level) / 2))
+    rate, denominator = successes / n, 1 + z * z / n
+    centre = (rate + z * z / (2 * n)) / denominator
+    half = z / denominator * float(np.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)))
+    low = 0.0 if successes == 0 else centre - half
+    high = 1.0 if successes == n else centre + half
+    return Interval(low, high, level)
+
+
+def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
+    """The exact binomial interval: covers at least at its level for every true rate."""
+    _check(successes, n, level)
+    tail = (1 - level) / 2
+    low = 0.0 if successes == 0 else float(stats.beta.ppf(tail, successes, n - successes + 1))
+    high = 1.0 if successes == n else float(stats.beta.isf(tail, successes + 1, n - successes))
+    return Interval(low, high, level)
+
+
+def ranking_area(scores: Sequence[float], good: Sequence[bool]) -> float | None:
+    """P(score of a good one > score of a bad one), ties one half; None where one class is missing."""
+    values, is_good = np.asarray(scores, dtype=float), np.asarray(good, dtype=bool)
+    positives, negatives = int(is_good.sum()), int((~is_good).sum())
+    if not positives or not negatives:
+        return None
+    ranks = stats.rankdata(values)
+    return float((ranks[is_good].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def _check(successes: int, n: int, level: float) -> None:
+    if not 0 <= successes <= n:
+        raise InputError(f"{successes!r} successes of {n!r}", "a count lies between 0 and its total", "Count again")
+    check_level(level)
+
+
+def check_level(level: float) -> None:
+    """Raise InputError for a confidence level outside (0, 1)."""
+    if not 0 < level < 1:
+        raise InputError(f"confidence level {level!r}", "it lies strictly between 0 and 1", "Use 0.95")

@@ -1,0 +1,89 @@
+"""The SQL of datasets: prompts as chains, the calls of a trace, tools, and datasets that are inserted once."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from feedback_world import AGENT, START, World
+from thumbwheel.core import ids
+from thumbwheel.datasets import store
+from thumbwheel.datasets.gather import gather
+from thumbwheel.datasets.types import Dataset, DatasetConfig, Tally
+from thumbwheel.rewards.label import judgements
+
+AGENT_ID = ids.derived("agt", AGENT)
+
+
+def test_prompts_are_read_as_chains_in_order(tmp_path: Path) -> None:
+    world = World()
+    long = world.prompt("one", "two", "three", system="be kind")
+    short = world.prompt("one", system="be kind")
+    many = [world.prompt(f"question {number}") for number in range(store.VARIABLES + 3)]
+    with world.into(tmp_path) as ws, ws.db.read() as connection:
+        found = store.prompts(connection, [long, short, *many, "msg_missing"])
+    assert [message["content"] for message in found[long]] == ["be kind", "one", "two", "three"]
+    assert [message["role"] for message in found[long]] == ["system", "user", "assistant", "user"]
+    assert found[short] == found[long][:2]
+    assert len(found) == len(many) + 2
+    assert "msg_missing" not in found
+
+
+def test_a_broken_chain_is_no_prompt_and_its_traces_are_counted(tmp_path: Path) -> None:
+    world = World()
+    prompt = world.prompt("one", "two", "three")
+    world.say("thumb", True, world.trace("a", prompt, "out"))
+    with world.into(tmp_path) as ws, closing(sqlite3.connect(ws.home.database)) as raw, raw:
+        assert raw.execute("DELETE FROM messages WHERE parent_id IS NULL").rowcount == 1
+    with World().into(tmp_path) as ws, ws.db.read() as connection:
+        assert store.prompts(connection, [prompt]) == {}
+        tally = Tally()
+        assert list(gather(connection, AGENT, DatasetConfig(), tally)) == []
+    assert tally.drops == {"the prompt cannot be read back: a message is missing": 1}
+
+
+def test_judged_traces_follow_the_order_of_judgements(tmp_path: Path) -> None:
+    world = World()
+    for number in range(40):
+        trace = world.trace(f"t{number}", f"q{number % 7}", "out", session=f"s{number % 3}", steps=1 + number % 2,
+                            metadata={"tools": [{"name": "f"}]} if number == 1 else None)  # fmt: skip
+        if number % 3:
+            world.say("thumb", True, trace)
+    world.trace("unjudged", "q1", "out")
+    with world.into(tmp_path) as ws, ws.db.read() as connection:
+        traces = list(store.judged_traces(connection, AGENT_ID))
+        assert [trace.id for trace in traces] == [one.trace_id for one in judgements(connection, AGENT)]
+        assert sorted(store.judged_groups(connection, AGENT_ID)) == sorted({(trace.prompt_id, trace.session_id) for trace in traces})
+        assert store.trace_count(connection, AGENT_ID) == 41
+    assert {trace.calls for trace in traces} == {1, 2}
+    assert [trace.tools for trace in traces if trace.tools] == [[{"name": "f"}]]
+    assert {trace.finish_reason for trace in traces} == {"stop"}
+
+
+def test_another_agent_is_not_seen(tmp_path: Path) -> None:
+    world = World()
+    world.say("thumb", True, world.trace("a", "q", "out"))
+    world.case("c", "q", "feedback")
+    with world.into(tmp_path) as ws, ws.db.read() as connection:
+        other = ids.derived("agt", "other")
+        assert list(store.judged_traces(connection, other)) == []
+        assert list(store.judged_groups(connection, other)) == []
+        assert store.case_inputs(connection, other) == []
+        assert store.watermark(connection, other, None) == {"feedback": 0, "recorded_at": None}
+        assert store.watermark(connection, AGENT_ID, None) == {"feedback": 1, "recorded_at": START.isoformat()}
+        assert [basis for _, basis in store.case_inputs(connection, AGENT_ID)] == ["feedback"]
+
+
+def test_a_dataset_is_inserted_once(tmp_path: Path) -> None:
+    world = World()
+    world.trace("a", "q", "out")
+    one = Dataset("dst_1", AGENT, "pairs", "f" * 64, {"counts": {"train": 1, "dev": 0, "gate": 0}}, datetime.now(UTC))
+    with world.into(tmp_path) as ws:
+        assert ws.db.write(lambda connection: store.add(connection, one)) is True
+        assert ws.db.write(lambda connection: store.add(connection, one)) is False
+        with ws.db.read() as connection:
+            found = store.find(connection, agent=AGENT)
+            assert [(each.id, each.shape, each.counts) for each in found] == [("dst_1", "pairs", one.counts)]
+            assert store.find(connection, dataset_id="dst_2") == []

@@ -1,0 +1,214 @@
+"""Versions from v0, the table of moves, lineage parents, names and aliases."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import Conflict, InputError, NotFound, StorageError
+from thumbwheel.db.schema import datasets, model_versions, runs
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models import versions
+from thumbwheel.models.types import MOVES, Basis, ModelVersion, State
+from tiny_models import record
+
+LEGAL = {("candidate", "approved"), ("candidate", "rejected"), ("rejected", "retired"), ("approved", "retired")}
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Iterator[Workspace]:
+    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as opened:
+        yield opened
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(b"weights")
+    (folder / "adapter_config.json").write_text("{}")
+    return folder
+
+
+def candidate(ws: Workspace, adapter: Path, agent: str = "support") -> ModelVersion:
+    base = versions.ensure_base(ws, agent, "base", "f" * 64)
+    return versions.add_candidate(ws, base, run_of(ws, base), adapter)
+
+
+def run_of(ws: Workspace, base: ModelVersion) -> str:
+    """A run row (with its dataset) that the version may point at."""
+    return record(ws, runs, base.agent, dataset_id=record(ws, datasets, base.agent))
+
+
+def in_state(ws: Workspace, adapter: Path, state: State) -> ModelVersion:
+    one = candidate(ws, adapter)
+    path = {State.CANDIDATE: [], State.RETIRED: [State.REJECTED, State.RETIRED]}.get(state, [state])
+    for step in path:
+        one = versions.move(ws, one, step, Basis.GOLD)
+    return one
+
+
+def taint(ws: Workspace, one: ModelVersion) -> None:
+    ws.db.write(lambda c: c.execute(model_versions.update().where(model_versions.c.id == one.id).values(tainted=True)))
+
+
+def test_v0_is_what_runs_today_and_is_registered_once(ws: Workspace) -> None:
+    first = versions.ensure_base(ws, "support", "/models/base", "a" * 64)
+    assert (first.name, first.state, first.adapter, first.parent_id) == ("v0", State.APPROVED, None, None)
+    assert versions.ensure_base(ws, "support", "/moved/base", "a" * 64) == first
+    assert versions.ensure_base(ws, "support", "/models/base", "b" * 64).name == "v1"
+    assert versions.ensure_base(ws, "other", "/models/base", "a" * 64).name == "v0"
+
+
+def test_bases_registered_at_once_are_one_version(ws: Workspace) -> None:
+    threads = [threading.Thread(target=versions.ensure_base, args=(ws, "support", "base", "a" * 64)) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.name for one in versions.versions(ws, "support")] == ["v0"]
+
+
+def test_numbers_follow_and_lineage_points_at_the_parent(ws: Workspace, adapter: Path) -> None:
+    made = [candidate(ws, adapter) for _ in range(3)]
+    assert [one.name for one in made] == ["v1", "v2", "v3"]
+    base = versions.version(ws, "support", "v0")
+    assert {one.parent_id for one in made} == {base.id}
+    assert {one.base_fingerprint for one in made} == {base.base_fingerprint}
+    assert all(one.run_id and one.state is State.CANDIDATE and one.basis is None and not one.tainted for one in made)
+    child = versions.add_candidate(ws, made[0], run_of(ws, base), adapter)
+    assert child.parent_id == made[0].id
+
+
+def test_candidates_added_at_once_get_different_numbers(ws: Workspace, adapter: Path) -> None:
+    base = versions.ensure_base(ws, "support", "base", "f" * 64)
+    run = run_of(ws, base)
+    threads = [threading.Thread(target=versions.add_candidate, args=(ws, base, run, adapter)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.number for one in versions.versions(ws, "support")] == list(range(9))
+
+
+def test_the_adapter_comes_back_verified(ws: Workspace, adapter: Path) -> None:
+    one = candidate(ws, adapter)
+    folder = versions.adapter_folder(ws, one)
+    assert folder
+    assert (folder / "adapter_model.safetensors").read_bytes() == b"weights"
+    assert one.adapter
+    blob = next(ws.home.blobs.rglob(one.adapter["adapter_model.safetensors"]))
+    blob.write_bytes(b"changed")
+    with pytest.raises(StorageError, match="damaged or changed"):
+        versions.adapter_folder(ws, one)
+    assert versions.adapter_folder(ws, versions.version(ws, "support", "v0")) is None
+
+
+@pytest.mark.parametrize(("start", "to"), list(itertools.product(State, State)))
+def test_every_move_of_the_table(ws: Workspace, adapter: Path, start: State, to: State) -> None:
+    one = in_state(ws, adapter, start)
+    if (start.value, to.value) in LEGAL:
+        moved = versions.move(ws, one, to, Basis.FEEDBACK)
+        assert (moved.state, moved.basis) == (to, Basis.FEEDBACK)
+    else:
+        with pytest.raises(Conflict, match=f"it is {start}"):
+            versions.move(ws, one, to)
+        assert versions.by_id(ws, one.id) == one
+
+
+def test_the_table_is_the_one_of_the_design() -> None:
+    assert {(start.value, to.value) for start, tos in MOVES.items() for to in tos} == LEGAL
+
+
+def test_a_move_is_checked_against_what_is_stored_and_keeps_its_basis(ws: Workspace, adapter: Path) -> None:
+    stale = candidate(ws, adapter)
+    versions.move(ws, stale, State.APPROVED, Basis.GOLD)
+    with pytest.raises(Conflict, match="it is approved"):
+        versions.move(ws, stale, State.REJECTED)
+    assert versions.move(ws, stale, State.RETIRED).basis is Basis.GOLD
+
+
+def test_a_tainted_version_is_never_approved(ws: Workspace, adapter: Path) -> None:
+    one = candidate(ws, adapter)
+    taint(ws, one)
+    with pytest.raises(Conflict, match="tainted"):
+        versions.move(ws, one, State.APPROVED, Basis.GOLD)
+    assert versions.move(ws, one, State.REJECTED).tainted
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.APPROVED])
+def test_only_an_approved_version_gets_an_alias(ws: Workspace, adapter: Path, state: State) -> None:
+    with pytest.raises(Conflict, match=f"it is {state}"):
+        versions.point(ws, "support", "canary", in_state(ws, adapter, state))
+    assert versions.aliases_of(ws, "support") == {}
+
+
+def test_tainted_and_feedback_only_versions_do_not_go_live(ws: Workspace, adapter: Path) -> None:
+    one = versions.move(ws, candidate(ws, adapter), State.APPROVED, Basis.FEEDBACK)
+    with pytest.raises(Conflict, match="canary only"):
+        versions.point(ws, "support", "live", one)
+    versions.point(ws, "support", "canary", one)
+    taint(ws, one)
+    with pytest.raises(Conflict, match="tainted"):
+        versions.point(ws, "support", "canary", one)
+
+
+def test_an_alias_switches_in_one_step(ws: Workspace, adapter: Path) -> None:
+    base = versions.ensure_base(ws, "support", "base", "f" * 64)
+    tuned = versions.move(ws, candidate(ws, adapter), State.APPROVED, Basis.GOLD)
+    versions.point(ws, "support", "live", base)
+    stop, seen = threading.Event(), set()
+
+    def watch() -> None:
+        while not stop.is_set():
+            seen.add(versions.aliases_of(ws, "support").get("live"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for turn in range(40):
+        versions.point(ws, "support", "live", tuned if turn % 2 else base)
+    stop.set()
+    watcher.join()
+    assert seen <= {base.id, tuned.id}
+    assert versions.version(ws, "support", "live") == tuned
+
+
+@pytest.mark.parametrize("alias", ["latest", "v1", "12", "../live", "", "Live now"])
+def test_an_alias_cannot_mean_a_version_or_a_path(ws: Workspace, alias: str) -> None:
+    base = versions.ensure_base(ws, "support", "base", "f" * 64)
+    with pytest.raises(InputError):
+        versions.point(ws, "support", alias, base)
+
+
+def test_an_alias_stays_within_its_agent(ws: Workspace) -> None:
+    versions.ensure_base(ws, "support", "base", "f" * 64)
+    foreign = versions.ensure_base(ws, "other", "base", "f" * 64)
+    with pytest.raises(Conflict, match="belongs to agent 'other'"):
+        versions.point(ws, "support", "live", foreign)
+
+
+def test_names_of_a_version(ws: Workspace, adapter: Path) -> None:
+    base = versions.ensure_base(ws, "support", "base", "f" * 64)
+    versions.point(ws, "support", "live", base)
+    tuned = candidate(ws, adapter)
+    for name, expected in {"v0": base, "0": base, "live": base, base.id: base, "v1": tuned, "latest": tuned}.items():
+        assert versions.version(ws, "support", name) == expected
+
+
+def test_a_near_name_is_offered(ws: Workspace) -> None:
+    versions.point(ws, "support", "canary", versions.ensure_base(ws, "support", "base", "f" * 64))
+    with pytest.raises(NotFound, match="Did you mean 'canary'"):
+        versions.version(ws, "support", "cannary")
+    with pytest.raises(NotFound, match="Did you mean 'support'"):
+        versions.version(ws, "suport", "v0")
+    with pytest.raises(InputError):
+        versions.version(ws, "../support", "v0")
+    with pytest.raises(NotFound, match="no such version"):
+        versions.by_id(ws, "ver_unknown")
+    with pytest.raises(InputError):
+        versions.ensure_base(ws, "../x", "base", "f" * 64)

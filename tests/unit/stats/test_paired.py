@@ -1,0 +1,180 @@
+"""The paired comparison against closed forms, another library's figures, and its properties."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from thumbwheel.core.errors import InputError
+from thumbwheel.stats.paired import bootstrap, compare, mean_interval
+from thumbwheel.stats.power import detectable_gain, items_needed
+
+BITS = st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 8)), min_size=2, max_size=60)
+
+
+def cr2_by_matrices(values, clusters, level):
+    """The textbook definition of CR2 with Bell-McCaffrey degrees of freedom, for a mean, by matrices."""
+    values, clusters = np.asarray(values, float), np.asarray(clusters)
+    n = len(values)
+    ones = np.ones((n, 1))
+    annihilator = np.eye(n) - ones @ ones.T / n
+    residuals, columns, total = annihilator @ values, [], 0.0
+    for name in np.unique(clusters):
+        own = clusters == name
+        block = annihilator[np.ix_(own, own)]
+        eigenvalues, vectors = np.linalg.eigh(block)
+        root = vectors @ np.diag(eigenvalues**-0.5) @ vectors.T
+        weights = root @ ones[own] / n
+        total += (residuals[own] @ weights).item() ** 2
+        columns.append((annihilator[:, own] @ weights)[:, 0])
+    gram = np.array(columns) @ np.array(columns).T
+    degrees = np.trace(gram) ** 2 / (gram**2).sum()
+    half = stats.t.isf((1 - level) / 2, degrees) * np.sqrt(total)
+    return values.mean() - half, values.mean() + half, degrees
+
+
+@pytest.mark.parametrize("sizes", [[1, 1, 1, 1, 1], [4, 4, 4], [1, 2, 3, 9], [30, 1, 1, 1], [2] * 20])
+def test_without_a_span_it_is_cr2_with_bell_mccaffrey_degrees(sizes):
+    random = np.random.default_rng(len(sizes))
+    clusters = np.repeat(range(len(sizes)), sizes)
+    before, after = random.normal(size=len(clusters)), random.normal(size=len(clusters)) + random.normal(size=len(sizes))[clusters]
+    found = compare(before, after, clusters.tolist(), span=None)
+    low, high, degrees = cr2_by_matrices(after - before, clusters, 0.95)
+    assert (found.low, found.high, found.degrees) == pytest.approx((low, high, degrees), rel=1e-9)
+
+
+def test_single_items_without_a_span_are_the_t_interval():
+    before, after = np.random.default_rng(0).normal(size=(2, 17))
+    found = compare(before, after, span=None)
+    expected = stats.ttest_rel(after, before).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert found.degrees == pytest.approx(16)
+
+
+@pytest.mark.parametrize(("better", "worse", "n"), [(0, 0, 100), (5, 0, 800), (6, 0, 800), (59, 6, 1600), (24, 7, 161)])
+def test_over_single_items_it_is_bonett_price(better, worse, n):
+    """(b - c) / (n + 2) +- z sqrt(var / (n + 2)) with one added to b and c; ours has t for z, CR2's n - 1, the raw gain inside."""
+    before = [0.0] * better + [1.0] * worse + [1.0] * (n - better - worse)
+    after = [1.0] * better + [0.0] * worse + [1.0] * (n - better - worse)
+    found = compare(before, after)
+    up, down = (better + 1) / (n + 2), (worse + 1) / (n + 2)
+    half = stats.norm.isf(0.025) * np.sqrt((up + down - (up - down) ** 2) / (n + 2))
+    assert (found.low, found.high) == pytest.approx((up - down - half, up - down + half), rel=0.02, abs=2e-4)
+    assert found.gain == pytest.approx((better - worse) / n)
+
+
+def test_five_changes_for_the_better_do_not_exclude_zero_but_six_do():
+    def low(better):
+        return compare([0.0] * better + [1.0] * 795, [1.0] * better + [1.0] * 795).low
+
+    assert low(5) < 0 < low(6)
+    assert stats.binomtest(5, 5).pvalue > 0.05 > stats.binomtest(6, 6).pvalue  # the exact test agrees
+
+
+def test_no_discordance_is_not_certainty():
+    found = compare([1.0, 0.0] * 50, [1.0, 0.0] * 50)
+    assert found.gain == 0 and found.changed == 0
+    assert found.low < -0.02 and found.high > 0.02
+    whole = compare([1.0] * 1000, [1.0] * 1000, [item // 100 for item in range(1000)])
+    assert whole.high - whole.low > 0.2  # ten clusters that may move as one know much less than a thousand items
+
+
+def test_one_cluster_knows_nothing():
+    found = compare([0.0] * 50, [1.0] * 50, ["a"] * 50)
+    assert (found.low, found.high, found.gain) == (-1, 1, 1)
+
+
+def test_copies_of_an_item_in_its_cluster_add_no_certainty():
+    random = np.random.default_rng(3)
+    before, after = random.integers(0, 2, (2, 60)).astype(float)
+    alone = compare(before, after, list(range(60)))
+    copied = compare(np.repeat(before, 10), np.repeat(after, 10), np.repeat(range(60), 10).tolist())
+    assert (copied.low, copied.high) == pytest.approx((alone.low, alone.high))
+
+
+@given(BITS)
+def test_properties(rows):
+    before, after = [float(a) for a, *_ in rows], [float(b) for _, b, _ in rows]
+    groups = [group for *_, group in rows]
+    found = compare(before, after, groups)
+    assert -1 <= found.low <= found.gain <= found.high <= 1
+    assert found.gain == pytest.approx(found.after - found.before)
+    assert found.low < found.high
+    swapped = compare(after, before, groups)
+    assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low))
+    wider = compare(before, after, groups, level=0.99)
+    assert wider.low <= found.low + 1e-12 and found.high <= wider.high + 1e-12
+
+
+def test_order_of_items_does_not_matter():
+    random = np.random.default_rng(1)
+    before, after = random.integers(0, 2, (2, 50)).astype(float)
+    groups = random.integers(0, 9, 50)
+    order = random.permutation(50)
+    one, other = compare(before, after, groups.tolist()), compare(before[order], after[order], groups[order].tolist())
+    assert (one.low, one.high) == pytest.approx((other.low, other.high))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "options"),
+    [([], [], {}), ([1.0], [1.0, 0.0], {}), ([float("nan")], [0.0], {}), ([0.0], [2.0], {}), ([0.0, 1.0], [0.0, 1.0], {"clusters": ["a"]})],
+)
+def test_what_cannot_be_compared_is_refused(before, after, options):
+    with pytest.raises(InputError):
+        compare(before, after, **options)
+
+
+def test_bootstrap_is_seeded_and_agrees_with_the_t_interval_on_many_clusters():
+    random = np.random.default_rng(5)
+    groups = np.repeat(range(200), 3).tolist()
+    before, after = random.integers(0, 2, (2, 600)).astype(float)
+    difference = after - before
+
+    def mean(indices):
+        return float(difference[indices].mean())
+
+    first = bootstrap(mean, 600, groups)
+    assert first == bootstrap(mean, 600, groups)
+    assert first != bootstrap(mean, 600, groups, seed=1)
+    exact = compare(before, after, groups)
+    assert (first.low, first.high) == pytest.approx((exact.low, exact.high), abs=0.012)
+
+
+def test_bootstrap_takes_whole_clusters():
+    groups = np.repeat(range(30), 20).tolist()
+    value = np.repeat(np.random.default_rng(2).normal(size=30), 20)
+    alone = bootstrap(lambda indices: float(value[indices].mean()), 600)
+    whole = bootstrap(lambda indices: float(value[indices].mean()), 600, groups)
+    assert whole.width > 3 * alone.width  # sqrt(20) times: copies of 30 values know no more than 30 values
+
+
+def test_bootstrap_refuses_a_statistic_that_mostly_has_no_value():
+    with pytest.raises(InputError, match="groups"):
+        bootstrap(lambda indices: None, 10)
+
+
+def test_power_is_what_a_simulation_finds():
+    gain, discordance, n = 0.05, 0.2, items_needed(0.05, 0.2)
+    random = np.random.default_rng(7)
+    up, down = (discordance + gain) / 2, (discordance - gain) / 2
+    drawn = random.multinomial(n, [up, down, 1 - up - down], size=3000)
+    z = (drawn[:, 0] - drawn[:, 1]) / np.sqrt(drawn[:, 0] + drawn[:, 1])
+    assert np.mean(z > stats.norm.isf(0.025)) == pytest.approx(0.8, abs=0.025)
+    ours = [mean_interval(np.repeat([1.0, -1.0, 0.0], row), np.ones(n), 0.95, 1.0)[0].low > 0 for row in drawn[:500]]
+    assert np.mean(ours) == pytest.approx(0.8, abs=0.05)
+
+
+def test_detectable_gain_inverts_items_needed():
+    for discordance in (0.05, 0.3, 0.8):
+        gain = detectable_gain(500, discordance)
+        assert items_needed(gain, discordance) in (500, 501)
+        assert detectable_gain(500, discordance, design_effect=1.5) > gain
+    assert detectable_gain(5, 0.05) is None
+    with pytest.raises(InputError):
+        items_needed(0.3, 0.2)
+
+
+def test_items_needed_by_the_published_formula():
+    """Miettinen (1968) by hand: gain 0.1 at discordance 0.3, 5 %, power 80 %: ((1.96 sqrt .3 + .8416 sqrt .29) / .1)^2 = 233.1."""
+    assert items_needed(0.1, 0.3) == 234
