@@ -1,0 +1,280 @@
+"""The commands of capture: `import`, `feedback add|list|stats`, `case add|list`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from thumbwheel.core.errors import DataError
+
+Agent = Annotated[str, typer.Option("--agent", "-a", help="The agent (app) that the data belongs to.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else.")]
+Limit = Annotated[int, typer.Option(min=1, help="How many to show, newest first.")]
+
+feedback = typer.Typer()
+case = typer.Typer()
+
+
+def import_(
+    ctx: typer.Context,
+    source: Annotated[str, typer.Argument(help="The format: jsonl, preference or graded.", metavar="SOURCE")],
+    path: Annotated[Path, typer.Argument(help="The file; .gz is unpacked on the way.", metavar="PATH")],
+    agent: Agent,
+    gold: Annotated[bool, typer.Option("--gold", help="You reviewed the cases in this file: import them as gold.")] = False,
+    reviewer: Annotated[str, typer.Option(help="Who reviewed them, with --gold.")] = "owner",
+    rejects: Annotated[Path | None, typer.Option(help="Write every refused line here (JSON: number, reason, text).")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check the file; store nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring traces, feedback and cases in from a file of JSON lines.
+
+    Importing twice adds nothing; a line that cannot be taken is refused with its number and reason and stops nothing. The exit code
+    is 0 only where no line was refused. Example: thumbwheel import jsonl ratings.jsonl --agent support --rejects refused.jsonl
+
+    **jsonl**, our own lines (ids are yours; feedback may come before its trace, also in another file):
+
+        {"type": "trace", "id": "t1", "session": "s1", "input": "How do I reset it?", "output": "Hold the button.", "model": "m1"}
+
+        {"type": "feedback", "target": {"trace": "t1"}, "kind": "thumb", "value": true, "rater": "customer-17"}
+
+        {"type": "feedback", "targets": [{"trace": "t1"}, {"trace": "t2"}], "kind": "preference", "value": 1}
+
+        {"type": "case", "id": "c1", "input": "2 + 2?", "reference": "4", "checker": "exact_answer", "group": "sums"}
+
+    Kinds: thumb (true/false), rating (1 to 5, or with "scale"), score (0 to 1), correction (the whole better text), preference
+    (index of the better target, null for a tie), label and outcome (with "name"), comment. FeedbackCollector lines (query,
+    response, feedback_type, ...) are taken too.
+
+    **preference**, pairs of answers:
+
+        {"prompt": "Name a red fruit.", "chosen": "A cherry.", "rejected": "A banana."}
+
+        {"chosen": "\\n\\nHuman: Hi\\n\\nAssistant: Hello!", "rejected": "\\n\\nHuman: Hi\\n\\nAssistant: What?"}
+
+        {"instruction": "Sum it up.", "input": "...", "response1": "...", "response2": "...", "annotator1": 1, "annotator2": 0}
+
+    **graded**, solutions judged right or wrong:
+
+        {"question": "3 + 4?", "ground_truth": "#### 7", "model-a": {"is_correct": false, "solution": "A: 8"}}
+    """
+    from thumbwheel.capture.ingest import ingest, rehearse
+    from thumbwheel.core import log
+
+    with ctx.obj() as ws:
+        size = path.stat().st_size if path.is_file() else None
+        with log.progress(f"import {path.name}", size, "bytes") as advance:
+            at = 0
+
+            def seen(position: int) -> None:
+                nonlocal at
+                advance(position - at)
+                at = position
+
+            if dry_run:
+                report = rehearse(agent, source, path, rejects=rejects, seen=seen)
+            else:
+                report = ingest(ws, agent, source, path, rejects=rejects, reviewer=reviewer if gold else None, seen=seen)
+    if as_json:
+        log.answer(report.as_dict() | {"dry_run": dry_run})
+    else:
+        _show_report(report, dry_run, rejects)
+    if report.refused:
+        raise typer.Exit(DataError.exit_code)
+
+
+def _show_report(report: Any, dry_run: bool, rejects: Path | None) -> None:
+    from thumbwheel.core import log
+
+    took = [("read", report.read)]
+    took += [] if dry_run else [("stored", report.stored), ("duplicates", report.duplicates)]
+    took += [("refused", report.refused)]
+    took += [(f"{'found' if dry_run else 'new'}: {what}", count) for what, count in report.records.items()]
+    log.table(f"{report.source} -> {report.agent}{' (dry run, nothing stored)' if dry_run else ''}", ["lines", "count"], took)
+    if report.refused:
+        log.table("Refused lines", ["line", "reason"], [(one["number"], one["reason"]) for one in report.refusals])
+        left = report.refused - len(report.refusals)
+        more = f"{left} more. " if left else ""
+        log.say(more + (f"All of them are in {rejects}" if rejects else "Keep them with --rejects FILE"))
+
+
+@feedback.command("add")
+def feedback_add(
+    ctx: typer.Context,
+    target: Annotated[str, typer.Argument(help="The trace or session: our id (trc_...) or its own.")],
+    agent: Agent,
+    thumb: Annotated[str | None, typer.Option(help="up or down.")] = None,
+    rating: Annotated[str | None, typer.Option(help="A number from 1 to 5.")] = None,
+    score: Annotated[str | None, typer.Option(help="A number from 0 to 1.")] = None,
+    correction: Annotated[str | None, typer.Option(help="The whole text that the answer should have been.")] = None,
+    label: Annotated[str | None, typer.Option(help="NAME=VALUE; true and false are taken as such.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="NAME=VALUE; a number from 0 to 1, true or false.")] = None,
+    comment: Annotated[str | None, typer.Option(help="A remark, alone or beside one of the others.")] = None,
+    rater: Annotated[str | None, typer.Option(help="Who judged.")] = None,
+    supersedes: Annotated[str | None, typer.Option(help="The earlier feedback that this one replaces.")] = None,
+    retracts: Annotated[str | None, typer.Option(help="The earlier feedback that is taken back.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add one judgement about a trace: exactly one of --thumb, --rating, --score, --correction, --label, --outcome, --comment.
+
+    Example: thumbwheel feedback add t1 --agent support --thumb down --rater customer-17
+    """
+    from thumbwheel.capture.feedback import add_feedback
+    from thumbwheel.core import log
+
+    given = {"thumb": thumb, "rating": rating, "score": score, "correction": correction, "label": label, "outcome": outcome}
+    kind, name, value = _signal({key: text for key, text in given.items() if text is not None}, comment, retracts)
+    note = comment if kind != "comment" else None
+    with ctx.obj() as ws:
+        fields = {"name": name, "comment": note, "supersedes": supersedes, "retracts": retracts}
+        feedback_id = add_feedback(ws, agent, target, kind, value, rater=rater, **fields)
+    if as_json:
+        log.answer({"id": feedback_id, "kind": kind, "value": value})
+    else:
+        log.say(f"stored {feedback_id}")
+
+
+def _signal(given: dict[str, str], comment: str | None, retracts: str | None) -> tuple[str, str | None, Any]:
+    """(kind, name, value) of the one signal that was typed; raises InputError for none or several."""
+    from thumbwheel.capture.feedback import number
+    from thumbwheel.core.errors import InputError
+
+    if not given and (comment is not None or retracts):
+        return "comment", None, comment or ""
+    if len(given) != 1:
+        typed = ", ".join(f"--{key}" for key in given) or "none"
+        fix = "Give exactly one of --thumb, --rating, --score, --correction, --label, --outcome, --comment"
+        raise InputError(f"signal {typed}", "one judgement carries one signal", fix)
+    ((kind, text),) = given.items()
+    if kind in ("rating", "score"):
+        return kind, None, number(text, f"--{kind}")
+    if kind == "correction":
+        return kind, None, text
+    if kind == "thumb":
+        if text not in ("up", "down"):
+            raise InputError(f"--thumb {text!r}", "a thumb points up or down", "Give --thumb up or --thumb down")
+        return kind, None, text == "up"
+    name, equals, value = text.partition("=")
+    if not name or not equals or not value:
+        raise InputError(f"--{kind} {text!r}", "it is not NAME=VALUE", f"Give for example --{kind} resolved=true")
+    truth = {"true": True, "false": False}.get(value.lower())
+    if truth is not None:
+        return kind, name, truth
+    return kind, name, value if kind == "label" else number(value, f"--outcome {name}")
+
+
+@feedback.command("list")
+def feedback_list(
+    ctx: typer.Context,
+    agent: Agent,
+    kind: Annotated[str | None, typer.Option(help="Only this kind, for example thumb.")] = None,
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """The newest feedback."""
+    from thumbwheel.capture.feedback import list_feedback
+    from thumbwheel.core import log
+
+    with ctx.obj() as ws:
+        rows = list_feedback(ws, agent, kind=kind, limit=limit)
+    if as_json:
+        log.answer(rows)
+        return
+    log.table(
+        f"feedback of {agent}",
+        ["id", "kind", "value", "target", "rater", "occurred"],
+        [
+            (row["id"], f"{row['kind']} {row['name'] or ''}".strip(), _clip(row["value"]), _aims(row["targets"]), row["rater"], _day(row))
+            for row in rows
+        ],
+    )
+
+
+def _clip(value: Any) -> str:
+    text = str(value).replace("\n", " ")
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _aims(targets: list[dict[str, Any]]) -> str:
+    return ", ".join(one["external_id"] + ("" if one["target_id"] else " (not arrived)") for one in targets)
+
+
+def _day(row: dict[str, Any]) -> str:
+    return f"{row['occurred_at'] or row['recorded_at']:%Y-%m-%d %H:%M}"
+
+
+@feedback.command("stats")
+def feedback_stats(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
+    """How much feedback there is, by kind and by rater, how positive it is, and what waits for its trace."""
+    from thumbwheel.capture.feedback import feedback_stats as count
+    from thumbwheel.core import log
+
+    with ctx.obj() as ws:
+        stats = count(ws, agent)
+    if as_json:
+        log.answer(stats.as_dict())
+        return
+    rows = [(name, one.count, "" if one.share is None else f"{one.share:.0%}", len(one.raters)) for name, one in stats.signals.items()]
+    log.table(f"feedback of {agent}", ["signal", "count", "positive", "raters"], rows)
+    log.table("raters", ["rater", "count"], stats.raters.most_common(20))
+    log.say(f"{stats.replaced} superseded or retracted, {stats.unresolved} targets have not arrived")
+
+
+@case.command("add")
+def case_add(
+    ctx: typer.Context,
+    agent: Agent,
+    input: Annotated[str | None, typer.Option(help="What the agent is asked.")] = None,
+    reference: Annotated[str | None, typer.Option(help="A right answer.")] = None,
+    checker: Annotated[str | None, typer.Option(help="What compares an answer with the reference, for example exact_answer.")] = None,
+    group: Annotated[str | None, typer.Option(help="Cases of one group are not independent, for example of one customer.")] = None,
+    slice: Annotated[list[str] | None, typer.Option(help="KEY=VALUE, repeatable: the parts of the table of results.")] = None,
+    id: Annotated[str | None, typer.Option(help="Your id of the case [default: the hash of its content].")] = None,
+    file: Annotated[Path | None, typer.Option(help="A JSON file instead: one case or a list, with the keys of a case line.")] = None,
+    reviewer: Annotated[str, typer.Option(help="Who reviewed it.")] = "owner",
+    as_json: AsJson = False,
+) -> None:
+    """Add a gold case: an input that you reviewed, with a reference, a checker, or both.
+
+    Example: thumbwheel case add --agent support --input "2 + 2?" --reference 4 --checker exact_answer
+    """
+    from thumbwheel.capture.cases import add_case, read_cases
+    from thumbwheel.core import log
+    from thumbwheel.core.errors import InputError
+
+    pairs = [text.partition("=") for text in slice or []]
+    if bad := [text for text, (key, equals, value) in zip(slice or [], pairs, strict=True) if not (key and equals and value)]:
+        raise InputError(f"--slice {bad[0]!r}", "it is not KEY=VALUE", "Give for example --slice topic=billing")
+    slices = {key: value for key, _, value in pairs}
+    typed = {"id": id, "input": input, "reference": reference, "checker": checker, "group": group, "slices": slices or None}
+    if file is not None and any(value is not None for value in typed.values()):
+        raise InputError(f"--file {str(file)!r}", "the case is given twice, as a file and as options", "Give one of them")
+    with ctx.obj() as ws:
+        added = [add_case(ws, agent, reviewer, **fields) for fields in (read_cases(file) if file else [typed])]
+    if as_json:
+        log.answer({"ids": added})
+    else:
+        log.say(f"stored {', '.join(added[:5])}{' ...' if len(added) > 5 else ''}")
+
+
+@case.command("list")
+def case_list(
+    ctx: typer.Context,
+    agent: Agent,
+    basis: Annotated[str | None, typer.Option(help="gold or feedback.")] = None,
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """The newest cases and how many there are of each basis."""
+    from thumbwheel.capture.cases import list_cases
+    from thumbwheel.core import log
+
+    with ctx.obj() as ws:
+        counts, rows = list_cases(ws, agent, basis=basis, limit=limit)
+    if as_json:
+        log.answer({"counts": counts, "cases": rows})
+        return
+    title = f"cases of {agent}: " + (", ".join(f"{count} {what}" for what, count in counts.items()) or "none")
+    shown = [(row["id"], row["basis"], _clip(row["input"]), _clip(row["reference"]), row["checker"], row["group_key"]) for row in rows]
+    log.table(title, ["id", "basis", "input", "reference", "checker", "group"], shown)

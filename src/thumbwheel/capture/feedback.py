@@ -1,0 +1,183 @@
+"""Verbs for feedback that is typed and for looking at what was given: add, list, stats.
+
+Not here: bringing files in (`ingest.py`), what the feedback would teach (the datasets stage).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from thumbwheel.capture import store
+from thumbwheel.capture.ingest import scope_of
+from thumbwheel.capture.rows import named
+from thumbwheel.capture.source import AnyRecord, Line, row_of
+from thumbwheel.capture.types import CHECKS, SCALES, FeedbackRecord, Rater, TargetRef, Unreadable, explain
+from thumbwheel.core.errors import InputError, NotFound
+from thumbwheel.core.plugins import nearest
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.versions import require_agent
+
+SOURCE = "cli"
+
+
+def add_feedback(ws: Workspace, agent: str, target: str, kind: str, value: Any, *, rater: str | None = None, **fields: Any) -> str:
+    """Store one judgement about the trace or session `target` (our id or its own) and return its id.
+
+    `fields`: name, scale, comment, supersedes, retracts, occurred_at of FeedbackRecord. Raises NotFound for an unknown target or
+    feedback, InputError for an impossible value.
+    """
+    agent_id = require_agent(ws, agent)
+    fields = {key: given for key, given in fields.items() if given is not None}
+    for key in {"supersedes", "retracts"} & fields.keys():
+        fields[key] = _earlier(ws, agent, agent_id, fields[key])
+    record = _record(
+        id=uuid.uuid4().hex,
+        kind=kind,
+        value=value,
+        targets=[_target(ws, agent, agent_id, target)],
+        rater=Rater(id=rater) if rater else None,
+        **{"occurred_at": datetime.now(UTC), **fields},
+    )
+    return keep_one(ws, agent, record)
+
+
+def keep_one(ws: Workspace, agent: str, record: AnyRecord, reviewer: str | None = None) -> str:
+    """Store one record of the command line and return its row id; raises InputError where it contradicts what is stored."""
+    try:
+        row_of(record.model_dump_json().encode())
+    except (Unreadable, ValueError) as error:  # pydantic's serialisation error is a ValueError
+        why = str(error) if isinstance(error, Unreadable) else "it holds bytes that are no UTF-8 text"
+        raise InputError(store.WORDS[type(record)], why, "Type it in a terminal whose locale is UTF-8, or give it in a file") from None
+    scope = scope_of(ws, agent, SOURCE, reviewer)
+    kept = ws.db.write(lambda connection: store.keep(connection, scope, [Line(1, [record], "")]))
+    if kept[0].reason:
+        raise InputError(store.WORDS[type(record)], kept[0].reason, "Use another id, or change what is given")
+    return named(scope, record).id
+
+
+def _record(**values: Any) -> FeedbackRecord:
+    try:
+        return FeedbackRecord.model_validate(values)
+    except ValidationError as error:
+        raise InputError(f"feedback {values['kind']} {values['value']!r}", explain(error), "See: thumbwheel feedback add --help") from None
+
+
+def _target(ws: Workspace, agent: str, agent_id: str, target: str) -> TargetRef:
+    with ws.db.read() as connection:
+        found = store.named_targets(connection, agent_id, target)
+    if not found:
+        why = f"agent {agent!r} has no trace or session of that id"
+        raise NotFound(f"target {target!r}", why, "Import its trace first, or check the id")
+    if len(found) > 1:
+        several = ", ".join(f"{one.id} ({one.kind} of {one.source})" for one in found)
+        raise InputError(f"target {target!r}", f"it names several things: {several}", "Give one of these ids")
+    return TargetRef(kind=found[0].kind, id=found[0].external_id, source=found[0].source)
+
+
+def _earlier(ws: Workspace, agent: str, agent_id: str, name: str) -> str:
+    with ws.db.read() as connection:
+        found = store.named_feedback(connection, agent_id, name)
+    if len(found) != 1:
+        why = "it names several: " + ", ".join(found) if found else f"agent {agent!r} has no feedback of that id"
+        raise NotFound(f"feedback {name!r}", why, "See: thumbwheel feedback list")
+    return found[0]
+
+
+def list_feedback(ws: Workspace, agent: str, *, kind: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
+    """The newest feedback of `agent`, each with its ordered targets; raises NotFound for an unknown kind."""
+    if kind is not None and kind not in CHECKS:
+        raise NotFound(f"kind {kind!r}", "there is no such kind of feedback", f"Known: {', '.join(CHECKS)}.{nearest(kind, CHECKS)}")
+    agent_id = require_agent(ws, agent)
+    with ws.db.read() as connection:
+        rows = store.latest_feedback(connection, agent_id, kind, limit)
+        targets: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for one in store.targets_of(connection, [row["id"] for row in rows]):
+            shown = ("kind", "source", "external_id", "step", "target_id")
+            targets[one["feedback_id"]].append({key: one[key] for key in shown if key != "step" or one[key] is not None})
+    hidden = ("agent_id", "rater_id", "fingerprint")
+    return [{key: row[key] for key in row if key not in hidden} | {"targets": targets[row["id"]]} for row in rows]
+
+
+@dataclass
+class SignalCount:
+    """One kind (labels and outcomes: kind and name) of feedback that stands: superseded and retracted rows are left out."""
+
+    count: int = 0
+    judged: int = 0
+    """How many of them can be called positive or not."""
+    positive: int = 0
+    """Thumbs up, true, or above the middle of the scale."""
+    raters: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def share(self) -> float | None:
+        """Positive of those that can be; None where none can."""
+        return self.positive / self.judged if self.judged else None
+
+
+@dataclass(frozen=True)
+class FeedbackStats:
+    """What was given: by signal, by rater, what no longer stands, and what waits for its trace."""
+
+    signals: dict[str, SignalCount]
+    raters: Counter[str]
+    replaced: int
+    unresolved: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For --json."""
+        signals = {
+            name: {"count": one.count, "positive": one.positive, "share_positive": one.share, "raters": dict(one.raters)}
+            for name, one in self.signals.items()
+        }
+        return {"signals": signals, "raters": dict(self.raters), "replaced": self.replaced, "unresolved": self.unresolved}
+
+
+def feedback_stats(ws: Workspace, agent: str) -> FeedbackStats:
+    """Counts over all feedback of `agent`."""
+    agent_id = require_agent(ws, agent)
+    counted: defaultdict[str, SignalCount] = defaultdict(SignalCount)
+    raters: Counter[str] = Counter()
+    gone = 0
+    with ws.db.read() as connection:
+        replaced = store.replaced(connection, agent_id)
+        for row in store.signals(connection, agent_id):
+            if row.id in replaced or row.retracts:
+                gone += row.id in replaced
+                continue
+            one = counted[f"{row.kind} {row.name}" if row.name else row.kind]
+            rater = row.rater or "(unknown)"
+            raters[rater] += 1
+            one.raters[rater] += 1
+            one.count += 1
+            good = _positive(row.kind, row.value, row.scale)
+            one.judged += good is not None
+            one.positive += bool(good)
+        unresolved = store.open_targets(connection, agent_id)
+    return FeedbackStats(dict(sorted(counted.items())), raters, gone, unresolved)
+
+
+def _positive(kind: str, value: Any, scale: dict[str, float] | None) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    if kind not in SCALES:
+        return None
+    low, high = (scale["min"], scale["max"]) if scale else SCALES[kind]
+    return bool(value > (low + high) / 2)
+
+
+def number(text: str, what: str) -> float:
+    """A typed number; raises InputError for anything else, NaN included (its range is the record's business)."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if value != value or value in (float("inf"), float("-inf")):
+        raise InputError(f"{what} {text!r}", "it is no finite number", "Give a number such as 4 or 0.7")
+    return value

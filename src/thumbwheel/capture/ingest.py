@@ -1,0 +1,226 @@
+"""Imports: from the items of a source to durable rows, in batches, with a report that accounts for every line.
+
+Lives here: `ingest`, `rehearse` (read, store nothing), `recognise` (which source reads a file). Not here: the sdk's spool
+(`inbox.py`), formats (`sources/`), SQL (`store.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from thumbwheel.capture import store
+from thumbwheel.capture.lines import Seen, numbered
+from thumbwheel.capture.rows import Scope
+from thumbwheel.capture.source import AnyRecord, Item, Line, Refused, row_of
+from thumbwheel.capture.sources import SOURCES
+from thumbwheel.capture.types import FeedbackRecord, Unreadable
+from thumbwheel.core import ids
+from thumbwheel.core.errors import InputError, ThumbwheelError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.versions import ensure_agent
+
+LINES, SIZE = 500, 8 * 2**20
+"""A batch, which is one durable commit, ends at so many lines or so many characters."""
+
+SHOWN = 20
+"""Refusals that a report holds; `--rejects` has all of them."""
+
+
+@dataclass
+class ImportReport:
+    """What became of the lines: read = stored + duplicates + refused. A line is stored when anything in it is new."""
+
+    source: str
+    path: str
+    agent: str
+    read: int = 0
+    stored: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    refusals: list[dict[str, Any]] = field(default_factory=list)
+    """The first of the refused lines: number and reason."""
+    records: Counter[str] = field(default_factory=Counter)
+    """New records by noun, feedback also by kind."""
+
+    def take(self, records: Iterable[AnyRecord]) -> None:
+        """Count new records."""
+        for record in records:
+            self.records[store.WORDS[type(record)]] += 1
+            if isinstance(record, FeedbackRecord):
+                self.records[record.kind] += 1
+
+    def refuse(self, one: Refused) -> None:
+        """Count a refused line and remember the first ones."""
+        self.refused += 1
+        if len(self.refusals) < SHOWN:
+            self.refusals.append({"number": one.number, "reason": one.reason})
+
+    def as_dict(self) -> dict[str, Any]:
+        """For --json."""
+        return {**vars(self), "records": dict(self.records)}
+
+
+def ingest(
+    ws: Workspace,
+    agent: str,
+    source: str,
+    path: Path,
+    *,
+    rejects: Path | None = None,
+    reviewer: str | None = None,
+    seen: Seen = lambda position: None,
+) -> ImportReport:
+    """Bring the file at `path` in for `agent`; twice is once, and after a crash the same call completes it.
+
+    `reviewer` vouches that the cases in it are gold; `rejects` gets every refused line; `seen` is told the position in bytes.
+    Raises InputError for a file that cannot be read as a whole or holds nothing that the source understands; StorageError where
+    the disk or the database refuses, with the batches before kept.
+    """
+    ids.slug(agent)
+    items = SOURCES.get(source).read(path, seen)
+    report = ImportReport(source, str(path), agent)
+    readable = False
+    with ExitStack() as stack:
+        sink = _sink(stack, path, rejects)
+        for batch, failure in _batches(items):
+            lines = [item for item in batch if isinstance(item, Line)]
+            if lines:
+                readable = True
+                _keep(ws, scope_of(ws, agent, source, reviewer), batch, report, sink)
+            else:
+                _account(batch, {}, report, sink)
+            if failure is not None:
+                raise failure
+    _demand_readable(report, readable)
+    link(ws, scope_of(ws, agent, source, reviewer))
+    return report
+
+
+def rehearse(agent: str, source: str, path: Path, *, rejects: Path | None = None, seen: Seen = lambda position: None) -> ImportReport:
+    """Read like `ingest` and store nothing: `records` counts what the file holds."""
+    ids.slug(agent)
+    report = ImportReport(source, str(path), agent)
+    with ExitStack() as stack:
+        sink = _sink(stack, path, rejects)
+        for item in SOURCES.get(source).read(path, seen):
+            report.read += 1
+            if isinstance(item, Line):
+                report.take(item.records)
+            else:
+                report.refuse(item)
+                sink(item)
+    _demand_readable(report, report.read > report.refused)
+    return report
+
+
+def recognise(path: Path) -> str:
+    """The name of the source that reads this file, judged by its first line that is an object; raises InputError where none does."""
+    for _, raw, problem in numbered(path, lambda position: None):
+        try:
+            row = row_of(raw, problem)
+        except Unreadable:
+            continue
+        for name in SOURCES.names():
+            if SOURCES.get(name).claims(row):
+                return name
+        keys = ", ".join(list(row)[:8])
+        raise InputError(f"file {str(path)!r}", f"no source knows lines with the keys {keys}", f"Sources: {', '.join(SOURCES.names())}")
+    raise InputError(f"file {str(path)!r}", "no line of it is a JSON object", "Give a file with one object a line")
+
+
+def scope_of(ws: Workspace, agent: str, source: str, reviewer: str | None = None) -> Scope:
+    """The scope of `source` under `agent`, which is created where new."""
+    return Scope(ensure_agent(ws, agent), agent, source, reviewer)
+
+
+def _demand_readable(report: ImportReport, readable: bool) -> None:
+    if readable:
+        return
+    first = "; ".join(f"line {one['number']}: {one['reason']}" for one in report.refusals[:3])
+    raise InputError(
+        f"file {report.path!r}",
+        f"none of its {report.refused} lines is of source {report.source!r} ({first})",
+        f"{_likely(Path(report.path))}See the lines that a source takes: thumbwheel import --help",
+    )
+
+
+def _likely(path: Path) -> str:
+    try:
+        return f"It looks like source {recognise(path)!r}. "
+    except InputError:
+        return ""
+
+
+class _Sink:
+    """Where refused lines go, one JSON object each; nowhere without a file."""
+
+    def __init__(self, file: TextIO | None) -> None:
+        self._file = file
+
+    def __call__(self, one: Refused) -> None:
+        if self._file:
+            self._file.write(json.dumps({"number": one.number, "reason": one.reason, "text": one.text}, ensure_ascii=False) + "\n")
+
+
+def _sink(stack: ExitStack, path: Path, rejects: Path | None) -> _Sink:
+    if rejects is None:
+        return _Sink(None)
+    try:
+        if rejects.exists() and path.exists() and rejects.samefile(path):
+            raise InputError(f"--rejects {str(rejects)!r}", "it is the file that is imported", "Name another file")
+        return _Sink(stack.enter_context(rejects.open("w", encoding="utf-8")))
+    except OSError as error:
+        raise InputError(f"--rejects {str(rejects)!r}", error.strerror or str(error), "Name a file that can be written") from None
+
+
+def _batches(items: Iterator[Item]) -> Iterator[tuple[list[Item], ThumbwheelError | None]]:
+    """Batches, and with the last one the error that ended the file, so that what came before it is stored first."""
+    batch: list[Item] = []
+    size = 0
+    try:
+        for item in items:
+            batch.append(item)
+            size += len(item.text)
+            if len(batch) >= LINES or size >= SIZE:
+                yield batch, None
+                batch, size = [], 0
+    except ThumbwheelError as error:
+        yield batch, error
+        return
+    if batch:
+        yield batch, None
+
+
+def _keep(ws: Workspace, scope: Scope, batch: list[Item], report: ImportReport, sink: _Sink) -> None:
+    lines = [item for item in batch if isinstance(item, Line)]
+    kept = ws.db.write(lambda connection: store.keep(connection, scope, lines))
+    _account(batch, {one.line.number: one for one in kept}, report, sink)
+
+
+def _account(batch: list[Item], kept: Mapping[int, store.Kept], report: ImportReport, sink: _Sink) -> None:
+    for item in batch:
+        report.read += 1
+        refused = item if isinstance(item, Refused) else None
+        if isinstance(item, Line):
+            became = kept[item.number]
+            refused = Refused(item.number, became.reason, item.text) if became.reason else None
+            report.take(became.new)
+            report.stored += bool(became.new)
+            report.duplicates += not became.new and refused is None
+        if refused:
+            report.refuse(refused)
+            sink(refused)
+
+
+def link(ws: Workspace, scope: Scope) -> None:
+    """Give feedback that still waits for its target the one of that name from another source."""
+    after: str | None = ""
+    while after is not None:
+        after = ws.db.write(partial(store.link_elsewhere, scope=scope, after=after))

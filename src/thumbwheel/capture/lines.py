@@ -1,0 +1,104 @@
+"""Numbered lines of a file as a stream: plain or gzip, of any size, in constant memory.
+
+Lives here: opening, the checks that tell a text of lines from anything else, the bound on one line. Not here: what is in a line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from thumbwheel.core.errors import InputError
+
+Seen = Callable[[int], None]
+"""Is told how many bytes of the file were read so far."""
+
+LONGEST = 16 * 2**20
+"""Bytes of the longest line that is taken; a longer one is refused without being held."""
+
+SHOWN = 200
+_PIECE = 2**20
+_HEAD = 2**16
+_EVERY = 200
+_GZIP = b"\x1f\x8b"
+
+
+def numbered(path: Path, seen: Seen) -> Iterator[tuple[int, bytes, str | None]]:
+    """(line number from 1, line without its end, None or why it cannot be taken) of every line that is not blank.
+
+    Raises InputError for a missing file, a directory, an empty or binary file, one JSON array, and an archive that breaks off.
+    """
+    with _opened(path) as (raw, stream):
+        number = found = 0
+        for number, (line, problem) in enumerate(_lines(path, stream), start=1):
+            if number % _EVERY == 0:
+                seen(raw.tell())
+            if line.strip():
+                found += 1
+                yield number, line, problem
+        seen(raw.tell())
+        if not found:
+            raise InputError(f"file {str(path)!r}", "it is empty" if number == 0 else "it holds only blank lines", "Give a file with lines")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, io.BufferedReader]]:
+    try:
+        raw = path.open("rb")
+    except IsADirectoryError:
+        raise InputError(f"file {str(path)!r}", "it is a directory", "Name one file in it") from None
+    except OSError as error:
+        raise InputError(f"file {str(path)!r}", error.strerror or str(error), "Check the path") from None
+    with raw:
+        packed = raw.peek(2)[:2] == _GZIP
+        stream = cast("io.BufferedReader", io.BufferedReader(gzip.GzipFile(fileobj=raw), _HEAD)) if packed else raw
+        _check_head(path, stream)
+        yield raw, stream
+
+
+def _check_head(path: Path, stream: io.BufferedReader) -> None:
+    try:
+        head = stream.peek(_HEAD)[:_HEAD]
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"file {str(path)!r}", f"the gzip archive cannot be read ({error})", "Pack it again") from None
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"file {str(path)!r}", "it is UTF-16", f"Convert it: iconv -f UTF-16 -t UTF-8 {path.name} > utf8.jsonl")
+    if b"\x00" in head:
+        raise InputError(f"file {str(path)!r}", "it is a binary file, not lines of text", "Export it as JSON lines (.jsonl or .jsonl.gz)")
+    if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        raise InputError(
+            f"file {str(path)!r}", "it is a JSON array, not one object a line", f"Convert it: jq -c '.[]' {path.name} > lines.jsonl"
+        )
+
+
+def _lines(path: Path, stream: io.BufferedReader) -> Iterator[tuple[bytes, str | None]]:
+    """(line, None), or the first SHOWN bytes and the reason for a line that is longer than LONGEST."""
+    first = True
+    try:
+        while line := stream.readline(LONGEST + 1):
+            if first:
+                line, first = line.removeprefix(b"\xef\xbb\xbf"), False
+            if len(line) > LONGEST and not line.endswith(b"\n"):
+                length = len(line) + _skip(stream)
+                reason = f"it has {length:,} bytes, more than the {LONGEST:,} that one line may have; only its beginning is shown"
+                yield line[:SHOWN], reason
+            else:
+                yield line.rstrip(b"\r\n"), None
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(
+            f"file {str(path)!r}", f"it breaks off ({error})", "What was read before is kept; repair the file and import it again"
+        ) from None
+
+
+def _skip(stream: io.BufferedReader) -> int:
+    skipped = 0
+    while piece := stream.readline(_PIECE):
+        skipped += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return skipped

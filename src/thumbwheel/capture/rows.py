@@ -1,0 +1,221 @@
+"""Table rows of records: pure translation, ids derived, nothing read or written.
+
+Lives here: how a record looks in the tables, and the ids that it leads to. Not here: whether it is new (`store.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from thumbwheel.capture.source import AnyRecord
+from thumbwheel.capture.types import CaseRecord, FeedbackRecord, Rater, StepRecord, TargetRef, TraceRecord
+from thumbwheel.core import ids
+
+Row = dict[str, Any]
+PREFIXES: Mapping[type[AnyRecord], str] = {TraceRecord: "trc", FeedbackRecord: "fbk", CaseRecord: "cas"}
+TARGET_PREFIX = {"trace": "trc", "step": "trc", "session": "ses"}
+
+
+@lru_cache(maxsize=4096)
+def row_id(prefix: str, agent: str, source: str, name: str) -> str:
+    """The id of what `source` calls `name`; remembered, because lines name the same raters, sessions and traces again and again."""
+    return ids.derived(prefix, agent, source, name)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Under which agent and source records are stored, and on whose word cases are gold (nobody's: basis feedback)."""
+
+    agent_id: str
+    agent: str
+    source: str
+    reviewer: str | None = None
+
+    @property
+    def basis(self) -> str:
+        """What a case of this scope stands on."""
+        return "gold" if self.reviewer else "feedback"
+
+    def id_of(self, prefix: str, name: str, source: str | None = None) -> str:
+        """The row id of `name` in `source`; a name that is one of our own ids already is that id."""
+        if name.startswith(prefix + "_") and len(name) == len(prefix) + 25:
+            return name
+        return row_id(prefix, self.agent, source or self.source, name)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A record with its row id, its name in its source and the hash of its content."""
+
+    record: AnyRecord
+    id: str
+    source: str
+    name: str
+    fingerprint: str
+
+
+def named(scope: Scope, record: AnyRecord) -> Named:
+    """`record` with its identity; raises Unreadable where its content is no JSON."""
+    name, fingerprint = record.identified()
+    source = record.source or scope.source
+    return Named(record, row_id(PREFIXES[type(record)], scope.agent, source, name), source, name, fingerprint)
+
+
+@dataclass
+class Rows:
+    """What a batch adds, by table; those that several records share are kept by id."""
+
+    scope: Scope
+    versions: Mapping[str, str]
+    """Name or id of a model version of the agent -> its id."""
+    messages: dict[str, Row] = field(default_factory=dict)
+    sessions: dict[str, Row] = field(default_factory=dict)
+    subjects: dict[str, Row] = field(default_factory=dict)
+    raters: dict[str, Row] = field(default_factory=dict)
+    cases: list[Row] = field(default_factory=list)
+    traces: list[Row] = field(default_factory=list)
+    steps: list[Row] = field(default_factory=list)
+    feedback: list[Row] = field(default_factory=list)
+    targets: list[Row] = field(default_factory=list)
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def add(self, one: Named) -> None:
+        """The rows of a record that is new."""
+        if isinstance(one.record, TraceRecord):
+            self._trace(one, one.record)
+        elif isinstance(one.record, FeedbackRecord):
+            self._feedback(one, one.record)
+        else:
+            self._case(one, one.record)
+
+    def _origin(self, one: Named) -> Row:
+        return {
+            "id": one.id,
+            "agent_id": self.scope.agent_id,
+            "source": one.source,
+            "external_id": one.name,
+            "fingerprint": one.fingerprint,
+            "recorded_at": self.now,
+        }
+
+    def _owner(self, into: dict[str, Row], prefix: str, source: str, name: str | None, **more: Any) -> str | None:
+        if name is None:
+            return None
+        owner_id = row_id(prefix, self.scope.agent, source, name)
+        if owner_id not in into:
+            origin = {"agent_id": self.scope.agent_id, "source": source, "external_id": name, "recorded_at": self.now}
+            into[owner_id] = {"id": owner_id, **origin, **more}
+        return owner_id
+
+    def _chain(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The id of the last of `messages`, whose ids are those of everything before them."""
+        parent = ""
+        for message in messages:
+            content = {key: value for key, value in message.items() if key != "role"}
+            message_id = ids.derived("msg", parent, message["role"], ids.canonical(content))
+            if message_id not in self.messages:
+                self.messages[message_id] = {
+                    "id": message_id, "parent_id": parent or None, "role": message["role"], "content": content,
+                }  # fmt: skip
+            parent = message_id
+        return parent
+
+    def _trace(self, one: Named, record: TraceRecord) -> None:
+        scope = self.scope
+        self.traces.append(
+            {
+                **self._origin(one),
+                "session_id": self._owner(self.sessions, "ses", one.source, record.session),
+                "subject_id": self._owner(self.subjects, "sub", one.source, record.subject),
+                "parent_id": scope.id_of("trc", record.parent, one.source) if record.parent else None,
+                "case_id": scope.id_of("cas", record.case, one.source) if record.case else None,
+                "input_id": self._chain(record.input),
+                "output": record.output,
+                "status": record.status,
+                "metadata": record.metadata,
+                "occurred_at": record.occurred_at,
+            }
+        )
+        self.steps += [self._step(one.id, position, step) for position, step in enumerate(record.steps)]
+
+    def _step(self, trace_id: str, position: int, step: StepRecord) -> Row:
+        return {
+            "trace_id": trace_id,
+            "position": position,
+            "kind": step.kind,
+            "name": step.name,
+            "input": step.input,
+            "output": step.output,
+            "status": step.status,
+            "finish_reason": step.finish_reason,
+            "started_at": step.started_at,
+            "ended_at": step.ended_at,
+            "requested_model": step.model,
+            "served_model": step.served_model,
+            "model_version_id": self.versions[step.model_version] if step.model_version else None,
+            "deployment": step.deployment,
+            "sampling": step.sampling,
+            "prompt_tokens": step.tokens.prompt if step.tokens else None,
+            "completion_tokens": step.tokens.completion if step.tokens else None,
+            "token_ids": step.token_ids,
+            "token_logprobs": step.token_logprobs,
+        }
+
+    def _feedback(self, one: Named, record: FeedbackRecord) -> None:
+        self.feedback.append(
+            {
+                **self._origin(one),
+                "kind": record.kind,
+                "name": record.name,
+                "value": record.value,
+                "scale": record.scale.model_dump() if record.scale else None,
+                "comment": record.comment,
+                "rater_id": self.rater(record.rater, one.source),
+                "occurred_at": record.occurred_at,
+                "supersedes": self.scope.id_of("fbk", record.supersedes, one.source) if record.supersedes else None,
+                "retracts": self.scope.id_of("fbk", record.retracts, one.source) if record.retracts else None,
+                "metadata": record.metadata,
+            }
+        )
+        self.targets += [self._target(one, position, target) for position, target in enumerate(record.targets)]
+
+    def rater(self, rater: Rater | None, source: str) -> str | None:
+        """The id of the rater, whose row is noted."""
+        if rater is None:
+            return None
+        weight = 1.0 if rater.weight is None else rater.weight
+        return self._owner(self.raters, "rat", source, rater.id, kind=rater.kind or "person", weight=weight)
+
+    def _target(self, one: Named, position: int, target: TargetRef) -> Row:
+        return {
+            "feedback_id": one.id,
+            "position": position,
+            "kind": target.kind,
+            "source": target.source or one.source,
+            "external_id": target.id,
+            "step": target.step,
+            "target_id": None,
+        }
+
+    def _case(self, one: Named, record: CaseRecord) -> None:
+        self.cases.append(
+            {
+                **self._origin(one),
+                "input_id": self._chain(record.input),
+                "reference": record.reference,
+                "checker": record.checker,
+                "checker_config": record.checker_config,
+                "group_key": record.group,
+                "basis": self.scope.basis,
+                "slices": record.slices,
+                "reviewer_id": self.reviewer(),
+            }
+        )
+
+    def reviewer(self) -> str | None:
+        """The id of the person who vouches for the cases of this scope."""
+        return self.rater(Rater(id=self.scope.reviewer), "cli") if self.scope.reviewer else None

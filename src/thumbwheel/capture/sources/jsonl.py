@@ -1,0 +1,165 @@
+"""Our own lines (`{"type": "trace" | "feedback" | "case", ...}`) and those of a FeedbackCollector, known by their keys.
+
+Keys of a trace: those of TraceRecord, and those of the model call that made the answer (LLM_FIELDS). Keys of feedback: those of
+FeedbackRecord, with `target` or `targets` as {"trace": id}, {"session": id} or {"step": [id, n]}, `rater` as an id or an object, and
+for a preference the index of the better target (null: a tie) instead of a ranking. Keys of a case: those of CaseRecord.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from thumbwheel.capture.source import AnyRecord, JsonLines, Row
+from thumbwheel.capture.types import LLM_FIELDS, CaseRecord, FeedbackRecord, TargetRef, TraceRecord, Unreadable
+from thumbwheel.core.plugins import nearest
+
+COLLECTOR = frozenset({"query", "response", "feedback_type", "rating", "correction", "timestamp", "metadata"})
+TRACE = frozenset({"type", *TraceRecord.model_fields, *LLM_FIELDS})
+FEEDBACK = frozenset({"type", *FeedbackRecord.model_fields, "target", "shown"})
+CASE = frozenset({"type", *CaseRecord.model_fields})
+TARGET_KINDS = ("trace", "session", "step")
+EXAMPLE = (
+    '{"type": "trace", "id": "t1", "input": "How do I reset it?", "output": "Hold the button.", "model": "llama3.2"}\n'
+    '{"type": "feedback", "target": {"trace": "t1"}, "kind": "thumb", "value": true, "rater": "customer-17"}\n'
+    '{"type": "case", "id": "c1", "input": "2 + 2?", "reference": "4", "checker": "exact_answer"}'
+)
+
+
+def claims(row: Row) -> bool:
+    """Our own lines say their type; a collector's line has a query and a feedback_type."""
+    return row.get("type") in KINDS or {"query", "feedback_type"} <= row.keys()
+
+
+def parse(row: dict[str, Any]) -> list[AnyRecord]:
+    """The records of one line."""
+    kind = row.get("type")
+    if kind is None and {"query", "feedback_type"} & row.keys():
+        return _collector(row)
+    if not isinstance(kind, str) or kind not in KINDS:
+        near = nearest(kind, KINDS) if isinstance(kind, str) else ""
+        raise Unreadable(f"type {kind!r} is none of {', '.join(KINDS)}.{near}")
+    return [KINDS[kind](row)]
+
+
+def _known(row: Row, known: frozenset[str], what: str) -> None:
+    for key in row.keys() - known:
+        raise Unreadable(f"key {key!r} is unknown in {what}.{nearest(key, sorted(known))}")
+
+
+def _trace(row: dict[str, Any]) -> TraceRecord:
+    _known(row, TRACE, "a trace")
+    call = {key: row[key] for key in LLM_FIELDS if row.get(key) is not None}
+    fields = {key: value for key, value in row.items() if key != "type" and key not in LLM_FIELDS}
+    fields["steps"] = _steps(fields.get("steps") or [], call)
+    return TraceRecord.model_validate(fields)
+
+
+def _steps(steps: Any, call: Mapping[str, Any]) -> Any:
+    """`steps` with the keys of the answering call in the last llm step; where there is none it is added at the end."""
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise Unreadable("steps is no list of objects")
+    last = next((i for i in reversed(range(len(steps))) if steps[i].get("kind", "llm") == "llm"), None)
+    if last is None:
+        return [*steps, {"kind": "llm", **call}] if call or not steps else steps
+    for key in call.keys() & steps[last].keys():
+        if steps[last][key] not in (None, call[key]):
+            raise Unreadable(f"the trace and its last llm step differ about {key!r}: {call[key]!r} and {steps[last][key]!r}")
+    return [{**step, **call} if i == last else step for i, step in enumerate(steps)]
+
+
+def _feedback(row: dict[str, Any]) -> FeedbackRecord:
+    _known(row, FEEDBACK, "feedback")
+    fields = {key: value for key, value in row.items() if key not in ("type", "target", "shown")}
+    fields["targets"] = _targets(row)
+    if isinstance(row.get("rater"), str | int):
+        fields["rater"] = {"id": row["rater"]}
+    if row.get("retracts") and row.get("kind") is None:
+        fields |= {"kind": "comment", "value": row.get("comment") or ""}
+    if "shown" in row:
+        metadata = row.get("metadata") or {}
+        if not isinstance(metadata, dict):
+            raise Unreadable(f"metadata {metadata!r} is no object")
+        fields["metadata"] = {**metadata, "shown": _shown(row["shown"], len(fields["targets"]))}
+    return FeedbackRecord.model_validate(fields | _short_forms(fields))
+
+
+def _short_forms(fields: Mapping[str, Any]) -> dict[str, Any]:
+    kind, value, name = fields.get("kind"), fields.get("value"), fields.get("name")
+    if kind == "preference" and "value" in fields and not isinstance(value, dict):
+        return {"value": {"ranking": _ranking(value, len(fields["targets"]))}}
+    if kind == "label" and name is None and isinstance(value, str) and value:
+        return {"name": value, "value": True}
+    return {"name": "outcome"} if kind == "outcome" and name is None else {}
+
+
+def _ranking(better: Any, count: int) -> list[list[int]]:
+    """The ranking that the index of the better target stands for; None is a tie of all."""
+    if better is None:
+        return [list(range(count))]
+    if type(better) is not int or not 0 <= better < count:
+        raise Unreadable(f"preference {better!r} is no index of its {count} targets, no ranking, and not null for a tie")
+    return [[better], [i for i in range(count) if i != better]]
+
+
+def _shown(shown: Any, count: int) -> list[int]:
+    if not isinstance(shown, list) or sorted(map(repr, shown)) != sorted(map(repr, range(count))):
+        raise Unreadable(f"shown {shown!r} is no order of the {count} targets' positions")
+    return shown
+
+
+def _targets(row: Row) -> list[TargetRef]:
+    if "target" in row and "targets" in row:
+        raise Unreadable("it has both target and targets; give one of them")
+    found = [row["target"]] if row.get("target") is not None else row.get("targets") or []
+    if not isinstance(found, list):
+        raise Unreadable(f"targets {found!r} is no list")
+    return [_target(one) for one in found]
+
+
+def _target(one: Any) -> TargetRef:
+    kinds = [kind for kind in TARGET_KINDS if kind in one] if isinstance(one, dict) else []
+    if len(kinds) != 1 or one.keys() - {kinds[0], "source"}:
+        raise Unreadable(
+            f'target {one!r} is none of {{"trace": id}}, {{"session": id}}, {{"step": [id, n]}}, each with an optional "source"'
+        )
+    name, step = one[kinds[0]], None
+    if kinds[0] == "step":
+        if not isinstance(name, list) or len(name) != 2:
+            raise Unreadable(f"step {name!r} is no [trace id, position]")
+        name, step = name
+    return TargetRef.model_validate({"kind": kinds[0], "id": name, "step": step, "source": one.get("source")})
+
+
+def _case(row: dict[str, Any]) -> CaseRecord:
+    _known(row, CASE, "a case")
+    return CaseRecord.model_validate({key: value for key, value in row.items() if key != "type"})
+
+
+KINDS: dict[str, Callable[[dict[str, Any]], AnyRecord]] = {"trace": _trace, "feedback": _feedback, "case": _case}
+
+
+def _collector(row: dict[str, Any]) -> list[AnyRecord]:
+    """One trace and its signals; null stands for "not given" in every key."""
+    _known(row, COLLECTOR, "a FeedbackCollector line")
+    at = row.get("timestamp")
+    trace = TraceRecord.model_validate(
+        {"input": row.get("query"), "output": row.get("response"), "occurred_at": at, "metadata": row.get("metadata") or None}
+    )
+    target = TargetRef(kind="trace", id=trace.identified()[0])
+    shared = {"targets": [target], "occurred_at": at}
+    return [trace, *(FeedbackRecord.model_validate(shared | signal) for signal in _collected(row))]
+
+
+def _collected(row: Row) -> list[dict[str, Any]]:
+    kind, rating, correction = row.get("feedback_type"), row.get("rating"), row.get("correction")
+    if kind not in ("thumbs_up", "thumbs_down", "rating", "correction"):
+        raise Unreadable(f"feedback_type {kind!r} is none of thumbs_up, thumbs_down, rating, correction")
+    if kind in ("rating", "correction") and row.get(kind) is None:
+        raise Unreadable(f"feedback_type {kind!r} without a {kind}")
+    thumb = [{"kind": "thumb", "value": kind == "thumbs_up"}] if kind.startswith("thumbs_") else []
+    rated = [{"kind": "rating", "value": rating}] if rating is not None else []
+    return thumb + rated + ([{"kind": "correction", "value": correction}] if correction is not None else [])
+
+
+SOURCE = JsonLines(parse, claims, EXAMPLE)

@@ -1,0 +1,341 @@
+"""All SQL of capture: keeping lines, linking feedback to what it is about (also when that arrives later), lists and counts.
+
+Statements are dialect-neutral: what is there is selected, what is not is inserted, and the one writer makes that safe.
+Not here: how a record looks in the tables (`rows.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.capture.rows import TARGET_PREFIX, Named, Row, Rows, Scope, named, row_id
+from thumbwheel.capture.source import AnyRecord, Line
+from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord, Unreadable
+from thumbwheel.db.schema import (
+    cases,
+    feedback,
+    feedback_targets,
+    messages,
+    model_versions,
+    raters,
+    sessions,
+    steps,
+    subjects,
+    traces,
+)
+
+MOST = 5_000
+"""Values in one IN list; SQLite takes 32,766 parameters, PostgreSQL 65,535."""
+
+TABLES: Mapping[type[AnyRecord], sa.Table] = {TraceRecord: traces, FeedbackRecord: feedback, CaseRecord: cases}
+WORDS: Mapping[type[AnyRecord], str] = {TraceRecord: "trace", FeedbackRecord: "feedback", CaseRecord: "case"}
+
+
+Target = tuple[str, str, int | None]
+"""Kind, row id, position of the step."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What became of a line: the records that are new (none: a duplicate), or why it was refused."""
+
+    line: Line
+    new: Sequence[AnyRecord]
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the database holds of the things that a batch names."""
+
+    fingerprints: dict[str, str]
+    raters: Mapping[str, tuple[str, float]]
+    unreviewed: Collection[str]
+
+
+def keep(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list[Kept]:
+    """Insert what is new in `lines`, each as a whole or not at all; a duplicate changes nothing, a contradiction is refused.
+
+    A case that is stored with basis feedback becomes gold when somebody vouches for it now.
+    """
+    found = [_named(scope, line) for line in lines]
+    everything = [one for names in found if not isinstance(names, str) for one in names]
+    known = _known(connection, scope, everything)
+    rows = Rows(scope, _versions(connection, scope, everything))
+    vouched: dict[str, None] = {}
+    kept = []
+    for line, names in zip(lines, found, strict=True):
+        reason = names if isinstance(names, str) else _objection(names, known, rows)
+        if reason is not None or isinstance(names, str):
+            kept.append(Kept(line, (), reason))
+            continue
+        new = {one.id: one for one in names if one.id not in known.fingerprints}
+        for one in new.values():
+            rows.add(one)
+            known.fingerprints[one.id] = one.fingerprint
+        approved = [one for one in names if one.id in known.unreviewed and one.id not in vouched]
+        vouched |= dict.fromkeys(one.id for one in approved)
+        kept.append(Kept(line, [one.record for one in (*new.values(), *approved)]))
+    _insert(connection, rows, list(vouched))
+    return kept
+
+
+def _named(scope: Scope, line: Line) -> list[Named] | str:
+    try:
+        return [named(scope, record) for record in line.records]
+    except Unreadable as error:
+        return str(error)
+
+
+def _known(connection: sa.Connection, scope: Scope, everything: Sequence[Named]) -> _Known:
+    fingerprints: dict[str, str] = {}
+    for kind, table in TABLES.items():
+        wanted = [one.id for one in everything if type(one.record) is kind]
+        fingerprints |= {row.id: row.fingerprint for row in _select(connection, table.c.id, wanted, table.c.fingerprint)}
+    judges = {
+        row_id("rat", scope.agent, one.source, one.record.rater.id)
+        for one in everything
+        if isinstance(one.record, FeedbackRecord) and one.record.rater
+    }
+    stored = {row.id: (row.kind, row.weight) for row in _select(connection, raters.c.id, judges, raters.c.kind, raters.c.weight)}
+    doubtful = [one.id for one in everything if scope.reviewer and isinstance(one.record, CaseRecord)]
+    unreviewed = {row.id for row in _select(connection, cases.c.id, doubtful, cases.c.basis) if row.basis != "gold"}
+    return _Known(fingerprints, stored, unreviewed)
+
+
+def _versions(connection: sa.Connection, scope: Scope, everything: Sequence[Named]) -> dict[str, str]:
+    if not any(step.model_version for one in everything if isinstance(one.record, TraceRecord) for step in one.record.steps):
+        return {}
+    query = sa.select(model_versions.c.id, model_versions.c.number).where(model_versions.c.agent_id == scope.agent_id)
+    found = list(connection.execute(query))
+    return {row.id: row.id for row in found} | {f"v{row.number}": row.id for row in found}
+
+
+def _objection(names: Sequence[Named], known: _Known, rows: Rows) -> str | None:
+    """Why this line contradicts what is stored, or itself; None where it does not."""
+    own: dict[str, str] = {}
+    for one in names:
+        before = own.setdefault(one.id, known.fingerprints.get(one.id, one.fingerprint))
+        if before != one.fingerprint:
+            return f"{WORDS[type(one.record)]} {one.name!r} differs from what is stored under that id"
+        if isinstance(one.record, FeedbackRecord) and (reason := _rater_objection(one, one.record, known, rows)):
+            return reason
+        for step in one.record.steps if isinstance(one.record, TraceRecord) else ():
+            if step.model_version and step.model_version not in rows.versions:
+                return f"model_version {step.model_version!r} is no version of agent {rows.scope.agent!r}"
+    return None
+
+
+def _rater_objection(one: Named, record: FeedbackRecord, known: _Known, rows: Rows) -> str | None:
+    if record.rater is None:
+        return None
+    rater_id = row_id("rat", rows.scope.agent, one.source, record.rater.id)
+    noted = rows.raters.get(rater_id)
+    kind, weight = (noted["kind"], noted["weight"]) if noted else known.raters.get(rater_id, (record.rater.kind, record.rater.weight))
+    if record.rater.kind not in (None, kind) or record.rater.weight not in (None, weight):
+        said = f"{record.rater.kind or kind}, weight {weight if record.rater.weight is None else record.rater.weight:g}"
+        return f"rater {record.rater.id!r} is stored as {kind}, weight {weight:g}; this line says {said}"
+    return None
+
+
+def _insert(connection: sa.Connection, rows: Rows, vouched: Sequence[str]) -> None:
+    reviewer = rows.reviewer() if vouched else None
+    fresh = _insert_missing(connection, sessions, rows.sessions)
+    for table, shared in ((subjects, rows.subjects), (raters, rows.raters), (messages, rows.messages)):
+        _insert_missing(connection, table, shared)
+    _insert_all(connection, cases, rows.cases)
+    _insert_all(connection, traces, rows.traces)
+    _insert_all(connection, steps, rows.steps)
+    if vouched:
+        connection.execute(cases.update().where(cases.c.id.in_(vouched)).values(basis=rows.scope.basis, reviewer_id=reviewer))
+    arrived: dict[Target, str | None] = {("trace", row["id"], None): row["external_id"] for row in rows.traces}
+    arrived |= {("session", row_id, None): rows.sessions[row_id]["external_id"] for row_id in fresh}
+    arrived |= {("step", row["trace_id"], row["position"]): None for row in rows.steps}
+    _link_waiting(connection, rows.scope, arrived)
+    _insert_all(connection, feedback, rows.feedback)
+    _aim(connection, rows, arrived.keys())
+    _insert_all(connection, feedback_targets, rows.targets)
+
+
+def _insert_all(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+    if rows:
+        connection.execute(table.insert(), rows)
+
+
+def _insert_missing(connection: sa.Connection, table: sa.Table, rows: Mapping[str, Row]) -> list[str]:
+    """The ids of `rows` that were not there; they are now, in the given order."""
+    there = {row.id for row in _select(connection, table.c.id, rows)}
+    missing = [row_id for row_id in rows if row_id not in there]
+    _insert_all(connection, table, [rows[row_id] for row_id in missing])
+    return missing
+
+
+def _select(connection: sa.Connection, key: sa.Column[Any], wanted: Iterable[Any], *columns: sa.Column[Any]) -> Iterator[Any]:
+    """Rows (key, columns) whose key is among `wanted`, however many these are."""
+    for some in _pieces(list(wanted)):
+        yield from connection.execute(sa.select(key, *columns).where(key.in_(some)))
+
+
+def _pieces(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (values[start : start + MOST] for start in range(0, len(values), MOST))
+
+
+def _aim(connection: sa.Connection, rows: Rows, arrived: Collection[Target]) -> None:
+    """Give each new target row the id of what it names, where that exists."""
+    aims = [_aimed(rows.scope, row["kind"], row["external_id"], row["source"], row["step"]) for row in rows.targets]
+    there = _existing(connection, rows.scope, [aim for aim in aims if aim not in arrived])
+    for row, aim in zip(rows.targets, aims, strict=True):
+        row["target_id"] = aim[1] if aim in arrived or aim in there else None
+
+
+def _aimed(scope: Scope, kind: str, name: str, source: str, step: int | None) -> Target:
+    return kind, scope.id_of(TARGET_PREFIX[kind], name, source), step
+
+
+def _existing(connection: sa.Connection, scope: Scope, aims: Sequence[Target]) -> set[Target]:
+    """Those of `aims` that exist for this agent."""
+    found: set[Target] = set()
+    for kind, table in (("trace", traces), ("step", traces), ("session", sessions)):
+        wanted = {aim[1] for aim in aims if aim[0] == kind}
+        owned = [row.id for row in _select(connection, table.c.id, wanted, table.c.agent_id) if row.agent_id == scope.agent_id]
+        if kind == "step":
+            found |= {(kind, row.trace_id, row.position) for row in _select(connection, steps.c.trace_id, owned, steps.c.position)}
+        else:
+            found |= {(kind, row_id, None) for row_id in owned}
+    return found
+
+
+_WAITING = (
+    sa.select(feedback_targets)
+    .join(feedback, feedback.c.id == feedback_targets.c.feedback_id)
+    .where(feedback_targets.c.target_id.is_(None))
+)
+
+
+def _link_waiting(connection: sa.Connection, scope: Scope, arrived: Mapping[Target, str | None]) -> None:
+    """Feedback of this agent that waited for what has just arrived gets its target."""
+    names = {name for name in arrived.values() if name is not None} | {row_id for _, row_id, _ in arrived}
+    found: list[tuple[Any, str]] = []
+    for some in _pieces(list(names)):
+        query = _WAITING.where(feedback.c.agent_id == scope.agent_id, feedback_targets.c.external_id.in_(some))
+        for row in connection.execute(query):
+            aim = _aimed(scope, row.kind, row.external_id, row.source, row.step)
+            if aim in arrived:
+                found.append((row, aim[1]))
+    _set_targets(connection, found)
+
+
+def _set_targets(connection: sa.Connection, found: Sequence[tuple[Any, str]]) -> None:
+    statement = (
+        feedback_targets.update()
+        .where(feedback_targets.c.feedback_id == sa.bindparam("of"), feedback_targets.c.position == sa.bindparam("at"))
+        .values(target_id=sa.bindparam("to"))
+    )
+    if found:
+        connection.execute(statement, [{"of": row.feedback_id, "at": row.position, "to": target_id} for row, target_id in found])
+
+
+def link_elsewhere(connection: sa.Connection, scope: Scope, after: str) -> str | None:
+    """Link a page of targets (feedback ids above `after`) that their own source never delivered to the one trace or session of
+    that name in another source; where several sources have one, the target stays open. Returns where the next page starts."""
+    query = sa.select(traces.c.source).where(traces.c.agent_id == scope.agent_id).distinct()
+    sources = set(connection.execute(query).scalars())
+    waiting = _WAITING.where(feedback.c.agent_id == scope.agent_id, feedback_targets.c.source == feedback.c.source)
+    if len(sources) < 2:
+        waiting = waiting.where(feedback_targets.c.source.not_in(sources))
+    page = waiting.with_only_columns(feedback_targets.c.feedback_id).where(feedback_targets.c.feedback_id > after).distinct()
+    owners = list(connection.execute(page.order_by(feedback_targets.c.feedback_id).limit(MOST)).scalars())
+    if not owners or not sources:
+        return None
+    rows = list(connection.execute(waiting.where(feedback_targets.c.feedback_id.in_(owners))))
+    aims = {row: [_aimed(scope, row.kind, row.external_id, source, row.step) for source in sources] for row in rows}
+    there = _existing(connection, scope, [aim for several in aims.values() for aim in several])
+    matches = {row: {aim[1] for aim in several if aim in there} for row, several in aims.items()}
+    _set_targets(connection, [(row, next(iter(match))) for row, match in matches.items() if len(match) == 1])
+    return str(owners[-1])
+
+
+def named_targets(connection: sa.Connection, agent_id: str, name: str) -> list[sa.Row[Any]]:
+    """(kind, id, source, external_id) of the traces and sessions that have this id, ours or their source's."""
+    found: list[sa.Row[Any]] = []
+    for kind, table in (("trace", traces), ("session", sessions)):
+        columns = sa.literal(kind).label("kind"), table.c.id, table.c.source, table.c.external_id
+        query = sa.select(*columns).where(table.c.agent_id == agent_id, sa.or_(table.c.id == name, table.c.external_id == name))
+        found += connection.execute(query)
+    return found
+
+
+def named_feedback(connection: sa.Connection, agent_id: str, name: str) -> list[str]:
+    """Ids of the feedback that has this id, ours or its source's."""
+    query = sa.select(feedback.c.id).where(feedback.c.agent_id == agent_id, sa.or_(feedback.c.id == name, feedback.c.external_id == name))
+    return list(connection.execute(query).scalars())
+
+
+def latest_feedback(connection: sa.Connection, agent_id: str, kind: str | None, limit: int) -> list[sa.RowMapping]:
+    """The newest feedback first, with its rater's name and kind."""
+    query = (
+        sa.select(feedback, raters.c.external_id.label("rater"), raters.c.kind.label("rater_kind"))
+        .join(raters, raters.c.id == feedback.c.rater_id, isouter=True)
+        .where(feedback.c.agent_id == agent_id, *([feedback.c.kind == kind] if kind else []))
+        .order_by(feedback.c.recorded_at.desc(), feedback.c.id)
+        .limit(limit)
+    )
+    return list(connection.execute(query).mappings())
+
+
+def targets_of(connection: sa.Connection, feedback_ids: Sequence[str]) -> list[sa.RowMapping]:
+    """All targets of these feedback rows, in order."""
+    found: list[sa.RowMapping] = []
+    for some in _pieces(feedback_ids):
+        query = sa.select(feedback_targets).where(feedback_targets.c.feedback_id.in_(some))
+        found += connection.execute(query.order_by(feedback_targets.c.feedback_id, feedback_targets.c.position)).mappings()
+    return found
+
+
+def signals(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
+    """(id, kind, name, value, scale, rater, rater_kind, supersedes, retracts) of all feedback, as a stream."""
+    one = feedback.c
+    columns = one.id, one.kind, one.name, one.value, one.scale, one.supersedes, one.retracts
+    query = (
+        sa.select(*columns, raters.c.external_id.label("rater"), raters.c.kind.label("rater_kind"))
+        .join(raters, raters.c.id == one.rater_id, isouter=True)
+        .where(one.agent_id == agent_id)
+    )
+    yield from connection.execution_options(yield_per=MOST).execute(query)
+
+
+def replaced(connection: sa.Connection, agent_id: str) -> set[str]:
+    """Ids of the feedback that later feedback supersedes or retracts."""
+    found: set[str] = set()
+    for column in (feedback.c.supersedes, feedback.c.retracts):
+        found |= set(connection.execute(sa.select(column).where(feedback.c.agent_id == agent_id, column.is_not(None))).scalars())
+    return found
+
+
+def open_targets(connection: sa.Connection, agent_id: str) -> int:
+    """How many targets have not arrived."""
+    query = _WAITING.where(feedback.c.agent_id == agent_id).with_only_columns(sa.func.count())
+    return int(connection.execute(query).scalar_one())
+
+
+def case_rows(connection: sa.Connection, agent_id: str, basis: str | None, limit: int) -> list[sa.RowMapping]:
+    """Cases, newest first, with the last message of their input and the reviewer's name."""
+    query = (
+        sa.select(cases, messages.c.content.label("message"), raters.c.external_id.label("reviewer"))
+        .join(messages, messages.c.id == cases.c.input_id)
+        .join(raters, raters.c.id == cases.c.reviewer_id, isouter=True)
+        .where(cases.c.agent_id == agent_id, *([cases.c.basis == basis] if basis else []))
+        .order_by(cases.c.recorded_at.desc(), cases.c.id)
+        .limit(limit)
+    )
+    return list(connection.execute(query).mappings())
+
+
+def case_counts(connection: sa.Connection, agent_id: str) -> dict[str, int]:
+    """Basis -> number of cases."""
+    query = sa.select(cases.c.basis, sa.func.count()).where(cases.c.agent_id == agent_id).group_by(cases.c.basis)
+    return dict(connection.execute(query).tuples().all())

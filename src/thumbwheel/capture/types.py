@@ -1,0 +1,319 @@
+"""Nouns of capture: traces, steps, feedback, targets, raters and cases as a source delivers them, checked on construction.
+
+Readers are tolerant (ISO times with T or space, naive means UTC, numbers as ids, a plain string as input), what is stored is
+strict. Lives here: what a record is and what it refuses. Not here: how a file format spells it (`sources/`), how it is kept
+(`store.py`). To add a kind of feedback, add its check to CHECKS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from thumbwheel.core import ids
+from thumbwheel.core.plugins import nearest
+
+LLM_FIELDS = (
+    "model", "served_model", "model_version", "deployment", "finish_reason", "sampling", "tokens", "token_ids", "token_logprobs",
+)  # fmt: skip
+"""Keys of a trace that describe the model call which made its answer."""
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+SCALES = {"rating": (1.0, 5.0), "score": (0.0, 1.0), "outcome": (0.0, 1.0)}
+"""The scale of a number that comes without one."""
+
+
+class Unreadable(ValueError):
+    """A line or record that cannot be taken; its text is the reason. It is data (a refused line), never an error of the program."""
+
+
+def parse_time(value: Any) -> datetime:
+    """An aware UTC time from ISO 8601 with T or space (naive means UTC) or a datetime; raises Unreadable.
+
+    >>> parse_time("2026-01-05 08:30:00").isoformat()
+    '2026-01-05T08:30:00+00:00'
+    """
+    if not isinstance(value, str | datetime):
+        raise Unreadable(f"{value!r} is no time; write it as '2026-01-05T08:30:00Z'")
+    try:
+        at = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise Unreadable(f"{value!r} is no possible time; write it as '2026-01-05T08:30:00Z'") from None
+    if not 1970 <= at.year <= 2100:
+        raise Unreadable(f"{value!r} is no possible time: it lies outside the years 1970 to 2100")
+    return at
+
+
+def _name(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _chat(value: Any) -> Any:
+    messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
+    if not isinstance(messages, list) or not messages:
+        raise Unreadable(f"{_short(value)} is neither a text nor a list of chat messages")
+    for message in messages:
+        _check_message(message)
+    return messages
+
+
+def _check_message(message: Any) -> None:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise Unreadable(f"{_short(message)} is no chat message; it looks like {{'role': 'user', 'content': 'text'}}")
+    if message["role"] not in ROLES:
+        raise Unreadable(f"role {message['role']!r} is none of {', '.join(ROLES)}.{nearest(message['role'], ROLES)}")
+    if not isinstance(message.get("content"), str | list) and not message.get("tool_calls"):
+        raise Unreadable(f"{_short(message)} has neither content nor tool_calls")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+Name = Annotated[str, Field(min_length=1, max_length=512, pattern=r"\S"), BeforeValidator(_name)]
+"""An id in somebody else's system; a whole number is taken as its digits."""
+Word = Annotated[str, Field(min_length=1, max_length=32)]
+Time = Annotated[datetime, BeforeValidator(parse_time)]
+Chat = Annotated[list[dict[str, Any]], BeforeValidator(_chat)]
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+StepKind = Literal["llm", "tool", "reasoning", "task", "decision"]
+TargetKind = Literal["trace", "step", "session"]
+RaterKind = Literal["person", "model", "checker"]
+FeedbackKind = Literal["thumb", "rating", "score", "correction", "preference", "label", "outcome", "comment"]
+
+
+class Part(BaseModel):
+    """Base of everything here: frozen, strict, unknown keys and NaN refused."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="constants", protected_namespaces=()
+    )
+
+
+class Tokens(Part):
+    """Token counts as the provider told them; null when unknown."""
+
+    prompt: Count | None = None
+    completion: Count | None = None
+
+
+class Scale(Part):
+    """The ends of a rating scale."""
+
+    min: float
+    max: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Scale:
+        if not self.min < self.max:
+            raise Unreadable(f"scale from {self.min:g} to {self.max:g} has no width")
+        return self
+
+
+class Rater(Part):
+    """Who judged. Kind and weight are null where the line does not say; then the stored ones stand (person, 1.0 at first)."""
+
+    id: Name
+    kind: RaterKind | None = None
+    weight: Annotated[float, Field(ge=0)] | None = None
+
+
+class TargetRef(Part):
+    """What is judged: a trace, the step `step` of trace `id`, or a session; without `source`, of the same source or of any other."""
+
+    kind: TargetKind
+    id: Name
+    step: Count | None = None
+    source: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+
+
+class Record(Part):
+    """What has a name in its source; without one, the hash of the content is the name, so that reading twice meets the same row."""
+
+    source: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    id: Name | None = None
+
+    def identified(self) -> tuple[str, str]:
+        """(external id, sha256 of the content without id and source)."""
+        content = self.model_dump(mode="json", exclude_none=True, exclude={"id", "source"})
+        try:
+            digest = ids.fingerprint(content)
+        except ValueError:
+            raise Unreadable("it holds NaN or an infinite number") from None
+        return self.id or f"sha256:{digest[:40]}", digest
+
+
+class StepRecord(Part):
+    """One step of a trace; the model keys belong to an `llm` step."""
+
+    kind: StepKind = "llm"
+    name: Annotated[str, Field(max_length=512)] | None = None
+    input: Any = None
+    output: Any = None
+    status: Word = "ok"
+    started_at: Time | None = None
+    ended_at: Time | None = None
+    model: Name | None = None
+    served_model: Name | None = None
+    model_version: Name | None = None
+    deployment: Name | None = None
+    finish_reason: Word | None = None
+    sampling: dict[str, Any] | None = None
+    tokens: Tokens | None = None
+    token_ids: list[Count] | None = None
+    token_logprobs: list[Annotated[float, Field(le=0)]] | None = None
+
+    @model_validator(mode="after")
+    def _coherent(self) -> StepRecord:
+        if self.started_at and self.ended_at and self.ended_at < self.started_at:
+            raise Unreadable(f"the step ends ({self.ended_at.isoformat()}) before it starts ({self.started_at.isoformat()})")
+        if self.token_logprobs is not None and len(self.token_logprobs) != len(self.token_ids or []):
+            raise Unreadable(f"{len(self.token_logprobs)} token_logprobs for {len(self.token_ids or [])} token_ids")
+        return self
+
+
+class TraceRecord(Record):
+    """One run of the agent: the chat that it was given, what it answered, and the ordered steps in between (never none)."""
+
+    session: Name | None = None
+    subject: Name | None = None
+    parent: Name | None = None
+    case: Name | None = None
+    input: Chat
+    output: str | None = None
+    steps: list[StepRecord] = Field(default_factory=lambda: [StepRecord()])
+    status: Word = "ok"
+    occurred_at: Time | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class FeedbackRecord(Record):
+    """One judgement: its raw value and scale, its ordered targets, who gave it and when."""
+
+    kind: FeedbackKind
+    name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    value: Any
+    scale: Scale | None = None
+    targets: list[TargetRef]
+    rater: Rater | None = None
+    occurred_at: Time | None = None
+    supersedes: Name | None = None
+    retracts: Name | None = None
+    comment: str | None = None
+    metadata: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> FeedbackRecord:
+        if self.retracts and self.supersedes:
+            raise Unreadable("it both supersedes and retracts; it can do one of them")
+        _check_targets(self)
+        CHECKS[self.kind](self)
+        return self
+
+
+class CaseRecord(Record):
+    """An input with what is needed to judge an answer: a reference, a checker, or both."""
+
+    input: Chat
+    reference: Any = None
+    checker: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    checker_config: dict[str, Any] | None = None
+    group: Name | None = None
+    slices: dict[str, str | bool | int | float] | None = None
+
+    @model_validator(mode="after")
+    def _judgeable(self) -> CaseRecord:
+        if self.reference is None and self.checker is None:
+            raise Unreadable("a case needs a reference or a checker; this one has neither")
+        return self
+
+
+def _check_targets(one: FeedbackRecord) -> None:
+    count = len(one.targets)
+    if one.kind == "preference" and count < 2:
+        raise Unreadable(f"a preference compares two or more targets; it has {count}")
+    if one.kind != "preference" and count != 1 and not (one.retracts and count == 0):
+        raise Unreadable(f"a {one.kind} has one target; it has {count}")
+    if len({(t.kind, t.source, t.id, t.step) for t in one.targets}) < count:
+        raise Unreadable("the same target is named twice")
+
+
+def _check_thumb(one: FeedbackRecord) -> None:
+    if not isinstance(one.value, bool):
+        raise Unreadable(f"thumb {_short(one.value)} is neither true (up) nor false (down)")
+
+
+def _check_number(one: FeedbackRecord) -> None:
+    if isinstance(one.value, bool) or not isinstance(one.value, int | float):
+        raise Unreadable(f"{one.kind} {_short(one.value)} is no number")
+    low, high = (one.scale.min, one.scale.max) if one.scale else SCALES[one.kind]
+    if not low <= one.value <= high:
+        raise Unreadable(f"{one.kind} {_short(one.value)} is outside its scale, {low:g} to {high:g}")
+
+
+def _check_text(one: FeedbackRecord) -> None:
+    if not isinstance(one.value, str) or not (one.value.strip() or one.retracts):
+        raise Unreadable(f"{one.kind} {_short(one.value)} is no text")
+
+
+def _check_correction(one: FeedbackRecord) -> None:
+    _check_text(one)
+    if one.targets and one.targets[0].kind == "session":
+        raise Unreadable("a correction replaces one answer; its target is a whole session")
+
+
+def _check_label(one: FeedbackRecord) -> None:
+    if not one.name or not isinstance(one.value, bool | str) or one.value == "":
+        raise Unreadable(f"a label has a name and true, false or a text as value; this one is {one.name!r}: {_short(one.value)}")
+
+
+def _check_outcome(one: FeedbackRecord) -> None:
+    if not one.name:
+        raise Unreadable("an outcome has a name, for example 'resolved'")
+    if not isinstance(one.value, bool):
+        _check_number(one)
+
+
+def _check_preference(one: FeedbackRecord) -> None:
+    ranking = one.value.get("ranking") if isinstance(one.value, dict) and len(one.value) == 1 else None
+    if not isinstance(ranking, list) or not all(isinstance(rank, list) and rank for rank in ranking):
+        raise Unreadable(f"preference {_short(one.value)} is no ranking such as {{'ranking': [[1], [0]]}}, best first, ties in one list")
+    ranked = [position for rank in ranking for position in rank]
+    if any(type(position) is not int for position in ranked) or sorted(ranked) != list(range(len(one.targets))):
+        raise Unreadable(f"ranking {ranking!r} does not name each of the {len(one.targets)} targets once, by its position from 0")
+
+
+CHECKS: Mapping[str, Callable[[FeedbackRecord], None]] = {
+    "thumb": _check_thumb,
+    "rating": _check_number,
+    "score": _check_number,
+    "correction": _check_correction,
+    "preference": _check_preference,
+    "label": _check_label,
+    "outcome": _check_outcome,
+    "comment": _check_text,
+}
+"""What each kind of feedback demands of its value."""
+
+PARTS: Mapping[str | int, type[Part]] = {"steps": StepRecord, "tokens": Tokens, "scale": Scale, "rater": Rater, "targets": TargetRef}
+"""Key of a record -> what stands there."""
+
+
+def explain(error: ValidationError) -> str:
+    """The first problem of a record in one line: the key, what is wrong, and the nearest known key for an unknown one."""
+    first = error.errors(include_url=False)[0]
+    path = ".".join(str(part) for part in first["loc"])
+    if isinstance(found := first.get("ctx", {}).get("error"), ValueError):
+        return f"{path}: {found}" if path else str(found)
+    if first["type"] == "missing":
+        return f"key {path!r} is missing"
+    if first["type"] == "extra_forbidden":
+        owner = next((PARTS[part] for part in reversed(first["loc"][:-1]) if part in PARTS), Part)
+        return f"key {path!r} is unknown.{nearest(str(first['loc'][-1]), owner.model_fields)}"
+    message = first["msg"][:1].lower() + first["msg"][1:]
+    return f"key {path!r} is {_short(first['input'])}: {message}"

@@ -1,0 +1,1 @@
+"""From feedback to training data: the data plan (`plan`), frozen datasets (`build`), their shapes (`shapes/`) and their split."""

@@ -1,0 +1,168 @@
+"""`thumbwheel plan FILE` and `thumbwheel dataset ...`: the commands of this stage; each calls one verb and presents it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thumbwheel.core.config import options as options_of
+from thumbwheel.datasets.types import DatasetConfig
+
+if TYPE_CHECKING:
+    from thumbwheel.datasets.dataplan import DataPlan
+    from thumbwheel.datasets.types import Dataset
+    from thumbwheel.db.workspace import Workspace
+
+Agent = Annotated[str, typer.Option(help="The agent whose feedback is meant.")]
+AgentOfName = Annotated[str | None, typer.Option("--agent", help="The agent, unless the dataset is named by its id.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
+
+dataset = typer.Typer(no_args_is_help=True)
+
+
+@options_of(DatasetConfig)
+def plan(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(help="Any file that a source reads, for example an export of ratings.")],
+    options: dict[str, Any],
+    source: Annotated[str | None, typer.Option(help="The source that reads it [default: the one that recognises its first line].")] = None,
+    json: AsJson = False,
+) -> None:
+    """What a file of feedback would teach: which methods it permits, what is missing, whether to train at all.
+
+    Nothing is stored and no model is needed. Example: thumbwheel plan ratings.jsonl
+    """
+    from thumbwheel.datasets.plan import plan_file
+
+    _present(plan_file(file, source, config=ctx.obj.settings().load(DatasetConfig, "dataset", options)), json)
+
+
+@dataset.command("plan")
+@options_of(DatasetConfig)
+def plan_agent(ctx: typer.Context, agent: Agent, options: dict[str, Any], json: AsJson = False) -> None:
+    """The data plan of what an agent has: signals, what each permits, contradictions, what is missing, the recommended method."""
+    from thumbwheel.datasets.plan import data_plan
+
+    with ctx.obj() as ws:
+        found = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset", options))
+    _present(found, json)
+
+
+@dataset.command()
+@options_of(DatasetConfig)
+def build(
+    ctx: typer.Context,
+    agent: Agent,
+    shape: Annotated[str, typer.Option(help="chats (for sft), pairs (for dpo) or labels (for kto).")],
+    options: dict[str, Any],
+    json: AsJson = False,
+) -> None:
+    """Freeze training data: rows of one shape, split in train, dev and gate. The same evidence gives the same dataset.
+
+    Example: thumbwheel dataset build --agent support --shape pairs
+    """
+    from thumbwheel.datasets.build import build as build_dataset
+
+    with ctx.obj() as ws:
+        found = build_dataset(ws, agent, shape, ws.settings(DatasetConfig, "dataset", options))
+    _describe(found, json)
+
+
+@dataset.command()
+def show(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="An id, a shape (its newest dataset) or 'latest'.")],
+    agent: AgentOfName = None,
+    rows: Annotated[int, typer.Option(min=0, help="Rows of train to show.")] = 3,
+    json: AsJson = False,
+) -> None:
+    """One dataset: counts, what was left out and why, weights, and its first rows."""
+    from dataclasses import asdict
+    from itertools import islice
+
+    from thumbwheel.datasets.build import load_rows
+
+    with ctx.obj() as ws:
+        found = _named(ws, name, agent)
+        first = [asdict(row) for row in islice(load_rows(ws, found.id, "train"), rows)]
+    _describe(found, json, first)
+
+
+@dataset.command("list")
+def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
+    """All datasets of an agent, oldest first."""
+    from dataclasses import asdict
+
+    from thumbwheel.core import log
+    from thumbwheel.datasets.build import datasets
+    from thumbwheel.models.versions import require_agent
+
+    with ctx.obj() as ws:
+        require_agent(ws, agent)
+        found = datasets(ws, agent)
+    if json:
+        log.answer([asdict(one) for one in found])
+        return
+    shown = ((one.id, one.shape, *one.counts.values(), f"{one.recorded_at:%Y-%m-%d %H:%M}") for one in found)
+    log.table(f"Datasets of {agent}", ("id", "shape", "train", "dev", "gate", "built (UTC)"), shown)
+
+
+@dataset.command()
+def export(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="An id, a shape (its newest dataset) or 'latest'.")],
+    to: Annotated[Path, typer.Option(help="A new or empty folder.")],
+    agent: AgentOfName = None,
+    format: Annotated[str, typer.Option(help="jsonl, parquet, or hf (a Hugging Face folder with the columns of TRL).")] = "jsonl",
+    json: AsJson = False,
+) -> None:
+    """Write a dataset into a folder, to be used elsewhere.
+
+    Example: thumbwheel dataset export pairs --agent support --format hf --to pairs-for-trl
+    """
+    from thumbwheel.core import log
+    from thumbwheel.datasets.export import export as export_dataset
+
+    with ctx.obj() as ws:
+        found = _named(ws, name, agent)
+        path = export_dataset(ws, found.id, to, format)
+    if json:
+        log.answer({"id": found.id, "path": str(path), "format": format, "counts": found.counts})
+    else:
+        log.say(f"{found.id} ({found.shape}) is in {path}")
+
+
+def _named(ws: Workspace, name: str, agent: str | None) -> Dataset:
+    from thumbwheel.datasets.build import by_id, find
+
+    return find(ws, agent, name) if agent else by_id(ws, name)
+
+
+def _present(found: DataPlan, json: bool) -> None:
+    from thumbwheel.core import log
+
+    if json:
+        log.answer(found.to_json())
+        return
+    for line in found.to_words():
+        log.console(stderr=False).print(line, markup=False)
+
+
+def _describe(found: Dataset, json: bool, rows: list[dict[str, Any]] | None = None) -> None:
+    from dataclasses import asdict
+
+    from thumbwheel.core import log
+
+    if json:
+        log.answer(asdict(found) | ({} if rows is None else {"rows": rows}))
+        return
+    manifest = found.manifest
+    log.table(f"{found.id}: {found.shape} of {found.agent}", ("split", "rows"), found.counts.items())
+    log.table("Where they come from", ("origin", "rows"), manifest["origins"].items())
+    log.table("Left out", ("reason", "how many"), manifest["drops"].items())
+    for line in (*manifest["warnings"], *(f"{name}: {value}" for name, value in manifest["fitted"].items()), f"rule: {manifest['rule']}"):
+        log.console(stderr=False).print(line, markup=False)
+    for row in rows or []:
+        log.console(stderr=False).print_json(data=row)

@@ -1,0 +1,143 @@
+"""The data plan: what the feedback of an agent, or of one file, could teach, before anything is trained.
+
+Lives here: counting what every shape would get, and judging from the counts which methods are worth training. Does not live here:
+how it is put into words (`dataplan`), building (`build`). The thresholds are settings (`types.PlanConfig`) with their reasons.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from thumbwheel.core import ids
+from thumbwheel.core.config import Home
+from thumbwheel.datasets import store
+from thumbwheel.datasets.dataplan import DataPlan, MethodPlan, Power, ShapePlan
+from thumbwheel.datasets.gather import GOLD, gather
+from thumbwheel.datasets.health import Facts
+from thumbwheel.datasets.shape import Shape
+from thumbwheel.datasets.shapes import SHAPES
+from thumbwheel.datasets.shapes.labels import class_weights
+from thumbwheel.datasets.split import split_of
+from thumbwheel.datasets.types import DatasetConfig, Drop, PlanConfig, Tally
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.versions import require_agent
+from thumbwheel.rewards.label import reach, signals
+
+METHODS = {"kto": "labels", "dpo": "pairs", "sft": "chats"}
+"""Method -> the shape that it needs, in the order in which they are recommended where nothing else decides."""
+
+
+def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) -> DataPlan:
+    """What the feedback of `agent` in force now permits; raises NotFound for an unknown agent."""
+    require_agent(ws, agent)
+    config = config or DatasetConfig()
+    tally, facts = Tally(), {name: Facts() for name in SHAPES.names()}
+    with ws.db.read() as connection:
+        _count(connection, agent, config, tally, facts)
+        cases = store.case_inputs(connection, ids.derived("agt", agent))
+        traces = store.trace_count(connection, ids.derived("agt", agent))
+        given, about = signals(connection, agent, config=config.label), reach(connection, agent)
+    labels = {name: facts["labels"].of_label(label) for name, label in (("desirable", True), ("undesirable", False))}
+    methods = _methods(facts, labels, config.plan)
+    recommended, why = _recommend(methods, facts)
+    gold = sum(basis == GOLD for _, basis in cases)
+    held = sum(basis != GOLD and split_of(prompt_id, config) == "gate" for prompt_id, basis in cases)
+    items = {"gold": gold, "feedback cases in gate": held, "rows in gate": facts[METHODS[recommended or "kto"]].counts["gate"]}
+    return DataPlan(
+        agent=agent,
+        traces=traces,
+        signals=given,
+        reach=about,
+        shapes={
+            name: ShapePlan(one.counts, dict(one.origins.most_common()), dict(one.drops.most_common()), one.warnings())
+            for name, one in facts.items()
+        },
+        labels=labels,
+        class_weights=_weights(facts["labels"], config),
+        methods=methods,
+        drops=dict(tally.drops.most_common()),
+        notes=dict(+tally.notes),
+        gold=gold,
+        held_cases=held,
+        power={name: Power(n, _detectable(n, config.plan.discordance)) for name, n in items.items()},
+        recommended=recommended,
+        why=why,
+    )
+
+
+def plan_file(path: Path, source: str | None = None, agent: str = "file", config: DatasetConfig | None = None) -> DataPlan:
+    """The plan of one file, read by `source` or by the one that recognises it; kept in a temporary home that is deleted again.
+
+    No other home is opened. Raises InputError for a file that no source can read.
+    """
+    from thumbwheel.capture.ingest import ingest, recognise
+
+    chosen = source or recognise(path)
+    with tempfile.TemporaryDirectory(prefix="thumbwheel-plan-") as folder, Workspace.open(Home.at(folder)) as ws:
+        report = ingest(ws, agent, chosen, path)
+        found = data_plan(ws, agent, config)
+    if not report.refused:
+        return found
+    first = report.refusals[0]
+    refused = {f"line that cannot be taken (the first is line {first['number']}: {first['reason']})": report.refused}
+    return replace(found, drops=refused | found.drops)
+
+
+def _count(connection: sa.Connection, agent: str, config: DatasetConfig, tally: Tally, facts: Mapping[str, Facts]) -> None:
+    shapes: dict[str, Shape] = {name: SHAPES.get(name)() for name in facts}
+    for evidence in gather(connection, agent, config, tally):
+        for name, shape in shapes.items():
+            for found in shape.rows(evidence, config):
+                if isinstance(found, Drop):
+                    facts[name].drops[found.reason] += 1
+                else:
+                    facts[name].add(found)
+
+
+def _weights(labels: Facts, config: DatasetConfig) -> dict[str, float]:
+    desirable, undesirable = class_weights(labels.labels["train", True], labels.labels["train", False])
+    return {"desirable": config.desirable_weight or desirable, "undesirable": config.undesirable_weight or undesirable}
+
+
+def _methods(facts: Mapping[str, Facts], labels: Mapping[str, int], config: PlanConfig) -> dict[str, MethodPlan]:
+    needs = {
+        "kto": {"labels": config.kto_min} | {f"{name} labels": config.kto_class for name in labels},
+        "dpo": {"pairs": config.dpo_min},
+        "sft": {"good answers": config.sft_min},
+    }
+    fine = {"kto": config.kto_fine, "dpo": config.dpo_fine, "sft": config.sft_fine}
+    found = {}
+    for name, shape in METHODS.items():
+        have = {f"{label} labels": count for label, count in labels.items()}
+        missing = {what: count - have.get(what, facts[shape].rows) for what, count in needs[name].items()}
+        missing = {what: count for what, count in missing.items() if count > 0}
+        readiness = "too few" if missing else "ready" if facts[shape].rows >= fine[name] else "usable"
+        found[name] = MethodPlan(shape, facts[shape].rows, readiness, missing)
+    return found
+
+
+def _recommend(methods: Mapping[str, MethodPlan], facts: Mapping[str, Facts]) -> tuple[str | None, str]:
+    """The method that learns from most of what people said themselves; siblings and halves of edits are derived, so they do not count."""
+    compared = facts["pairs"].origins["correction"] + facts["pairs"].origins["preference"]
+    single = facts["labels"].rows - facts["labels"].origins["correction"]
+    eligible = [name for name in METHODS if methods[name].eligible]
+    if not eligible:
+        return None, "no method has enough rows"
+    if "dpo" in eligible and 2 * compared >= single:
+        return "dpo", f"{compared:,} answers were compared or edited, and DPO learns from both sides of each"
+    if "kto" in eligible:
+        return "kto", f"{single:,} answers were judged one by one, good and bad, and KTO learns from both without needing pairs"
+    if "dpo" in eligible:
+        return "dpo", f"the {facts['pairs'].rows:,} pairs say more than the labels, which are too few of one kind"
+    return "sft", "only good answers are known in number, and imitation needs no bad ones"
+
+
+def _detectable(n: int, discordance: float) -> float | None:
+    from thumbwheel.stats.power import detectable_gain
+
+    return detectable_gain(n, discordance) if n else None

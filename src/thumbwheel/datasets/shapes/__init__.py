@@ -1,0 +1,14 @@
+"""The shapes of training data; one file and one line here for each."""
+
+from thumbwheel.core.plugins import Table
+from thumbwheel.datasets.shape import Shape
+
+SHAPES: Table[type[Shape]] = Table(
+    "shape",
+    "thumbwheel.shapes",
+    {
+        "chats": "thumbwheel.datasets.shapes.chats:Chats",
+        "pairs": "thumbwheel.datasets.shapes.pairs:Pairs",
+        "labels": "thumbwheel.datasets.shapes.labels:Labels",
+    },
+)

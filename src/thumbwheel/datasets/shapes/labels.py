@@ -1,0 +1,80 @@
+"""`labels`: a prompt, one answer, desirable or not. Lone thumbs, ratings, scores, labels and outcomes, and both sides of an edit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from thumbwheel.datasets.shape import Shape, assistant, base
+from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Evidence, LabelRow
+
+BALANCE = (1.0, 4 / 3)
+"""Where desirable weight x count should lie over undesirable weight x count: KTO (arXiv 2402.01306), section 4.2."""
+
+
+class Labels(Shape):
+    """One row for each answer with a decided judgement; class weights are fitted on train."""
+
+    name = "labels"
+    row = LabelRow
+
+    def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[LabelRow | Drop]:
+        """One row for each judged answer, and for each edited original as an option."""
+        edits = {edge.worse: edge for edge in evidence.edges if edge.origin == "correction"}
+        for place, answer in enumerate(evidence.answers):
+            edge = edits.get(place)
+            if answer.good and answer.corrected:
+                yield Drop("judged good and yet edited")
+            elif answer.good is not None and (answer.origin != "correction" or config.labels_from_corrections):
+                yield self._row(evidence, answer, answer.good, answer.origin, answer.strength, answer.feedback_ids)
+            elif answer.good is None and not answer.conflict and edge and config.labels_from_corrections:
+                yield self._row(evidence, answer, False, "correction", edge.strength, edge.feedback_ids)
+            else:
+                yield Drop(_why(answer))
+
+    def trl_columns(self, row: LabelRow) -> dict[str, Any]:
+        """`prompt`, `completion` and `label`."""
+        return {"prompt": row.prompt, "completion": assistant(row.completion), "label": row.label}
+
+    def fit(self, rows: list[LabelRow], config: DatasetConfig) -> tuple[list[LabelRow], dict[str, Any]]:
+        """Class weights from the counts in train, multiplied into the rows of every split."""
+        train = [row.label for row in rows if row.split == "train"]
+        fitted = class_weights(train.count(True), train.count(False))
+        desirable = config.desirable_weight or fitted[0]
+        undesirable = config.undesirable_weight or fitted[1]
+        weighted = [replace(row, weight=row.weight * (desirable if row.label else undesirable)) for row in rows]
+        return weighted, {"class_weights": {"desirable": desirable, "undesirable": undesirable}}
+
+    def missing(self, rows: Iterable[LabelRow]) -> str | None:
+        """Both classes must stand in train."""
+        classes = {row.label for row in rows if row.split == "train"}
+        if len(classes) == 1:
+            only, other = ("desirable", "undesirable") if True in classes else ("undesirable", "desirable")
+            return f"all labels in train are {only}; KTO needs {other} ones too"
+        return None if classes else "there are no labels in train"
+
+    def _row(self, evidence: Evidence, answer: Answer, label: bool, origin: str, weight: float, feedback_ids: tuple[str, ...]) -> LabelRow:
+        return LabelRow(**base(self.name, evidence, (answer,), origin, weight, feedback_ids), completion=answer.text, label=label)
+
+
+def class_weights(desirable: int, undesirable: int) -> tuple[float, float]:
+    """(desirable, undesirable): 1.0 for the larger class; the smaller one is raised, in steps of 0.1, until both weigh alike.
+
+    Left alone where the counts lie within BALANCE already, and where a class is empty.
+
+    >>> class_weights(222, 90), class_weights(100, 100), class_weights(120, 100), class_weights(40, 100), class_weights(5, 0)
+    ((1.0, 2.4), (1.0, 1.0), (1.0, 1.0), (2.5, 1.0), (1.0, 1.0))
+    """
+    if not desirable or not undesirable or BALANCE[0] <= desirable / undesirable <= BALANCE[1]:
+        return 1.0, 1.0
+    if desirable > undesirable:
+        return 1.0, math.floor(10 * desirable / undesirable + 1e-9) / 10
+    return math.ceil(10 * undesirable / desirable - 1e-9) / 10, 1.0
+
+
+def _why(answer: Answer) -> str:
+    if answer.good is None:
+        return "raters contradict each other evenly" if answer.conflict else "no judgement that calls the answer good or bad"
+    return "known from a correction only"

@@ -1,0 +1,192 @@
+"""Nouns of this stage: settings, the evidence of one prompt, the rows of the built-in shapes, a frozen dataset."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from thumbwheel.core.config import Config
+from thumbwheel.rewards.types import LabelConfig
+
+Message = dict[str, Any]
+SPLITS = ("train", "dev", "gate")
+"""In order of strictness: a prompt that stands in a later one may not be used in an earlier one."""
+
+
+class PlanConfig(Config):
+    """How many rows a method needs. `min`: below, it is not worth training; `fine`: from here on it is recommended."""
+
+    sft_min: int = Field(default=50, ge=1)
+    """Good answers below which imitation overfits their wording (LIMA needed 1,000 for style; single habits show from about 50)."""
+    sft_fine: int = Field(default=200, ge=1)
+    """Good answers from which imitation is recommended."""
+    dpo_min: int = Field(default=50, ge=1)
+    """Pairs below which DPO is weak: at 80 % for training, less than 40 margins to learn from."""
+    dpo_fine: int = Field(default=200, ge=1)
+    """Pairs from which DPO is recommended."""
+    kto_min: int = Field(default=100, ge=1)
+    """Labels below which KTO is weak: a lone label says less than a pair, so it takes about twice as many."""
+    kto_fine: int = Field(default=200, ge=1)
+    """Labels from which KTO is recommended."""
+    kto_class: int = Field(default=30, ge=1)
+    """Labels of the rarer class that KTO needs; class weights cannot replace examples."""
+    discordance: float = Field(default=0.3, gt=0, le=1)
+    """Share of held-out answers that a new version is assumed to change between right and wrong, for the power of the evaluation."""
+
+
+class DatasetConfig(Config):
+    """How evidence becomes rows and how rows are split."""
+
+    salt: str = "thumbwheel"
+    """Salt of the split. Another salt is another split: what was held out before may then be trained on."""
+    dev: float = Field(default=0.1, ge=0, lt=1)
+    """Share of groups for early stopping and the choice of a method."""
+    gate: float = Field(default=0.1, ge=0, lt=1)
+    """Share of groups that is read once per candidate, by the evaluation."""
+    siblings: int = Field(default=4, ge=0)
+    """Most pairs of one good and one bad answer to the same prompt, per prompt; 0 takes none."""
+    labels_from_corrections: bool = True
+    """A correction also makes two labels: the edit desirable, the original undesirable."""
+    chats_from_preferences: bool = False
+    """Answers that were only preferred to another one count as good answers; better than another is not yet good."""
+    correction_weight: float = Field(default=2.0, gt=0)
+    """Weight of an edit among good answers: it says what is right, where a thumb says only that this was not wrong."""
+    desirable_weight: float | None = Field(default=None, gt=0)
+    """Class weight of good labels; unset, it is fitted to the training rows."""
+    undesirable_weight: float | None = Field(default=None, gt=0)
+    """Class weight of bad labels; unset, it is fitted to the training rows."""
+    label: LabelConfig = LabelConfig()
+    """How raw feedback becomes good, bad or neither."""
+    plan: PlanConfig = PlanConfig()
+    """How many rows a method needs."""
+
+    @model_validator(mode="after")
+    def _leave_something(self) -> DatasetConfig:
+        if self.dev + self.gate >= 1:
+            raise ValueError(f"dev ({self.dev}) and gate ({self.gate}) leave nothing to train on")
+        return self
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One distinct text that answered a prompt, with all that is known about it; equal texts of several traces are one answer.
+
+    `good` and `strength` follow the rule over all its votes; being the text of an edit is a vote for it. `origin` names the winning
+    vote: upvote, downvote, rating, score, label, outcome, or correction where an edit is the only vote. `corrected`: somebody edited it.
+    """
+
+    text: str
+    good: bool | None
+    strength: float
+    conflict: bool
+    origin: str
+    corrected: bool
+    group: str
+    feedback_ids: tuple[str, ...]
+    trace_ids: tuple[str, ...]
+    subject_ids: tuple[str, ...]
+    finish_reason: str | None = None
+    token_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Answer `better` stands above answer `worse` (positions in the evidence) because of a correction or a preference."""
+
+    better: int
+    worse: int
+    origin: str
+    strength: float
+    feedback_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All usable, resolved evidence about one prompt; every answer belongs to `split`."""
+
+    prompt_id: str
+    prompt: list[Message]
+    tools: list[dict[str, Any]] | None
+    split: str
+    answers: tuple[Answer, ...]
+    edges: tuple[Edge, ...]
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Something that became no row, and why."""
+
+    reason: str
+
+
+@dataclass
+class Tally:
+    """What was met while evidence was gathered: what was dropped and why, and how often raters disagreed."""
+
+    drops: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What every row has. `weight` is final: it holds the strength of the evidence and, for labels, the class weight.
+
+    `group` is what the split keeps together: the session, else the prompt. `prompt` is a list of chat messages.
+    """
+
+    row_id: str
+    group: str
+    split: str
+    prompt: list[Message]
+    tools: list[dict[str, Any]] | None
+    weight: float
+    origin: str
+    feedback_ids: list[str]
+    trace_ids: list[str]
+    subject_ids: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatRow(Row):
+    """A prompt and a good answer. `token_ids` are the captured ones of the answer, where they are known."""
+
+    completion: str
+    finish_reason: str | None
+    token_ids: list[int] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairRow(Row):
+    """A prompt, the better answer and the worse one."""
+
+    chosen: str
+    rejected: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelRow(Row):
+    """A prompt, one answer, and whether it is desirable."""
+
+    completion: str
+    label: bool
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A frozen dataset. `manifest` has: files (split -> sha256), counts, drops, notes, origins, facts, rule, config, watermark."""
+
+    id: str
+    agent: str
+    shape: str
+    fingerprint: str
+    manifest: dict[str, Any]
+    recorded_at: datetime
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """split -> rows."""
+        return dict(self.manifest["counts"])

@@ -1,0 +1,127 @@
+r"""`exact_answer`: the final answer equals the reference, as numbers where both are numbers, otherwise as text.
+
+The final answer is what stands in the last `\boxed{...}`, else after the last `####`, else after the last line that begins with `A:`,
+`Answer:` or `Final answer:`. Without any of these it is the last number of the text when the reference is a number, and otherwise the
+whole text. The reference may itself be a worked solution that ends in such a mark, as in GSM8K.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from decimal import Decimal, InvalidOperation
+
+from thumbwheel.core.config import Config
+from thumbwheel.rewards.function import Answer, RewardFunction, Score, Status, Unjudgeable
+
+LONGEST_NUMBER = 400
+"""Digits; the decimals of a float64 end well before."""
+
+NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d[\d,]*)?")
+FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
+LINE_MARK = re.compile(r"^[ \t>*_]*(?:final\s+answer|answer|a)[ \t*_]*:[ \t*_]*(.*)$", re.IGNORECASE | re.MULTILINE)
+CURRENCY = "$€£¥₹"
+
+
+class ExactAnswerConfig(Config):
+    """Settings of `exact_answer`."""
+
+    require_mark: bool = False
+    """An answer without a mark (boxed, ####, "A:") is wrong, even when its last number is right."""
+    tolerance: float = 0.0
+    """Numbers are equal when they differ by at most this share of the reference."""
+    case_sensitive: bool = False
+    """Compare text with its case."""
+
+
+class ExactAnswer(RewardFunction[ExactAnswerConfig]):
+    """See the module."""
+
+    Config = ExactAnswerConfig
+
+    def judge(self, answer: Answer) -> Score:
+        """1 when the final answer equals the reference, else 0; evidence: both, as they were compared."""
+        if answer.reference is None or isinstance(answer.reference, dict | list):
+            return Score.none(Status.NOT_APPLICABLE, "the case has no reference that is a text or a number")
+        wanted_text = answer.reference if isinstance(answer.reference, str) else str(answer.reference)
+        mark, expected = marked(wanted_text)
+        wanted = number(expected)
+        form_asked = self.config.require_mark or mark is not None
+        mark, found = marked(answer.text)
+        if mark is None and wanted is not None:
+            found = last_number(answer.text)
+        well_formed = (mark is not None) if form_asked else None
+        equal = self._equal(found, expected, wanted) and not (self.config.require_mark and mark is None)
+        return Score(float(equal), evidence={"found": found[:200], "expected": expected[:200], "mark": mark}, well_formed=well_formed)
+
+    def _equal(self, found: str, expected: str, wanted: tuple[Decimal, Decimal] | None) -> bool:
+        if wanted is None:
+            return text(found, self.config.case_sensitive) == text(expected, self.config.case_sensitive)
+        given = number(found)
+        if given is None:
+            return False
+        left, right = given[0] * wanted[1], wanted[0] * given[1]
+        return left == right or abs(left - right) <= abs(right) * Decimal(str(self.config.tolerance))
+
+
+def marked(answer: str) -> tuple[str | None, str]:
+    r"""The mark that was found ("boxed", "####", "line" or None) and the final answer after it (else the whole text).
+
+    >>> marked("so 3 + 4 = 7\n#### 7")
+    ('####', '7')
+    """
+    start = answer.rfind("\\boxed{")
+    if start >= 0 and (inside := _braced(answer, start + len("\\boxed{"))) is not None:
+        return "boxed", inside
+    start = answer.rfind("####")
+    if start >= 0:
+        return "####", answer[start + 4 :].strip().split("\n")[0].strip()
+    lines = LINE_MARK.findall(answer)
+    return ("line", lines[-1].strip()) if lines else (None, answer.strip())
+
+
+def _braced(answer: str, start: int) -> str | None:
+    depth = 1
+    for at in range(start, len(answer)):
+        depth += {"{": 1, "}": -1}.get(answer[at], 0)
+        if depth == 0:
+            return answer[start:at].strip()
+    return None
+
+
+def last_number(answer: str) -> str:
+    """The last number in the text as it stands there; empty where there is none."""
+    found = NUMBER.findall(answer)
+    return found[-1] if found else ""
+
+
+def number(given: str) -> tuple[Decimal, Decimal] | None:
+    """The number that the text is, as (numerator, denominator); None for text that is no number.
+
+    Currency and percent signs, thousands separators, units after a space and a final full stop are left out. Raises Unjudgeable for a
+    number that is too long to compare.
+
+    >>> number("$70,000.") == (Decimal(70000), Decimal(1))
+    True
+    """
+    bare = unicodedata.normalize("NFKC", given).replace("−", "-").strip().strip("*_`'\" ")
+    bare = FRACTION.sub(r"\1/\2", bare)
+    bare = re.sub(rf"^([-+]?)\s*[{CURRENCY}]\s*", r"\1", bare).rstrip("%").rstrip(". ")
+    if not (match := NUMBER.match(bare)) or not re.fullmatch(r"(?:\s+[^\d\s]\S*){0,3}", bare[match.end() :]):
+        return None
+    if len(match[0]) > LONGEST_NUMBER:
+        raise Unjudgeable(f"a number of {len(match[0])} characters; at most {LONGEST_NUMBER} are compared")
+    top, _, bottom = match[0].replace(",", "").partition("/")
+    try:
+        numerator, denominator = Decimal(top.strip()), Decimal(bottom.strip() or "1")
+    except InvalidOperation:
+        return None
+    if abs(numerator.adjusted()) > LONGEST_NUMBER:
+        raise Unjudgeable(f"a number with the exponent {numerator.adjusted()}; at most {LONGEST_NUMBER} are compared")
+    return (numerator, denominator) if denominator else None
+
+
+def text(given: str, case_sensitive: bool = False) -> str:
+    """The text as it is compared: NFKC, one space between words, no quotes or marks around it, no final full stop."""
+    bare = " ".join(unicodedata.normalize("NFKC", given).split()).strip("*_`'\" ").rstrip(".").strip()
+    return bare if case_sensitive else bare.casefold()

@@ -1,0 +1,136 @@
+"""`json_fields`: the answer is a JSON object whose fields equal those of the reference.
+
+Strict: the whole answer is one JSON object (space around it is allowed, a code fence or a sentence is not), no field twice, no NaN.
+Booleans are no numbers; 1 and 1.0 are equal. Well-formed means: it parses, and the expected fields are there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from pydantic import model_validator
+
+from thumbwheel.core.config import Config
+from thumbwheel.rewards.function import DEEPEST_JSON, Answer, RewardFunction, Score, Status, Unjudgeable
+
+STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+LONGEST_NUMBER = 400
+
+
+class JsonFieldsConfig(Config):
+    """Settings of `json_fields`."""
+
+    fields: tuple[str, ...] | None = None
+    """Only these fields count [default: all fields of the reference]."""
+    weights: dict[str, float] | None = None
+    """Weight of a field; the value is then the weighted share that is right, instead of all or nothing. Unnamed fields weigh 1."""
+    allow_extra: bool = True
+    """Further fields in the answer do no harm; otherwise they make it ill-formed and wrong."""
+
+    @model_validator(mode="after")
+    def _weights_are_positive(self) -> JsonFieldsConfig:
+        if self.weights is not None and (min(self.weights.values(), default=1.0) < 0 or not sum(self.weights.values())):
+            raise ValueError("weights must not be negative, and one must be above zero")
+        return self
+
+
+class JsonFields(RewardFunction[JsonFieldsConfig]):
+    """See the module."""
+
+    Config = JsonFieldsConfig
+
+    def judge(self, answer: Answer) -> Score:
+        """All fields right: 1, else 0 (or the weighted share); evidence names the wrong, missing and extra fields."""
+        reference = self._reference(answer.reference)
+        names = self.config.fields or (tuple(reference) if reference is not None else ())
+        try:
+            found = parse_object(answer.text)
+        except ValueError as error:
+            problem, found = str(error), None
+        if reference is None:
+            well_formed = (found is not None and set(names) <= set(found)) if names else None
+            return Score.none(Status.NOT_APPLICABLE, "the case has no JSON object as its reference", well_formed)
+        if found is None:
+            return Score(0.0, evidence={"parsed": False, "problem": problem}, well_formed=False)
+        return self._compare(found, reference, names)
+
+    def _compare(self, found: dict[str, Any], reference: dict[str, Any], names: tuple[str, ...]) -> Score:
+        missing = [name for name in names if name not in found]
+        wrong = [name for name in names if name in found and not equal(found[name], reference.get(name))]
+        extra = [] if self.config.allow_extra else [name for name in found if name not in reference and name not in names]
+        evidence = {"parsed": True, "wrong": wrong, "missing": missing, "extra": extra}
+        return Score(0.0 if extra else self._value(names, {*wrong, *missing}), evidence=evidence, well_formed=not missing and not extra)
+
+    def _value(self, names: tuple[str, ...], bad: set[str]) -> float:
+        if self.config.weights is None:
+            return float(not bad)
+        weights = {name: self.config.weights.get(name, 1.0) for name in names}
+        total = sum(weights.values())
+        return sum(weight for name, weight in weights.items() if name not in bad) / total if total else float(not bad)
+
+    def _reference(self, given: Any) -> dict[str, Any] | None:
+        if isinstance(given, str):
+            try:
+                return parse_object(given)
+            except ValueError:
+                return None
+        return given if isinstance(given, dict) else None
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """The JSON object that `text` is. Raises ValueError where it is none, and Unjudgeable for nesting or numbers beyond the bounds."""
+    if depth(text) > DEEPEST_JSON:
+        raise Unjudgeable(f"JSON nested deeper than {DEEPEST_JSON}")
+    found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_integer, parse_float=_float)
+    if not isinstance(found, dict):
+        raise ValueError(f"the answer is a JSON {type(found).__name__}, not an object")
+    return found
+
+
+def depth(text: str) -> int:
+    """The deepest nesting of brackets outside of strings."""
+    deepest = now = 0
+    for character in STRINGS.sub("", text):
+        if character in "[{":
+            now += 1
+            deepest = max(deepest, now)
+        elif character in "]}":
+            now -= 1
+    return deepest
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Equal as JSON: types count, except that 1 and 1.0 are one number."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(equal, left, right))
+    return bool(left == right)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a field stands there twice")
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > LONGEST_NUMBER:
+        raise Unjudgeable(f"a number of {len(digits)} digits; at most {LONGEST_NUMBER} are compared")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise Unjudgeable("a number beyond the range of a float64")
+    return value

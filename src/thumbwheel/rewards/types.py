@@ -1,0 +1,120 @@
+"""Nouns of this stage: what one piece of feedback says, what all of it says about a trace, and how that is decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from thumbwheel.core.config import Config
+
+RULE = "the newest statement of each rater counts; the weighted majority of raters decides; an exact tie gives no label"
+"""How contradicting raters are resolved; reports and manifests quote it."""
+
+
+class LabelConfig(Config):
+    """How raw feedback becomes good, bad or neither."""
+
+    good_from: float = Field(default=0.6, gt=0.5, le=1)
+    """A rating or score is good from this part of its scale on: 0.6 of 1..5 stars is 4 and 5."""
+    bad_to: float = Field(default=0.4, ge=0, lt=0.5)
+    """A rating or score is bad up to this part of its scale: 0.4 of 1..5 stars is 1 and 2; what lies between says neither."""
+    good_labels: tuple[str, ...] = ("correct", "right", "good", "accepted", "resolved", "success")
+    """Labels that call an answer good, by name (`correct: true`) or by value (`"correct"`)."""
+    bad_labels: tuple[str, ...] = ("incorrect", "wrong", "bad", "rejected", "unresolved", "failure")
+    """Labels that call an answer bad. Any other label says neither."""
+    bad_outcomes: tuple[str, ...] = ("escalated", "returned", "churned", "refunded", "error")
+    """Outcomes that are bad when they are true or high; any other outcome is good then."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One current piece of feedback about one trace, as given. `rater` names who speaks; unnamed feedback of a source is one rater."""
+
+    feedback_id: str
+    kind: str
+    name: str | None
+    value: Any
+    scale: dict[str, float] | None
+    rater: str
+    weight: float
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """One current preference: `ranking` holds trace ids, best first, ties side by side; targets that have not arrived are left out."""
+
+    feedback_id: str
+    ranking: tuple[tuple[str, ...], ...]
+    rater: str
+    weight: float
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Edit:
+    """The corrected output that the raters settled on, and who said so."""
+
+    text: str
+    feedback_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the current feedback says about one trace.
+
+    `good` is None where nothing decides: no vote, only neutral ones, or an exact tie. `strength` is the margin of the majority,
+    |for - against| / (for + against), and None with `good`. `conflict` says that raters contradicted each other, decided or not.
+    `feedback_ids` are all votes that counted, on both sides; `kind` is the first kind of the winning side.
+    """
+
+    trace_id: str
+    good: bool | None
+    strength: float | None
+    kind: str | None
+    feedback_ids: tuple[str, ...]
+    conflict: bool
+    edit: Edit | None
+    edit_conflict: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the current preferences say about two traces: `better` over `worse`, or no side (`decided` is False: ties, or no majority).
+
+    `strength` is the margin of the winning side over the other, as a part of all votes, ties included.
+    """
+
+    better: str
+    worse: str
+    decided: bool
+    strength: float
+    feedback_ids: tuple[str, ...]
+    conflict: bool
+
+
+@dataclass(frozen=True)
+class Signal:
+    """How much feedback of one kind is in force, what it says one by one, and from how many raters (unnamed ones of a source: one)."""
+
+    kind: str
+    count: int
+    good: int
+    bad: int
+    raters: int
+
+    @property
+    def neither(self) -> int:
+        """Neutral, or of a kind that calls nothing good or bad."""
+        return self.count - self.good - self.bad
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What the feedback in force is about: targets that have arrived, and those still awaited, by kind (trace, step, session)."""
+
+    arrived: dict[str, int]
+    awaited: dict[str, int]

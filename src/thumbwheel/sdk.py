@@ -1,0 +1,145 @@
+"""What a user's app imports: `trace()` and `feedback()`; it needs nothing of the rest, and no torch.
+
+Each call appends one JSON line to a spool in the home's inbox and returns when the line is on disk; any `thumbwheel` command
+drains the inbox into the database. Not here: reading, training, or anything that looks at the database.
+
+    import thumbwheel
+
+    answer = thumbwheel.trace("support", input="How do I reset it?", output="Hold the button for ten seconds.")
+    thumbwheel.feedback("support", answer, thumb=True, rater="customer-17")
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+SIGNALS = ("thumb", "rating", "score", "correction", "label", "outcome", "comment", "preference")
+"""The kinds of feedback that `feedback()` takes as keywords."""
+
+
+def home() -> Path:
+    """The home folder: `THUMBWHEEL_HOME`, else the per-user data directory."""
+    named = os.environ.get("THUMBWHEEL_HOME")
+    return Path(named).expanduser().resolve() if named else Path(platformdirs.user_data_dir("thumbwheel"))
+
+
+def trace(
+    agent: str,
+    *,
+    input: str | Sequence[Mapping[str, Any]],
+    output: str | None,
+    id: str | None = None,
+    session: str | None = None,
+    subject: str | None = None,
+    model: str | None = None,
+    steps: Sequence[Mapping[str, Any]] = (),
+    **fields: Any,
+) -> str:
+    """Record one run of `agent` and return its id, which `feedback()` takes.
+
+    `input` is the user's text or the list of chat messages; `fields` are further keys of a trace line (docs: import format).
+    """
+    messages = [{"role": "user", "content": input}] if isinstance(input, str) else [dict(message) for message in input]
+    line = {
+        "type": "trace",
+        "id": id or uuid.uuid4().hex,
+        "session": session,
+        "subject": subject,
+        "input": messages,
+        "output": output,
+        "model": model,
+        "steps": [dict(step) for step in steps],
+        "occurred_at": _now(),
+        **fields,
+    }
+    spool(agent, {key: value for key, value in line.items() if value not in (None, [])})
+    return str(line["id"])
+
+
+def feedback(agent: str, target: str | Sequence[str], *, rater: str | None = None, id: str | None = None, **signal: Any) -> str:
+    """Record one judgement about `target`, a trace id (or two and more for `preference=INDEX`), and return its id.
+
+    The signal is exactly one keyword: `thumb=True`, `rating=4`, `score=0.7`, `correction="text"`, `label="spam"`, `outcome=1.0`,
+    `comment="text"` or `preference=0` (the index of the better target, None for a tie). `comment` may also stand beside another
+    signal, as its remark; further keywords are keys of the line. Raises TypeError for none or two signals.
+    """
+    kinds = [kind for kind in SIGNALS if kind in signal]
+    if len(kinds) == 2 and "comment" in kinds:
+        kinds.remove("comment")  # beside another signal it is that signal's remark
+    if len(kinds) != 1:
+        raise TypeError(f"feedback() takes exactly one of {', '.join(SIGNALS)}; got {', '.join(kinds) or 'none'}")
+    targets = [target] if isinstance(target, str) else list(target)
+    line = {
+        "type": "feedback",
+        "id": id or uuid.uuid4().hex,
+        "kind": kinds[0],
+        "value": signal.pop(kinds[0]),
+        "targets": [{"trace": one} for one in targets],
+        "rater": rater,
+        "occurred_at": _now(),
+        **signal,
+    }
+    spool(agent, {key: value for key, value in line.items() if value is not None or key == "value"})
+    return str(line["id"])
+
+
+def spool(agent: str, line: Mapping[str, Any]) -> None:
+    """Append `line` to today's spool of the inbox; on disk when this returns. Safe for threads and processes."""
+    inbox = home() / "inbox"
+    inbox.mkdir(parents=True, exist_ok=True)
+    data = json.dumps({"agent": agent, **line}, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+    while True:
+        path = inbox / "spool.jsonl"
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if not _is(handle, path):
+                continue  # a command took the file away for draining between open and lock
+            _append(handle, data, inbox)
+            return
+        finally:
+            os.close(handle)
+
+
+def _append(handle: int, data: bytes, inbox: Path) -> None:
+    start = os.fstat(handle).st_size
+    torn = start > 0 and os.pread(handle, 1, start - 1) != b"\n"  # a writer was killed in the middle of its line
+    try:
+        view = memoryview(b"\n" + data if torn else data)
+        while view:
+            view = view[os.write(handle, view) :]
+        os.fsync(handle)
+        if start == 0:
+            _fsync_folder(inbox)  # a new file is on disk only when its name is
+    except OSError:
+        os.ftruncate(handle, start)  # half a line would spoil the next one
+        raise
+
+
+def _fsync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _is(handle: int, path: Path) -> bool:
+    try:
+        named, held = path.stat(), os.fstat(handle)
+    except FileNotFoundError:
+        return False
+    return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

@@ -1,0 +1,72 @@
+"""The contract of a training method, over the table: listed means tested."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from thumbwheel.datasets.shapes import SHAPES
+from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.types import TrainConfig
+from tiny_models import tiny_base
+from training_rows import assembled, loop_of, plain_rows
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_base(tmp_path_factory.mktemp("base"))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.names())
+def test_two_steps_then_resume_then_plain_peft(name: str, base: Path, tmp_path: Path) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)
+    method = ALGORITHMS.get(name)
+    rows = plain_rows(method.needs, 12, 4)
+    for folder, stops in ((tmp_path / "whole", [None]), (tmp_path / "parts", [2, None])):
+        folder.mkdir()
+        done = None
+        for stop in stops:
+            made = assembled(name, base, folder, rows, eval_steps=2)
+            loop = loop_of(made, folder, interrupted=lambda: loop.state.global_step == stop)  # noqa: B023 - used in this turn only
+            done = loop.run(done).step
+    assert done == 3
+    curves = [[json.loads(line) for line in (tmp_path / part / "metrics.jsonl").read_text().splitlines()] for part in ("whole", "parts")]
+    assert all(math.isfinite(line.get("loss", line.get("eval_loss"))) for line in curves[0])
+    for line in [*curves[0], *curves[1]]:
+        line.pop("step_seconds", None)
+    assert curves[0] == curves[1]
+    loaded = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tmp_path / "whole/checkpoints/checkpoint-3"
+    )
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        ours, plain = made.model(ids).logits, loaded(ids).logits
+        untrained = loaded.get_base_model()
+        with loaded.disable_adapter():
+            before = untrained(ids).logits
+    assert torch.allclose(ours, plain, atol=1e-5)
+    assert not torch.allclose(plain, before, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.names())
+def test_it_names_itself_a_shape_and_documented_settings(name: str) -> None:
+    method = ALGORITHMS.get(name)
+    assert method.name == name
+    assert method.needs in SHAPES.names()
+    assert issubclass(method.Config, TrainConfig)
+    assert all(field.description for field in method.Config.model_fields.values())
+    assert method.good
+
+
+def test_listing_commands_and_settings_imports_no_torch() -> None:
+    code = "import sys, thumbwheel.training.commands; assert not {'torch', 'transformers', 'peft'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,84 @@
+"""Every reward function that is listed keeps the contract: one score per answer, in order, whatever the answer is."""
+
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from thumbwheel.core.config import Config
+from thumbwheel.core.errors import ConfigError
+from thumbwheel.rewards.function import LONGEST_ANSWER, Answer, RewardFunction, Score, Status
+from thumbwheel.rewards.functions import FUNCTIONS
+
+SETTINGS = {"regex": {"pattern": "(yes )+please"}}
+HOSTILE = {
+    "empty": "",
+    "nul and surrogates": "\x00\ud800\uffff{",
+    "deep arrays": "[" * 100_000,
+    "deep objects": '{"a":' * 20_000 + "1" + "}" * 20_000,
+    "deep in a string": '{"a": "' + "[" * 5_000 + '"}',
+    "huge integer": "9" * 150_000,
+    "huge integer in JSON": '{"a": ' + "9" * 150_000 + "}",
+    "huge exponent": "1e999999999999",
+    "huge exponent in JSON": '{"a": 1e999999999999}',
+    "NaN": '{"a": NaN}',
+    "open strings": '"' * 99_999,
+    "escapes": '{"a": "' + "\\" * 150_001,
+    "open boxes": "\\boxed{" * 25_000,
+    "marks": "####" * 40_000,
+    "lines": "\n" * 190_000 + "A:",
+    "blanks": " \t" * 90_000 + "A: 1",
+    "commas": "1," * 90_000,
+    "slashes": "1/" * 90_000,
+    "division by zero": "1/0",
+    "too long": "a" * (LONGEST_ANSWER + 1),
+}
+REFERENCES = (None, "5", "x", 5, 0.5, True, {"a": 1}, [1], "#### 5", '{"a": 1}')
+
+
+@pytest.fixture(params=FUNCTIONS.names())
+def function(request):
+    return FUNCTIONS.get(request.param).create(SETTINGS.get(request.param, {}))
+
+
+def test_it_is_a_function_with_a_documented_config(function):
+    assert isinstance(function, RewardFunction)
+    assert issubclass(type(function).Config, Config)
+    assert all(field.description for field in type(function).Config.model_fields.values())
+    with pytest.raises(ConfigError, match="no_such_setting"):
+        type(function).create(function.config.model_dump() | {"no_such_setting": 1})
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_answers_are_scores_in_bounded_time(function, name):
+    start = time.perf_counter()
+    for reference in REFERENCES:
+        (found,) = function.score([Answer(HOSTILE[name], reference)])
+        assert isinstance(found, Score)
+        assert found.value in (None, 0.0)  # none of them is a right answer
+    assert time.perf_counter() - start < 5
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(answers=st.lists(st.tuples(st.text(max_size=60), st.sampled_from(REFERENCES)), max_size=8))
+def test_one_score_per_answer_in_order_and_deterministic(function, answers):
+    given_answers = [Answer(text, reference) for text, reference in answers]
+    found = function.score(given_answers)
+    assert found == [function.score([one])[0] for one in given_answers]
+    for one in found:
+        assert (one.value is not None) == (one.status is Status.OK)
+        assert one.value is None or 0 <= one.value <= 1
+        assert one.well_formed in (True, False, None)
+
+
+def test_too_long_is_failed_not_wrong(function):
+    (found,) = function.score([Answer("a" * (LONGEST_ANSWER + 1), "5")])
+    assert (found.status, found.value) == (Status.FAILED, None)
+    assert str(LONGEST_ANSWER) in found.evidence["reason"]
+
+
+@pytest.mark.parametrize(("value", "status"), [(None, Status.OK), (0.0, Status.FAILED), (1.5, Status.OK), (float("nan"), Status.OK)])
+def test_a_score_cannot_contradict_itself(value, status):
+    with pytest.raises(ValueError, match="score"):
+        Score(value, status)

@@ -1,0 +1,104 @@
+"""What every shape in the table keeps: pure, typed rows with weight and provenance, that survive Parquet and export."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from thumbwheel.datasets.build import read_parquet, write_parquet
+from thumbwheel.datasets.shapes import SHAPES
+from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Edge, Evidence, Row
+
+CONFIG = DatasetConfig(chats_from_preferences=True)
+
+
+def answer(text: str, good: bool | None, *, origin: str = "upvote", corrected: bool = False, conflict: bool = False) -> Answer:
+    strength = 0.0 if good is None else 0.5
+    return Answer(text, good, strength, conflict, origin, corrected, "g1", (f"fbk_{text}",), (f"trc_{text}",), ("sub_1",), "stop", (1, 2))
+
+
+def evidence() -> Evidence:
+    answers = (
+        answer("good", True),
+        answer("bad", False, origin="downvote"),
+        answer("edited", True, origin="correction"),
+        answer("original", None, corrected=True),
+        answer("torn", None, conflict=True),
+        answer("unjudged", None),
+        answer("preferred", None),
+    )
+    edges = (Edge(2, 3, "correction", 1.0, ("fbk_c",)), Edge(6, 5, "preference", 0.25, ("fbk_p", "fbk_q")))
+    prompt = [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "q"}]}]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    return Evidence("msg_1", prompt, tools, "train", answers, edges)
+
+
+@pytest.fixture(params=SHAPES.names())
+def shape(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def rows_of(shape: str) -> list[Row]:
+    return [found for found in SHAPES.get(shape)().rows(evidence(), CONFIG) if isinstance(found, Row)]
+
+
+def test_rows_are_of_the_declared_class_and_complete(shape: str) -> None:
+    kind, rows = SHAPES.get(shape)(), rows_of(shape)
+    assert kind.name == shape
+    assert rows
+    for row in rows:
+        assert type(row) is kind.row
+        assert (row.split, row.group, row.prompt) == ("train", "g1", evidence().prompt)
+        assert 0 < row.weight <= 1
+        assert row.feedback_ids
+        assert row.trace_ids
+        assert row.subject_ids == ["sub_1"]
+        assert row.origin
+    assert len({row.row_id for row in rows}) == len(rows)
+
+
+def test_a_shape_is_pure(shape: str) -> None:
+    given, untouched = evidence(), evidence()
+    first = list(SHAPES.get(shape)().rows(given, CONFIG))
+    assert given == untouched
+    assert first == list(SHAPES.get(shape)().rows(copy.deepcopy(given), CONFIG))
+
+
+def test_what_becomes_no_row_says_why(shape: str) -> None:
+    empty = Evidence("msg_1", evidence().prompt, None, "train", (answer("unjudged", None), answer("torn", None, conflict=True)), ())
+    found = list(SHAPES.get(shape)().rows(empty, CONFIG))
+    assert all(isinstance(one, Drop) and one.reason for one in found)
+    assert SHAPES.get(shape)().missing([]) is not None
+
+
+def test_a_shape_is_satisfied_by_rows_in_train_only(shape: str) -> None:
+    kind, rows = SHAPES.get(shape)(), rows_of(shape)
+    assert kind.missing(rows) is None
+    held = [type(row)(**(asdict(row) | {"split": "gate"})) for row in rows]
+    assert kind.missing(held) is not None
+
+
+def test_fitting_keeps_every_row(shape: str) -> None:
+    kind, rows = SHAPES.get(shape)(), rows_of(shape)
+    fitted, facts = kind.fit(rows, CONFIG)
+    assert [row.row_id for row in fitted] == [row.row_id for row in rows]
+    json.dumps(facts, allow_nan=False)
+
+
+def test_parquet_round_trip(shape: str, tmp_path: Path) -> None:
+    kind, rows = SHAPES.get(shape)(), rows_of(shape)
+    write_parquet(tmp_path / "rows.parquet", kind.row, rows)
+    assert list(read_parquet(tmp_path / "rows.parquet", kind.row)) == rows
+    write_parquet(tmp_path / "none.parquet", kind.row, [])
+    assert list(read_parquet(tmp_path / "none.parquet", kind.row)) == []
+
+
+def test_trl_columns_are_message_lists(shape: str) -> None:
+    for row in rows_of(shape):
+        columns = SHAPES.get(shape)().trl_columns(row)
+        for messages in (value for value in columns.values() if isinstance(value, list)):
+            assert all({"role", "content"} <= message.keys() for message in messages)

@@ -1,0 +1,114 @@
+"""The commands: the answer on standard output, everything else on standard error, bad input as one clear error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import Run
+
+LINES = (
+    '{"type": "trace", "id": "t1", "session": "s1", "input": "hi", "output": "ho"}\n'
+    '{"type": "feedback", "id": "f1", "target": {"trace": "t1"}, "kind": "rating", "value": 7}\n'
+    '{"type": "case", "id": "c1", "input": "hi", "reference": "ho"}\n'
+)
+
+
+@pytest.fixture
+def run(command_line: Run, tmp_path: Path) -> Run:
+    (tmp_path / "lines.jsonl").write_text(LINES)
+    return command_line
+
+
+def answer(result: tuple[int, str, str], code: int = 0) -> Any:
+    assert result[0] == code, result
+    return json.loads(result[1])
+
+
+def test_import_and_its_report(run: Run, tmp_path: Path) -> None:
+    dry = answer(run("import", "jsonl", "lines.jsonl", "--agent", "a", "--dry-run", "--json"), code=4)
+    assert (dry["read"], dry["stored"], dry["refused"], dry["dry_run"]) == (3, 0, 1, True)
+    first = answer(run("import", "jsonl", "lines.jsonl", "--agent", "a", "--json", "--rejects", "bad.jsonl"), code=4)
+    assert (first["read"], first["stored"], first["duplicates"], first["refused"]) == (3, 2, 0, 1)
+    assert first["refusals"] == [{"number": 2, "reason": "rating 7 is outside its scale, 1 to 5"}]
+    assert json.loads((tmp_path / "bad.jsonl").read_text())["text"] == LINES.splitlines()[1]
+    gold = answer(run("import", "jsonl", "lines.jsonl", "--agent", "a", "--json", "--gold"), code=4)
+    assert (gold["stored"], gold["duplicates"]) == (1, 1)
+    code, out, err = run("import", "jsonl", "lines.jsonl", "--agent", "a")
+    assert code == 4
+    assert "outside its scale" in out
+    assert "--rejects" in err
+
+
+def test_feedback_and_cases(run: Run) -> None:
+    run("import", "jsonl", "lines.jsonl", "--agent", "a")
+    up = answer(run("feedback", "add", "t1", "--agent", "a", "--thumb", "up", "--rater", "ann", "--json"))
+    assert (up["kind"], up["value"]) == ("thumb", True)
+    for signal in (
+        ["--rating", "4"],
+        ["--score", ".5"],
+        ["--correction", "x"],
+        ["--label", "spam=true"],
+        ["--outcome", "done=0.5"],
+        ["--comment", "x"],
+    ):
+        assert run("feedback", "add", "t1", "--agent", "a", *signal)[0] == 0
+    assert run("feedback", "add", "t1", "--agent", "a", "--retracts", up["id"])[0] == 0
+    stats = answer(run("feedback", "stats", "--agent", "a", "--json"))
+    assert set(stats["signals"]) == {"rating", "score", "correction", "label spam", "outcome done", "comment"}
+    assert (stats["replaced"], stats["unresolved"]) == (1, 0)
+    assert len(answer(run("feedback", "list", "--agent", "a", "--limit", "3", "--json"))) == 3
+    assert "ann" in run("feedback", "list", "--agent", "a", "--kind", "thumb")[1]
+    assert "rating" in run("feedback", "stats", "--agent", "a")[1]
+    added = answer(run("case", "add", "--agent", "a", "--input", "x", "--reference", "y", "--slice", "topic=mail", "--json"))
+    assert added["ids"][0].startswith("cas_")
+    listed = answer(run("case", "list", "--agent", "a", "--json"))
+    assert listed["counts"] == {"feedback": 1, "gold": 1}
+    assert "topic" in json.dumps(listed["cases"])
+    assert "gold" in run("case", "list", "--agent", "a", "--basis", "gold")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["import", "jsonl", "missing.jsonl", "-a", "a"], "No such file"),
+        (["import", "jsonl", ".", "-a", "a"], "it is a directory"),
+        (["import", "jsonl", sys.executable, "-a", "a"], "binary"),
+        (["import", "jsonl", "lines.jsonl", "-a", "../a"], "agent name"),
+        (["import", "json", "lines.jsonl", "-a", "a"], "Did you mean 'jsonl'"),
+        (["import", "graded", "lines.jsonl", "-a", "a"], "It looks like source 'jsonl'"),
+        (["feedback", "add", "t1", "-a", "a", "--rating", "nan"], "no finite number"),
+        (["feedback", "add", "t1", "-a", "a", "--rating", "6"], "outside its scale"),
+        (["feedback", "add", "t1", "-a", "a", "--score", "inf"], "no finite number"),
+        (["feedback", "add", "t1", "-a", "a", "--thumb", "sideways"], "up or down"),
+        (["feedback", "add", "t1", "-a", "a"], "exactly one"),
+        (["feedback", "add", "t1", "-a", "a", "--thumb", "up", "--rating", "3"], "exactly one"),
+        (["feedback", "add", "t1", "-a", "a", "--label", "spam"], "not NAME=VALUE"),
+        (["feedback", "add", "t9", "-a", "a", "--thumb", "up"], "no trace or session"),
+        (["feedback", "list", "-a", "a", "--kind", "thum"], "Did you mean 'thumb'"),
+        (["feedback", "stats", "-a", "b"], "nothing was recorded"),
+        (["case", "add", "-a", "a", "--input", "x"], "neither"),
+        (["case", "add", "-a", "a", "--file", "lines.jsonl"], "JSON"),
+        (["case", "add", "-a", "a", "--input", "x", "--reference", "y", "--slice", "z"], "KEY=VALUE"),
+    ],
+)
+def test_bad_input_is_one_clear_error(run: Run, arguments: list[str], why: str) -> None:
+    run("import", "jsonl", "lines.jsonl", "-a", "a")
+    before = run("feedback", "stats", "-a", "a", "--json")[1]
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert out == ""
+    assert why in err.replace("\n", " ")
+    assert "Traceback" not in err
+    assert run("feedback", "stats", "-a", "a", "--json")[1] == before
+
+
+def test_help_shows_a_line_of_every_source(run: Run) -> None:
+    code, out, _ = run("import", "--help")
+    assert code == 0
+    for word in ('"type": "trace"', '"chosen"', '"annotator1"', '"is_correct"'):
+        assert word in out
