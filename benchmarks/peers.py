@@ -1,0 +1,27 @@
+"""Virtual environments of the peers, each with its own pinned versions, made once under .bench/."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BENCH = ROOT / ".bench"
+PINS = {"trl-1.16": ["trl==1.16.0", "transformers==5.23.0", "peft==0.21.2", "accelerate==1.15.0", "datasets==5.2.0"]}
+
+
+def python_of(peer: str) -> Path:
+    """The interpreter of `peer`'s environment, which is made where it is missing (torch first, by install.py's choice of build)."""
+    venv = BENCH / peer
+    python = venv / "bin" / "python"
+    if not (venv / ".complete").exists():
+        sys.stderr.write(f"making the environment of {peer} in {venv}\n")
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        sys.path.insert(0, str(ROOT))
+        import install
+
+        install.install_torch(python)
+        install.pip(python, "install", "--quiet", "torch==2.13.0", *PINS[peer])
+        (venv / ".complete").touch()
+    return python

@@ -1,0 +1,274 @@
+"""Loading bases and adapters, and saying which base it is.
+
+Lives here: `load_base` (safetensors only, no remote code), `attach_lora` and `load_adapter` through PEFT, and
+`base_fingerprint`. Does not live here: model versions and artifacts (models), prompts (prompt.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from thumbwheel.core.config import Config
+from thumbwheel.core.errors import MissingExtra, ModelError
+from thumbwheel.core.plugins import nearest
+
+if TYPE_CHECKING:
+    import torch
+
+Dtype = Literal["auto", "float32", "bfloat16", "float64"]
+BLOCK = 1 << 20  # bytes hashed at the head, in the middle and at the tail of a large tensor
+
+
+class LoraSettings(Config):
+    """The adapter that is trained."""
+
+    rank: int = Field(16, ge=1, le=1024)
+    """Rank of the two factors; small ranks are enough for preferences"""
+    alpha: float = Field(32.0, gt=0)
+    """The adapter's output is multiplied by alpha / rank"""
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """Layers that get an adapter: all linear ones but the head, or names of modules"""
+    rslora: bool = False
+    """Scale by alpha / sqrt(rank) instead"""
+
+
+def load_base(path_or_hub_id: str, dtype: Dtype = "auto", *, local_only: bool = False) -> tuple[Any, Any]:
+    """(model, tokenizer) of a Hugging Face causal LM, frozen; "auto" is the dtype that it was saved in.
+
+    Raises ModelError for an unknown base, for weights that are no safetensors and for a model that needs code of its own.
+    """
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError as error:
+        raise MissingExtra.of("training", error.name or "torch", "train") from None
+    kind = "auto" if dtype == "auto" else getattr(torch, dtype)
+    given = {"trust_remote_code": False, "local_files_only": local_only or Path(path_or_hub_id).exists()}
+    _check_folder(path_or_hub_id)
+    try:
+        with quiet():
+            tokenizer = AutoTokenizer.from_pretrained(path_or_hub_id, **given)
+            model = AutoModelForCausalLM.from_pretrained(path_or_hub_id, dtype=kind, use_safetensors=True, **given)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise _load_error(path_or_hub_id, error) from None
+    except Exception as error:
+        if type(error).__module__.startswith("safetensors"):
+            raise _damaged(path_or_hub_id, error) from None
+        raise
+    _check_tokenizer(tokenizer, path_or_hub_id)
+    return model.requires_grad_(False).eval(), tokenizer
+
+
+def load_tokenizer(path_or_hub_id: str) -> Any:
+    """The tokenizer of a base, without its weights; raises ModelError."""
+    from transformers import AutoTokenizer
+
+    try:
+        with quiet():
+            found = AutoTokenizer.from_pretrained(path_or_hub_id, trust_remote_code=False, local_files_only=Path(path_or_hub_id).exists())
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _load_error(path_or_hub_id, error) from None
+    _check_tokenizer(found, path_or_hub_id)
+    return found
+
+
+def load_config(folder: str | Path) -> Any:
+    """The configuration of the base in `folder`; raises ModelError."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise _load_error(str(folder), error) from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, transformers draws no bars of its own over the user's terminal and nobody announces deprecations; its log stays."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _check_tokenizer(tokenizer: Any, given: str) -> None:
+    special = {str(token) for token in tokenizer.all_special_tokens}
+    if not any(token not in special for token in tokenizer.get_vocab()):  # transformers makes an empty one where there are no files
+        raise ModelError(f"base model {given!r}", "it has no tokenizer", "Add its tokenizer files: tokenizer.save_pretrained(folder)")
+
+
+def _damaged(given: str, error: Exception) -> ModelError:
+    return ModelError(f"base model {given!r}", f"a weight file is damaged ({error})", "Download or copy it again")
+
+
+def _check_folder(given: str) -> None:
+    folder = Path(given).expanduser()
+    if not folder.is_dir():
+        if folder.exists() or given.startswith((".", "/", "~")):
+            why = "it is a file" if folder.exists() else "there is no such folder"
+            raise ModelError(f"base model {given!r}", why, "Name the folder with config.json and the safetensors, or a Hugging Face id")
+        return
+    if not (folder / "config.json").is_file():
+        hint = " (it holds an adapter: name its base)" if (folder / "adapter_config.json").is_file() else ""
+        raise ModelError(f"base model {given!r}", f"the folder has no config.json{hint}", "Name a folder saved with save_pretrained")
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"base model {given!r}",
+            "it has no safetensors, and other weight files can run code when they are read",
+            "Convert it where you trust it: model.save_pretrained(folder, safe_serialization=True)",
+        )
+
+
+def _load_error(given: str, error: Exception) -> ModelError:
+    text = " ".join(str(error).split())
+    if "trust_remote_code" in text or "custom code" in text:
+        return ModelError(
+            f"base model {given!r}", "it needs code from its own repository, which is never run", "Choose a model that transformers knows"
+        )
+    if "safetensors" in text:
+        return ModelError(f"base model {given!r}", "it has no safetensors, and other weight files can run code", "Choose one that has them")
+    return ModelError(
+        f"base model {given!r}", text[:300], "Give a folder saved with save_pretrained, or a Hugging Face id with network or in its cache"
+    )
+
+
+def attach_lora(model: Any, settings: LoraSettings, *, seed: int | None = None) -> tuple[Any, list[str]]:
+    """(PEFT model, names of the adapted modules); adapter weights are fp32 masters whatever the base (fp64 on fp64).
+
+    Raises ModelError where nothing matches. `seed` makes the initial adapter reproducible.
+    """
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type] # PEFT divides it; a float is as good
+        target_modules=targets,
+        use_rslora=settings.rslora,
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        try:
+            with quiet():
+                adapted = get_peft_model(model, config)
+        except ValueError as error:
+            raise _no_targets(model, settings, error) from None
+    for parameter in adapted.parameters():
+        if parameter.requires_grad and parameter.dtype.itemsize < 4:
+            parameter.data = parameter.data.float()
+    return adapted, adapted_modules(adapted)
+
+
+def _no_targets(model: Any, settings: LoraSettings, error: Exception) -> ModelError:
+    known = sorted({name.rsplit(".", 1)[-1] for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")})
+    if isinstance(settings.targets, str) or not known:
+        return ModelError("LoRA on all linear layers", str(error).split("\n")[0], "Name the modules with targets")
+    hints = "".join(nearest(name, known) for name in settings.targets)
+    return ModelError(
+        f"LoRA targets {list(settings.targets)!r}", "no layer of this model has such a name", f"Known: {', '.join(known)}.{hints}"
+    )
+
+
+def adapted_modules(model: Any) -> list[str]:
+    """Names of the modules of a PEFT model that carry an adapter."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return [name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
+
+
+def load_adapter(model: Any, directory: str | Path, *, trainable: bool = False) -> Any:
+    """`model` with the adapter of `directory`, whose own metadata decides rank and targets; ModelError where it cannot fit."""
+    from peft import PeftModel
+
+    folder = Path(directory)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        if not (folder / name).is_file():
+            raise ModelError(
+                f"adapter {str(directory)!r}", f"it has no {name}", "Name a folder that PEFT's save_pretrained wrote, with safetensors"
+            )
+    try:
+        with quiet():
+            return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
+    except (ValueError, RuntimeError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"adapter {str(directory)!r}", " ".join(str(error).split())[:300], "Load it on the base that it was trained on"
+        ) from None
+
+
+def adapter_base(directory: str | Path) -> str:
+    """The base that an adapter was trained on, by its own metadata; empty where it does not say."""
+    from peft import PeftConfig
+
+    try:
+        return str(PeftConfig.from_pretrained(str(directory)).base_model_name_or_path or "")
+    except (ValueError, OSError, TypeError, KeyError) as error:
+        raise ModelError(
+            f"adapter {str(directory)!r}", " ".join(str(error).split())[:200], "Name a folder that PEFT's save_pretrained wrote"
+        ) from None
+
+
+def base_fingerprint(source: Any) -> str:
+    """sha256 over name, shape, dtype and content of the base's tensors, adapters left out.
+
+    `source` is a model or the folder of one. Of a tensor above 3 MiB the first, middle and last MiB are read, so that a
+    large base costs seconds; a fine-tune changes them all. A folder and the model loaded from it differ where tied
+    weights or the dtype do.
+    """
+    digest = hashlib.sha256()
+    tensors = _stored(Path(source)) if isinstance(source, (str, Path)) else _base_parameters(source)
+    for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
+        digest.update(f"{name}\0{tuple(tensor.shape)}\0{tensor.dtype}\0".encode())
+        for block in _blocks(tensor):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _base_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad} if hasattr(model, "peft_config") else set()
+    prefix = "base_model.model." if hasattr(model, "peft_config") else ""
+    for name, parameter in model.named_parameters():
+        if name in trained or any(part in name for part in ("lora_", "modules_to_save", "prompt_encoder")):
+            continue
+        yield name.removeprefix(prefix).replace(".base_layer", "").replace(".original_module", ""), parameter.detach()
+
+
+def _stored(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    _check_folder(str(folder))
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118 - no mapping
+                    yield name, opened.get_tensor(name)
+        except SafetensorError as error:
+            raise _damaged(str(folder), error) from None
+
+
+def _blocks(tensor: torch.Tensor) -> Iterator[bytes]:
+    import torch
+
+    flat = tensor.contiguous().flatten().view(torch.uint8) if tensor.numel() else tensor.new_zeros(0, dtype=torch.uint8)
+    size = flat.shape[0]
+    starts = [0] if size <= 3 * BLOCK else [0, (size - BLOCK) // 2, size - BLOCK]
+    for start in starts:
+        yield flat[start : start + (size if len(starts) == 1 else BLOCK)].cpu().numpy().tobytes()

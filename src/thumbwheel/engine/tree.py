@@ -1,0 +1,250 @@
+"""Token trees: what every method hands to the engine, and the padding-free batches that the engine scores.
+
+Lives here: `Example` and `Branch` (token ids, method neutral), `Layout` (how a model can be fed), `TreeBatch` (one forward
+pass) and `plan`, which packs the examples of one optimiser batch. Does not live here: text (prompt.py), losses (training)
+and the model itself (score.py). A batch is a prefix tree: what sequences have in common is in it once, position ids go on
+along each path, and an index map says which row predicts which target, so that one row may predict several next tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Literal
+
+from thumbwheel.engine.trie import Node, Run, Trie
+
+if TYPE_CHECKING:
+    import torch
+
+SHARE_AT_LEAST = 16  # rows: below that, gathering a shared opening costs more than computing it again
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One completion. `mask` says which of its tokens are targets (None: all); `role` is for the loss to read."""
+
+    ids: tuple[int, ...]
+    mask: tuple[bool, ...] | None = None
+    role: str = "sample"
+
+    def __post_init__(self) -> None:
+        if not self.ids:
+            raise ValueError("a branch needs at least one token")
+        if self.mask is not None and len(self.mask) != len(self.ids):
+            raise ValueError(f"mask of {len(self.mask)} for {len(self.ids)} tokens")
+
+    @property
+    def targets(self) -> list[int]:
+        """Offsets of the scored tokens."""
+        return [at for at in range(len(self.ids)) if self.mask is None or self.mask[at]]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A prompt with its branches; `group` names what belongs together (a prompt, a session), `weight` is for the loss."""
+
+    prompt: tuple[int, ...]
+    branches: tuple[Branch, ...]
+    group: str
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.prompt or not self.branches:
+            raise ValueError("an example needs a prompt token and a branch: the first target has to be predicted from something")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the prompt and the longest branch."""
+        return len(self.prompt) + max(len(branch.ids) for branch in self.branches)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a model is fed: as a tree, or as padded rows with the `reason` for that."""
+
+    kind: Literal["tree", "padded"] = "tree"
+    reason: str = ""
+    share_at_least: int = SHARE_AT_LEAST
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeBatch:
+    """One forward pass: T rows, M scored tokens, in the order of examples, branches, tokens.
+
+    For the padded kind the rows are the plain sequences one after the other and `lengths` has their lengths.
+    """
+
+    kind: Literal["tree", "padded"]
+    examples: tuple[Example, ...]
+    example_ids: tuple[int, ...]  # place of each example in the sequence that was planned
+    input_ids: torch.Tensor  # [T]
+    position_ids: torch.Tensor  # [T]
+    pred_index: torch.Tensor  # [M] row whose hidden state predicts the target
+    target_ids: torch.Tensor  # [M]
+    branch_of: torch.Tensor  # [M]
+    example_of: torch.Tensor  # [n_branches]
+    branch_slices: tuple[slice, ...]  # of [M]
+    runs: tuple[Run, ...] = field(default=())
+    lengths: tuple[int, ...] = field(default=())
+
+    @property
+    def n_rows(self) -> int:
+        """T, what the trunk computes."""
+        return self.input_ids.shape[0]
+
+    @property
+    def n_targets(self) -> int:
+        """M."""
+        return self.target_ids.shape[0]
+
+    @property
+    def n_branches(self) -> int:
+        """Branches over all examples."""
+        return len(self.branch_slices)
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """All branches in order."""
+        return tuple(branch for example in self.examples for branch in example.branches)
+
+    def branch_sum(self, values: torch.Tensor) -> torch.Tensor:
+        """[M] -> [n_branches], in the dtype of `values`; differentiable."""
+        return values.new_zeros(self.n_branches).index_add(0, self.branch_of, values)
+
+    def branch_count(self) -> torch.Tensor:
+        """[n_branches] number of scored tokens, int64."""
+        import torch
+
+        return torch.bincount(self.branch_of, minlength=self.n_branches)
+
+    def to(self, device: torch.device | str) -> TreeBatch:
+        """The same batch with its tensors on `device`."""
+        import torch
+
+        moved = {f.name: getattr(self, f.name).to(device) for f in fields(self) if isinstance(getattr(self, f.name), torch.Tensor)}
+        return replace(self, **moved)
+
+
+def plan(examples: Sequence[Example], token_budget: int, layout: Layout) -> list[TreeBatch]:
+    """Pack one optimiser batch into forward passes of about `token_budget` rows each (padded kind: cells, padding included).
+
+    Deterministic. Every example is in exactly one batch; one that is larger than the budget gets a batch of its own.
+    """
+    if token_budget < 1:
+        raise ValueError(f"token budget {token_budget}")
+    bins = _pack_trees(examples, token_budget, layout.share_at_least) if layout.kind == "tree" else _pack_rows(examples, token_budget)
+    return [build(examples, members, layout) for members in bins]
+
+
+def build(examples: Sequence[Example], members: Sequence[int], layout: Layout) -> TreeBatch:
+    """One batch of the `members` of `examples`."""
+    chosen = [examples[at] for at in members]
+    return _tree_batch(chosen, members, layout.share_at_least) if layout.kind == "tree" else _padded_batch(chosen, members)
+
+
+def _rows(example: Example) -> int:
+    return len(example.prompt) + sum(len(branch.ids) for branch in example.branches)
+
+
+def _pack_trees(examples: Sequence[Example], budget: int, share: int) -> list[list[int]]:
+    """First fit decreasing; an example whose prompt opens like one in the bin only costs its own rows."""
+    bins: list[tuple[list[int], int]] = []
+    for at in sorted(range(len(examples)), key=lambda at: (-_rows(examples[at]), at)):
+        for place, (members, used) in enumerate(bins):
+            cost = _rows(examples[at]) - _shared(examples, at, members, share)
+            if used + cost <= budget:
+                bins[place] = ([*members, at], used + cost)
+                break
+        else:
+            bins.append(([at], _rows(examples[at])))
+    return [sorted(members) for members, _ in bins]
+
+
+def _shared(examples: Sequence[Example], at: int, members: Sequence[int], share: int) -> int:
+    common = max(_common(examples[at].prompt, examples[other].prompt) for other in members)
+    return common if common >= share else 0
+
+
+def _common(left: Sequence[int], right: Sequence[int]) -> int:
+    for at, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return at
+    return min(len(left), len(right))
+
+
+def _pack_rows(examples: Sequence[Example], budget: int) -> list[list[int]]:
+    """Neighbours in length share a batch as long as branches x longest row stays within the budget."""
+    bins: list[list[int]] = []
+    rows = 0
+    for at in sorted(range(len(examples)), key=lambda at: (-examples[at].longest, at)):
+        rows += len(examples[at].branches)
+        if bins and rows * examples[bins[-1][0]].longest <= budget:
+            bins[-1].append(at)
+        else:
+            bins.append([at])
+            rows = len(examples[at].branches)
+    return [sorted(members) for members in bins]
+
+
+def _tree_batch(examples: Sequence[Example], members: Sequence[int], share: int) -> TreeBatch:
+    trie = Trie()
+    leaves: list[Node] = []
+    for example in examples:
+        end = trie.insert(trie.root, example.prompt, share)
+        leaves += [trie.insert(end, branch.ids, 1) for branch in example.branches]
+    flat, runs = trie.lay_out()
+    paths = iter(leaf.rows() for leaf in leaves)
+    index = [(next(paths), len(example.prompt), branch) for example in examples for branch in example.branches]
+    return _assemble("tree", examples, members, flat, trie.positions(), index, runs=runs)
+
+
+def _padded_batch(examples: Sequence[Example], members: Sequence[int]) -> TreeBatch:
+    flat: list[int] = []
+    positions: list[int] = []
+    index: list[tuple[Sequence[int], int, Branch]] = []
+    for example in examples:
+        for branch in example.branches:
+            start, row = len(flat), (*example.prompt, *branch.ids)
+            flat += row
+            positions += range(len(row))
+            index.append((range(start, start + len(row)), len(example.prompt), branch))
+    return _assemble("padded", examples, members, flat, positions, index, lengths=tuple(len(path) for path, _, _ in index))
+
+
+def _assemble(
+    kind: Literal["tree", "padded"],
+    examples: Sequence[Example],
+    members: Sequence[int],
+    flat: list[int],
+    positions: list[int],
+    index: Sequence[tuple[Sequence[int], int, Branch]],
+    runs: tuple[Run, ...] = (),
+    lengths: tuple[int, ...] = (),
+) -> TreeBatch:
+    import torch
+
+    predictors: list[int] = []
+    targets: list[int] = []
+    slices: list[slice] = []
+    for path, opening, branch in index:
+        start = len(targets)
+        predictors += [path[opening + at - 1] for at in branch.targets]
+        targets += [branch.ids[at] for at in branch.targets]
+        slices.append(slice(start, len(targets)))
+    owners = [place for place, example in enumerate(examples) for _ in example.branches]
+    counts = torch.tensor([part.stop - part.start for part in slices])
+    return TreeBatch(
+        kind,
+        tuple(examples),
+        tuple(members),
+        torch.tensor(flat),
+        torch.tensor(positions),
+        torch.tensor(predictors, dtype=torch.long),
+        torch.tensor(targets, dtype=torch.long),
+        torch.repeat_interleave(torch.arange(len(slices)), counts),
+        torch.tensor(owners),
+        tuple(slices),
+        runs,
+        lengths,
+    )

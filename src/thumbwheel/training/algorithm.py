@@ -1,0 +1,181 @@
+"""The contract of a training method: rows -> token-level examples, and log-probs -> a loss. Nothing else is a method's business.
+
+To add a method: one file in `algorithms/` with a subclass of `Algorithm` and its `Config`, and one line in that folder's table.
+A method sees rows, token ids and log-probs; the model, the optimiser, files and the database belong to others.
+
+A loss is divided by the totals of the whole optimiser batch and summed over its micro-batches, so that the token budget changes
+memory and never the gradient. Metrics travel as (sum, count) for the same reason.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from thumbwheel.engine.tree import Branch, Example
+from thumbwheel.training.types import TrainConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from thumbwheel.engine.prompt import PromptBuilder, Target, TokenRow
+    from thumbwheel.engine.tree import TreeBatch
+
+C = TypeVar("C", bound=TrainConfig)
+Row = Mapping[str, Any]
+Metrics = dict[str, tuple["torch.Tensor", float]]
+Score = Callable[[Sequence[Example]], tuple["torch.Tensor", "torch.Tensor"]]
+"""No-grad sums in nats over the branches of some examples, in the order of the forward passes: (policy, reference), each [branches]."""
+
+
+class DropRow(Exception):
+    """This row cannot be trained on; the text is the reason that is counted."""
+
+
+@dataclass
+class Prepared:
+    """The examples of some rows, with what was dropped and what was noticed, by reason."""
+
+    examples: list[Example] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens after truncation, each prompt once an example."""
+        return sum(len(one.prompt) + sum(len(branch.ids) for branch in one.branches) for one in self.examples)
+
+    @property
+    def scored(self) -> int:
+        """Tokens that are scored."""
+        return sum(targets(branch) for one in self.examples for branch in one.branches)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A micro-batch with its log-probs, each [targets] in nats; `reference` where the method uses one."""
+
+    batch: TreeBatch
+    logp: torch.Tensor
+    reference: torch.Tensor | None
+
+    def sums(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(policy, reference, count) summed per branch, each [branches] in the order of `branches`."""
+        policy = self.batch.branch_sum(self.logp)
+        reference = policy.detach() * 0 if self.reference is None else self.batch.branch_sum(self.reference)
+        return policy, reference, self.batch.branch_count().to(policy)
+
+    def weights(self) -> torch.Tensor:
+        """Row weight of every branch, [branches]."""
+        return self.logp.new_tensor([example.weight for example in self.batch.examples for _ in example.branches])
+
+    def having(self, *roles: str) -> torch.Tensor:
+        """Which branches have one of these roles, bool [branches]."""
+        import torch
+
+        return torch.tensor([branch.role in roles for branch in self.batch.branches], device=self.logp.device)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Denominators of one optimiser batch: weight of its rows, and weighted scored tokens of its good answers."""
+
+    weight: float
+    good_tokens: float
+
+
+@dataclass(frozen=True)
+class LossOut:
+    """This micro-batch's share of the optimiser batch's loss, and its metrics as (sum, count)."""
+
+    loss: torch.Tensor
+    metrics: Metrics
+
+
+class Algorithm(ABC, Generic[C]):
+    """A method. `needs` names the dataset shape, `reference` says whether the loss compares with the base."""
+
+    name: ClassVar[str]
+    needs: ClassVar[str]
+    reference: ClassVar[bool] = True
+    good: ClassVar[frozenset[str]]
+    """Roles of the branches that are good answers: the anchor and the collapse detection look at them."""
+    rate: ClassVar[float]
+    """Learning rate of an adapter on a base 2,000 wide; see rate.py."""
+    Config: ClassVar[type[TrainConfig]]
+
+    def __init__(self, config: C) -> None:
+        self.config = config
+
+    @classmethod
+    def settle(cls, config: C, rows: Sequence[Row]) -> C:
+        """`config` with what follows from the training rows filled in; raises DataError where they cannot support the method."""
+        return config
+
+    @abstractmethod
+    def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
+        """The tokens of one row; raises DropRow."""
+
+    def examples(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
+        """The tokens of `rows`, with drops and boundary mismatches counted."""
+        made = Prepared()
+        for row in rows:
+            try:
+                made.examples.append(self.example(row, builder, made.notes))
+            except DropRow as reason:
+                made.dropped[str(reason)] += 1
+        made.notes = +made.notes  # without zeros
+        return made
+
+    def blocks(self, examples: Sequence[Example]) -> list[Sequence[Example]]:
+        """Parts of an optimiser batch that share one baseline."""
+        return [examples]
+
+    def baseline(self, block: Sequence[Example], score: Score) -> Any:
+        """What the loss of `block` needs beforehand from other texts; handed back to `loss`."""
+        return None
+
+    def totals(self, examples: Sequence[Example]) -> Totals:
+        """The denominators of an optimiser batch, never 0."""
+        good = sum(one.weight * targets(branch) for one in examples for branch in one.branches if branch.role in self.good)
+        return Totals(max(sum(one.weight for one in examples), 1e-12), max(float(good), 1e-12))
+
+    @abstractmethod
+    def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
+        """The share of one micro-batch."""
+
+    def derived(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The means over an optimiser batch or the dev rows, with what follows from them."""
+        return metrics
+
+    def anchor(self, scored: Scored, totals: Totals) -> tuple[torch.Tensor, Metrics]:
+        """Negative log-likelihood of the good answers a token, as this micro-batch's share, and its metric `nll/good`."""
+        policy, _, count = scored.sums()
+        good = scored.having(*self.good)
+        weight = scored.weights()
+        share = -(policy * weight)[good].sum() / totals.good_tokens
+        return share, {"nll/good": (-policy.detach()[good].sum(), float(count[good].sum()))}
+
+
+def targets(branch: Branch) -> int:
+    """Scored tokens of a branch."""
+    return len(branch.targets)
+
+
+def fitted(row: Row, answers: Sequence[Target], builder: PromptBuilder, max_length: int, notes: Counter[str]) -> tuple[TokenRow, ...]:
+    """The tokens of `answers` after the row's one prompt, with what was noticed counted; raises DropRow with the reason."""
+    found = builder.fit(row["prompt"], answers, max_length, row.get("tools"))
+    if found.refused:
+        too_long = f"exceed {max_length}" in found.refused
+        raise DropRow(f"longer than max_length {max_length} even without its older turns" if too_long else found.refused)
+    notes["rows that lost older turns"] += found.dropped_turns > 0
+    notes["completions whose first token merges with the prompt"] += sum(made.boundary_mismatch for made in found.rows)
+    return found.rows
+
+
+def mean(values: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """`values` as a metric: (sum, count), detached."""
+    return values.detach().sum(), float(values.numel())

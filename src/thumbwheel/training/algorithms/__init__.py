@@ -1,0 +1,18 @@
+"""The training methods, one file each. To add one: its file here and its line below; the contract tests then run over it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thumbwheel.core.plugins import Table
+from thumbwheel.training.algorithm import Algorithm
+
+ALGORITHMS: Table[type[Algorithm[Any]]] = Table(
+    "algorithm",
+    "thumbwheel.algorithms",
+    {
+        "sft": "thumbwheel.training.algorithms.sft:Sft",
+        "dpo": "thumbwheel.training.algorithms.dpo:Dpo",
+        "kto": "thumbwheel.training.algorithms.kto:Kto",
+    },
+)

@@ -1,0 +1,85 @@
+"""Direct preference optimisation (Rafailov et al. 2023, arXiv 2305.18290) on pairs, with IPO (arXiv 2310.12036) and a likelihood anchor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from thumbwheel.engine.tree import Branch, Example
+from thumbwheel.training.algorithm import Algorithm, DropRow, LossOut, Metrics, Row, Scored, Totals, fitted, mean
+from thumbwheel.training.types import Metric, TrainConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from thumbwheel.engine.prompt import PromptBuilder
+
+
+class DpoConfig(TrainConfig):
+    """Settings of dpo."""
+
+    metric_for_best_model: Metric = "rewards/margins"
+    """The dev metric that decides which checkpoint is best; dev loss would stop at the first wobble of the likelihood anchor."""
+    beta: float = Field(0.1, gt=0)
+    """How strongly the policy is held to the base."""
+    loss_type: Literal["sigmoid", "sigmoid_norm", "ipo"] = "sigmoid"
+    """sigmoid: DPO; sigmoid_norm: DPO on log-ratios a token, so that length earns nothing; ipo: squared distance to 1 / (2 beta)."""
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5)
+    """Share of pairs believed to be the wrong way round (both sigmoid losses)."""
+    nll_weight: float = Field(1.0, ge=0)
+    """Weight of the chosen answers' negative log-likelihood a token, which keeps them likely."""
+
+
+class Dpo(Algorithm[DpoConfig]):
+    """-log sigmoid(beta * (log-ratio of chosen - log-ratio of rejected)), mean over the pairs of the optimiser batch."""
+
+    name: ClassVar[str] = "dpo"
+    needs: ClassVar[str] = "pairs"
+    good: ClassVar[frozenset[str]] = frozenset({"chosen"})
+    rate: ClassVar[float] = 5e-5
+    Config: ClassVar[type[TrainConfig]] = DpoConfig
+
+    def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
+        """Chosen, then rejected, after one prompt."""
+        from thumbwheel.engine.prompt import Target
+
+        if row["chosen"] == row["rejected"]:
+            raise DropRow("chosen equals rejected")
+        answers = [Target(row["chosen"]), Target(row["rejected"])]
+        chosen, rejected = fitted(row, answers, builder, self.config.max_length, notes)
+        branches = (Branch(chosen.completion_ids, role="chosen"), Branch(rejected.completion_ids, role="rejected"))
+        return Example(chosen.prompt_ids, branches, str(row["group"]), float(row["weight"]))
+
+    def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
+        """Branches alternate: chosen, rejected, chosen, ..."""
+        policy, reference, count = scored.sums()
+        ratios = (policy - reference).view(-1, 2)
+        per_token = (policy - reference).div(count).view(-1, 2)
+        weights = scored.weights()[::2]
+        loss = (weights * self._pair_loss(ratios, per_token)).sum() / totals.weight
+        share, metrics = self.anchor(scored, totals)
+        if self.config.nll_weight:
+            loss = loss + self.config.nll_weight * share
+        return LossOut(loss, metrics | self._metrics(policy.detach().view(-1, 2), self.config.beta * ratios.detach()))
+
+    def _pair_loss(self, ratios: torch.Tensor, per_token: torch.Tensor) -> torch.Tensor:
+        import torch.nn.functional as F
+
+        config = self.config
+        if config.loss_type == "ipo":  # per token, as its authors confirmed to TRL
+            return (per_token[:, 0] - per_token[:, 1] - 1 / (2 * config.beta)) ** 2
+        used = ratios if config.loss_type == "sigmoid" else per_token
+        logits = config.beta * (used[:, 0] - used[:, 1])
+        return -F.logsigmoid(logits) * (1 - config.label_smoothing) - F.logsigmoid(-logits) * config.label_smoothing
+
+    def _metrics(self, policy: torch.Tensor, rewards: torch.Tensor) -> Metrics:
+        return {
+            "rewards/chosen": mean(rewards[:, 0]),
+            "rewards/rejected": mean(rewards[:, 1]),
+            "rewards/margins": mean(rewards[:, 0] - rewards[:, 1]),
+            "rewards/accuracies": mean((rewards[:, 0] > rewards[:, 1]).to(rewards)),
+            "logps/chosen": mean(policy[:, 0]),
+            "logps/rejected": mean(policy[:, 1]),
+        }

@@ -1,0 +1,177 @@
+"""Checkpoints under Hugging Face's file names, each there whole or not at all, verified before they are used.
+
+    checkpoint-120/  adapter_model.safetensors  adapter_config.json  optimizer.pt  scheduler.pt  rng_state.pth
+                     trainer_state.json  checkpoint.json (sha256 of the others)
+
+Written into a temporary folder of the same place, synced and renamed; read with `weights_only=True`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.core import log
+from thumbwheel.core.errors import StorageError
+from thumbwheel.training.rundir import file_hash, unwritable
+
+if TYPE_CHECKING:
+    from transformers import TrainerState
+
+PREFIX = "checkpoint-"
+MANIFEST = "checkpoint.json"
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
+
+
+@dataclass
+class Trained:
+    """What a checkpoint holds: the PEFT model, the optimiser and the learning-rate schedule."""
+
+    model: Any
+    optimizer: Any
+    scheduler: Any
+
+
+class Checkpoints:
+    """The checkpoints of one run; `keep` newest ones stay, and the best."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self._folder, self._keep = folder, keep
+
+    def at(self, step: int) -> Path:
+        """The folder of the checkpoint after `step` steps."""
+        return self._folder / f"{PREFIX}{step}"
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, oldest first."""
+        names = [path.name.removeprefix(PREFIX) for path in self._folder.glob(f"{PREFIX}*") if path.is_dir()]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def save(self, trained: Trained, state: TrainerState) -> Path:
+        """Write the checkpoint of `state.global_step` and drop old ones; raises StorageError, leaving the older ones alone."""
+        final = self.at(state.global_step)
+        temporary = self._folder / f"tmp-{state.global_step}-{os.getpid()}"
+        try:
+            self._clean()
+            temporary.mkdir(parents=True)
+            _write(temporary, trained, state)
+            _seal(temporary)
+            shutil.rmtree(final, ignore_errors=True)
+            os.replace(temporary, final)
+            _sync(self._folder)
+        except _write_errors() as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise unwritable(final, error) from error
+        self._rotate(state.best_global_step)
+        return final
+
+    def _clean(self) -> None:
+        for left in self._folder.glob("tmp-*"):  # of a process that was killed while writing
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _rotate(self, best: int | None) -> None:
+        for step in self.steps()[: -self._keep]:
+            if step != best:
+                shutil.rmtree(self.at(step), ignore_errors=True)
+
+    def newest_sound(self) -> int | None:
+        """The newest step whose files are what was written; damaged ones are said and passed over. None where there is no checkpoint.
+
+        Raises StorageError when all that exist are damaged.
+        """
+        found = self.steps()
+        for step in reversed(found):
+            damage = check(self.at(step))
+            if damage is None:
+                return step
+            log.say(f"checkpoint {self.at(step).name} is damaged ({damage}); going back to the one before")
+        if found:
+            raise StorageError(f"run folder {str(self._folder.parent)!r}", "every checkpoint in it is damaged", "Start a new run")
+        return None
+
+    def load(self, step: int, trained: Trained) -> TrainerState:
+        """Put model, optimiser, schedule and random state back to where they were after `step`, and return the trainer's state."""
+        import torch
+        from peft import set_peft_model_state_dict
+        from safetensors.torch import load_file
+        from transformers import TrainerState
+
+        folder = self.at(step)
+        read: Callable[[str], Any] = lambda name: torch.load(folder / name, map_location="cpu", weights_only=True)  # noqa: E731
+        set_peft_model_state_dict(trained.model, load_file(folder / ADAPTER_FILES[0]))
+        trained.optimizer.load_state_dict(read("optimizer.pt"))
+        trained.scheduler.load_state_dict(read("scheduler.pt"))
+        set_random_state(read("rng_state.pth"))
+        state: TrainerState = TrainerState.load_from_json(str(folder / "trainer_state.json"))
+        return state
+
+
+def check(folder: Path) -> str | None:
+    """What is wrong with a checkpoint's files; None when they are as they were written."""
+    try:
+        expected = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        for name, sha256 in expected.items():
+            if file_hash(folder / name) != sha256:
+                return f"{name} has changed"
+    except (OSError, ValueError, AttributeError) as error:
+        return str(error)
+    return None
+
+
+def _write(folder: Path, trained: Trained, state: TrainerState) -> None:
+    import torch
+
+    trained.model.save_pretrained(folder, save_embedding_layers=False)
+    (folder / "README.md").unlink(missing_ok=True)
+    torch.save(trained.optimizer.state_dict(), folder / "optimizer.pt")
+    torch.save(trained.scheduler.state_dict(), folder / "scheduler.pt")
+    torch.save(random_state(), folder / "rng_state.pth")
+    state.save_to_json(str(folder / "trainer_state.json"))
+
+
+def _seal(folder: Path) -> None:
+    hashes = {path.name: file_hash(path) for path in sorted(folder.iterdir())}
+    (folder / MANIFEST).write_text(json.dumps(hashes, indent=2), encoding="utf-8")
+    for path in folder.iterdir():
+        _sync(path)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_errors() -> tuple[type[Exception], ...]:
+    from safetensors import SafetensorError
+
+    return (OSError, SafetensorError, RuntimeError)  # torch's archive writer reports a full disk as RuntimeError
+
+
+def random_state() -> dict[str, Any]:
+    """The state of Python's and torch's generators, in types that a weights-only load accepts."""
+    import torch
+
+    version, internal, gauss = random.getstate()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {"python": [version, list(internal), gauss], "cpu": torch.get_rng_state(), "cuda": cuda}
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Put `random_state()` back."""
+    import torch
+
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    torch.set_rng_state(state["cpu"])
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])

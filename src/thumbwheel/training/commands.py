@@ -1,0 +1,112 @@
+"""`thumbwheel train METHOD`: one command for every method in the table, its options made from the method's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from thumbwheel.core.config import options as options_of
+from thumbwheel.training.algorithms import ALGORITHMS
+
+train = typer.Typer(help="Train a LoRA adapter over a base model, in a process of its own.")
+
+
+def _help(name: str) -> str:
+    shape = ALGORITHMS.get(name).needs
+    example = f"thumbwheel train {name} --agent support --base ./my-base"
+    return (
+        f"Train by {name}, on the {shape} that the feedback gives, and keep the result as a candidate version.\n\n"
+        f"Example: {example}\n\nSay what it would take first: {example} --dry-run"
+    )
+
+
+def _command(name: str) -> Callable[..., Any]:
+    def run(
+        ctx: typer.Context,
+        agent: Annotated[str, typer.Option(help="Whose model learns.")],
+        base: Annotated[str | None, typer.Option(help="Base model: a folder or a Hugging Face id. Not needed with --resume.")] = None,
+        dataset: Annotated[str | None, typer.Option(help="Dataset id [default: built from the feedback in force].")] = None,
+        resume: Annotated[str | None, typer.Option(help="Go on with this run from its newest checkpoint.")] = None,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it takes; train nothing.")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        _train(ctx, name, agent, base, dataset, resume, dry_run, as_json, options or {})
+
+    return run
+
+
+def _train(
+    ctx: typer.Context,
+    name: str,
+    agent: str,
+    base: str | None,
+    dataset: str | None,
+    resume: str | None,
+    dry: bool,
+    as_json: bool,
+    given: dict[str, Any],
+) -> None:
+    from dataclasses import asdict
+
+    from thumbwheel.training import train as verbs
+    from thumbwheel.training.types import RunState
+
+    with ctx.obj() as ws:
+        if dry:
+            _show_dry_run(asdict(verbs.dry_run(ws, agent, name, base, dataset=dataset, options=given)), as_json)
+            return
+        result = verbs.train(ws, agent, name, base, dataset=dataset, options=given, resume=resume)
+    _show(asdict(result), agent, name, as_json)
+    if result.state is RunState.STOPPED:
+        raise typer.Exit(130)
+
+
+def _show(result: dict[str, Any], agent: str, name: str, as_json: bool) -> None:
+    from thumbwheel.core import log
+
+    if as_json:
+        log.answer(result)
+        return
+    log.table(f"run {result['run_id']}", ("", "base", "best"), _figures(result["metrics"]))
+    for reason, count in result["metrics"].get("dropped", {}).items():
+        log.say(f"dropped: {reason} ({count})")
+    if result["reason"]:
+        log.say(result["reason"])
+    if result["version"]:
+        log.say(f"candidate {result['version']}; next: thumbwheel evaluate {result['version']} --agent {agent} --compare-base")
+    else:
+        command = f"thumbwheel train {name} --agent {agent} --resume {result['run_id']}"
+        log.say(f"stopped at step {result['metrics'].get('steps', 0)}; go on: {command}")
+
+
+def _figures(metrics: dict[str, Any]) -> list[tuple[str, str, str]]:
+    base, best = metrics.get("dev_base") or {}, metrics.get("dev_best") or {}
+    names = [name for name in best if name.startswith("eval_")]
+    rows = [(f"dev {name.removeprefix('eval_')}", _number(base.get(name)), _number(best[name])) for name in names]
+    steps = f"{metrics.get('best_step') or '-'} of {metrics.get('steps')}"
+    return [("step", "0", steps), *rows]
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float | int) else "-"
+
+
+def _show_dry_run(found: dict[str, Any], as_json: bool) -> None:
+    from thumbwheel.core import log
+
+    if as_json:
+        log.answer(found)
+        return
+    counted = {"dropped", "notes"}
+    rows = [(name.replace("_", " "), value) for name, value in found.items() if name not in counted]
+    rows += [(f"{name}: {reason}", count) for name in sorted(counted) for reason, count in found[name].items()]
+    log.table("dry run: nothing was trained", ("", ""), rows)
+    log.say(f"minutes and memory are rough: {found['probed_steps']} real steps were measured on this machine as it is now")
+
+
+for _name in ALGORITHMS.names():
+    _config = ALGORITHMS.get(_name).Config
+    train.command(_name, help=_help(_name))(options_of(_config)(_command(_name)))

@@ -1,0 +1,135 @@
+"""The parent's side of a run: start the child, follow its metrics, hand Ctrl-C on, and say how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.core import log
+from thumbwheel.training.rundir import RunDir
+from thumbwheel.training.types import RunState, Status
+
+POLL = 0.1
+"""Seconds between two looks at the child."""
+SHOWN = {"loss": "loss", "rewards/margins": "margin", "rewards/accuracies": "accuracy", "nll/good": "nll"}
+
+
+@dataclass
+class Tail:
+    """Reads the complete lines that are new in a file that grows, or is replaced."""
+
+    path: Path
+    _inode: int = 0
+    _offset: int = 0
+
+    def new(self) -> list[dict[str, Any]]:
+        """The lines since the last call."""
+        try:
+            with self.path.open("rb") as stream:
+                inode = os.fstat(stream.fileno()).st_ino
+                if inode != self._inode:
+                    self._inode, self._offset = inode, 0
+                stream.seek(self._offset)
+                data = stream.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+def launch(run: RunDir, lock: int) -> Status:
+    """Run the folder's run in a child that inherits the lock, until it ends; Ctrl-C asks it to stop at a checkpoint, twice kills it."""
+    run.write_status(Status(RunState.RUNNING))
+    command = [sys.executable, "-P", "-m", "thumbwheel.training.process", str(run.path)]
+    with run.log.open("ab") as out:
+        child = subprocess.Popen(
+            [*command, "--lock-fd", str(lock), "--parent", str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=_environment(os.environ),
+            pass_fds=(lock,),
+            process_group=0,  # Ctrl-C reaches the parent only, which hands it on
+        )
+    try:
+        _until_done(child, run)
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+    return _ended(run, child.returncode)
+
+
+def _environment(given: Mapping[str, str]) -> dict[str, str]:
+    quiet = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return dict(given) | quiet | {"PYTHONUNBUFFERED": "1"}
+
+
+def _until_done(child: subprocess.Popen[bytes], run: RunDir) -> None:
+    watching = _interruptible(child, lambda: _follow(child, run))
+    while not watching():
+        pass
+
+
+def _interruptible(child: subprocess.Popen[bytes], follow: Callable[[], None]) -> Callable[[], bool]:
+    asked = False
+
+    def once() -> bool:
+        nonlocal asked
+        try:
+            follow()
+            return True
+        except KeyboardInterrupt:
+            log.say("killing it" if asked else "stopping at a checkpoint; Ctrl-C again kills it")
+            child.send_signal(signal.SIGKILL if asked else signal.SIGINT)
+            asked = True
+            return False
+
+    return once
+
+
+def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
+    """Show the progress until the child has ended."""
+    while child.poll() is None and not _planned(run):
+        time.sleep(POLL)
+    tail, done = Tail(run.metrics), 0
+    with log.progress("training", _planned(run), "steps") as advance:
+        while True:
+            ended = child.poll() is not None
+            for line in tail.new():
+                advance(max(0, line["step"] - done), _note(line))
+                done = max(done, line["step"])
+            if ended:
+                return
+            time.sleep(POLL)
+
+
+def _planned(run: RunDir) -> int | None:
+    status = run.status()
+    return status.result.get("planned_steps") if status else None
+
+
+def _note(line: Mapping[str, Any]) -> str:
+    prefix = "eval_" if "eval_loss" in line else ""
+    found = [f"{short} {line[prefix + name]:.3f}" for name, short in SHOWN.items() if line.get(prefix + name) is not None]
+    return ("dev: " if prefix else "") + "  ".join(found)
+
+
+def _ended(run: RunDir, code: int) -> Status:
+    """The child's last word, or what its exit code says where it had none."""
+    status = run.status() or Status(RunState.RUNNING)
+    if status.state is not RunState.RUNNING:
+        return status
+    if code == -signal.SIGINT:  # before it could listen
+        return replace(status, state=RunState.STOPPED, reason="interrupted before the first step")
+    how = f"killed by signal {-code}" + (" (out of memory?)" if code == -signal.SIGKILL else "") if code < 0 else f"exit code {code}"
+    return replace(status, state=RunState.FAILED, reason=f"the training process ended without a word: {how}")

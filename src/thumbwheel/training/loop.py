@@ -1,0 +1,251 @@
+"""The training loop: order -> step -> clip -> update -> log, evaluate, save; with early stopping, and with Hugging Face's callbacks.
+
+What a step computes is step.py and the method; what is on disk is checkpoint.py and rundir.py; what goes wrong is watch.py.
+A resumed run does exactly what the uninterrupted one would have done: order and schedule follow from the step number, and
+the checkpoint holds the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from thumbwheel.core.errors import ConfigError
+from thumbwheel.engine.tree import Example
+from thumbwheel.training.checkpoint import Checkpoints, Trained
+from thumbwheel.training.metrics import MetricsFile
+from thumbwheel.training.optimizer import adapter_parameters
+from thumbwheel.training.order import Order
+from thumbwheel.training.probe import Probe
+from thumbwheel.training.step import Stepper
+from thumbwheel.training.types import TrainConfig
+from thumbwheel.training.watch import Watch
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+RISING = {"rewards/margins", "rewards/accuracies"}
+"""Metrics of which more is better."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the loop ended: `wrong` is a reason of watch.py, `reason` one that is no failure; `best` is the step to take the adapter from."""
+
+    step: int
+    best: int | None
+    interrupted: bool = False
+    reason: str | None = None
+    wrong: str | None = None
+
+
+class Loop:
+    """One run over `train`, evaluated on `dev` where there are such rows."""
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        trained: Trained,
+        config: TrainConfig,
+        train: Sequence[Example],
+        dev: Sequence[Example],
+        metrics: MetricsFile,
+        checkpoints: Checkpoints,
+        *,
+        probe: Probe | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+        interrupted: Callable[[], bool] = lambda: False,
+        tokenizer: Any = None,
+    ) -> None:
+        from transformers import TrainerControl, TrainerState
+
+        self.config, self.order = config, Order.of(len(train), config)
+        self._stepper, self._trained, self._train, self._dev = stepper, trained, train, dev
+        self._metrics, self._checkpoints, self._probe, self._interrupted = metrics, checkpoints, probe, interrupted
+        self._watch = Watch(config.collapse_nll)
+        self._parameters = adapter_parameters(trained.model)
+        self.eval_steps = config.eval_steps or max(1, self.order.steps // 10)
+        self.save_steps = config.save_steps or self.eval_steps
+        self.state = TrainerState(
+            max_steps=self.order.steps,
+            logging_steps=config.logging_steps,
+            eval_steps=self.eval_steps,
+            save_steps=self.save_steps,
+            train_batch_size=config.batch_size,
+        )
+        self.control = TrainerControl()
+        self._callbacks, self._tokenizer = callbacks, tokenizer
+        self._arguments = _arguments(config, self.order.steps)
+        self._saved_at = time.monotonic()
+        self._worse = 0
+
+    def run(self, resume_from: int | None = None) -> Ending:
+        """Train to the end, or until something stops it; `resume_from` is a step that has a sound checkpoint."""
+        if resume_from is not None:
+            self._resume(resume_from)
+        self._fire("on_train_begin")
+        if resume_from is None and self._dev:
+            self._watch.start(self._first_evaluation())
+        ending = self._steps()
+        self._fire("on_train_end")
+        return ending
+
+    def _first_evaluation(self) -> dict[str, float]:
+        """Of the base; raises ConfigError when the metric that decides is none of this method's."""
+        found, name = self._evaluate(), self.config.metric_for_best_model
+        if name not in found:
+            known = ", ".join(key for key in found if key in get_args(type(self.config).model_fields["metric_for_best_model"].annotation))
+            raise ConfigError(f"metric_for_best_model {name!r}", "the dev rows give no such metric", f"Take one of: {known}")
+        return found
+
+    def _resume(self, step: int) -> None:
+        self.state = self._checkpoints.load(step, self._trained)
+        kept = cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"]
+        self._watch.restore(kept["watch"])
+        self._worse = kept["worse"]
+        self.state.max_steps = self.order.steps
+
+    def _steps(self) -> Ending:
+        for rows in self.order.batches(self.state.global_step):
+            if self.state.global_step % self.order.steps_an_epoch == 0:
+                self._fire("on_epoch_begin")
+            wrong = self._step([self._train[row] for row in rows]) or self._after_step()
+            if wrong:
+                return self._ending(wrong=wrong)
+            if self.state.global_step % self.order.steps_an_epoch == 0:
+                self._fire("on_epoch_end")
+            if self._stale():
+                name = self.config.metric_for_best_model
+                return self._ending(reason=f"early stopping: no better dev {name} in {self._worse} evaluations")
+            if self._interrupted():
+                return self._ending(interrupted=True)
+            if self.control.should_training_stop:
+                return self._ending(reason="a callback stopped the training")
+        return self._ending()
+
+    def _ending(self, **how: Any) -> Ending:
+        """The last state is saved too, unless something is wrong with it."""
+        if not how.get("wrong") and self.state.global_step not in self._checkpoints.steps():
+            self._save()
+        return Ending(self.state.global_step, self.state.best_global_step or (None if how.get("wrong") else self.state.global_step), **how)
+
+    def _step(self, examples: Sequence[Example]) -> str | None:
+        """One optimiser step; the reason when it must not be taken."""
+        import torch
+
+        self._fire("on_step_begin")
+        started = time.monotonic()
+        outcome = self._stepper.run(examples, grad=True)
+        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self.config.max_grad_norm))
+        wrong = self._watch.step(outcome.loss, norm)
+        if wrong:
+            return f"{wrong} at step {self.state.global_step + 1}"
+        rate = self._trained.scheduler.get_last_lr()[0]
+        self._fire("on_pre_optimizer_step")
+        self._trained.optimizer.step()
+        self._fire("on_optimizer_step")
+        self._trained.scheduler.step()
+        self._trained.optimizer.zero_grad(set_to_none=True)
+        self.state.global_step += 1
+        self.state.epoch = self.order.epoch(self.state.global_step)
+        self.state.num_input_tokens_seen += outcome.tokens
+        self._flow()
+        self._fire("on_step_end")
+        if self.control.should_log:
+            seconds = {"step_seconds": round(time.monotonic() - started, 4)}
+            self._log({"loss": outcome.loss, "grad_norm": norm, "learning_rate": rate} | outcome.metrics, seconds)
+        return None
+
+    def _flow(self) -> None:
+        """What this step asks for; callbacks may change it."""
+        step, last = self.state.global_step, self.state.global_step == self.order.steps
+        self.control.should_log = step % self.config.logging_steps == 0 or last
+        self.control.should_evaluate = bool(self._dev) and (step % self.eval_steps == 0 or last)
+        overdue = time.monotonic() - self._saved_at > 60 * self.config.save_minutes
+        self.control.should_save = step % self.save_steps == 0 or overdue
+
+    def _after_step(self) -> str | None:
+        if self.control.should_evaluate:
+            metrics = self._evaluate()
+            wrong = self._watch.evaluation(metrics)
+            if wrong:
+                return f"{wrong} at step {self.state.global_step}"
+            self._judge(metrics)
+        if self.control.should_save:
+            self._save()
+        return None
+
+    def _evaluate(self) -> dict[str, float]:
+        """Loss and metrics of the dev rows as one batch without gradient, and the probe's rates."""
+        import torch
+
+        with torch.no_grad():
+            outcome = self._stepper.run(self._dev, grad=False)
+        found = {"loss": outcome.loss} | outcome.metrics | (self._probe.run() if self._probe else {})
+        named = {f"eval_{name}": value for name, value in found.items()}
+        self._log(named, {})
+        self._fire("on_evaluate", metrics=named)
+        return found
+
+    def _judge(self, metrics: Mapping[str, float]) -> None:
+        name = self.config.metric_for_best_model
+        value, sign = metrics[name], 1.0 if name in RISING else -1.0
+        if self.state.best_metric is None or sign * value > sign * self.state.best_metric:
+            self.state.best_metric, self.state.best_global_step = value, self.state.global_step
+            self.state.best_model_checkpoint = self._checkpoints.at(self.state.global_step).name
+            self._worse, self.control.should_save = 0, True
+        else:
+            self._worse += 1
+
+    def _stale(self) -> bool:
+        patience = self.config.early_stopping_patience
+        return patience is not None and self._worse >= patience
+
+    def _save(self) -> None:
+        cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"] = {"watch": self._watch.state(), "worse": self._worse}
+        self._checkpoints.save(self._trained, self.state)
+        self._saved_at = time.monotonic()
+        self._fire("on_save")
+
+    def _log(self, values: Mapping[str, float], times: Mapping[str, float]) -> None:
+        line = {"step": self.state.global_step, "epoch": round(float(self.state.epoch), 4), **values}
+        self.state.log_history.append(line)
+        self._metrics.write({**line, **times})
+        self._fire("on_log", logs=dict(values))
+
+    def _fire(self, event: str, **more: Any) -> None:
+        known = {
+            "model": self._trained.model,
+            "processing_class": self._tokenizer,
+            "optimizer": self._trained.optimizer,
+            "lr_scheduler": self._trained.scheduler,
+            "train_dataloader": None,
+            "eval_dataloader": None,
+        }
+        for callback in self._callbacks:
+            answer = getattr(callback, event)(self._arguments, self.state, self.control, **known, **more)
+            self.control = answer or self.control
+
+
+def _arguments(config: TrainConfig, steps: int) -> Any:
+    """What callbacks of the Hugging Face kind look at."""
+    import torch
+    from transformers import TrainingArguments
+
+    return TrainingArguments(
+        output_dir="checkpoints",
+        per_device_train_batch_size=config.batch_size,
+        learning_rate=config.peak_rate,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        max_steps=steps,
+        logging_steps=config.logging_steps,
+        metric_for_best_model=f"eval_{config.metric_for_best_model}",
+        greater_is_better=config.metric_for_best_model in RISING,
+        seed=config.seed,
+        use_cpu=not torch.cuda.is_available(),
+        report_to="none",
+        disable_tqdm=True,
+    )

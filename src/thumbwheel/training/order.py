@@ -1,0 +1,45 @@
+"""Which rows make which optimiser step: a pure function of counts and seed, so that a resumed run needs to remember nothing."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from thumbwheel.training.types import TrainConfig
+
+
+@dataclass(frozen=True)
+class Order:
+    """Shuffled anew every epoch; the last step of an epoch takes what is left."""
+
+    rows: int
+    batch_size: int
+    steps: int
+    seed: int
+
+    @classmethod
+    def of(cls, rows: int, config: TrainConfig) -> Order:
+        """The order of a run over `rows` rows."""
+        a_epoch = math.ceil(rows / config.batch_size)
+        steps = config.max_steps or max(1, math.ceil(a_epoch * config.num_train_epochs))
+        return cls(rows, config.batch_size, steps if rows else 0, config.seed)
+
+    @property
+    def steps_an_epoch(self) -> int:
+        """Optimiser steps in which every row comes once."""
+        return math.ceil(self.rows / self.batch_size)
+
+    def epoch(self, step: int) -> float:
+        """Epochs done after `step` steps."""
+        return step / self.steps_an_epoch if self.rows else 0.0
+
+    def batches(self, done: int = 0) -> Iterator[list[int]]:
+        """Row numbers of every step after the first `done` ones."""
+        for step in range(done, self.steps):
+            epoch, at = divmod(step, self.steps_an_epoch)
+            if at == 0 or step == done:
+                order = list(range(self.rows))
+                random.Random(f"{self.seed}:{epoch}").shuffle(order)
+            yield order[at * self.batch_size : (at + 1) * self.batch_size]

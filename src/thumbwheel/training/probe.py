@@ -1,0 +1,67 @@
+"""A small test of fresh answers during training: do greedy generations on dev prompts still end, and still have the format of good answers?
+
+Losses can look healthy while generation has fallen apart, so the answers themselves are looked at. No judgement of quality lives
+here; that is evaluation's business, on other rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.engine.rollout import greedy
+from thumbwheel.engine.tree import Example
+
+if TYPE_CHECKING:
+    from thumbwheel.engine.prompt import PromptBuilder
+
+BATCH = 16
+"""Prompts that are answered together."""
+
+
+class Probe:
+    """`prompts` [n] token ids; `run` answers them and says which share ended (`eos_rate`) and had the format (`format_rate`)."""
+
+    def __init__(
+        self, model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], stops: Sequence[int], limit: int, as_json: bool
+    ) -> None:
+        self._model, self._tokenizer, self.prompts = model, tokenizer, prompts
+        self._stops, self._limit, self._as_json = list(stops), limit, as_json
+
+    @classmethod
+    def of(cls, model: Any, builder: PromptBuilder, dev: Sequence[Example], good: frozenset[str], count: int, limit: int) -> Probe | None:
+        """A probe on up to `count` different dev prompts; None where nothing can be probed. Good answers show format and length."""
+        tokenizer = builder.tokenizer
+        answers = [branch.ids for example in dev for branch in example.branches if branch.role in good]
+        prompts = list(dict.fromkeys(example.prompt for example in dev))[:count]
+        if not answers or not prompts:
+            return None
+        longest = max(len(ids) for ids in answers)
+        texts = [_text(tokenizer, ids) for ids in answers]
+        return cls(model, tokenizer, prompts, builder.stop_ids, min(limit, longest + longest // 2 + 8), all(map(_is_json, texts)))
+
+    def run(self) -> dict[str, float]:
+        """Rates between 0 and 1."""
+        answers = greedy(self._model, self.prompts, self._stops, self._limit, BATCH)
+        found = {"eos_rate": _rate(one.ended for one in answers)}
+        if self._as_json:
+            found["format_rate"] = _rate(_is_json(_text(self._tokenizer, one.ids)) for one in answers)
+        return found
+
+
+def _rate(flags: Iterable[bool]) -> float:
+    found = list(flags)
+    return sum(found) / len(found)
+
+
+def _text(tokenizer: Any, ids: Sequence[int]) -> str:
+    text: str = tokenizer.decode(list(ids), skip_special_tokens=True)
+    return text.strip()
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), (dict, list))
+    except ValueError:
+        return False

@@ -1,0 +1,211 @@
+"""The child process of a run: `python -m thumbwheel.training.process RUN_DIR [--lock-fd N]`. It needs no database.
+
+It holds the run's lock, dies with its parent, stops at a checkpoint on SIGINT or SIGTERM, and goes on from the newest sound
+checkpoint when the folder has one. Whatever happens, except a kill, ends up in status.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.core import log
+from thumbwheel.core.errors import ConfigError, StorageError, ThumbwheelError
+from thumbwheel.training.rundir import RunDir, unwritable
+from thumbwheel.training.types import RunSpec, RunState, Status
+
+if TYPE_CHECKING:
+    from thumbwheel.training.assemble import Assembly
+    from thumbwheel.training.loop import Ending
+
+INTERRUPTED = 130
+"""Exit code after a clean stop, as shells have it for Ctrl-C."""
+PR_SET_PDEATHSIG = 1
+
+
+class Interrupt:
+    """Set by SIGINT or SIGTERM; the loop asks between two steps."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGINT, self._ask)
+        signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_: Any) -> None:
+        self.asked = True
+
+    def __call__(self) -> bool:
+        """Whether to stop."""
+        return self.asked
+
+
+def main(arguments: list[str]) -> int:
+    """Run the folder's run; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="thumbwheel.training.process")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--lock-fd", type=int)
+    parser.add_argument("--parent", type=int)
+    given = parser.parse_args(arguments)
+    run = RunDir(given.run_dir)
+    interrupt = Interrupt()
+    log.configure()
+    try:
+        if given.parent is not None:
+            die_with(given.parent)
+        _ = run.lock() if given.lock_fd is None else given.lock_fd  # held until this process ends
+    except ThumbwheelError as error:
+        log.say(f"error: {error}")
+        return error.exit_code
+    return _guarded(run, interrupt)
+
+
+def die_with(parent: int) -> None:
+    """Be killed when `parent` dies, so that no run goes on unseen (Linux; elsewhere the lock still protects the run)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the call
+        sys.exit(1)
+
+
+def _guarded(run: RunDir, interrupt: Interrupt) -> int:
+    try:
+        return _work(run, interrupt)
+    except ThumbwheelError as error:
+        log.say(f"error: {error}")
+        kind = {"class": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}
+        _try_status(run, Status(RunState.FAILED, reason=f"{error.what}: {error.why}", error=kind))
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 - whatever it was, the parent must read it
+        traceback.print_exc()
+        _try_status(run, Status(RunState.FAILED, reason=f"crashed: {type(error).__name__}: {error}"))
+        return 1
+
+
+def _try_status(run: RunDir, status: Status) -> None:
+    try:
+        run.write_status(status)
+    except StorageError as error:  # a full disk leaves no place to say so but the exit code
+        log.say(f"status cannot be written: {error}")
+
+
+def _work(run: RunDir, interrupt: Interrupt) -> int:
+    from thumbwheel.training.assemble import assemble, settings
+
+    spec = run.spec()
+    run.write_status(Status(RunState.RUNNING))
+    config = settings(spec.algorithm, spec.config)
+    started = time.monotonic()
+    made = assemble(spec.algorithm, config, spec.base, Path(spec.folder), run.read_rows(), Path(spec.reference_cache))
+    run.write_status(Status(RunState.RUNNING, result={"planned_steps": made.steps}))
+    ending = _loop(run, made, interrupt)
+    result = made.facts | _result(run, made, ending) | {"seconds": round(time.monotonic() - started, 1)}
+    return _finish(run, spec, made, ending, result)
+
+
+def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
+    from thumbwheel.training.checkpoint import Checkpoints
+    from thumbwheel.training.loop import Loop
+    from thumbwheel.training.metrics import MetricsFile
+    from thumbwheel.training.optimizer import prepare
+    from thumbwheel.training.probe import Probe
+
+    config = made.config
+    checkpoints = Checkpoints(run.checkpoints, config.save_total_limit)
+    resume_from = checkpoints.newest_sound()
+    run.forget_metrics_after(-1 if resume_from is None else resume_from)
+    log.say("starting" if resume_from is None else f"going on after step {resume_from}")
+    trained = prepare(made.model, config, made.steps)
+    probe = None
+    if config.probe_prompts:
+        probe = Probe.of(made.model, made.builder, made.dev.examples, made.algorithm.good, config.probe_prompts, config.probe_tokens)
+    metrics = MetricsFile(run.metrics)
+    loop = Loop(
+        made.stepper,
+        trained,
+        config,
+        made.train.examples,
+        made.dev.examples,
+        metrics,
+        checkpoints,
+        probe=probe,
+        callbacks=[_callback(name) for name in config.callbacks],
+        interrupted=interrupt,
+        tokenizer=made.builder.tokenizer,
+    )
+    try:
+        return loop.run(resume_from)
+    finally:
+        metrics.close()
+
+
+def _callback(location: str) -> Any:
+    module, _, name = location.partition(":")
+    try:
+        return getattr(import_module(module), name)()
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ConfigError(f"callback {location!r}", str(error), 'Name it as "module:Class" without arguments') from None
+
+
+def _result(run: RunDir, made: Assembly, ending: Ending) -> dict[str, Any]:
+    """The figures of the run: the base's evaluation, the best one, the last training step."""
+    lines = run.read_metrics()
+    evaluations = {line["step"]: line for line in lines if "eval_loss" in line}
+    steps = [line for line in lines if "loss" in line]
+    return {
+        "steps": ending.step,
+        "best_step": ending.best,
+        "dev_base": evaluations.get(0),
+        "dev_best": evaluations.get(ending.best) if ending.best else None,
+        "last_step": steps[-1] if steps else None,
+        "planned_steps": made.steps,
+    }
+
+
+def _finish(run: RunDir, spec: RunSpec, made: Assembly, ending: Ending, result: dict[str, Any]) -> int:
+    if ending.interrupted:
+        run.write_status(Status(RunState.STOPPED, ending.step, "interrupted", result=result))
+        return INTERRUPTED
+    if ending.wrong:
+        kept = f"the checkpoint of step {ending.best} was the best one" if ending.best else "no checkpoint was better than the base"
+        error = {
+            "class": "TrainingError",
+            "what": f"run {spec.run_id!r}",
+            "why": f"it stopped itself: {ending.wrong}; {kept}",
+            "fix": f"Lower learning_rate (now {made.config.peak_rate:g}) or raise nll_weight, and train again",
+        }
+        run.write_status(Status(RunState.FAILED, ending.step, ending.wrong, error, result))
+        return 6
+    write_adapter(run, made, ending.best or ending.step)
+    run.write_status(Status(RunState.FINISHED, ending.step, ending.reason, result=result))
+    return 0
+
+
+def write_adapter(run: RunDir, made: Assembly, step: int) -> None:
+    """Copy the adapter of `step`, with the tokenizer files, to the run's result folder; whole or not at all."""
+    from thumbwheel.training.checkpoint import ADAPTER_FILES, Checkpoints
+
+    source = Checkpoints(run.checkpoints, 1).at(step)
+    temporary = run.adapter.with_name("adapter.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        for name in ADAPTER_FILES:
+            shutil.copyfile(source / name, temporary / name)
+        made.builder.tokenizer.save_pretrained(temporary)
+        shutil.rmtree(run.adapter, ignore_errors=True)
+        temporary.rename(run.adapter)
+    except OSError as error:
+        raise unwritable(run.adapter, error) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

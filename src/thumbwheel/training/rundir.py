@@ -1,0 +1,149 @@
+"""The folder of one run: what the child is told, how it stands, its metrics, its lock. The only thing that parent and child share.
+
+    spec.json  rows.jsonl  status.json  metrics.jsonl  log.txt  lock  checkpoints/  adapter/
+
+Small files are replaced atomically, so that a reader or a kill never meets half of one. Checkpoints: checkpoint.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.core.errors import Conflict, StorageError
+from thumbwheel.training.types import RunSpec, RunState, Status
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Paths and small files of a run."""
+
+    path: Path
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line: training steps and evaluations."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """What the child printed."""
+        return self.path / "log.txt"
+
+    @property
+    def checkpoints(self) -> Path:
+        """checkpoint-N folders."""
+        return self.path / "checkpoints"
+
+    @property
+    def adapter(self) -> Path:
+        """The result: adapter and tokenizer files."""
+        return self.path / "adapter"
+
+    @property
+    def rows(self) -> Path:
+        """The rows of the run, train and dev."""
+        return self.path / "rows.jsonl"
+
+    def create(self, spec: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> RunSpec:
+        """Make the folder with `rows` and the spec, which gets the hash of the rows."""
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            with self.rows.open("w", encoding="utf-8") as out:
+                out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            made = RunSpec(**spec, rows_sha256=file_hash(self.rows))
+            replace(self.path / "spec.json", json.dumps(asdict(made), indent=2))
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        return made
+
+    def spec(self) -> RunSpec:
+        """What the run was told; raises StorageError where it is missing or damaged, or the rows have changed since."""
+        try:
+            spec = RunSpec(**json.loads((self.path / "spec.json").read_text(encoding="utf-8")))
+            same = file_hash(self.rows) == spec.rows_sha256
+        except (OSError, ValueError, TypeError) as error:
+            raise StorageError(f"run folder {str(self.path)!r}", f"its spec cannot be read: {error}", "Start a new run") from None
+        if not same:
+            raise StorageError(f"{str(self.rows)!r}", "the rows are not those that the run started with", "Start a new run")
+        return spec
+
+    def read_rows(self) -> list[dict[str, Any]]:
+        """The rows, each with its `split`."""
+        with self.rows.open(encoding="utf-8") as stream:
+            return [json.loads(line) for line in stream]
+
+    def write_status(self, status: Status) -> None:
+        """Replace the status; raises StorageError for a full disk."""
+        try:
+            replace(self.path / "status.json", json.dumps(status.to_json(), indent=2, default=str))
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def status(self) -> Status | None:
+        """The last status; None before the first."""
+        try:
+            found = json.loads((self.path / "status.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return Status(**found | {"state": RunState(found["state"])})
+
+    def lock(self) -> int:
+        """Take the run for this process; the returned handle holds it until every copy is closed. Raises Conflict when it is taken."""
+        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise Conflict(
+                f"run {self.path.name!r}", "another process is training it at this moment", "Wait for it, or stop it with Ctrl-C there"
+            ) from None
+        return handle
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All complete lines of metrics."""
+        return list(_lines(self.metrics))
+
+    def forget_metrics_after(self, step: int) -> None:
+        """Drop the lines of steps that a resumed run will do again, and half a line that a kill left."""
+        kept = [line for line in _lines(self.metrics) if line["step"] <= step]
+        replace(self.metrics, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    for line in path.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            yield json.loads(line)
+
+
+def replace(path: Path, text: str) -> None:
+    """Write `text` to `path` so that it is there whole or not at all."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(temporary, path)
+
+
+def file_hash(path: Path) -> str:
+    """sha256 of a file, hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def unwritable(path: Path, error: BaseException) -> StorageError:
+    """The error for a run folder or checkpoint that could not be written."""
+    text = str(error).split("\n")[0]
+    why = (error.strerror or text) if isinstance(error, OSError) else f"the disk took only a part of it ({text})"
+    return StorageError(
+        f"{str(path)!r}", f"it cannot be written: {why}", "Free space or make the home writable, then go on with --resume RUN"
+    )

@@ -1,0 +1,75 @@
+"""One optimiser batch: planned under the token budget, scored by the engine, turned into a loss by the method, summed and divided once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.engine.refcache import RefCache, reference_logp
+from thumbwheel.engine.score import Role, ScoreEngine
+from thumbwheel.engine.tree import Example, TreeBatch, plan
+from thumbwheel.training.algorithm import Algorithm, Metrics, Scored
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Loss and metrics of one optimiser batch, as plain numbers; `tokens` were computed."""
+
+    loss: float
+    metrics: dict[str, float]
+    tokens: int
+
+
+class Stepper:
+    """Runs a method over examples; with `grad` the gradients are added to the adapter's."""
+
+    def __init__(self, engine: ScoreEngine, algorithm: Algorithm[Any], cache: RefCache, token_budget: int) -> None:
+        self.engine, self.algorithm, self._cache, self._budget = engine, algorithm, cache, token_budget
+
+    def run(self, examples: Sequence[Example], grad: bool) -> Outcome:
+        """The loss of `examples` as one optimiser batch, whatever number of forward passes the budget makes of it."""
+        import torch
+
+        totals = self.algorithm.totals(examples)
+        losses: list[torch.Tensor] = []
+        found: list[Metrics] = []
+        tokens = 0
+        for block in self.algorithm.blocks(examples):
+            baseline = self.algorithm.baseline(block, self._sums)
+            for batch in self._plan(block):
+                out = self.algorithm.loss(self._scored(batch, grad), totals, baseline)
+                if grad:
+                    torch.autograd.backward(out.loss)
+                losses.append(out.loss.detach())
+                found.append(out.metrics)
+                tokens += batch.n_rows
+        return Outcome(float(sum(losses)), self.algorithm.derived(_means(found)), tokens)
+
+    def _plan(self, examples: Sequence[Example]) -> list[TreeBatch]:
+        return [batch.to(self.engine.device) for batch in plan(examples, self._budget, self.engine.layout)]
+
+    def _scored(self, batch: TreeBatch, grad: bool) -> Scored:
+        reference = reference_logp(self.engine, batch, self._cache) if self.algorithm.reference else None
+        return Scored(batch, self.engine.score(batch, Role.POLICY, grad=grad).logp, reference)
+
+    def _sums(self, examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums a branch without gradient, for baselines; cached too, since dev rows and another run of the same seed pair up alike."""
+        import torch
+
+        policy: list[torch.Tensor] = []
+        reference: list[torch.Tensor] = []
+        for batch in self._plan(examples):
+            policy.append(batch.branch_sum(self.engine.score(batch, Role.POLICY).logp))
+            reference.append(batch.branch_sum(reference_logp(self.engine, batch, self._cache)))
+        return torch.cat(policy), torch.cat(reference)
+
+
+def _means(found: Sequence[Metrics]) -> dict[str, float]:
+    names = dict.fromkeys(name for metrics in found for name in metrics)
+    sums = {name: [metrics[name] for metrics in found if name in metrics] for name in names}
+    counts = {name: sum(count for _, count in parts) for name, parts in sums.items()}
+    return {name: float(sum(total for total, _ in parts)) / counts[name] for name, parts in sums.items() if counts[name]}

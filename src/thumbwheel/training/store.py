@@ -1,0 +1,56 @@
+"""All SQL of training runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.db.schema import agents, runs
+from thumbwheel.training.types import Run, RunState
+
+_JOINED = sa.select(runs, agents.c.slug.label("agent")).join(agents, agents.c.id == runs.c.agent_id)
+
+
+def add(connection: sa.Connection, values: Mapping[str, Any]) -> None:
+    """Insert a run that starts now."""
+    connection.execute(runs.insert().values(state=RunState.RUNNING, recorded_at=datetime.now(UTC), **values))
+
+
+def restart(connection: sa.Connection, run_id: str) -> None:
+    """The run goes on."""
+    connection.execute(runs.update().where(runs.c.id == run_id).values(state=RunState.RUNNING, reason=None, ended_at=None))
+
+
+def end(connection: sa.Connection, run_id: str, state: RunState, reason: str | None, metrics: Mapping[str, Any]) -> None:
+    """How the run ended."""
+    values = {"state": state, "reason": reason, "metrics": dict(metrics), "ended_at": datetime.now(UTC)}
+    connection.execute(runs.update().where(runs.c.id == run_id).values(**values))
+
+
+def by_id(connection: sa.Connection, run_id: str) -> Run | None:
+    """The run with this id."""
+    row = connection.execute(_JOINED.where(runs.c.id == run_id)).mappings().first()
+    return _run(row) if row else None
+
+
+def by_agent(connection: sa.Connection, agent: str) -> list[Run]:
+    """The runs of `agent`, oldest first."""
+    return [_run(row) for row in connection.execute(_JOINED.where(agents.c.slug == agent).order_by(runs.c.recorded_at)).mappings()]
+
+
+def _run(row: sa.RowMapping) -> Run:
+    return Run(
+        row["id"],
+        row["agent"],
+        row["algorithm"],
+        row["dataset_id"],
+        row["base"],
+        row["base_fingerprint"],
+        row["config"],
+        RunState(row["state"]),
+        row["reason"],
+        row["metrics"],
+    )

@@ -1,0 +1,256 @@
+"""The verbs of this stage: train a candidate, go on with a run that stopped, say beforehand what a run would do.
+
+Every run starts from the base, with the base as its reference. The run itself happens in a child process (process.py); here is
+what surrounds it: the dataset, the base's version, the record in the database, the candidate.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import thumbwheel
+from thumbwheel.core import errors, ids, log
+from thumbwheel.core.errors import Conflict, DataError, InputError, NotFound, ThumbwheelError, TrainingError
+from thumbwheel.core.plugins import nearest
+from thumbwheel.datasets.build import build, find, load_rows
+from thumbwheel.datasets.types import Dataset, DatasetConfig
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import ModelVersion
+from thumbwheel.models.versions import add_candidate, ensure_base, require_agent
+from thumbwheel.training import store
+from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.base import locate, require_training
+from thumbwheel.training.launch import launch
+from thumbwheel.training.rate import with_rate
+from thumbwheel.training.rundir import RunDir
+from thumbwheel.training.types import DryRun, Run, RunResult, RunState, Status, TrainConfig
+
+LOCKED = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy")
+"""Packages whose versions are stored with a run."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will be, before anything is written."""
+
+    agent: str
+    agent_id: str
+    algorithm: str
+    config: TrainConfig
+    dataset: Dataset
+    rows: list[dict[str, Any]]
+    base: str
+    folder: Path
+    fingerprint: str
+
+
+def train(
+    ws: Workspace,
+    agent: str,
+    algorithm: str,
+    base: str | None = None,
+    *,
+    dataset: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    resume: str | None = None,
+) -> RunResult:
+    """Train a candidate by `algorithm` over `base` on `dataset` (default: built from the feedback in force), or go on with run `resume`.
+
+    A finished run has a candidate version, a stopped one (Ctrl-C) can be resumed. Raises the error of a failed run: TrainingError
+    for one that stopped itself or died, StorageError for a full disk, DataError, ModelError, Conflict for a run in progress.
+    """
+    require_training()
+    if resume is not None:
+        return _resume(ws, agent, algorithm, resume, base, dataset, options)
+    plan = _plan(ws, agent, algorithm, base, dataset, options)
+    parent = ensure_base(ws, agent, plan.base, plan.fingerprint)
+    run_id = ids.new("run")
+    run = RunDir(ws.home.runs / run_id)
+    run.create(_spec(ws, plan, run_id), plan.rows)
+    handle = run.lock()
+    try:
+        ws.db.write(lambda c: store.add(c, _record(plan, run_id, parent)))
+        log.say(f"run {run_id}: {algorithm} on {len(plan.rows)} rows of dataset {plan.dataset.id}; log: {run.log}")
+        return _supervise(ws, run, run_id, parent, handle)
+    finally:
+        os.close(handle)
+
+
+def dry_run(
+    ws: Workspace,
+    agent: str,
+    algorithm: str,
+    base: str | None = None,
+    *,
+    dataset: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> DryRun:
+    """What `train` would do: rows, tokens, steps, drops, and time and memory from a few real steps. Nothing is recorded."""
+    from thumbwheel.training.estimate import estimate
+
+    require_training()
+    plan = _plan(ws, agent, algorithm, base, dataset, options)
+    return estimate(plan.algorithm, plan.config, plan.dataset.id, plan.base, plan.folder, plan.rows)
+
+
+def runs(ws: Workspace, agent: str) -> list[Run]:
+    """The runs of `agent`, oldest first."""
+    require_agent(ws, agent)
+    with ws.db.read() as connection:
+        return store.by_agent(connection, agent)
+
+
+def run_dir(ws: Workspace, run: Run) -> RunDir:
+    """The folder of a recorded run."""
+    return RunDir(ws.home.runs / run.id)
+
+
+def _plan(ws: Workspace, agent: str, algorithm: str, base: str | None, dataset: str | None, options: Mapping[str, Any] | None) -> Plan:
+    method = ALGORITHMS.get(algorithm)
+    agent_id = require_agent(ws, agent)
+    config = ws.settings(method.Config, f"train.{algorithm}", options)
+    if base is None:
+        raise InputError("--base", "no base model was named", "Give a folder saved with save_pretrained, or a Hugging Face id")
+    name, folder = locate(base)
+    fingerprint = _fingerprint(folder)
+    found = find(ws, agent, dataset) if dataset else build(ws, agent, method.needs, ws.settings(DatasetConfig, "dataset"))
+    if found.shape != method.needs:
+        raise DataError(
+            f"dataset {found.id!r}", f"it has {found.shape}, and {algorithm} learns from {method.needs}", "Leave --dataset out to build one"
+        )
+    rows = list(_rows(ws, found))
+    train_rows = [row for row in rows if row["split"] == "train"]
+    if not train_rows:
+        raise DataError(f"dataset {found.id!r}", "it has no training rows", f"See what is missing: thumbwheel dataset plan --agent {agent}")
+    config = with_rate(method.settle(config, train_rows), method.rate, folder)
+    return Plan(agent, agent_id, algorithm, config, found, rows, name, folder, fingerprint)
+
+
+def _rows(ws: Workspace, dataset: Dataset) -> Iterator[dict[str, Any]]:
+    """Training and dev rows; the gate's file is never opened here."""
+    for split in ("train", "dev"):
+        for row in load_rows(ws, dataset.id, split):
+            yield asdict(row)
+
+
+def _fingerprint(folder: Path) -> str:
+    from thumbwheel.engine.load import base_fingerprint
+
+    return base_fingerprint(folder)
+
+
+def _spec(ws: Workspace, plan: Plan, run_id: str) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "agent": plan.agent,
+        "algorithm": plan.algorithm,
+        "base": plan.base,
+        "folder": str(plan.folder),
+        "config": plan.config.model_dump(mode="json"),
+        "reference_cache": str(ws.home.cache / "reference.db"),
+    }
+
+
+def _record(plan: Plan, run_id: str, parent: ModelVersion) -> dict[str, Any]:
+    return {
+        "id": run_id,
+        "agent_id": plan.agent_id,
+        "algorithm": plan.algorithm,
+        "dataset_id": plan.dataset.id,
+        "base": plan.base,
+        "base_fingerprint": parent.base_fingerprint,
+        "config": plan.config.model_dump(mode="json"),
+        "environment": environment(),
+        "seed": plan.config.seed,
+    }
+
+
+def environment() -> dict[str, Any]:
+    """What a rerun has to have in order to give the same numbers."""
+    found = {"python": platform.python_version(), "platform": platform.platform(), "cpus": os.cpu_count()}
+    found["thumbwheel"] = thumbwheel.__version__
+    for package in LOCKED:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def _resume(
+    ws: Workspace,
+    agent: str,
+    algorithm: str,
+    run_id: str,
+    base: str | None,
+    dataset: str | None,
+    options: Mapping[str, Any] | None,
+) -> RunResult:
+    known = runs(ws, agent)
+    found = next((run for run in known if run.id == run_id), None)
+    if found is None:
+        names = [run.id for run in known]
+        fix = f"Known: {', '.join(names) or 'none'}.{nearest(run_id, names)}"
+        raise NotFound(f"run {run_id!r} of agent {agent!r}", "there is no such run", fix)
+    _same(found, algorithm, base, dataset, options)
+    if found.state is RunState.FINISHED:
+        raise Conflict(f"run {run_id!r}", "it is finished", "Start a new run, without --resume")
+    run = run_dir(ws, found)
+    handle = run.lock()
+    try:
+        spec = run.spec()
+        parent = ensure_base(ws, agent, found.base, _fingerprint(Path(spec.folder)))
+        if parent.base_fingerprint != found.base_fingerprint:
+            raise Conflict(f"run {run_id!r}", f"the weights of its base {found.base!r} have changed since", "Start a new run")
+        ws.db.write(lambda c: store.restart(c, run_id))
+        return _supervise(ws, run, run_id, parent, handle)
+    finally:
+        os.close(handle)
+
+
+def _same(run: Run, algorithm: str, base: str | None, dataset: str | None, options: Mapping[str, Any] | None) -> None:
+    """A resumed run is the run that was started: raise InputError for anything else that is asked of it."""
+    name = str(Path(base).expanduser().resolve()) if base and Path(base).expanduser().is_dir() else base
+    given: dict[str, tuple[Any, Any]] = {"algorithm": (algorithm, run.algorithm), "base": (name, run.base)}
+    given["dataset"] = (dataset, run.dataset_id)
+    given |= {key: (value, run.config.get(key)) for key, value in (options or {}).items()}
+    for key, (asked, was) in given.items():
+        if asked is not None and asked != was:
+            why = f"it was started with {was!r} and resumes as it was"
+            raise InputError(f"{key} {asked!r} for run {run.id!r}", why, "Leave it out, or start a new run")
+
+
+def _supervise(ws: Workspace, run: RunDir, run_id: str, parent: ModelVersion, handle: int) -> RunResult:
+    """Run the child to its end and record how it ended."""
+    status = launch(run, handle)
+    metrics = dict(status.result)
+    ws.db.write(lambda c: store.end(c, run_id, status.state, status.reason, metrics))
+    if status.state is RunState.FAILED:
+        raise _error(run, run_id, status)
+    if status.state is RunState.STOPPED:
+        return RunResult(run_id, status.state, status.reason, metrics)
+    candidate = add_candidate(ws, parent, run_id, run.adapter)
+    return RunResult(run_id, status.state, status.reason, metrics, candidate.id, candidate.name)
+
+
+def _error(run: RunDir, run_id: str, status: Status) -> ThumbwheelError:
+    if status.error is None:
+        fix = f"Read {str(run.log)!r}; go on from its last checkpoint with --resume {run_id}"
+        return TrainingError(f"run {run_id!r}", str(status.reason), fix)
+    kind: type[ThumbwheelError] = getattr(errors, status.error["class"], TrainingError)
+    return kind(status.error["what"], status.error["why"], status.error["fix"])
+
+
+def find_run(ws: Workspace, run_id: str) -> Run:
+    """The run with this id; raises NotFound."""
+    with ws.db.read() as connection:
+        found = store.by_id(connection, run_id)
+    if found is None:
+        raise NotFound(f"run {run_id!r}", "there is no such run", "Runs are named in the lineage: thumbwheel models show")
+    return found

@@ -1,0 +1,176 @@
+"""Nouns of this stage: the settings that every algorithm shares, what a run is told, its states and what it hands back.
+
+A method's own settings live beside the method. Names are those of Hugging Face and TRL wherever they have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field
+
+from thumbwheel.core.config import Config
+
+Metric = Literal["loss", "nll/good", "rewards/margins", "rewards/accuracies"]
+"""Dev metrics by which a checkpoint may be chosen."""
+
+
+class TrainConfig(Config):
+    """What all algorithms share. Rows are counted per optimiser step; memory is bounded by `token_budget`, which changes no result."""
+
+    learning_rate: float | None = Field(None, gt=0)
+    """Peak learning rate of the adapter; unset, the method's rate for the width of the base (wider models take smaller steps)."""
+    batch_size: int = Field(16, ge=1)
+    """Rows an optimiser step."""
+    num_train_epochs: float = Field(4.0, gt=0)
+    """Passes over the training rows; early stopping ends them when the dev rows stop gaining."""
+    max_steps: int | None = Field(None, ge=1)
+    """Optimiser steps; overrides the epochs."""
+    warmup_ratio: float = Field(0.1, ge=0, lt=1)
+    """Share of the steps in which the learning rate rises."""
+    lr_scheduler_type: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the learning rate falls after the warm-up."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's weight decay of the adapter."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """The gradient's norm is clipped to this."""
+    max_length: int = Field(1024, ge=8)
+    """Tokens of prompt and answer together; what is over drops the oldest turns, never a part of an answer."""
+    token_budget: int = Field(1024, ge=64)
+    """Tokens computed at once; a memory setting only."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: half as fast again, for models that do not fit otherwise."""
+    seed: int = Field(42, ge=0)
+    """Decides the adapter's start and the order of the rows."""
+    eval_steps: int | None = Field(None, ge=1)
+    """Steps between two evaluations on the dev rows; without it ten times a run."""
+    early_stopping_patience: int | None = Field(4, ge=1)
+    """Stop after so many evaluations without a better one; needs dev rows."""
+    metric_for_best_model: Metric = "loss"
+    """The dev metric that decides which checkpoint is best."""
+    save_steps: int | None = Field(None, ge=1)
+    """Steps between two checkpoints, besides the best and the last one; without it as often as an evaluation."""
+    save_minutes: float = Field(10.0, gt=0)
+    """A checkpoint at the latest after so many minutes."""
+    save_total_limit: int = Field(2, ge=1)
+    """Checkpoints that are kept besides the best one."""
+    logging_steps: int = Field(1, ge=1)
+    """Every how many steps a line of metrics is written."""
+    lora_r: int = Field(16, ge=1)
+    """Rank of the adapter."""
+    lora_alpha: int = Field(32, ge=1)
+    """Scale of the adapter: its product is multiplied by alpha / r."""
+    lora_targets: str = "all-linear"
+    """Modules that get an adapter: all-linear, or names separated by commas."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the base; auto takes bfloat16 where the machine has it and the model is large enough to gain."""
+    probe_prompts: int = Field(12, ge=0)
+    """Dev prompts answered greedily at every evaluation to see a collapse; 0 switches it off."""
+    probe_tokens: int = Field(128, ge=1)
+    """Most tokens of such an answer."""
+    collapse_nll: float = Field(1.0, gt=0)
+    """Nats a token by which good dev answers may become less likely than under the base before the run stops itself."""
+    callbacks: tuple[str, ...] = ()
+    """Further transformers.TrainerCallback classes, each as "module:Class"."""
+
+    @property
+    def peak_rate(self) -> float:
+        """The learning rate, which whoever puts a run together has filled in (rate.py)."""
+        if self.learning_rate is None:
+            raise ValueError("the learning rate is not filled in")
+        return self.learning_rate
+
+
+class RunState(StrEnum):
+    """`stopped` can be resumed; `failed` can too where a checkpoint exists and its cause is gone."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What the child process is told, as spec.json in the run's folder."""
+
+    run_id: str
+    agent: str
+    algorithm: str
+    base: str
+    """Folder or hub id, as it was given."""
+    folder: str
+    """Where its files are."""
+    config: Mapping[str, Any]
+    rows_sha256: str
+    """Of rows.jsonl: a resumed run must meet the same rows."""
+    reference_cache: str
+    """Path of the home's cache of reference log-probs."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """How the child stands, as status.json in the run's folder; `error` = class, what, why, fix."""
+
+    state: RunState
+    step: int = 0
+    reason: str | None = None
+    error: Mapping[str, str] | None = None
+    result: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON value."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run, as recorded in the database."""
+
+    id: str
+    agent: str
+    algorithm: str
+    dataset_id: str
+    base: str
+    base_fingerprint: str | None
+    config: Mapping[str, Any]
+    state: RunState
+    reason: str | None
+    metrics: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What `train` hands back; `version_id` and `version` (as `v3`) are those of the candidate of a finished run."""
+
+    run_id: str
+    state: RunState
+    reason: str | None
+    metrics: Mapping[str, Any]
+    version_id: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a run would do. Times and memory come from a few real steps on this machine and are rough."""
+
+    algorithm: str
+    dataset_id: str
+    rows: int
+    dev_rows: int
+    dropped: Mapping[str, int]
+    notes: Mapping[str, int]
+    tokens: int
+    scored_tokens: int
+    steps: int
+    matched_modules: int
+    trainable_parameters: int
+    dtype: str
+    layout: str
+    minutes: float
+    peak_memory_gb: float
+    probed_steps: int

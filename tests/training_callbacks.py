@@ -1,0 +1,32 @@
+"""Callbacks that tests name in a run's settings."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from typing import Any
+
+from transformers import TrainerCallback
+
+
+class Slow(TrainerCallback):
+    """Makes a tiny run last, so that there is a middle to interrupt."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        time.sleep(0.08)
+
+
+class Crash(TrainerCallback):
+    """A bug in somebody's callback."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        raise RuntimeError("deliberate")
+
+
+class FullDisk(TrainerCallback):
+    """After five steps the kernel refuses to let files grow, as a full disk does; only while the variable is set."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 5 and "FULL_DISK" in os.environ:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2048, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))

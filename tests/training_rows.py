@@ -1,0 +1,86 @@
+"""Rows of every shape, a home with such a dataset, and a ready loop over a tiny model: shared by the tests of training."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.core import ids
+from thumbwheel.datasets.shapes import SHAPES
+from thumbwheel.datasets.types import ChatRow, Dataset, LabelRow, PairRow
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.training.assemble import Assembly, assemble, settings
+from thumbwheel.training.checkpoint import Checkpoints
+from thumbwheel.training.loop import Loop
+from thumbwheel.training.metrics import MetricsFile
+from thumbwheel.training.optimizer import prepare
+
+WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "Größe", "naïve", "return", "def", "add")
+QUICK = {"batch_size": 4, "num_train_epochs": 1, "learning_rate": 1e-3, "lora_r": 4, "lora_alpha": 8, "max_length": 128, "probe_prompts": 0}
+
+
+def row(shape: str, number: int, split: str = "train") -> Any:
+    """A deterministic row; lengths differ, every third prompt has a system message."""
+    chance = random.Random(number)
+    text = lambda low, high: " ".join(chance.choice(WORDS) for _ in range(chance.randint(low, high)))  # noqa: E731
+    prompt = [{"role": "system", "content": "Be brief."}] * (number % 3 == 0) + [{"role": "user", "content": text(2, 12)}]
+    fields = {
+        "row_id": f"row_{number:05d}", "group": f"g{number}", "split": split, "prompt": prompt, "tools": None, "weight": 1.0,
+        "origin": "test", "feedback_ids": [f"fbk_{number}"], "trace_ids": [f"trc_{number}"], "subject_ids": [],
+    }  # fmt: skip
+    if shape == "chats":
+        return ChatRow(**fields, completion=text(1, 8), finish_reason=None, token_ids=None)
+    if shape == "pairs":
+        return PairRow(**fields, chosen=text(1, 8), rejected=text(1, 10))
+    return LabelRow(**fields, completion=text(1, 8), label=chance.random() < 0.6)
+
+
+def plain_rows(shape: str, train: int, dev: int = 0) -> list[dict[str, Any]]:
+    """Rows as the child process reads them."""
+    from dataclasses import asdict
+
+    made = [row(shape, number) for number in range(train)] + [row(shape, 10_000 + number, "dev") for number in range(dev)]
+    return [asdict(one) for one in made]
+
+
+def frozen(ws: Workspace, agent: str, shape: str, train: int, dev: int = 0, **changes: Any) -> Dataset:
+    """A dataset of such rows in `ws`, stored as the datasets stage stores one."""
+    from dataclasses import replace
+    from datetime import UTC, datetime
+
+    from thumbwheel.datasets.build import _freeze
+    from thumbwheel.models.versions import ensure_agent
+
+    ensure_agent(ws, agent)
+    rows = [row(shape, number) for number in range(train)] + [row(shape, 10_000 + number, "dev") for number in range(dev)]
+    rows = [replace(one, **changes) for one in rows]
+    fingerprint = ids.fingerprint([shape, train, dev, sorted(map(str, changes.items()))])
+    manifest = {"counts": {"train": train, "dev": dev, "gate": 0}}
+    dataset = Dataset(ids.derived("dst", agent, fingerprint), agent, shape, fingerprint, manifest, datetime.now(UTC))
+    return _freeze(ws, dataset, SHAPES.get(shape)(), rows)
+
+
+def assembled(algorithm: str, base: Path, folder: Path, rows: list[dict[str, Any]], **changes: Any) -> Assembly:
+    """Everything a loop needs, over `base`."""
+    config = settings(algorithm, QUICK | changes)
+    return assemble(algorithm, config, str(base), base, rows, folder / "reference.db")
+
+
+def loop_of(made: Assembly, folder: Path, **more: Any) -> Loop:
+    """A loop that writes below `folder`."""
+    trained = prepare(made.model, made.config, made.steps)
+    checkpoints = Checkpoints(folder / "checkpoints", made.config.save_total_limit)
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    metrics = MetricsFile(folder / "metrics.jsonl")
+    return Loop(made.stepper, trained, made.config, made.train.examples, made.dev.examples, metrics, checkpoints, **more)
+
+
+def shake(model: Any, seed: int = 5, scale: float = 0.1) -> None:
+    """A random non-zero adapter, so that policy and reference differ."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(parameter) * scale

@@ -1,0 +1,251 @@
+"""Head, fused LoRA and the choice of road, each against the plain computation."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import peft
+import pytest
+import torch
+import transformers as tf
+
+from thumbwheel.core.errors import ModelError
+from thumbwheel.engine import attention, head, lora
+from thumbwheel.engine.head import Head, score_targets
+from thumbwheel.engine.score import Role, ScoreEngine
+from thumbwheel.engine.tree import Layout, build
+from token_families import GROUPED, PAIRS, SHAPE, TREE, VOCAB, adapted, plain
+
+EVERYTHING = build(PAIRS, range(len(PAIRS)), Layout())
+
+
+def _policy(model, **options):
+    engine = ScoreEngine(model, **options)
+    return engine, engine.score(build(PAIRS, range(len(PAIRS)), engine.layout), Role.POLICY, grad=True).logp
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("scale", "softcap", "temperature"), [(1.0, None, 1.0), (0.3, 2.0, 1.7), (1.0, 5.0, 1.0), (2.0, None, 0.5)])
+def test_the_frozen_head_is_the_plain_one(bias, scale, softcap, temperature, monkeypatch):
+    monkeypatch.setitem(head.TILE_BYTES, "cpu", 256 * 8 * 16)  # several tiles
+    torch.manual_seed(0)
+    module = torch.nn.Linear(16, 1000, bias=bias).double().requires_grad_(False)
+    module.weight.mul_(8)
+    known, targets = Head(module, scale, softcap), torch.randint(0, 1000, (37,))
+    left = torch.randn(37, 16, dtype=torch.float64, requires_grad=True)
+    right = left.detach().clone().requires_grad_()
+    logp, entropy = score_targets(known, left, targets, temperature, 10, True)
+    logs = (known.finish(module(right)) / temperature).log_softmax(-1)
+    torch.testing.assert_close(logp, logs.gather(1, targets[:, None])[:, 0], atol=1e-12, rtol=0)
+    torch.testing.assert_close(entropy, -(logs.exp() * logs).sum(-1), atol=1e-10, rtol=0)
+    weights = torch.randn(37, dtype=torch.float64)
+    (logp * weights).sum().backward()
+    (logs.gather(1, targets[:, None])[:, 0] * weights).sum().backward()
+    torch.testing.assert_close(left.grad, right.grad, atol=1e-12, rtol=1e-9)
+    module.requires_grad_(True)
+    again, spread = score_targets(known, left, targets, temperature, 10, True)
+    torch.testing.assert_close(again, logp, atol=1e-12, rtol=0)
+    torch.testing.assert_close(spread, entropy, atol=1e-10, rtol=0)
+    (again * weights).sum().backward()
+    assert module.weight.grad is not None
+
+
+def test_logits_are_fp32_under_bf16():
+    torch.manual_seed(0)
+    module = torch.nn.Linear(64, 5000, bias=False).bfloat16().requires_grad_(False)
+    hidden, targets = (torch.randn(50, 64) * 20).bfloat16(), torch.randint(0, 5000, (50,))
+    logp, _ = score_targets(Head(module), hidden, targets, 1.0, None, False)
+    exact = (hidden.double() @ module.weight.double().t()).log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    assert logp.dtype == torch.float32 and (logp - exact).abs().max() < 1e-4
+    rounded = (hidden @ module.weight.t()).float().log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    assert (rounded - exact).abs().max() > 1e-2  # so that the bound above says something
+    assert torch.backends.mkldnn.matmul.fp32_precision == "none"
+
+
+def test_an_adapted_head_and_a_trained_head_take_the_recomputed_road():
+    model = adapted(TREE["phi-head-bias"], targets=["q_proj", "lm_head"])
+    engine, logp = _policy(copy.deepcopy(model))
+    expected = plain(model, PAIRS, torch.float64)
+    torch.testing.assert_close(logp, expected, atol=1e-9, rtol=0)
+    logp.sum().backward()
+    expected.sum().backward()
+    theirs = dict(model.named_parameters())
+    grads = {name: p.grad for name, p in engine.model.named_parameters() if p.grad is not None}
+    assert any("lm_head" in name for name in grads)
+    for name, grad in grads.items():
+        torch.testing.assert_close(grad, theirs[name].grad, atol=1e-9, rtol=1e-6)
+
+
+class TwiceQwen(tf.Qwen2ForCausalLM):
+    """A head that no configuration describes."""
+
+    def forward(self, *args, **kwargs):
+        found = super().forward(*args, **kwargs)
+        found.logits = found.logits * 2
+        return found
+
+
+def test_an_unknown_head_is_left_to_the_model():
+    torch.manual_seed(0)
+    inner = TwiceQwen(TREE["qwen2"]()).double().requires_grad_(False)
+    config = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    model = peft.get_peft_model(inner, config).double()
+    expected = plain(model, PAIRS, torch.float64)
+    engine, logp = _policy(model)
+    assert engine.layout.kind == "padded" and "one linear layer" in engine.layout_reason
+    torch.testing.assert_close(logp, expected, atol=1e-9, rtol=0)
+    assert logp.requires_grad
+
+
+class LeakyQwen(tf.Qwen2ForCausalLM):
+    """Mixes neighbouring rows outside the attention; nothing in its configuration says so."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model.layers[0].mlp.register_forward_hook(lambda module, given, found: found + found.roll(1, dims=1) * 0.1)
+
+
+def test_a_model_that_leaks_between_rows_is_found_out():
+    torch.manual_seed(0)
+    engine = ScoreEngine(LeakyQwen(TREE["qwen2"]()).requires_grad_(False))
+    assert engine.layout.kind == "padded" and "trial tree differed" in engine.layout_reason
+    assert engine.language_model.config._attn_implementation != attention.NAME
+    with pytest.raises(ModelError, match="trial tree"):
+        ScoreEngine(engine.model, layout=Layout("tree"))
+
+
+def test_a_window_that_the_attention_is_not_told_is_found_out(monkeypatch):
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
+
+    model = adapted(TREE["qwen2-sliding"])
+    for module in model.modules():
+        if isinstance(module, Qwen2Attention):
+            module.sliding_window = None
+    engine = ScoreEngine(model)
+    assert engine.layout.kind == "padded" and "sliding window" in engine.layout_reason
+
+
+def test_prompt_learning_takes_padded_rows_and_is_right():
+    torch.manual_seed(0)
+    inner = tf.AutoModelForCausalLM.from_config(TREE["llama"]()).double()
+    model = peft.get_peft_model(inner, peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")).double().eval()
+    engine, logp = _policy(model)
+    assert engine.layout.kind == "padded" and "virtual tokens" in engine.layout_reason
+    example = PAIRS[0]
+    ids = torch.tensor([example.prompt + example.branches[0].ids])
+    logs = model(input_ids=ids).logits[0, 3:].log_softmax(-1)
+    expected = torch.stack([logs[len(example.prompt) + at - 1, token] for at, token in enumerate(example.branches[0].ids)])
+    torch.testing.assert_close(logp[:6], expected, atol=1e-9, rtol=0)
+    reference = engine.score(build(PAIRS, range(3), engine.layout), Role.REF).logp
+    base = inner(input_ids=ids).logits[0].log_softmax(-1)
+    wanted = torch.stack([base[len(example.prompt) + at - 1, token] for at, token in enumerate(example.branches[0].ids)])
+    torch.testing.assert_close(reference[:6], wanted, atol=1e-9, rtol=0)
+
+
+def test_the_installed_attention_still_generates():
+    for family in ("qwen2", "gemma2-softcaps"):
+        model = adapted(TREE[family])
+        ids = torch.tensor([[5, 6, 7, 8, 9, 10]])
+        before = model.generate(input_ids=ids, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
+        engine = ScoreEngine(model)
+        assert engine.language_model.config._attn_implementation == attention.NAME
+        after = model.generate(input_ids=ids, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
+        assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gpt2"])
+def test_fused_lora_is_pefts_arithmetic(family):
+    model = adapted(TREE[family])
+    left, right = copy.deepcopy(model), copy.deepcopy(model)
+    slow, expected = _policy(left, fused_lora=False)
+    fast, found = _policy(right)
+    assert (slow.fused_layers, fast.fused_layers) == (0, 14 if family == "qwen2" else 8)
+    torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
+    expected.sum().backward()
+    found.sum().backward()
+    for (name, p), (_, q) in zip(left.named_parameters(), right.named_parameters(), strict=True):
+        if p.grad is not None:
+            torch.testing.assert_close(q.grad, p.grad, atol=1e-11, rtol=1e-8, msg=name)
+
+
+@pytest.mark.parametrize("state", ["merged", "two adapters", "dora", "dropout back"])
+def test_what_the_fused_forward_does_not_cover_stays_with_peft(state):
+    torch.manual_seed(0)
+    options = {"use_dora": True} if state == "dora" else {}
+    inner = tf.AutoModelForCausalLM.from_config(TREE["qwen2"]()).double()
+    config = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, lora_dropout=0.5, task_type="CAUSAL_LM", **options)
+    model = peft.get_peft_model(inner, config).double()
+    if state == "two adapters":
+        model.add_adapter("second", config)
+        model.double().base_model.set_adapter(["default", "second"])
+    ids = torch.tensor([[4, 5, 6, 7]])
+    expected = model.eval()(ids).logits
+    lora.install(model)
+    if state == "merged":
+        model.merge_adapter()
+    if state == "dropout back":
+        layer = next(module for module in model.modules() if type(module) is peft.tuners.lora.Linear)
+        assert not lora._fusible(layer, "default")
+    torch.testing.assert_close(model(ids).logits, expected, atol=1e-10, rtol=0)
+
+
+def test_a_deep_copy_follows_its_own_adapter():
+    model = adapted(TREE["qwen2"])
+    ScoreEngine(model)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, parameter in twin.named_parameters():
+            if "lora_B" in name:
+                parameter.zero_()
+    _, logp = _policy(twin)
+    with torch.no_grad(), model.disable_adapter():
+        torch.testing.assert_close(logp, plain(model, PAIRS, torch.float64), atol=1e-9, rtol=0)
+
+
+def test_a_model_that_trains_itself_has_no_reference():
+    engine = ScoreEngine(tf.AutoModelForCausalLM.from_config(TREE["qwen2"]()))
+    with pytest.raises(ModelError, match="LoRA"):
+        engine.score(EVERYTHING, Role.REF)
+    engine.model.requires_grad_(False)
+    assert torch.equal(engine.score(EVERYTHING, Role.REF).logp, engine.score(EVERYTHING, Role.POLICY).logp)
+
+
+def test_dropout_is_off_and_wrong_batches_are_refused():
+    config = tf.GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.5, attn_pdrop=0.5, embd_pdrop=0.5)
+    engine = ScoreEngine(tf.AutoModelForCausalLM.from_config(config).requires_grad_(False))
+    engine.model.train()
+    assert torch.equal(engine.score(EVERYTHING, Role.POLICY).logp, engine.score(EVERYTHING, Role.POLICY).logp)
+    with pytest.raises(ValueError, match="padded batch"):
+        engine.score(build(PAIRS, [0], Layout("padded")), Role.POLICY)
+    with pytest.raises(ValueError, match="speed"):
+        engine.score(EVERYTHING, Role.POLICY, frozenset({"speed"}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_explicit_and_flash_attention_agree(dtype, monkeypatch):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, heads, length, 16, dtype=dtype) for heads, length in ((4, 9), (2, 14), (2, 14)))
+    bias = attention._bias(5, 9, 6, q)
+    flash = attention.attend_run(q.float(), k.float(), v.float(), bias.float(), 0.3, None)
+    explicit = attention._explicit(q, k, v, bias, 0.3)
+    atol = 1e-6 if dtype == torch.float32 else 3e-2
+    torch.testing.assert_close(explicit.float(), flash, atol=atol, rtol=0)
+    assert bias[0].tolist() == [0.0 if 0 <= 5 - at < 6 else -math.inf for at in range(14)]
+
+
+def test_long_bf16_rows_leave_the_explicit_road(monkeypatch):
+    model = adapted(TREE["qwen2"], torch.float32)
+    for parameter in model.parameters():
+        parameter.data = parameter.data if parameter.requires_grad else parameter.data.bfloat16()
+    _, near = _policy(copy.deepcopy(model))
+    monkeypatch.setattr(attention, "EXPLICIT_UP_TO", 0)
+    _, flash = _policy(model)
+    assert 0 < (near - flash).abs().max() < 0.1
+
+
+def test_a_moe_router_and_mixed_windows_pass_the_trial():
+    for config in (tf.MixtralConfig(**SHAPE, **GROUPED, num_local_experts=4), tf.Cohere2Config(**SHAPE, **GROUPED, sliding_window=4)):
+        model = tf.AutoModelForCausalLM.from_config(config).requires_grad_(False)
+        engine = ScoreEngine(model)
+        assert engine.layout.kind == "tree" and max(engine.self_verify(example) for example in PAIRS) < 1e-4

@@ -1,0 +1,205 @@
+"""The loop on a tiny model: resume in process, best checkpoint, early stopping, NaN, divergence, collapse, callbacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thumbwheel.core.errors import ConfigError
+from thumbwheel.training.checkpoint import Checkpoints, check
+from thumbwheel.training.probe import Probe
+from thumbwheel.training.watch import WINDOW, Watch
+from training_rows import assembled, loop_of, plain_rows
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "step_seconds"} for line in found]
+
+
+def run(base: Path, folder: Path, algorithm: str = "dpo", resume: int | None = None, stop_at: int | None = None, **changes: Any) -> Any:
+    shape = {"sft": "chats", "dpo": "pairs", "kto": "labels"}[algorithm]
+    folder.mkdir(exist_ok=True)
+    made = assembled(algorithm, base, folder, plain_rows(shape, 24, 5), **{"eval_steps": 2, "save_steps": 3} | changes)
+    loop = loop_of(made, folder, interrupted=lambda: loop.state.global_step == stop_at)
+    return loop.run(resume), loop
+
+
+def test_a_resumed_run_goes_on_exactly(base: Path, tmp_path: Path) -> None:
+    settings = {"num_train_epochs": 2, "early_stopping_patience": None}
+    whole, _ = run(base, tmp_path / "whole", **settings)
+    first, _ = run(base, tmp_path / "parts", stop_at=7, **settings)
+    assert first.interrupted and first.step == 7
+    second, loop = run(base, tmp_path / "parts", resume=7, **settings)
+    assert second == whole
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+    assert loop.state.log_history == lines(tmp_path / "whole")
+
+
+def test_checkpoints_have_hugging_face_names_and_few_are_kept(base: Path, tmp_path: Path) -> None:
+    ending, _ = run(base, tmp_path, num_train_epochs=3, early_stopping_patience=None)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", 2)
+    assert set(checkpoints.steps()) == {*checkpoints.steps()[-2:], ending.best}
+    names = {path.name for path in checkpoints.at(ending.best).iterdir()}
+    assert names == {
+        "adapter_model.safetensors", "adapter_config.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json",
+        "checkpoint.json",
+    }  # fmt: skip
+    best = min((line for line in lines(tmp_path) if "eval_loss" in line and line["step"]), key=lambda line: line["eval_loss"])
+    assert ending.best == best["step"]
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "optimizer.pt", "trainer_state.json", "checkpoint.json"])
+def test_a_damaged_checkpoint_is_passed_over(base: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(base, tmp_path, eval_steps=100, save_steps=2)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", 2)
+    before, last = checkpoints.steps()[-2:]
+    (checkpoints.at(last) / name).write_bytes(b"junk")
+    assert check(checkpoints.at(last)) and check(checkpoints.at(before)) is None
+    assert checkpoints.newest_sound() == before
+    (checkpoints.at(before) / "adapter_model.safetensors").unlink()
+    for step in checkpoints.steps():
+        (checkpoints.at(step) / "checkpoint.json").unlink(missing_ok=True)
+    with pytest.raises(Exception, match="every checkpoint in it is damaged"):
+        checkpoints.newest_sound()
+
+
+def test_a_full_disk_keeps_the_older_checkpoint(base: Path, tmp_path: Path) -> None:
+    """A file size limit makes the kernel refuse the write, as a full disk does."""
+    import resource
+
+    from thumbwheel.core.errors import StorageError
+
+    _, loop = run(base, tmp_path, eval_steps=100, save_steps=100)
+    saved = loop._checkpoints.steps()
+    loop.state.global_step += 1
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(StorageError, match="cannot be written"):
+            loop._save()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert loop._checkpoints.steps() == saved
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"checkpoint-{step}" for step in saved]
+    assert check(loop._checkpoints.at(saved[-1])) is None
+
+
+def test_early_stopping(base: Path, tmp_path: Path) -> None:
+    ending, _ = run(base, tmp_path, "sft", learning_rate=1e-9, num_train_epochs=9, eval_steps=1, early_stopping_patience=2)
+    assert ending.reason and "early stopping" in ending.reason
+    assert ending.step < 54
+
+
+def test_a_number_that_is_none_stops_before_the_adapter_is_touched(base: Path, tmp_path: Path) -> None:
+    import torch
+
+    made = assembled("dpo", base, tmp_path, plain_rows("pairs", 24, 5))
+    loop = loop_of(made, tmp_path)
+    next(one for one in made.model.parameters() if one.requires_grad).data[0, 0] = float("inf")
+    before = [one.detach().clone() for one in made.model.parameters() if one.requires_grad]
+    ending = loop.run()
+    assert ending.wrong and "no number" in ending.wrong and "step 1" in ending.wrong
+    assert all(torch.equal(left, right) for left, right in zip(before, loop._parameters, strict=True))
+
+
+@pytest.fixture(scope="module")
+def knowing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny base that has learned to answer with a JSON object and to stop."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from tiny_models import tiny_base
+
+    folder = tiny_base(tmp_path_factory.mktemp("knowing"), initializer_range=0.05)
+    made = assembled("sft", folder, tmp_path_factory.mktemp("taught"), json_rows("chats", 32))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(60):
+        loss = 0.0
+        for example in made.train.examples[step % 4 * 8 : step % 4 * 8 + 8]:
+            ids = torch.tensor([[*example.prompt, *example.branches[0].ids]])
+            loss = loss + model(ids, labels=ids.clone().index_fill_(1, torch.arange(len(example.prompt)), -100)).loss / 8
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+    return folder
+
+
+def json_rows(shape: str, train: int, dev: int = 0) -> list[dict[str, Any]]:
+    rows = plain_rows(shape, train, dev)
+    for number, row in enumerate(rows):
+        row["completion"] = json.dumps({"k": ("fox", "dog")[number % 2]})
+        row["label"] = number % 2 == 0
+    return rows
+
+
+@pytest.mark.parametrize(("rate", "collapses"), [(1e-3, False), (2.0, True)])
+def test_a_collapse_is_seen_and_stopped_with_the_reason(knowing: Path, tmp_path: Path, rate: float, collapses: bool) -> None:
+    changes = {"learning_rate": rate, "num_train_epochs": 3, "eval_steps": 2, "early_stopping_patience": None}
+    made = assembled("kto", knowing, tmp_path, json_rows("labels", 32, 6), **changes)
+    probe = Probe.of(made.model, made.builder, made.dev.examples, made.algorithm.good, 6, 30)
+    loop = loop_of(made, tmp_path, probe=probe)
+    ending = loop.run()
+    start = lines(tmp_path)[0]
+    assert start["eval_format_rate"] == start["eval_eos_rate"] == 1.0
+    assert bool(ending.wrong) is collapses, ending
+    if collapses:
+        assert "collapsed" in str(ending.wrong) or "unlikely" in str(ending.wrong)
+        assert loop._checkpoints.steps() == ([ending.best] if ending.best else [])
+    else:
+        assert ending.step == 24 and lines(tmp_path)[-1]["eval_format_rate"] == 1.0
+
+
+def test_divergence_and_collapse_are_told_apart() -> None:
+    watch = Watch(collapse_nll=1.0)
+    watch.start({"loss": 0.7, "nll/good": 2.0, "eos_rate": 1.0, "format_rate": 0.9})
+    assert watch.evaluation({"loss": 0.6, "nll/good": 2.9, "eos_rate": 0.75, "format_rate": 0.6}) is None
+    assert "format of good answers" in str(watch.evaluation({"loss": 0.5, "nll/good": 2.0, "eos_rate": 1.0, "format_rate": 0.4}))
+    assert "come to an end" in str(watch.evaluation({"loss": 0.5, "nll/good": 2.0, "eos_rate": 0.5, "format_rate": 0.9}))
+    assert "unlikely" in str(watch.evaluation({"loss": 0.5, "nll/good": 3.1, "eos_rate": 1.0, "format_rate": 0.9}))
+    assert [watch.step(0.7, 1.0) for _ in range(WINDOW)] == [None] * WINDOW
+    found = [watch.step(9.0, 1.0) for _ in range(WINDOW)]
+    assert found[0] is None and "diverged" in str(found[-1])
+
+
+def test_a_base_that_never_ends_is_no_collapse() -> None:
+    watch = Watch(1.0)
+    watch.start({"loss": 0.7, "nll/good": 2.0, "eos_rate": 0.0})
+    assert watch.evaluation({"loss": 0.7, "nll/good": 2.0, "eos_rate": 0.0}) is None
+
+
+def test_callbacks_hear_the_events_and_may_stop(base: Path, tmp_path: Path) -> None:
+    from transformers import TrainerCallback, TrainerControl, TrainerState
+
+    class Listener(TrainerCallback):
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+            self.heard.append(f"begin {state.max_steps} {args.learning_rate}")
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+            self.heard.append(f"evaluate {state.global_step} {'eval_loss' in metrics}")
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.heard.append(f"save {state.global_step}")
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+            control.should_training_stop = state.global_step == 3
+            return control
+
+    made = assembled("sft", base, tmp_path, plain_rows("chats", 24, 5), eval_steps=2, save_steps=100)
+    listener = Listener()
+    ending = loop_of(made, tmp_path, callbacks=[listener]).run()
+    assert ending.reason == "a callback stopped the training"
+    assert listener.heard == ["begin 6 0.001", "evaluate 0 True", "evaluate 2 True", "save 2", "save 3"]
+
+
+def test_a_metric_of_another_method_is_refused(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Take one of: loss, nll/good"):
+        run(base, tmp_path, "sft", metric_for_best_model="rewards/margins")

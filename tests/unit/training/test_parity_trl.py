@@ -1,0 +1,153 @@
+"""Losses, gradients and trajectories equal TRL 1.16's over 20 steps on the same text in the same order, policy and reference apart."""
+
+from __future__ import annotations
+
+import os
+
+os.environ |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "CI": "1"}
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training_rows import assembled, loop_of, plain_rows, shake
+
+STEPS, BATCH = 20, 4
+SHARED = {"learning_rate": 5e-3, "warmup_ratio": 0.0, "lr_scheduler_type": "cosine", "weight_decay": 0.01, "max_grad_norm": 1.0}
+
+
+def recorder() -> Any:
+    """A transformers callback that keeps losses, clipped gradients and the adapter; the same class listens to both trainers."""
+    from transformers import TrainerCallback
+
+    class Recorder(TrainerCallback):
+        def __init__(self) -> None:
+            self.losses: list[float] = []
+            self.logs: list[dict[str, float]] = []
+            self.gradients: list[dict[str, Any]] = []
+            self.final: dict[str, Any] = {}
+
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+            self.gradients.append({name: one.grad.clone() for name, one in adapter(model)})
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            if "loss" in logs:
+                self.losses.append(logs["loss"])
+                self.logs.append(dict(logs))
+
+        def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+            self.final = {name: one.detach().clone() for name, one in adapter(model)}
+
+    return Recorder()
+
+
+def adapter(model: Any) -> list[tuple[str, Any]]:
+    return [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+
+
+def ours(algorithm: str, base: Path, folder: Path, rows: list[dict[str, Any]], **changes: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """(what happened, the rows in the order in which they were taken)."""
+    plain = {} if algorithm == "sft" else {"nll_weight": 0.0}
+    made = assembled(
+        algorithm, base, folder, rows, **plain | SHARED | {"batch_size": BATCH, "max_length": 512, "token_budget": 300} | changes
+    )
+    shake(made.model)
+    heard = recorder()
+    loop = loop_of(made, folder, callbacks=[heard])
+    order = [rows[at] for batch in loop.order.batches() for at in batch]
+    loop.run()
+    rendered = [row | {"prompt": made.builder.render(row["prompt"])} for row in order]
+    return heard, rendered
+
+
+def theirs(kind: str, base: Path, folder: Path, columns: dict[str, list[Any]], **changes: Any) -> Any:
+    import torch
+    import trl
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    batches = {"per_device_train_batch_size": BATCH}
+    arguments = getattr(trl, f"{kind}Config")(
+        output_dir=str(folder / "trl"), max_steps=STEPS, max_length=512, bf16=False, use_cpu=True,
+        gradient_checkpointing=False, train_sampling_strategy="sequential", logging_steps=1, save_strategy="no", report_to="none",
+        disable_tqdm=True, dataset_num_proc=None, optim="adamw_torch", warmup_steps=0, logging_nan_inf_filter=False,
+        **{key: value for key, value in SHARED.items() if key != "warmup_ratio"} | batches | changes,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    trainer = getattr(trl, f"{kind}Trainer")(
+        model, args=arguments, train_dataset=Dataset.from_dict(columns), processing_class=AutoTokenizer.from_pretrained(base),
+        peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM"),
+    )  # fmt: skip
+    shake(trainer.model)
+    heard = recorder()
+    trainer.add_callback(heard)
+    trainer.train()
+    return heard
+
+
+def agree(mine: Any, other: Any, metrics: tuple[str, ...] = ()) -> dict[str, float]:
+    """Assert that both went the same way; returns the largest differences."""
+    assert len(mine.losses) == len(other.losses) == STEPS
+    worst = {"loss": 0.0, "gradient": 0.0, "parameter": 0.0}
+    for left, right in zip(mine.losses, other.losses, strict=True):
+        worst["loss"] = max(worst["loss"], abs(left - right) / max(1.0, abs(right)))
+    for left, right in zip(mine.gradients, other.gradients, strict=True):
+        assert left.keys() == right.keys()
+        for name, gradient in left.items():
+            worst["gradient"] = max(worst["gradient"], float((gradient - right[name]).norm() / (right[name].norm() + 1e-6)))
+    for name, value in mine.final.items():
+        worst["parameter"] = max(worst["parameter"], float((value - other.final[name]).norm() / other.final[name].norm()))
+    for left, right in zip(mine.logs, other.logs, strict=True):
+        for name in metrics:
+            assert left[name] == pytest.approx(float(right[name]), rel=1e-3, abs=2e-3), name
+    print({name: f"{value:.1e}" for name, value in worst.items()})
+    assert worst["loss"] < 5e-6
+    assert worst["gradient"] < 1e-4
+    assert worst["parameter"] < 1e-5
+    return worst
+
+
+DPO_METRICS = (
+    "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "logps/chosen", "logps/rejected", "grad_norm",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "trl_changes"),
+    [
+        ({}, {}),
+        ({"loss_type": "ipo", "beta": 0.3}, {"loss_type": ["ipo"], "beta": 0.3}),
+        ({"loss_type": "sigmoid_norm", "beta": 0.5}, {"loss_type": ["sigmoid_norm"], "beta": 0.5}),
+        ({"nll_weight": 0.4}, {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.4]}),
+    ],
+    ids=["sigmoid", "ipo", "length-normalised", "anchored"],
+)
+def test_dpo(base: Path, tmp_path: Path, changes: dict[str, Any], trl_changes: dict[str, Any]) -> None:
+    mine, rows = ours("dpo", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **changes)
+    columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
+    agree(mine, theirs("DPO", base, tmp_path, columns, **{"beta": 0.1} | trl_changes), DPO_METRICS)
+
+
+def test_kto(base: Path, tmp_path: Path) -> None:
+    """The KL baseline over the optimiser batch, which TRL calls its micro-batch here; class weights apart from 1."""
+    weights = {"desirable_weight": 1.0, "undesirable_weight": 1.5, "beta": 0.2}
+    mine, rows = ours("kto", base, tmp_path, plain_rows("labels", STEPS * BATCH), **weights)
+    columns = {name: [row[name] for row in rows] for name in ("prompt", "completion", "label")}
+    other = theirs("KTO", base, tmp_path, columns, **weights)
+    agree(mine, other, ("kl", "grad_norm"))
+    assert max(line["kl"] for line in mine.logs) > 0.05  # the baseline is really in play
+
+
+def test_kto_in_micro_batches(base: Path, tmp_path: Path) -> None:
+    """`kl_scope: micro` is TRL with gradient accumulation: one baseline for every block of rows."""
+    mine, rows = ours("kto", base, tmp_path, plain_rows("labels", STEPS * BATCH), kl_scope="micro", kl_rows=2)
+    columns = {name: [row[name] for row in rows] for name in ("prompt", "completion", "label")}
+    agree(mine, theirs("KTO", base, tmp_path, columns, beta=0.1, per_device_train_batch_size=2, gradient_accumulation_steps=2))
+
+
+def test_sft(base: Path, tmp_path: Path) -> None:
+    mine, rows = ours("sft", base, tmp_path, plain_rows("chats", STEPS * BATCH))
+    columns = {name: [row[name] for row in rows] for name in ("prompt", "completion")}
+    agree(mine, theirs("SFT", base, tmp_path, columns, completion_only_loss=True, packing=False))

@@ -1,0 +1,192 @@
+"""The verbs and the command: what they refuse, what a dry run says, what is recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import (
+    ConfigError,
+    Conflict,
+    DataError,
+    InputError,
+    MissingExtra,
+    ModelError,
+    NotFound,
+    StorageError,
+)
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.versions import ensure_agent, versions
+from thumbwheel.training.launch import Tail, _note
+from thumbwheel.training.rundir import RunDir
+from thumbwheel.training.train import dry_run, environment, runs, train
+from thumbwheel.training.types import RunState, Status
+from training_rows import QUICK, frozen
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Iterator[Workspace]:
+    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as opened:
+        yield opened
+
+
+def nothing_left(ws: Workspace) -> None:
+    assert runs(ws, "a") == [] and versions(ws, "a") == []
+    assert list(ws.home.runs.iterdir()) == []
+
+
+def test_dry_run_counts_and_keeps_nothing(ws: Workspace, base: Path) -> None:
+    dataset = frozen(ws, "a", "pairs", 30, 4).id
+    found = dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK)
+    assert (found.rows, found.dev_rows, found.steps, found.matched_modules, found.probed_steps) == (30, 4, 8, 14, 3)
+    assert found.tokens > found.scored_tokens > 60
+    assert found.trainable_parameters == 4096
+    assert found.minutes >= 0 and found.peak_memory_gb > 0
+    nothing_left(ws)
+
+
+@pytest.mark.parametrize(
+    ("base_name", "why"),
+    [
+        ("./nowhere", "there is no such folder"),
+        ("no-such-owner/no-such-model", "no such folder here, it is not in the Hugging Face cache, and the hub did not give it"),
+        ("a b c", "no such folder"),
+    ],
+)
+def test_an_unknown_base(ws: Workspace, base_name: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = frozen(ws, "a", "pairs", 4).id
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=why):
+        train(ws, "a", "dpo", base_name, dataset=dataset)
+    nothing_left(ws)
+
+
+def test_an_empty_folder_is_no_base(ws: Workspace, tmp_path: Path) -> None:
+    dataset = frozen(ws, "a", "pairs", 4).id
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError):
+        train(ws, "a", "dpo", str(tmp_path / "empty"), dataset=dataset)
+    nothing_left(ws)
+
+
+def test_what_the_data_cannot_support(ws: Workspace, base: Path) -> None:
+    pairs, empty = frozen(ws, "a", "pairs", 4).id, frozen(ws, "a", "pairs", 0, 2).id
+    one_class = frozen(ws, "a", "labels", 5, label=True).id
+    with pytest.raises(DataError, match="it has pairs, and kto learns from labels"):
+        train(ws, "a", "kto", str(base), dataset=pairs)
+    with pytest.raises(DataError, match="no training rows"):
+        train(ws, "a", "dpo", str(base), dataset=empty)
+    with pytest.raises(DataError, match="all of them are good"):
+        train(ws, "a", "kto", str(base), dataset=one_class)
+    with pytest.raises(DataError):
+        train(ws, "a", "dpo", str(base))  # nothing recorded to build from
+    nothing_left(ws)
+
+
+def test_what_was_asked_wrongly(ws: Workspace, base: Path) -> None:
+    ensure_agent(ws, "a")
+    with pytest.raises(InputError, match="no base model was named"):
+        train(ws, "a", "dpo")
+    with pytest.raises(NotFound, match=r"algorithm 'dop'.*Did you mean 'dpo'"):
+        train(ws, "a", "dop", str(base))
+    with pytest.raises(InputError):
+        train(ws, "../a", "dpo", str(base))
+    with pytest.raises(NotFound):
+        train(ws, "b", "dpo", str(base))
+    with pytest.raises(ConfigError, match=r"learning_rat.*Did you mean 'learning_rate'"):
+        train(ws, "a", "dpo", str(base), options={"learning_rat": 1})
+    with pytest.raises(ConfigError, match="batch_size"):
+        train(ws, "a", "dpo", str(base), options={"batch_size": 0})
+    with pytest.raises(NotFound, match=r"run '\.\./\.\./etc'"):
+        train(ws, "a", "dpo", resume="../../etc")
+    nothing_left(ws)
+
+
+def test_training_without_torch_names_the_extra(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thumbwheel.training.base.find_spec", lambda name: None if name == "torch" else object())
+    with pytest.raises(MissingExtra, match=r"thumbwheel\[train\]"):
+        train(ws, "a", "dpo", "x")
+
+
+def spec_of(folder: Path) -> RunDir:
+    run = RunDir(folder / "run_x")
+    spec = dict.fromkeys(("run_id", "agent", "algorithm", "base", "folder", "reference_cache"), "x") | {"config": {}}
+    run.create(spec, [{"split": "train", "text": "ü\u2028"}])
+    return run
+
+
+def test_a_run_has_one_process(tmp_path: Path) -> None:
+    run = spec_of(tmp_path)
+    handle = run.lock()
+    with pytest.raises(Conflict, match="another process is training it"):
+        run.lock()
+    os.close(handle)
+    os.close(run.lock())
+
+
+def test_rows_that_changed_are_refused(tmp_path: Path) -> None:
+    run = spec_of(tmp_path)
+    assert run.spec().run_id == "x" and run.read_rows() == [{"split": "train", "text": "ü\u2028"}]
+    run.rows.write_text('{"split": "train"}\n')
+    with pytest.raises(StorageError, match="not those that the run started with"):
+        run.spec()
+    (run.path / "spec.json").write_text("{")
+    with pytest.raises(StorageError, match="spec cannot be read"):
+        run.spec()
+
+
+def test_metrics_after_a_kill(tmp_path: Path) -> None:
+    run = spec_of(tmp_path)
+    tail = Tail(run.metrics)
+    assert tail.new() == []
+    run.metrics.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    assert [line["step"] for line in tail.new()] == [1, 2]
+    assert [line["step"] for line in run.read_metrics()] == [1, 2]
+    run.forget_metrics_after(1)
+    assert run.metrics.read_text() == '{"step": 1}\n'
+    assert [line["step"] for line in tail.new()] == [1]
+    with run.metrics.open("a") as out:
+        out.write('{"step": 2}\n')
+    assert [line["step"] for line in tail.new()] == [2]
+
+
+def test_status_and_note(tmp_path: Path) -> None:
+    run = spec_of(tmp_path)
+    assert run.status() is None
+    run.write_status(Status(RunState.FAILED, 3, "why", {"class": "DataError"}, {"x": 1}))
+    assert run.status() == Status(RunState.FAILED, 3, "why", {"class": "DataError"}, {"x": 1})
+    line = {"step": 1, "loss": 0.5, "rewards/margins": 0.25, "rewards/accuracies": 1.0, "nll/good": None}
+    assert _note(line) == "loss 0.500  margin 0.250  accuracy 1.000"
+    assert _note({"step": 1, "eval_loss": 0.5}) == "dev: loss 0.500"
+
+
+def test_the_environment_is_locked_in() -> None:
+    found = environment()
+    assert found["torch"] and found["transformers"] and found["peft"] and found["python"]
+
+
+def test_the_command(ws: Workspace, base: Path) -> None:
+    from typer.testing import CliRunner
+
+    from thumbwheel.training.commands import train as group
+
+    dataset = frozen(ws, "a", "chats", 12, 2).id
+    runner, given = (
+        CliRunner(),
+        ["sft", "--agent", "a", "--base", str(base), "--dataset", dataset, "--batch-size", "4", "--lora-r", "2", "--num-train-epochs", "2"],
+    )
+    found = runner.invoke(group, [*given, "--dry-run", "--json"], obj=lambda: ws, catch_exceptions=False)
+    told: dict[str, Any] = json.loads(found.stdout)
+    assert told["steps"] == 6 and told["trainable_parameters"] == 2048
+    shown = runner.invoke(group, [*given, "--dry-run"], obj=lambda: ws, catch_exceptions=False)
+    assert "nothing was trained" in shown.stdout and "matched modules" in shown.stdout
+    with pytest.raises(ModelError):
+        runner.invoke(group, ["sft", "--agent", "a", "--base", "./nowhere"], obj=lambda: ws, catch_exceptions=False)
+    told_help = runner.invoke(group, ["dpo", "--help"], env={"COLUMNS": "200"}).stdout
+    assert "--label-smoothing" in told_help and "--learning-rate" in told_help and "default: 0.1" in told_help
