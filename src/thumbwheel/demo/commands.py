@@ -1,0 +1,90 @@
+"""`thumbwheel demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from thumbwheel.demo.run import Outcome
+
+
+def demo(
+    seed: Annotated[int, typer.Option(help="Which person uses the filer: their habits, messages and luck.")] = 1,
+    home: Annotated[Path, typer.Option(help="Folder of the demo; it starts afresh at each run.")] = Path("thumbwheel-demo"),
+    ratings: Annotated[int, typer.Option(help="How many answers the person rates (thumbs).")] = 750,
+    noise: Annotated[float, typer.Option(help="Share of thumbs that are wrong.")] = 0.1,
+    flip: Annotated[bool, typer.Option("--flip", help="Control: thumbs and corrections inverted; must be rejected.")] = False,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Control: feedback on random answers; must be rejected.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
+    emit: Annotated[Path | None, typer.Option(help="Only write the world's plain files (and the base) into this folder.")] = None,
+) -> None:
+    """One turn of the wheel on an embedded model: a mail filer, and a person with private habits who rates it.
+
+    Import, plan, build, train, choose, evaluate, gate, export, report; about four minutes on two cores, no network. Exit code 0 only if
+    the gate approved. Try the controls: thumbwheel demo --flip
+    """
+    import json
+    from dataclasses import asdict
+
+    from thumbwheel.core import log
+    from thumbwheel.core.errors import InputError, MissingExtra
+    from thumbwheel.demo.emit import EmitOptions
+    from thumbwheel.demo.run import run, write_world
+
+    if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
+        raise InputError(f"--json {str(json_file)!r}", "no file can be written there", "Name a file in a folder that exists")
+    options = EmitOptions(seed=seed, ratings=ratings, noise=noise, flip=flip, shuffle=shuffle)
+    try:
+        if emit is not None:
+            files = write_world(emit, options)
+            log.say("\n".join(str(path) for path in files))
+            return
+        outcome = run(home.expanduser().resolve(), options)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] in ("torch", "transformers", "peft", "tokenizers"):
+            raise MissingExtra.of("the demo", error.name, "train") from None
+        raise
+    present(outcome)
+    if json_file is not None:
+        json_file.write_text(json.dumps(asdict(outcome), indent=1))
+    raise typer.Exit(0 if outcome.decision == "approved" else 1)
+
+
+def present(outcome: Outcome) -> None:
+    """The closing table: before, after, interval, decision, the simulator's truth, where the report lies, what to try next."""
+    from thumbwheel.core import log
+
+    rows: list[tuple[str, object]] = []
+    if outcome.before is not None and outcome.after is not None and outcome.gain is not None:
+        low, high = 100 * (outcome.gain_low or 0), 100 * (outcome.gain_high or 0)
+        rows += [
+            ("before (base)", f"{outcome.before:.1%} of fresh gold messages filed right"),
+            (f"after ({outcome.version}, {outcome.method})", f"{outcome.after:.1%}"),
+            ("gain", f"{100 * outcome.gain:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}"),
+        ]
+    rows.append(("decision", outcome.decision))
+    rows += [("why", reason) for reason in outcome.reasons]
+    rows.append(("truth of the simulator", truth(outcome)))
+    rows += [(name, value) for name, value in (("report", outcome.report), ("model", outcome.export)) if value]
+    rows.append(("time", f"{outcome.seconds:.0f} s, {outcome.cpu_seconds:.0f} CPU-seconds"))
+    log.table("One turn of the wheel", ("", ""), rows)
+    log.say("Next, try:")
+    for command in (
+        f"thumbwheel --home {outcome.home} models lineage {outcome.version or 'v0'} --agent filer",
+        f"thumbwheel --home {outcome.home} dataset plan --agent filer",
+        "thumbwheel demo --flip    # must be rejected",
+    ):
+        log.say(f"  {command}")
+
+
+def truth(outcome: Outcome) -> str:
+    """What only the simulator knows: habits, and how often the sampled answers were right. Nothing but this table reads it."""
+    import json
+    from pathlib import Path
+
+    world = json.loads((Path(outcome.home) / "world" / "world.json").read_text())
+    habits, right, noise = len(world["habits"]), world["sampled_accuracy"], world["options"]["noise"]
+    return f"{habits} private habits; {right:.1%} of the rated app's answers were right; noise {noise:.0%}"

@@ -1,0 +1,235 @@
+"""Writes the demo world as plain files, in the line format of the `jsonl` source.
+
+Lives here: `emit`, which lets a simulated person use the filer and writes what an app would have recorded
+(`traces.jsonl`, `feedback.jsonl`), the gold cases that the owner reviewed (`gold.jsonl`) and the simulator's truth
+(`world.json`, printed beside the result, never read by the gate). Does not live here: anything that reads these files.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from thumbwheel.core.errors import InputError
+from thumbwheel.demo.base import NAME, BaseConfig, Progress, ensure_base
+from thumbwheel.demo.filer import Answer, Filer
+from thumbwheel.demo.mail import Mail
+from thumbwheel.demo.person import Person
+from thumbwheel.demo.world import Filing, messages, population_filing
+
+START = datetime(2026, 1, 5, 8, 30, tzinfo=UTC)
+MOST_MESSAGES = 2_000
+CORRECTIONS, OUTCOMES = 0.14, 0.16  # per thumb
+TEMPERATURE = 1.0
+SECOND_RATER = 0.2  # of the thumbs come from somebody who shares the mailbox
+
+
+@dataclass(frozen=True)
+class EmitOptions:
+    """The knobs of the simulation; the defaults are the demo."""
+
+    seed: int = 1
+    ratings: int = 750
+    noise: float = 0.1
+    flip: bool = False
+    shuffle: bool = False
+    gold: int = 800
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ratings <= MOST_MESSAGES:
+            why = f"the simulated person rates 1 to {MOST_MESSAGES} answers"
+            raise InputError(f"--ratings {self.ratings!r}", why, "Choose a number in that range")
+        if not 0 <= self.noise <= 1:
+            raise InputError(f"--noise {self.noise!r}", "it is the share of wrong thumbs", "Choose a number from 0 to 1")
+
+    @property
+    def messages(self) -> int:
+        """Mails that pass through the filer: two per thumb, as far as the mailbox goes."""
+        return min(2 * self.ratings, MOST_MESSAGES)
+
+
+class Exchange(NamedTuple):
+    """A mail, what the filer answered, what the person wants, and whether the person shows to like the answer."""
+
+    id: str
+    mail: Mail
+    answer: Answer
+    wanted: str
+    liked: bool
+    at: datetime
+    session: str
+
+
+class Emitted(NamedTuple):
+    """Where the files lie, and the directory of the base that answered."""
+
+    traces: Path
+    feedback: Path
+    gold: Path
+    world: Path
+    base: Path
+
+
+def emit(directory: Path, options: EmitOptions, cache: Path, base: BaseConfig | None = None, progress: Progress | None = None) -> Emitted:
+    """Write the four files into `directory` (made where missing); the base is taken from `cache` or trained into it.
+
+    Equal options give equal files on one machine. Raises InputError for options out of range.
+    """
+    model = ensure_base(cache, base, progress)
+    directory.mkdir(parents=True, exist_ok=True)
+    person = Person(options.seed)
+    exchanges = _use(person, Filer(model), options)
+    gold = person.mails(random.Random(f"gold:{options.seed}"), options.gold, "fresh")
+    traces, feedback, cases, world = (directory / name for name in ("traces.jsonl", "feedback.jsonl", "gold.jsonl", "world.json"))
+    files = Emitted(traces, feedback, cases, world, model)
+    _write(files.traces, map(_trace, exchanges))
+    _write(files.feedback, _feedback(exchanges, options))
+    _write(files.gold, (_case(f"g-{i:04d}", mail, person.filing(mail)) for i, mail in enumerate(gold, start=1)))
+    files.world.write_text(json.dumps(_truth(person, options, exchanges, gold), indent=1) + "\n", encoding="utf-8")
+    return files
+
+
+def _use(person: Person, filer: Filer, options: EmitOptions) -> list[Exchange]:
+    """The person's mails pass through the filer in sessions of four to twelve, two or three sessions a day."""
+    rng, whims = random.Random(f"use:{options.seed}"), random.Random(f"whims:{options.seed}")
+    mails = person.mails(rng, options.messages, "known")
+    answers = filer.answer([messages(mail) for mail in mails], TEMPERATURE, options.seed)
+    exchanges: list[Exchange] = []
+    at, session, left = START, 0, 0
+    for number, (mail, answer) in enumerate(zip(mails, answers, strict=True), start=1):
+        if not left:
+            session, left = session + 1, rng.randint(4, 12)
+            at += timedelta(hours=rng.randint(4, 12))
+        left -= 1
+        at += timedelta(seconds=rng.randint(30, 300))
+        truth = person.filing(mail)
+        right = answer.text == truth.text()
+        wanted = _other(whims, mail, truth) if options.flip else truth
+        exchanges.append(Exchange(f"t-{number:06d}", mail, answer, wanted.text(), right != options.flip, at, f"s-{session:04d}"))
+    return exchanges
+
+
+def _other(rng: random.Random, mail: Mail, truth: Filing) -> Filing:
+    while (filing := population_filing(rng, mail)) == truth:
+        pass
+    return filing
+
+
+class Signal(NamedTuple):
+    """One act of feedback before it is a line."""
+
+    exchange: Exchange
+    kind: str
+    value: bool | str | float
+    rater: str
+    after: timedelta
+
+
+def _feedback(exchanges: Sequence[Exchange], options: EmitOptions) -> Iterator[dict[str, Any]]:
+    rng = random.Random(f"feedback:{options.seed}")
+    thumbs = _thumbs(rng, exchanges, options)
+    signals = [thumbs, _corrections(rng, exchanges, thumbs, options), _outcomes(rng, exchanges, options)]
+    if options.shuffle:
+        signals = [_shuffled(rng, group) for group in signals]
+    ordered = sorted((s for group in signals for s in group), key=lambda s: s.exchange.at + s.after)
+    for number, signal in enumerate(ordered, start=1):
+        line = {
+            "type": "feedback",
+            "id": f"f-{number:06d}",
+            "target": {"trace": signal.exchange.id},
+            "kind": signal.kind,
+            "value": signal.value,
+            "rater": {"id": signal.rater, "kind": "person"},
+            "occurred_at": _stamp(signal.exchange.at + signal.after),
+        }
+        yield line | ({"name": "filed_right"} if signal.kind == "outcome" else {})
+
+
+def _thumbs(rng: random.Random, exchanges: Sequence[Exchange], options: EmitOptions) -> list[Signal]:
+    rated = rng.sample(exchanges, min(options.ratings, len(exchanges)))
+    return [
+        Signal(
+            one,
+            "thumb",
+            one.liked != (rng.random() < options.noise),
+            "partner" if rng.random() < SECOND_RATER else "owner",
+            timedelta(seconds=rng.randint(2, 90)),
+        )
+        for one in rated
+    ]
+
+
+def _corrections(rng: random.Random, exchanges: Sequence[Exchange], thumbs: Sequence[Signal], options: EmitOptions) -> list[Signal]:
+    """The person rewrites some of the answers that they do not like and did not thumb up by mistake."""
+    up = {signal.exchange.id for signal in thumbs if signal.value is True}
+    wrong = [one for one in exchanges if not one.liked and one.id not in up]
+    chosen = rng.sample(wrong, min(round(CORRECTIONS * options.ratings), len(wrong)))
+    return [Signal(one, "correction", one.wanted, "owner", timedelta(seconds=rng.randint(91, 240))) for one in chosen]
+
+
+def _outcomes(rng: random.Random, exchanges: Sequence[Exchange], options: EmitOptions) -> list[Signal]:
+    """Days later it shows whether a mail still lies where the filer put it."""
+    chosen = rng.sample(exchanges, min(round(OUTCOMES * options.ratings), len(exchanges)))
+    return [Signal(one, "outcome", float(one.liked), "owner", timedelta(hours=rng.randint(24, 96))) for one in chosen]
+
+
+def _shuffled(rng: random.Random, signals: Sequence[Signal]) -> list[Signal]:
+    values = [signal.value for signal in signals]
+    rng.shuffle(values)
+    return [signal._replace(value=value) for signal, value in zip(signals, values, strict=True)]
+
+
+def _trace(one: Exchange) -> dict[str, Any]:
+    return {
+        "type": "trace",
+        "id": one.id,
+        "session": one.session,
+        "subject": "u-1",
+        "occurred_at": _stamp(one.at),
+        "input": messages(one.mail),
+        "output": one.answer.text,
+        "model": NAME,
+        "served_model": NAME,
+        "finish_reason": one.answer.finish_reason,
+        "sampling": {"temperature": TEMPERATURE},
+        "tokens": {"prompt": one.answer.prompt_tokens, "completion": one.answer.completion_tokens},
+    }
+
+
+def _case(name: str, mail: Mail, filing: Filing) -> dict[str, Any]:
+    """A gold case; mails from one address are one group, since they are not independent."""
+    return {
+        "type": "case",
+        "id": name,
+        "input": messages(mail),
+        "reference": filing._asdict(),
+        "checker": "json_fields",
+        "group": mail.address,
+        "slices": {"topic": mail.topic},
+    }
+
+
+def _truth(person: Person, options: EmitOptions, exchanges: Sequence[Exchange], gold: Sequence[Mail]) -> dict[str, Any]:
+    """Options, habits, how well the filer really did, and the habit (or null) behind every gold case."""
+    right = sum(one.liked != options.flip for one in exchanges)
+    return {
+        "options": asdict(options) | {"messages": options.messages},
+        "habits": [habit.words() for habit in person.habits],
+        "sampled_accuracy": right / len(exchanges),
+        "gold_habit": {f"g-{i:04d}": person.habit_of(mail) for i, mail in enumerate(gold, start=1)},
+    }
+
+
+def _stamp(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _write(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")

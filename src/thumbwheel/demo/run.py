@@ -1,0 +1,211 @@
+"""One turn of the wheel on the embedded world, by public verbs only: what a user would type, in a row.
+
+The world's files go in by import; the gate reads gold cases and nothing else. The simulator's truth (world.json) is printed beside the
+result and never read by any verb. Does not live here: the world itself (emit.py), presentation (commands.py).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from thumbwheel.core import log
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import Conflict, InputError, TrainingError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.demo.emit import EmitOptions, Emitted, emit
+
+AGENT = "filer"
+MARK = "demo.json"
+"""Stands in a home that the demo made, so that the demo starts afresh there and nowhere else."""
+
+
+@dataclass
+class Outcome:
+    """What the demo ends with; `before`, `after` and the gain are shares of gold messages filed right, None where nothing was trained."""
+
+    before: float | None = None
+    after: float | None = None
+    gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+    decision: str = "rejected"
+    report: str | None = None
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    method: str | None = None
+    version: str | None = None
+    reasons: list[str] = field(default_factory=list)
+    plan: list[str] = field(default_factory=list)
+    export: str | None = None
+    home: str = ""
+
+
+def base_cache() -> Path:
+    """Where trained demo bases are kept between runs, by content hash."""
+    return Path(platformdirs.user_cache_dir("thumbwheel")) / "demo"
+
+
+def write_world(directory: Path, options: EmitOptions) -> Emitted:
+    """Write the world's files into `directory`, and the base beside them as `base/`; training the base shows a progress bar."""
+    from thumbwheel.engine.load import quiet
+
+    _demand_folder(directory, "--emit")
+    with quiet(), base_progress() as progress:
+        files = emit(directory, options, base_cache(), progress=progress)
+    _copy(files.base, directory / "base")
+    return files._replace(base=directory / "base")
+
+
+def run(home: Path, options: EmitOptions) -> Outcome:
+    """Turn the wheel once in `home`, which starts afresh; raises Conflict for a folder that is something else."""
+    start, cpu = time.monotonic(), _cpu()
+    _afresh(home, options)
+    outcome = Outcome(home=str(home))
+    with Workspace.open(Home.at(home), Sources({}, "the demo's defaults", {})) as ws:
+        log.say(f"home: {ws.home.path}")
+        with step("the world: a base that knows the common rules, a person who uses and rates it"):
+            world = write_world(home / "world", options)
+        turn(ws, world, outcome)
+    outcome.seconds, outcome.cpu_seconds = time.monotonic() - start, _cpu() - cpu
+    return outcome
+
+
+def turn(ws: Workspace, world: Emitted, outcome: Outcome) -> None:
+    """Import, plan, train, choose on dev, evaluate, gate, export, report; `outcome` is filled as far as it goes."""
+    from thumbwheel.datasets.plan import data_plan
+
+    with step("import"):
+        import_world(ws, world)
+    with step("data plan"):
+        plan = data_plan(ws, AGENT)
+        outcome.plan = plan.to_words()
+        for line in outcome.plan:
+            log.say(f"  {line}")
+    if not plan.ready:
+        outcome.reasons = [line for line in outcome.plan if line.startswith("Do not train yet")]
+        return
+    outcome.method, outcome.version = best_candidate(ws, plan.eligible, world.base, outcome.reasons)
+    if outcome.version is not None:
+        prove(ws, outcome.version, outcome)
+
+
+def import_world(ws: Workspace, world: Emitted) -> None:
+    """Traces and feedback as an app recorded them; gold cases as their owner reviewed them."""
+    from thumbwheel.capture.ingest import ingest
+
+    for path, reviewer in ((world.traces, None), (world.feedback, None), (world.gold, "owner")):
+        report = ingest(ws, AGENT, "jsonl", path, reviewer=reviewer)
+        log.say(f"  {path.name}: {report.stored} stored, {report.duplicates} duplicates, {report.refused} refused")
+
+
+def best_candidate(ws: Workspace, methods: list[str], base: Path, reasons: list[str]) -> tuple[str | None, str | None]:
+    """Train each eligible method and compare the candidates on dev: (method, version) of the best, or of none."""
+    from thumbwheel.evaluation.dev import compare_on_dev
+    from thumbwheel.training.train import train
+
+    trained: dict[str, str] = {}
+    for method in methods:
+        with step(f"train {method}"):
+            try:
+                result = train(ws, AGENT, method, str(base))
+            except TrainingError as error:
+                log.say(f"  {error}")
+                continue
+        if result.version:
+            trained[result.version] = method
+    if not trained:
+        reasons.append("no method gave a candidate")
+        return None, None
+    with step("compare the candidates on dev"):
+        compared = compare_on_dev(ws, AGENT, list(trained))
+        for line in compared.reasons:
+            log.say(f"  {line}")
+    if compared.best is None:
+        reasons += compared.reasons
+        return None, None
+    return trained[compared.best], compared.best
+
+
+def prove(ws: Workspace, version: str, outcome: Outcome) -> None:
+    """Evaluate on gold, let the gate decide, take the version out and write its report."""
+    from thumbwheel.evaluation.evaluate import evaluate
+    from thumbwheel.evaluation.gate import gate
+    from thumbwheel.export.package import export
+    from thumbwheel.loop.report import report
+
+    with step(f"evaluate {version} on gold: fresh messages that nobody trained on"):
+        found = evaluate(ws, AGENT, version)
+        decision = gate(ws, found)
+    primary = found.primary
+    outcome.before, outcome.after, outcome.gain = primary.before, primary.after, primary.gain
+    outcome.gain_low, outcome.gain_high = primary.low, primary.high
+    outcome.decision = "approved" if decision.decision.verdict == "approved" else "rejected"
+    outcome.reasons += decision.decision.reasons
+    if outcome.decision == "approved":
+        with step("export the merged model, checked against the trained one"):
+            outcome.export = str(export(ws, AGENT, version, "merged", ws.home.path / "model").path)
+    with step("report"):
+        report(ws, AGENT, version, ws.home.path / "report.html", ws.home.path / "report.json")
+        outcome.report = str(ws.home.path / "report.html")
+
+
+@contextmanager
+def step(what: str) -> Iterator[None]:
+    """Says what begins and how long it took."""
+    log.say(f"> {what}")
+    start = time.monotonic()
+    yield
+    log.say(f"  {time.monotonic() - start:.0f} s")
+
+
+@contextmanager
+def base_progress() -> Iterator[Any]:
+    """A callback (done, total, loss) for the base's training that draws a progress bar."""
+    with log.progress("base model", None, "steps") as advance:
+        seen = 0
+
+        def show(done: int, total: int, loss: float) -> None:
+            nonlocal seen
+            advance(done - seen, f"of {total}, loss {loss:.2f}")
+            seen = done
+
+        yield show
+
+
+def _demand_folder(path: Path, option: str) -> None:
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{option} {str(path)!r}", "it is a file", "Name a new folder")
+
+
+def _afresh(home: Path, options: EmitOptions) -> None:
+    import shutil
+
+    _demand_folder(home, "--home")
+    if home.exists() and any(home.iterdir()):
+        if not (home / MARK).exists():
+            raise Conflict(f"demo home {str(home)!r}", "it holds something that the demo did not make", "Name another folder with --home")
+        shutil.rmtree(home)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / MARK).write_text(json.dumps(asdict(options)))
+
+
+def _copy(source: Path, target: Path) -> None:
+    import shutil
+
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+
+
+def _cpu() -> float:
+    """CPU-seconds of this process and its finished children."""
+    import resource
+
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

@@ -1,0 +1,197 @@
+"""From two sides' answers and log-probabilities to measures, guards, slices and examples; numbers in, numbers out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple
+
+from thumbwheel.evaluation.types import (
+    AREA,
+    AREA_PER_TOKEN,
+    EOS,
+    FORMAT,
+    LENGTH,
+    NLL,
+    RANKING,
+    RANKING_PER_TOKEN,
+    Case,
+    Changed,
+    Given,
+    Guard,
+    Judged,
+    Measure,
+    Message,
+)
+from thumbwheel.stats.paired import bootstrap, compare
+from thumbwheel.stats.power import detectable_gain
+from thumbwheel.stats.rates import ranking_area
+
+EXCERPT = 2000
+"""Characters of a prompt or an answer that are kept with an example."""
+POWER = 0.8
+
+
+class Pair(NamedTuple):
+    """A case that was judged on both sides."""
+
+    case: Case
+    before: float
+    after: float
+
+
+class Logged(NamedTuple):
+    """The summed log-probability of a recorded answer on both sides, and its tokens."""
+
+    row: Given
+    before: float
+    after: float
+    tokens: int
+
+
+def measure(name: str, before: Sequence[float], after: Sequence[float], groups: Sequence[Hashable], level: float) -> Measure:
+    """Mean of values in 0..1 on both sides, with the clustered interval of the gain."""
+    found = compare(before, after, groups, level=level)
+    return Measure(
+        name=name,
+        before=found.before,
+        after=found.after,
+        gain=found.gain,
+        low=found.low,
+        high=found.high,
+        level=level,
+        n=found.n,
+        clusters=found.clusters,
+        changed=found.changed,
+    )
+
+
+def success(name: str, pairs: Sequence[Pair], level: float) -> Measure:
+    """Success of fresh answers."""
+    return measure(name, [one.before for one in pairs], [one.after for one in pairs], [one.case.group for one in pairs], level)
+
+
+def slices(pairs: Sequence[Pair], level: float) -> tuple[Measure, ...]:
+    """The primary measure per slice ("topic=bill"), the largest first."""
+    found: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        for name, value in pair.case.slices.items():
+            found.setdefault(f"{name}={value}", []).append(pair)
+    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    return tuple(success(name, members, level) for name, members in ordered)
+
+
+def detectable(primary: Measure) -> float | None:
+    """The smallest gain that so many groups would show four times out of five, at the discordance that was met."""
+    discordance = primary.changed / primary.n
+    return detectable_gain(primary.clusters, discordance, level=primary.level, power=POWER) if discordance else None
+
+
+def most_changed(pairs: Sequence[Pair], before: Sequence[str], after: Sequence[str], count: int) -> tuple[Changed, ...]:
+    """The cases whose value changed most, losses and gains in turn; then those whose text changed. `before`, `after`: texts, as `pairs`."""
+    places = [place for place in range(len(pairs)) if before[place] != after[place]]
+    places.sort(key=lambda place: (-abs(pairs[place].after - pairs[place].before), pairs[place].case.id))
+    losses = [place for place in places if pairs[place].after < pairs[place].before]
+    gains = [place for place in places if pairs[place].after > pairs[place].before]
+    chosen = [place for both in zip(losses, gains, strict=False) for place in both]
+    chosen += [place for place in places if place not in set(chosen)]
+    return tuple(_changed(pairs[place], before[place], after[place]) for place in chosen[:count])
+
+
+def _changed(pair: Pair, before: str, after: str) -> Changed:
+    return Changed(
+        case=pair.case.id,
+        prompt=_last_text(pair.case.prompt)[:EXCERPT],
+        reference=pair.case.reference,
+        before=before[:EXCERPT],
+        after=after[:EXCERPT],
+        value_before=pair.before,
+        value_after=pair.after,
+    )
+
+
+def _last_text(prompt: Sequence[Message]) -> str:
+    content = prompt[-1].get("content")
+    return content if isinstance(content, str) else str(content)
+
+
+def preferences(logged: Sequence[Logged], level: float) -> tuple[Measure, ...]:
+    """How well each side ranks recorded answers: pairs where there are any, otherwise labels. Summed first, per token beside it."""
+    pairs = _pairs(logged)
+    if pairs:
+        return (_accuracy(RANKING, pairs, False, level), _accuracy(RANKING_PER_TOKEN, pairs, True, level))
+    labels = [one for one in logged if one.row.label]
+    found = (_area(AREA, labels, False, level), _area(AREA_PER_TOKEN, labels, True, level))
+    return tuple(one for one in found if one is not None)
+
+
+def _pairs(logged: Iterable[Logged]) -> list[tuple[Logged, Logged]]:
+    """(better, worse) of every preference of which both sides fitted."""
+    sides: dict[str, dict[bool, Logged]] = {}
+    for one in logged:
+        if one.row.pair is not None:
+            sides.setdefault(one.row.pair, {})[one.row.good] = one
+    return [(both[True], both[False]) for both in sides.values() if len(both) == 2]
+
+
+def _accuracy(name: str, pairs: Sequence[tuple[Logged, Logged]], per_token: bool, level: float) -> Measure:
+    def right(side: str) -> list[float]:
+        return [_wins(_at(better, side, per_token), _at(worse, side, per_token)) for better, worse in pairs]
+
+    return measure(name, right("before"), right("after"), [better.row.group for better, _ in pairs], level)
+
+
+def _wins(better: float, worse: float) -> float:
+    return 0.5 if better == worse else float(better > worse)
+
+
+def _at(one: Logged, side: str, per_token: bool) -> float:
+    total: float = getattr(one, side)
+    return total / one.tokens if per_token else total
+
+
+def _area(name: str, labels: Sequence[Logged], per_token: bool, level: float) -> Measure | None:
+    """Area under the ROC curve; None where one class is missing."""
+    scores = {side: [_at(one, side, per_token) for one in labels] for side in ("before", "after")}
+    good = [one.row.good for one in labels]
+    before, after = (ranking_area(scores[side], good) for side in ("before", "after"))
+    if before is None or after is None:
+        return None
+    groups = [one.row.group for one in labels]
+
+    def gain(indices: Sequence[int]) -> float | None:
+        own = [good[at] for at in indices]
+        low, high = (ranking_area([scores[side][at] for at in indices], own) for side in ("before", "after"))
+        return None if low is None or high is None else high - low
+
+    interval = bootstrap(gain, len(labels), groups, level=level, rounds=500)  # type: ignore[arg-type]
+    changed = sum(a != b for a, b in zip(scores["before"], scores["after"], strict=True))
+    return Measure(
+        name=name, before=before, after=after, gain=after - before, low=interval.low, high=interval.high, level=level, n=len(labels),
+        clusters=len(set(groups)), changed=changed,
+    )  # fmt: skip
+
+
+def generation_guards(before: Sequence[Judged], after: Sequence[Judged]) -> tuple[Guard, ...]:
+    """Do fresh answers still end, still have their form, and still have their length (over those that ended at least before)?"""
+    both = list(zip(before, after, strict=True))
+    formed = [(a.well_formed, b.well_formed) for a, b in both if a.well_formed is not None and b.well_formed is not None]
+    return (
+        _guard(EOS, [(float(a.ended), float(b.ended)) for a, b in both]),
+        _guard(FORMAT, [(float(a), float(b)) for a, b in formed]),
+        _guard(LENGTH, [(float(a.tokens), float(b.tokens)) for a, b in both if a.ended]),
+    )
+
+
+def _guard(name: str, values: Sequence[tuple[float, float]]) -> Guard:
+    n = len(values)
+    before, after = (sum(one[side] for one in values) / n if n else None for side in (0, 1))
+    return Guard(name=name, before=before, after=after, n=n)
+
+
+def nll_guard(logged: Sequence[Logged]) -> Guard:
+    """Negative log-likelihood a token of recorded good answers, over all their tokens; each (prompt, answer) counts once."""
+    good = list({(json.dumps(one.row.prompt), one.row.text): one for one in logged if one.row.good}.values())
+    tokens = sum(one.tokens for one in good)
+    before, after = (-sum(getattr(one, side) for one in good) / tokens if tokens else None for side in ("before", "after"))
+    return Guard(name=NLL, before=before, after=after, n=len(good))

@@ -1,0 +1,205 @@
+"""One side of a comparison: its fresh answers, judged; and its log-probabilities of recorded answers.
+
+Lives here: everything that runs the model. What the numbers mean is `compare.py`'s business. All sides are loaded once over one base, as
+adapters of the same model object, so that they share precision, batches and every other circumstance.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.core import log
+from thumbwheel.core.errors import ConfigError, DataError, ModelError, NotFound
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.rollout import Generation, greedy
+from thumbwheel.evaluation.types import Case, EvaluationConfig, Given, Judged, Message
+from thumbwheel.models.types import ModelVersion
+from thumbwheel.models.versions import adapter_folder
+from thumbwheel.rewards.function import Answer, Score, Status
+from thumbwheel.rewards.functions import FUNCTIONS
+
+if TYPE_CHECKING:
+    from thumbwheel.engine.prompt import PromptBuilder
+    from thumbwheel.engine.tree import Example
+
+BASE = ""
+"""Name of the side that is the base with all adapters off."""
+
+
+@dataclass
+class Sides:
+    """A base with the adapters of several versions. `names`: side -> PEFT's adapter name."""
+
+    model: Any
+    builder: PromptBuilder
+    names: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, ws: Workspace, base: ModelVersion, versions: Sequence[ModelVersion], config: EvaluationConfig) -> Sides:
+        """Load the base of `base` and the adapters of `versions`; raises ModelError where they do not fit or the base has changed."""
+        from thumbwheel.engine.load import load_adapter, load_base, quiet
+        from thumbwheel.engine.prompt import PromptBuilder
+        from thumbwheel.training.base import locate
+        from thumbwheel.training.hardware import choose_dtype, count_parameters, device
+
+        _, folder = locate(base.base)
+        _check_base(base, folder)
+        dtype: Any = choose_dtype(config.dtype, count_parameters(str(folder)))
+        model, tokenizer = load_base(str(folder), dtype, local_only=True)
+        sides = cls(model, PromptBuilder(tokenizer))
+        for version in versions:
+            adapter = adapter_folder(ws, version)
+            if adapter is not None and not sides.names:
+                sides.model, sides.names[version.id] = load_adapter(model, adapter), "default"
+            elif adapter is not None:
+                with quiet():
+                    sides.model.load_adapter(str(adapter), adapter_name=version.id)
+                sides.names[version.id] = version.id
+        sides.model.to(device()).eval()
+        return sides
+
+    @contextmanager
+    def speaking(self, side: str) -> Iterator[None]:
+        """The model as this side inside: a version's id, or BASE."""
+        from thumbwheel.engine.lora import adapter_layers, adapters_off
+
+        if side != BASE:
+            self.model.set_adapter(self.names[side])
+            yield
+        else:
+            with adapters_off(self.model, adapter_layers(self.model)):
+                yield
+
+    def answers(self, side: str, prompts: Sequence[Sequence[Message]], config: EvaluationConfig, what: str) -> list[Generation]:
+        """Fresh greedy answers of `side`, in the order of the prompts."""
+        ids = [self.builder.prompt(prompt) for prompt in prompts]
+        with self.speaking(side), log.progress(what, len({tuple(one) for one in ids}), "answers") as advance:
+            return greedy(self.model, ids, self.builder.stop_ids, config.max_new_tokens, config.batch_size, advance)
+
+    def text(self, generation: Generation) -> str:
+        """What a user would read."""
+        text: str = self.builder.tokenizer.decode(list(generation.ids), skip_special_tokens=True)
+        return text.strip()
+
+    def log_probabilities(
+        self, side: str, examples: Sequence[Example], config: EvaluationConfig, what: str
+    ) -> list[list[tuple[float, int]]]:
+        """For every branch of every example: the summed log-probability of its tokens under `side`, and their number."""
+        from thumbwheel.engine.score import Role, ScoreEngine
+        from thumbwheel.engine.tree import plan
+
+        found: list[list[tuple[float, int]]] = [[] for _ in examples]
+        with self.speaking(side), log.progress(what, len(examples), "prompts") as advance:
+            engine = ScoreEngine(self.model)
+            for batch in plan(examples, config.token_budget, engine.layout):
+                sums = batch.branch_sum(engine.score(batch, Role.POLICY).logp.double()).tolist()
+                counts = batch.branch_count().tolist()
+                owners = batch.example_of.tolist()
+                for owner, total, count in zip(owners, sums, counts, strict=True):
+                    found[batch.example_ids[owner]].append((total, count))
+                advance(len(batch.examples))
+        return found
+
+
+def _check_base(version: ModelVersion, folder: Path) -> None:
+    from thumbwheel.engine.load import base_fingerprint
+
+    if version.base_fingerprint is not None and base_fingerprint(folder) != version.base_fingerprint:
+        raise ModelError(
+            f"base {version.base!r} of version {version.name!r}",
+            "its weights are not those that the version was made with",
+            "Restore that base, or register the new one by training on it",
+        )
+
+
+def examples_of(builder: PromptBuilder, rows: Sequence[Given], max_length: int) -> tuple[list[Example], list[list[Given]], int]:
+    """Recorded answers as examples, one per prompt with all its answers, the given rows of each, and how many did not fit."""
+    from thumbwheel.engine.prompt import Target
+    from thumbwheel.engine.tree import Branch, Example
+
+    prompts: dict[str, list[Given]] = {}
+    for row in rows:
+        prompts.setdefault(json.dumps([row.prompt, row.tools], sort_keys=True), []).append(row)
+    examples, kept, refused = [], [], 0
+    for same in prompts.values():
+        fitted = builder.fit(same[0].prompt, [Target(row.text, row.finish_reason) for row in same], max_length, same[0].tools)
+        if fitted.refused:
+            refused += len(same)
+            continue
+        branches = tuple(Branch(row.completion_ids, role="good" if one.good else "bad") for row, one in zip(fitted.rows, same, strict=True))
+        examples.append(Example(fitted.rows[0].prompt_ids, branches, same[0].group))
+        kept.append(same)
+    return examples, kept, refused
+
+
+def judge(sides: Sides, cases: Sequence[Case], generations: Sequence[Generation]) -> list[Judged]:
+    """What the checker of each case says about its answer."""
+    texts = [sides.text(one) for one in generations]
+    scores = score(cases, texts)
+    return [
+        Judged(text, one.value, one.well_formed, generation.ended, generation.length, {"status": str(one.status), **one.evidence})
+        for text, one, generation in zip(texts, scores, generations, strict=True)
+    ]
+
+
+def score(cases: Sequence[Case], texts: Sequence[str]) -> list[Score]:
+    """One score per answer, by the checker that its case names, else by the one that its kind of reference has.
+
+    A case whose checker is unknown or has impossible settings is blocked, with the reason; it says nothing about any answer.
+    """
+    groups: dict[tuple[str, str], list[int]] = {}
+    for place, case in enumerate(cases):
+        settings = json.dumps(case.checker_config or {}, sort_keys=True)
+        groups.setdefault((case.checker or checker_of(case.reference), settings), []).append(place)
+    found: dict[int, Score] = {}
+    for (name, settings), places in groups.items():
+        try:
+            function = FUNCTIONS.get(name).create(json.loads(settings), f"checker {name!r} of case {cases[places[0]].id!r}")
+        except (NotFound, ConfigError) as error:
+            found.update((place, Score.none(Status.BLOCKED, str(error))) for place in places)
+            continue
+        scores = function.score([Answer(texts[place], cases[place].reference) for place in places])
+        found.update(zip(places, scores, strict=True))
+    return [found[place] for place in range(len(cases))]
+
+
+def checker_of(reference: Any) -> str:
+    """The checker for a case that names none: fields for a JSON object (also as text), otherwise the exact answer."""
+    if isinstance(reference, dict):
+        return "json_fields"
+    if isinstance(reference, str) and reference.lstrip().startswith("{"):
+        try:
+            return "json_fields" if isinstance(json.loads(reference), dict) else "exact_answer"
+        except (ValueError, RecursionError):
+            return "exact_answer"
+    return "exact_answer"
+
+
+def paired(before: Sequence[Judged], after: Sequence[Judged]) -> Iterator[tuple[int, float, float]]:
+    """(place, value before, value after) of the cases that at least one side could be judged on.
+
+    An answer that its checker failed on (too deep, too long) is no success when the other side's answer was judged: leaving the case
+    out would reward breaking the checker. A case on which no side has a value is left out.
+    """
+    for place, (first, second) in enumerate(zip(before, after, strict=True)):
+        values = [_value(first), _value(second)]
+        if any(one.value is not None for one in (first, second)) and None not in values:
+            yield place, float(values[0] or 0.0), float(values[1] or 0.0)
+
+
+def _value(one: Judged) -> float | None:
+    return 0.0 if one.value is None and one.evidence["status"] == Status.FAILED else one.value
+
+
+def require(sides: Sides, cases: Sequence[Case]) -> None:
+    """Raise DataError for a case whose prompt this model's template refuses, before minutes are spent on the others."""
+    for case in cases:
+        try:
+            sides.builder.prompt(case.prompt)
+        except DataError as error:
+            raise DataError(f"case {case.id!r}", f"{error.what}: {error.why}", error.fix) from None

@@ -1,0 +1,141 @@
+"""Which held-out rows judge a version: cases, and recorded answers of a split that training did not see.
+
+Gold cases come first; without any, the feedback cases whose prompt falls in the gate split; without these, recorded answers can only be
+ranked. Whatever asks the same as a training row of the version is left out and counted, whoever put it there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from thumbwheel.core import ids
+from thumbwheel.core.errors import DataError
+from thumbwheel.datasets.build import by_id, datasets, load_rows
+from thumbwheel.datasets.split import group_of, prompt_key, split_of
+from thumbwheel.datasets.types import ChatRow, Dataset, DatasetConfig, LabelRow, PairRow
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation import store
+from thumbwheel.evaluation.types import Case, Given
+from thumbwheel.models.types import Basis, ModelVersion
+
+SPLITTING = ("salt", "dev", "gate")
+"""Settings that decide which split a group is in; datasets that agree in them hold out the same groups."""
+
+
+@dataclass
+class HeldOut:
+    """What a version may be judged on, and what was left out, by reason."""
+
+    basis: Basis
+    cases: list[Case]
+    given: list[Given]
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of every row that is read, in order."""
+        return ids.fingerprint([[asdict(one) for one in self.cases], [asdict(one) for one in self.given]])
+
+
+def gate_rows(ws: Workspace, version: ModelVersion) -> HeldOut:
+    """What the gate reads about `version`: its cases, and the recorded answers of the gate split. Raises DataError without both."""
+    agent_id = ids.derived("agt", version.agent)
+    dropped: Counter[str] = Counter()
+    trained_on = _dataset_of(ws, version)
+    seen = _prompt_keys(ws, [trained_on]) if trained_on else set()
+    with ws.db.read() as connection:
+        gold = store.judgeable(connection, agent_id, Basis.GOLD)
+        basis, found = (Basis.GOLD, gold) if gold else (Basis.FEEDBACK, store.judgeable(connection, agent_id, Basis.FEEDBACK))
+    if basis is Basis.FEEDBACK:
+        config = _split_config(trained_on)
+        found = [one for one in found if split_of(group_of(one.prompt_id), config) == "gate"]
+    cases = list(_unseen(found, seen, dropped))
+    given = list(_unseen(_given(ws, version.agent, trained_on, ["gate"]), seen, dropped))
+    if not cases and not given:
+        raise DataError(
+            f"version {version.name!r} of agent {version.agent!r}",
+            f"there is nothing to judge it on: no usable case, and no recorded answer in the gate split{_why(dropped)}",
+            f"Add cases that you reviewed: thumbwheel case add --agent {version.agent}",
+        )
+    return HeldOut(basis, cases, given, dropped)
+
+
+def dev_rows(ws: Workspace, agent: str, versions: Sequence[ModelVersion]) -> list[Given]:
+    """Recorded answers of the dev split of which none of `versions` saw the prompt in training. Raises DataError without any."""
+    own = [dataset for one in versions if (dataset := _dataset_of(ws, one))]
+    seen = _prompt_keys(ws, own)
+    if len({_splitting(one) for one in own}) > 1:
+        raise DataError(
+            f"versions {', '.join(one.name for one in versions)}",
+            "they were trained on datasets that are split in different ways, so no dev rows are fair to all",
+            "Build their datasets with the same salt, dev and gate",
+        )
+    found = list(_unseen(_given(ws, agent, own[0] if own else None, ["dev"]), seen, Counter()))
+    if not found:
+        raise DataError(f"agent {agent!r}", "its datasets have no rows in the dev split", "Collect more feedback, or raise dataset.dev")
+    return found
+
+
+def _dataset_of(ws: Workspace, version: ModelVersion) -> Dataset | None:
+    if version.run_id is None:
+        return None
+    with ws.db.read() as connection:
+        dataset_id = store.dataset_of_run(connection, version.run_id)
+    return by_id(ws, dataset_id) if dataset_id else None
+
+
+def _splitting(dataset: Dataset) -> tuple[Any, ...]:
+    return tuple(dataset.manifest["config"][name] for name in SPLITTING)
+
+
+def _split_config(dataset: Dataset | None) -> DatasetConfig:
+    return DatasetConfig(**dict(zip(SPLITTING, _splitting(dataset), strict=True))) if dataset else DatasetConfig()
+
+
+def _given(ws: Workspace, agent: str, own: Dataset | None, splits: Collection[str]) -> Iterator[Given]:
+    """Recorded answers of the newest dataset of each shape, `own` before any newer one, split as `own` is; each answer once."""
+    known = {one.shape: one for one in datasets(ws, agent) if own is None or _splitting(one) == _splitting(own)}
+    if own is not None:
+        known[own.shape] = own
+    met: set[tuple[bytes, str, bool, str | None]] = set()
+    for dataset in known.values():
+        for split in splits:
+            for row in load_rows(ws, dataset.id, split):
+                for one in given(row):
+                    key = (prompt_key(one.prompt), one.text, one.good, one.pair)
+                    if key not in met:
+                        met.add(key)
+                        yield one
+
+
+def given(row: Any) -> Iterator[Given]:
+    """The recorded answers of one dataset row; a shape that has none gives none."""
+    common = (row.row_id, row.group, row.prompt, row.tools)
+    if isinstance(row, PairRow):
+        yield Given(*common, row.chosen, True, pair=row.row_id)
+        yield Given(*common, row.rejected, False, pair=row.row_id)
+    elif isinstance(row, LabelRow):
+        yield Given(*common, row.completion, row.label, label=True)
+    elif isinstance(row, ChatRow):
+        yield Given(*common, row.completion, True, finish_reason=row.finish_reason)
+
+
+def _prompt_keys(ws: Workspace, trained_on: Iterable[Dataset]) -> set[bytes]:
+    return {prompt_key(row.prompt) for dataset in trained_on for row in load_rows(ws, dataset.id, "train")}
+
+
+def _unseen(rows: Iterable[Any], seen: Collection[bytes], dropped: Counter[str]) -> Iterator[Any]:
+    for row in rows:
+        if not row.prompt:
+            dropped["the prompt cannot be read back: a message is missing"] += 1
+        elif prompt_key(row.prompt) in seen:
+            dropped["a training row asks the same"] += 1
+        else:
+            yield row
+
+
+def _why(dropped: Counter[str]) -> str:
+    return f" (left out: {', '.join(f'{count} x {reason}' for reason, count in dropped.items())})" if dropped else ""

@@ -1,0 +1,47 @@
+"""All SQL of exports."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from thumbwheel.db.schema import agents, exports, model_versions, runs
+from thumbwheel.export.types import Export, Limits, Parity
+
+
+def add(connection: sa.Connection, agent_id: str, version_id: str, done: Export) -> None:
+    """Remember a finished export."""
+    connection.execute(
+        exports.insert().values(
+            id=done.id,
+            agent_id=agent_id,
+            version_id=version_id,
+            format=done.format,
+            path=str(done.path),
+            files=dict(done.files),
+            parity=asdict(done.parity),
+            recorded_at=datetime.now(UTC),
+        )
+    )
+
+
+def dataset_of(connection: sa.Connection, version_id: str) -> str | None:
+    """The dataset of the run that made the version."""
+    joined = sa.select(runs.c.dataset_id).join(model_versions, model_versions.c.run_id == runs.c.id)
+    return connection.execute(joined.where(model_versions.c.id == version_id)).scalar()
+
+
+def of_version(connection: sa.Connection, version_id: str) -> list[Export]:
+    """Exports of a version, oldest first."""
+    joined = exports.join(model_versions, model_versions.c.id == exports.c.version_id).join(agents, agents.c.id == exports.c.agent_id)
+    query = sa.select(exports, model_versions.c.number, agents.c.slug).select_from(joined)
+    rows = connection.execute(query.where(exports.c.version_id == version_id).order_by(exports.c.recorded_at, exports.c.id)).mappings()
+    return [_export(row) for row in rows]
+
+
+def _export(row: sa.RowMapping) -> Export:
+    parity = Parity(**row["parity"] | {"limits": Limits(**row["parity"]["limits"])})
+    return Export(row["id"], row["slug"], f"v{row['number']}", row["format"], Path(row["path"]), row["files"], parity)

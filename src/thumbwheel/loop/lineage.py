@@ -1,0 +1,134 @@
+"""Where a version comes from, back to single pieces of feedback; and forward, which versions learned from one of them.
+
+The links are the ids that every stage stored with its rows; nothing is kept here. Does not live here: erasing (erase.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from thumbwheel.core.errors import NotFound
+from thumbwheel.datasets.build import load_rows
+from thumbwheel.datasets.types import SPLITS, Row
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.loop import store
+from thumbwheel.loop.types import Lineage, Record, Sources, Use
+from thumbwheel.models import versions
+
+SOURCES = {"feedback": "feedback_ids", "traces": "trace_ids", "subjects": "subject_ids"}
+
+
+def lineage(ws: Workspace, agent: str, version: str) -> Lineage:
+    """Everything that `version` of `agent` stands on, and what was decided about it."""
+    one = versions.version(ws, agent, version)
+    with ws.db.read() as connection:
+        run = store.run(connection, one.run_id)
+        dataset = store.dataset(connection, run["dataset_id"] if run else None)
+        return Lineage(
+            version=_named(store.version(connection, one.id)),
+            parent=_named(store.version(connection, one.parent_id)) if one.parent_id else None,
+            aliases=store.alias_names(connection, one.id),
+            run=run,
+            dataset=dataset,
+            sources=sources(_rows(ws, dataset["id"])) if dataset else None,
+            evaluations=store.evaluations_of(connection, one.id),
+            decisions=store.decisions_of(connection, one.id),
+            exports=store.exports_of(connection, one.id),
+            children=[f"v{child['number']}" for child in store.children_of(connection, one.id)],
+        )
+
+
+def _named(row: Record | None) -> Record:
+    return {**(row or {}), "name": f"v{row['number']}" if row else None}
+
+
+def _rows(ws: Workspace, dataset_id: str) -> Iterator[Row]:
+    return chain.from_iterable(load_rows(ws, dataset_id, split) for split in SPLITS)
+
+
+def sources(rows: Iterable[Row]) -> Sources:
+    """What `rows` of a dataset were made from, by split."""
+    count: Counter[str] = Counter()
+    origins: Counter[str] = Counter()
+    found: dict[str, dict[str, set[str]]] = {kind: {} for kind in SOURCES}
+    for row in rows:
+        count[row.split] += 1
+        origins[row.origin] += 1
+        for kind, column in SOURCES.items():
+            found[kind].setdefault(row.split, set()).update(getattr(row, column))
+    listed = {kind: {split: sorted(ids) for split, ids in by.items()} for kind, by in found.items()}
+    return Sources(dict(count), listed["feedback"], listed["traces"], listed["subjects"], dict(origins))
+
+
+def uses(ws: Workspace, agent: str, source: str) -> list[Use]:
+    """The versions whose data holds `source`: a feedback, trace or subject, by our id or its external one; oldest first.
+
+    A trace also stands for the feedback about it. Raises NotFound for what was never recorded.
+    """
+    agent_id = versions.require_agent(ws, agent)
+    with ws.db.read() as connection:
+        wanted = set(store.source_ids(connection, agent_id, source))
+        wanted |= {found for one in list(wanted) for found in store.feedback_on(connection, one)}
+        trained = store.trained_versions(connection, agent_id)
+    if not wanted:
+        raise NotFound(
+            f"{source!r} of agent {agent!r}",
+            "no feedback, trace or subject has that id",
+            "List feedback: thumbwheel feedback list --agent AGENT",
+        )
+    counted = {dataset: _rows_with(ws, dataset, wanted) for dataset in {one["dataset_id"] for one in trained}}
+    return [
+        Use(f"v{one['number']}", one["id"], one["run_id"], one["dataset_id"], counted[one["dataset_id"]])
+        for one in trained
+        if counted[one["dataset_id"]]
+    ]
+
+
+def _rows_with(ws: Workspace, dataset_id: str, wanted: set[str]) -> dict[str, int]:
+    count: Counter[str] = Counter()
+    for row in _rows(ws, dataset_id):
+        if any(wanted.intersection(getattr(row, column)) for column in SOURCES.values()):
+            count[row.split] += 1
+    return dict(count)
+
+
+def tree(found: Lineage) -> Iterator[tuple[int, str]]:
+    """The lineage as lines of (depth, text)."""
+    version = found.version
+    names = f" [{', '.join(found.aliases)}]" if found.aliases else ""
+    yield 0, f"{version['name']}{names} {version['state']}{' TAINTED' if version['tainted'] else ''}  {version['recorded_at'][:16]}"
+    yield 1, f"base {version['base']}  {_short(version['base_fingerprint'])}"
+    if found.parent:
+        yield 1, f"parent {found.parent['name']} {found.parent['state']}"
+    yield from _training(found)
+    for one in found.evaluations:
+        yield 1, f"evaluation {one['id']}  basis {one['basis']}  {one['recorded_at'][:16]}"
+    for one in found.decisions:
+        yield 1, f"decision {one['decision']}  {one['recorded_at'][:16]}"
+        for reason in one["reasons"]:
+            yield 2, str(reason)
+    for one in found.exports:
+        yield 1, f"export {one['format']}  {one['path']}"
+    if found.children:
+        yield 1, f"trained further: {', '.join(found.children)}"
+
+
+def _training(found: Lineage) -> Iterator[tuple[int, str]]:
+    run, dataset, made = found.run, found.dataset, found.sources
+    if not (run and dataset and made):
+        return
+    yield 1, f"run {run['id']}  {run['algorithm']}  seed {run['seed']}  {run['state']}"
+    yield 2, f"dataset {dataset['id']}  {dataset['shape']}  {_short(dataset['fingerprint'])}"
+    for split, count in made.rows.items():
+        parts = [f"{kind} {len(ids[split])}" for kind, ids in _kinds(made) if ids.get(split)]
+        yield 3, f"{split}: rows {count}, {', '.join(parts) or 'no recorded source'}"
+
+
+def _kinds(made: Sources) -> list[tuple[str, dict[str, list[str]]]]:
+    return [("feedback", made.feedback), ("traces", made.traces), ("subjects", made.subjects)]
+
+
+def _short(fingerprint: str | None) -> str:
+    return f"sha256 {fingerprint[:12]}" if fingerprint else "unknown fingerprint"

@@ -1,0 +1,203 @@
+"""The model change report: what was trained on what, what got better, what was decided, how to do it again.
+
+`collect` reads what the stages stored and gives one JSON value; `page` makes of that value one HTML file that fetches nothing and runs
+nothing. Everything that a model or a person wrote is text in it, never markup.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import thumbwheel
+from thumbwheel.core.errors import StorageError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation.gate import BREACHES
+from thumbwheel.evaluation.types import EOS, FORMAT, LENGTH, NLL, GatePolicy
+from thumbwheel.loop import text
+from thumbwheel.loop.lineage import lineage, tree
+from thumbwheel.loop.types import Lineage, Record
+from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.rundir import RunDir
+
+GUARDS = {
+    EOS: ("answers that end by themselves", True),
+    FORMAT: ("answers with the right format", True),
+    LENGTH: ("tokens of an answer", False),
+    NLL: ("nats a token of recorded good answers", False),
+}
+"""Guard -> (what it is called, whether it is a share)."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A written report; `value` is the same as JSON."""
+
+    path: Path | None
+    json_path: Path | None
+    value: dict[str, Any]
+
+
+def report(ws: Workspace, agent: str, version: str, to: Path | None = None, json_to: Path | None = None) -> Report:
+    """Write the report of `version` as HTML to `to` and as JSON to `json_to`, each where it is given; there whole or not at all."""
+    value = collect(ws, agent, version)
+    if to is not None:
+        _write(to, page(value))
+    if json_to is not None:
+        _write(json_to, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    return Report(to, json_to, value)
+
+
+def collect(ws: Workspace, agent: str, version: str) -> dict[str, Any]:
+    """Everything that the report says, as a JSON value; parts that do not exist yet (no run, no evaluation) are None."""
+    found = lineage(ws, agent, version)
+    evaluation, decision = _judgement(found)
+    return {
+        "agent": agent,
+        "version": found.version["name"],
+        "state": found.version["state"],
+        "tainted": found.version["tainted"],
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "thumbwheel": thumbwheel.__version__,
+        "summary": _summary(evaluation, decision),
+        "data": _data(found),
+        "training": _training(ws, found),
+        "evaluation": evaluation,
+        "guards": _guards(evaluation, decision),
+        "decision": decision,
+        "lineage": found.to_json(),
+        "tree": [list(line) for line in tree(found)],
+        "environment": dict(found.run["environment"]) if found.run else None,
+        "reproduce": _reproduce(agent, found, decision),
+    }
+
+
+def _judgement(found: Lineage) -> tuple[Record | None, Record | None]:
+    """The newest decision with the evaluation that it was made from; without a decision the newest evaluation."""
+    decision = found.decisions[-1] if found.decisions else None
+    by_id = {one["id"]: one for one in found.evaluations}
+    row = by_id.get(decision["evaluation_id"]) if decision else found.evaluations[-1] if found.evaluations else None
+    return ({**row["results"], "id": row["id"], "config": row["config"]} if row else None), decision
+
+
+def _summary(evaluation: Record | None, decision: Record | None) -> dict[str, Any] | None:
+    if evaluation is None:
+        return None
+    named = {key: evaluation["primary"][key] for key in ("name", "before", "after", "gain", "low", "high", "level", "n", "clusters")}
+    about = {key: evaluation[key] for key in ("against", "basis", "fresh", "gate_low", "reads", "detectable")}
+    decided = {"decision": decision["decision"], "reasons": list(decision["reasons"])} if decision else {"decision": None, "reasons": []}
+    return named | about | decided
+
+
+def _data(found: Lineage) -> dict[str, Any] | None:
+    if not (found.dataset and found.sources):
+        return None
+    manifest = found.dataset["manifest"]
+    kept = {key: manifest.get(key) for key in ("origins", "drops", "notes", "warnings", "rule", "fitted", "watermark", "config")}
+    made = found.sources
+    counted = {name: {split: len(ids) for split, ids in by.items()} for name, by in (("feedback", made.feedback), ("traces", made.traces))}
+    subjects = len({one for ids in made.subjects.values() for one in ids})
+    named = {"id": found.dataset["id"], "shape": found.dataset["shape"], "rows": made.rows, "subjects": subjects}
+    return kept | named | counted | {"origins": made.origins}
+
+
+def _training(ws: Workspace, found: Lineage) -> dict[str, Any] | None:
+    if found.run is None:
+        return None
+    run = {key: found.run[key] for key in ("id", "algorithm", "base", "base_fingerprint", "config", "seed", "state", "reason", "metrics")}
+    lines = RunDir(ws.home.runs / found.run["id"]).read_metrics()
+    train = [line for line in lines if "loss" in line]
+    dev = [{name.removeprefix("eval_"): value for name, value in line.items()} for line in lines if "eval_loss" in line]
+    times = {"started": found.run["recorded_at"], "ended": found.run["ended_at"]}
+    return run | times | {"changed": _changed(run["algorithm"], run["config"]), "train": train, "dev": dev, "best": _best(run, dev)}
+
+
+def _changed(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are not the defaults of today."""
+    fields = ALGORITHMS.get(algorithm).Config.model_fields if algorithm in ALGORITHMS.names() else {}
+    return {name: value for name, value in config.items() if name not in fields or value != fields[name].default}
+
+
+def _best(run: Mapping[str, Any], dev: list[dict[str, Any]]) -> int | None:
+    """The step whose adapter was kept: as the run recorded it, else the dev rows' best by the run's own metric."""
+    stated = (run["metrics"] or {}).get("best_step")
+    if stated is not None:
+        return int(stated)
+    name = run["config"].get("metric_for_best_model", "loss")
+    judged = [line for line in dev if line["step"] > 0 and line.get(name) is not None]
+    if not judged:
+        return None
+    choose = max if name.startswith("rewards/") else min
+    return int(choose(judged, key=lambda line: line[name])["step"])
+
+
+def _guards(evaluation: Record | None, decision: Record | None) -> list[dict[str, Any]]:
+    """The guards with what the gate's policy says about each: ok, worse (with the words), or not measured."""
+    policy = GatePolicy(**decision["policy"]) if decision else GatePolicy()
+    found = []
+    for one in evaluation["guards"] if evaluation else []:
+        label, share = GUARDS.get(one["name"], (one["name"], False))
+        found.append({**one, "label": label, "share": share, "verdict": _verdict(one, policy)})
+    return found
+
+
+def _verdict(guard: Record, policy: GatePolicy) -> str:
+    if guard["before"] is None or guard["after"] is None or guard["n"] < policy.min_guard:
+        return "not measured"
+    judge = BREACHES.get(guard["name"])
+    return (judge(guard["before"], guard["after"], policy) if judge else "") or "ok"
+
+
+def _reproduce(agent: str, found: Lineage, decision: Record | None) -> list[str]:
+    """Commands that do the same again on the same home."""
+    name, run = found.version["name"], found.run
+    commands = []
+    if run:
+        options = [part for key, value in _changed(run["algorithm"], run["config"]).items() for part in _option(key, value)]
+        train = ["thumbwheel", "train", run["algorithm"], "--agent", agent, "--base", run["base"], "--dataset", run["dataset_id"], *options]
+        commands += [["thumbwheel", "dataset", "show", run["dataset_id"], "--agent", agent], train]
+    commands.append(["thumbwheel", "evaluate", name, "--agent", agent])
+    if decision:
+        commands.append(["thumbwheel", "evaluate", "--replay", decision["id"]])
+    commands.append(["thumbwheel", "export", name, "--agent", agent, "--format", "merged"])
+    return [shlex.join(command) for command in commands]
+
+
+def _option(key: str, value: Any) -> list[str]:
+    if value is None or isinstance(value, (list, dict)):
+        return []
+    flag = "--" + key.replace("_", "-")
+    return ["--no-" + flag[2:]] if value is False else [flag] if value is True else [flag, str(value)]
+
+
+def page(value: Mapping[str, Any]) -> str:
+    """The report as HTML. Raises MissingExtra without matplotlib."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    from thumbwheel.loop import figures
+
+    loader = PackageLoader("thumbwheel.loop", "templates")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {name: getattr(text, name) for name in ("visible", "percent", "points", "number", "compact")}
+    drawn = {name: Markup(svg) for name, svg in figures.draw(value).items()}
+    return environment.get_template("report.html.j2").render(value, charts=drawn)
+
+
+def _write(path: Path, content: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise StorageError(f"report {str(path)!r}", error.strerror or str(error), "Name a file that can be written") from error

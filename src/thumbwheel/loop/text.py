@@ -1,0 +1,44 @@
+"""How values are written for a person: shares, points, numbers, and text that somebody else wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+HIDDEN = re.compile("[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufffe\uffff]")
+"""Characters that no eye sees, that make a text read as another one, or that no document may hold."""
+EXCERPT = 2000
+"""Characters of a model's answer that are shown."""
+
+
+def visible(text: object) -> str:
+    """`text` with hidden and direction-changing characters spelled out, cut after `EXCERPT` characters.
+
+    >>> visible("pay" + chr(0x202e) + "me")
+    'pay\\\\u202eme'
+    """
+    shown = HIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", str(text))
+    return shown if len(shown) <= EXCERPT else f"{shown[:EXCERPT]}… ({len(shown) - EXCERPT} more characters)"
+
+
+def percent(value: float | None) -> str:
+    """A share as `61.2 %`."""
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def points(value: float | None) -> str:
+    """A difference of shares in points, with its sign."""
+    return "–" if value is None else f"{100 * value:+.1f}".replace("-", "−")
+
+
+def number(value: Any) -> str:
+    """Any number, briefly."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "–" if value is None else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def compact(value: Any) -> str:
+    """A JSON value on one line; text as it is."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

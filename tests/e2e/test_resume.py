@@ -1,0 +1,193 @@
+"""A run in its own process: killed with its parent, interrupted, resumed, and in the end the same curve as one that nothing disturbed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import Conflict, InputError, StorageError, TrainingError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import State
+from thumbwheel.models.versions import adapter_folder, versions
+from thumbwheel.training.rundir import RunDir
+from thumbwheel.training.train import find_run, runs, train
+from thumbwheel.training.types import RunState
+from tiny_models import tiny_base
+from training_rows import frozen
+
+OPTIONS: dict[str, Any] = {
+    "batch_size": 4, "num_train_epochs": 4, "learning_rate": 1e-3, "lora_r": 4, "max_length": 128, "eval_steps": 5, "save_steps": 4,
+    "probe_prompts": 2, "probe_tokens": 6, "early_stopping_patience": 50,
+}  # fmt: skip
+STEPS = 40
+CHILD = """
+import json, sys
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.training.train import train
+home, base, resume, options = sys.argv[1:]
+with Workspace.open(Home.at(home), Sources({}, "", {})) as ws:
+    result = train(ws, "a", "kto", base, options=json.loads(options) if not resume else None, resume=resume or None)
+sys.exit(130 if result.state == "stopped" else 0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tiny_base(tmp_path / "base")
+
+
+def opened(tmp_path: Path) -> Workspace:
+    return Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {}))
+
+
+def curve(run: RunDir) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key != "step_seconds"} for line in run.read_metrics()]
+
+
+def parent(tmp_path: Path, base: Path, resume: str, options: dict[str, Any]) -> subprocess.Popen[bytes]:
+    import json
+
+    return subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path / "home"), str(base), resume, json.dumps(options)])
+
+
+def wait_for(run: RunDir, step: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while not any(line["step"] >= step for line in run.read_metrics()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def unlocked(run: RunDir) -> None:
+    """Wait until nobody trains the run any more."""
+    for _ in range(100):
+        try:
+            os.close(run.lock())
+            return
+        except Conflict:
+            time.sleep(0.05)
+    raise AssertionError("the training process outlived its parent")
+
+
+def only_run(tmp_path: Path, before: set[str]) -> str:
+    for _ in range(600):
+        found = {path.name for path in (tmp_path / "home" / "runs").glob("run_*")} - before
+        if found:
+            return found.pop()
+        time.sleep(0.05)
+    raise AssertionError("no run appeared")
+
+
+def test_killed_interrupted_and_resumed_is_the_same_curve(tmp_path: Path, base: Path) -> None:
+    with opened(tmp_path) as ws:
+        frozen(ws, "a", "labels", STEPS, 6)
+        dataset = frozen(ws, "a", "labels", STEPS, 6).id
+        whole = train(ws, "a", "kto", str(base), dataset=dataset, options=OPTIONS)
+        smooth = RunDir(ws.home.runs / whole.run_id)
+    assert whole.state is RunState.FINISHED and whole.metrics["steps"] == STEPS
+    chance = random.Random()
+    killed, stopped = chance.randint(5, 18), chance.randint(21, 32)
+
+    slow = OPTIONS | {"callbacks": ["training_callbacks:Slow"]}
+    with opened(tmp_path) as ws:
+        first = _start_and_kill(tmp_path, base, dataset, slow, killed, {whole.run_id})
+        run = RunDir(ws.home.runs / first)
+        assert find_run(ws, first).state is RunState.RUNNING  # nobody lived to say otherwise
+
+    going = parent(tmp_path, base, first, {})
+    time.sleep(0.2)
+    wait_for(run, stopped, going)
+    with opened(tmp_path) as ws, pytest.raises(Conflict, match="another process"):
+        train(ws, "a", "kto", resume=first)
+    going.send_signal(signal.SIGINT)
+    assert going.wait(60) == 130
+    with opened(tmp_path) as ws:
+        record = find_run(ws, first)
+        assert (record.state, record.reason) == (RunState.STOPPED, "interrupted")
+        at = record.metrics["steps"] if record.metrics else 0
+        assert stopped <= at < STEPS and (run.checkpoints / f"checkpoint-{at}").is_dir()
+        with pytest.raises(InputError, match="learning_rate"):
+            train(ws, "a", "kto", resume=first, options={"learning_rate": 5.0})
+        last = train(ws, "a", "kto", resume=first)
+        assert last.state is RunState.FINISHED
+        assert curve(run) == curve(smooth), f"killed after step {killed}, interrupted after {stopped}"
+        assert {"steps": last.metrics["steps"], "best": last.metrics["best_step"]} == {"steps": STEPS, "best": whole.metrics["best_step"]}
+        with pytest.raises(Conflict, match="finished"):
+            train(ws, "a", "kto", resume=first)
+        _check_versions(ws, base)
+
+
+def _start_and_kill(tmp_path: Path, base: Path, dataset: str, options: dict[str, Any], step: int, before: set[str]) -> str:
+    """Start a run, kill -9 its parent once `step` is done, and see that the child dies with it."""
+    import json
+
+    code = CHILD.replace('"kto", base,', f'"kto", base, dataset={dataset!r},')
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "home"), str(base), "", json.dumps(options)])
+    name = only_run(tmp_path, before)
+    run = RunDir(tmp_path / "home" / "runs" / name)
+    wait_for(run, step, process)
+    process.kill()
+    process.wait()
+    unlocked(run)
+    return name
+
+
+def _check_versions(ws: Workspace, base: Path) -> None:
+    """v0 is the base, both runs left a candidate, equal to the last bit and loadable in plain PEFT with its tokenizer."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    v0, v1, v2 = versions(ws, "a")
+    assert (v0.adapter, v0.state, v1.state, v1.parent_id) == (None, State.APPROVED, State.CANDIDATE, v0.id)
+    assert v1.adapter == v2.adapter
+    folder = adapter_folder(ws, v2)
+    assert folder is not None
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder)
+    assert AutoTokenizer.from_pretrained(folder).chat_template
+    assert torch.isfinite(model(torch.tensor([[5, 6]])).logits).all()
+    assert {run.state for run in runs(ws, "a")} == {RunState.FINISHED}
+
+
+@pytest.mark.slow
+def test_a_crash_is_told_and_a_collapse_has_its_reason(tmp_path: Path, base: Path) -> None:
+    with opened(tmp_path) as ws:
+        dataset = frozen(ws, "a", "pairs", 24, 4).id
+        with pytest.raises(TrainingError, match="deliberate") as crash:
+            train(ws, "a", "dpo", str(base), dataset=dataset, options=OPTIONS | {"callbacks": ["training_callbacks:Crash"]})
+        assert "log.txt" in crash.value.fix
+        with pytest.raises(TrainingError, match="stopped itself"):
+            train(ws, "a", "dpo", str(base), dataset=dataset, options=OPTIONS | {"learning_rate": 5.0, "eval_steps": 1})
+        assert [run.state for run in runs(ws, "a")] == [RunState.FAILED] * 2
+        assert [version.name for version in versions(ws, "a")] == ["v0"]
+
+
+@pytest.mark.slow
+def test_a_full_disk_fails_the_run_which_then_goes_on(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as ws:
+        dataset = frozen(ws, "a", "chats", 32, 4).id
+        options = OPTIONS | {"num_train_epochs": 1, "callbacks": ["training_callbacks:FullDisk"]}
+        monkeypatch.setenv("FULL_DISK", "1")
+        with pytest.raises(StorageError, match="cannot be written"):
+            train(ws, "a", "sft", str(base), dataset=dataset, options=options)
+        monkeypatch.delenv("FULL_DISK")
+        (failed,) = runs(ws, "a")
+        assert failed.state is RunState.FAILED
+        result = train(ws, "a", "sft", resume=failed.id)
+        assert (result.state, result.version) == (RunState.FINISHED, "v1")
+        assert [line["step"] for line in curve(RunDir(ws.home.runs / failed.id)) if "loss" in line] == list(range(1, 9))

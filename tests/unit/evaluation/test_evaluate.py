@@ -1,0 +1,259 @@
+"""Real generations of a really taught model: what is measured, on which rows, how it is stored, and what the gate makes of it."""
+
+import json
+
+import pytest
+
+from feedback_world import AGENT
+from taught_world import QUICK, add_case
+from thumbwheel.core.errors import DataError, InputError, ModelError
+from thumbwheel.datasets.build import find, load_rows
+from thumbwheel.evaluation.dev import compare_on_dev
+from thumbwheel.evaluation.evaluate import evaluate, evaluations
+from thumbwheel.evaluation.gate import decide, gate, replay
+from thumbwheel.evaluation.types import AREA, EOS, FORMAT, NLL, RANKING, RANKING_PER_TOKEN, SUCCESS, Evaluation, GatePolicy, Verdict
+from thumbwheel.models import versions
+from thumbwheel.models.types import Basis, State
+
+
+def guard_of(evaluation, name):
+    return next(one for one in evaluation.guards if one.name == name)
+
+
+def test_a_taught_adapter_is_measured_and_approved_on_gold(home):
+    ws, add = home()
+    found = evaluate(ws, AGENT, add("good"), QUICK)
+    assert (found.basis, found.fresh, found.primary.name, found.reads) == (Basis.GOLD, True, SUCCESS, 1)
+    assert (found.primary.before, found.primary.after, found.primary.n, found.primary.clusters) == (0.0, 1.0, 40, 40)
+    assert 0.8 < found.primary.low == found.gate_low < found.primary.high <= 1
+    assert {one.name: one.n for one in found.slices} == {"animal=fox": 20, "animal=dog": 20}
+    assert [one.name for one in found.preferences] == [RANKING, RANKING_PER_TOKEN]
+    assert found.preferences[0].after == 1.0 and found.preferences[0].before < 1.0
+    nll = guard_of(found, NLL)
+    assert nll.after < nll.before and nll.n == found.preferences[0].n
+    assert guard_of(found, EOS).after == guard_of(found, FORMAT).after == 1.0
+    assert len(found.examples) == 10
+    assert all(one.after in ('{"at":"den"}', '{"at":"yard"}') and one.before != one.after for one in found.examples)
+    stored = gate(ws, found)
+    assert stored.decision.verdict is Verdict.APPROVED
+    version = versions.version(ws, AGENT, "latest")
+    assert (version.state, version.basis) == (State.APPROVED, Basis.GOLD)
+
+
+def test_an_adapter_that_changes_nothing_gains_nothing_and_is_rejected(home):
+    ws, add = home()
+    found = evaluate(ws, AGENT, add("zero"), QUICK)
+    assert found.primary.gain == 0 and found.primary.changed == 0
+    assert found.primary.low < 0 < found.primary.high
+    assert found.examples == ()
+    assert all(one.gain == 0 for one in found.preferences)
+    assert all(one.before == one.after for one in found.guards)
+    stored = gate(ws, found)
+    assert stored.decision.verdict is Verdict.REJECTED
+    assert versions.version(ws, AGENT, "latest").state is State.REJECTED
+
+
+def test_the_same_question_has_the_same_stored_answer_and_other_rows_are_another_read(home):
+    ws, add = home(cases=34)
+    name = add("good")
+    first = evaluate(ws, AGENT, name, QUICK)
+    assert evaluate(ws, AGENT, name, QUICK) == first
+    assert evaluations(ws, AGENT, name) == [first]
+    finer = evaluate(ws, AGENT, name, QUICK.model_copy(update={"examples": 3}))
+    assert (finer.reads, finer.primary) == (1, first.primary)  # the same rows are the same read
+    _more_cases(ws, 3)
+    other = evaluate(ws, AGENT, name, QUICK)
+    assert (other.reads, other.primary.n) == (2, 37)
+    assert other.gate_low < other.primary.low  # the gate asks for more at the second read
+    assert "0.975" in gate(ws, other).decision.reasons[0]
+
+
+def _more_cases(ws, count):
+    import sqlalchemy as sa
+
+    from thumbwheel.db import schema
+
+    def work(connection):
+        rows = connection.execute(sa.select(schema.cases)).mappings().all()[:count]
+        for place, row in enumerate(rows):
+            new = {"id": f"cas_more{place}", "external_id": f"more{place}", "group_key": f"g{place}"}
+            connection.execute(schema.cases.insert().values({**row, **new}))
+
+    ws.db.write(work)
+
+
+def test_measuring_again_gives_the_same_figures(home):
+    ws, add = home()
+    one, other = add("good"), add("good")
+    first, second = evaluate(ws, AGENT, one, QUICK), evaluate(ws, AGENT, other, QUICK)
+    changing = {"id", "candidate", "candidate_id", "key"}
+    assert first.model_dump(exclude=changing) == second.model_dump(exclude=changing)
+
+
+def test_two_adapters_are_compared_in_one_model(home):
+    ws, add = home()
+    good, zero = add("good"), add("zero")
+    gate(ws, evaluate(ws, AGENT, good, QUICK))
+    versions.point(ws, AGENT, "live", versions.version(ws, AGENT, good))
+    worse = evaluate(ws, AGENT, zero, QUICK)  # what is live is what it has to beat
+    assert (worse.primary.before, worse.primary.after, worse.against) == (1.0, 0.0, good)
+    assert guard_of(worse, EOS).before == 1.0 > guard_of(worse, EOS).after
+    assert gate(ws, worse).decision.verdict is Verdict.REJECTED
+    assert evaluate(ws, AGENT, zero, QUICK, against="v0").primary.gain == 0
+    assert evaluate(ws, AGENT, good, QUICK).against == "v0"
+    assert evaluate(ws, AGENT, good, QUICK, against=zero).primary.gain == 1
+    with pytest.raises(InputError, match="same version"):
+        evaluate(ws, AGENT, good, QUICK, against=good)
+
+
+def test_feedback_cases_of_the_gate_split_reach_a_canary(home):
+    ws, add = home(cases=160, basis="feedback")
+    found = evaluate(ws, AGENT, add("good"), QUICK)
+    assert (found.basis, found.fresh) == (Basis.FEEDBACK, True)
+    assert 20 <= found.primary.n <= 60  # about a quarter: the others are not in the gate split
+    stored = gate(ws, found, GatePolicy(min_cases=20))
+    assert stored.decision.verdict is Verdict.CANARY
+    version = versions.version(ws, AGENT, "latest")
+    assert (version.state, version.basis) == (State.APPROVED, Basis.FEEDBACK)
+
+
+@pytest.mark.parametrize(("kinds", "shapes", "name"), [(("preference",), ("pairs",), RANKING), (("thumb",), ("labels",), AREA)])
+def test_ranking_alone_reaches_a_canary_at_best(home, kinds, shapes, name):
+    ws, add = home(cases=0, prompts=80, kinds=kinds, shapes=shapes)
+    found = evaluate(ws, AGENT, add("good"), QUICK)
+    assert (found.fresh, found.primary.name, found.basis) == (False, name, Basis.FEEDBACK)
+    assert found.primary.after == 1.0
+    assert [one.name for one in found.guards] == [NLL]
+    stored = gate(ws, found, GatePolicy(min_cases=5))
+    assert stored.decision.verdict in (Verdict.CANARY, Verdict.REJECTED)
+    assert (stored.decision.verdict is Verdict.CANARY) == (found.gate_low > 0)
+
+
+def test_what_training_saw_is_no_case(home):
+    def change(world):
+        for number in range(24):
+            add_case(world, "fox", number, basis="feedback")
+            add_case(world, "dog", number, basis="feedback")
+
+    ws, add = home(cases=0, change=change)
+    found = evaluate(ws, AGENT, add("good"), QUICK)
+    held_out = {json.dumps(row.prompt) for row in load_rows(ws, find(ws, AGENT, "pairs").id, "gate")}
+    assert found.fresh and found.primary.n == len(held_out) > 0  # 48 cases, of which training or dev may see the others
+
+
+def test_a_gold_case_that_came_after_the_training_is_left_out_where_training_saw_its_prompt(home):
+    ws, add = home(cases=10)
+    name = add("good")
+    _gold_on_a_training_prompt(ws)
+    found = evaluate(ws, AGENT, name, QUICK)
+    assert found.primary.n == 10
+    assert found.dropped == {"a training row asks the same": 1}
+
+
+def _gold_on_a_training_prompt(ws):
+    import sqlalchemy as sa
+
+    from thumbwheel.db import schema
+
+    asked = next(iter(load_rows(ws, find(ws, AGENT, "pairs").id, "train"))).trace_ids[0]
+
+    def work(connection):
+        row = connection.execute(sa.select(schema.cases)).mappings().first()
+        input_id = connection.execute(sa.select(schema.traces.c.input_id).where(schema.traces.c.id == asked)).scalar()
+        connection.execute(schema.cases.insert().values({**row, "id": "cas_late", "external_id": "late", "input_id": input_id}))
+
+    ws.db.write(work)
+
+
+def test_nothing_to_judge_on_says_what_to_do(home):
+    from thumbwheel.datasets.types import DatasetConfig
+
+    ws, add = home(cases=0, split=DatasetConfig(dev=0.1, gate=0.0))
+    with pytest.raises(DataError, match="thumbwheel case add"):
+        evaluate(ws, AGENT, add("good"), QUICK)
+
+
+def test_a_case_whose_checker_cannot_be_used_is_left_out_with_the_reason(home):
+    def change(world):
+        add_case(world, "fox", 900, checker="json_fields", checker_config={"feilds": ["at"]})
+        add_case(world, "dog", 901, checker="exactanswer")
+
+    ws, add = home(cases=4, change=change)
+    found = evaluate(ws, AGENT, add("good"), QUICK)
+    assert found.primary.n == 4
+    said = [reason for reason in found.dropped if "cannot be used" in reason]
+    assert len(said) == 2 and any("feilds" in one for one in said) and any("Did you mean 'exact_answer'" in one for one in said)
+
+
+def test_other_checkers_and_cases_without_a_reference(home):
+    def change(world):
+        add_case(world, "fox", 900, reference=None, checker="regex", checker_config={"pattern": "den"})
+        add_case(world, "dog", 901, reference='{"at":"yard"}', checker="exact_answer")
+        add_case(world, "dog", 902, reference=None, checker="json_fields", checker_config={"fields": ["at"]})
+
+    ws, add = home(cases=2, change=change)
+    found = evaluate(ws, AGENT, add("good"), QUICK)
+    assert (found.primary.n, found.primary.after) == (4, 1.0)
+    assert found.dropped["the checker could judge neither answer"] == 1
+
+
+def test_a_base_that_has_changed_is_refused(home, taught, tmp_path):
+    import shutil
+
+    from tiny_models import tiny_base
+
+    ws, add = home(cases=2)
+    name = add("good")
+    moved = tmp_path / "moved"
+    shutil.copytree(taught.base, moved)
+    tiny_base(moved, hidden_size=48, intermediate_size=96, seed=9)
+    import sqlalchemy as sa
+
+    from thumbwheel.db import schema
+
+    ws.db.write(lambda connection: connection.execute(sa.update(schema.model_versions).values(base=str(moved))))
+    with pytest.raises(ModelError, match="not those"):
+        evaluate(ws, AGENT, name, QUICK)
+
+
+def test_a_base_is_no_candidate(home):
+    ws, add = home(cases=2)
+    add("good")
+    with pytest.raises(InputError, match="without an adapter"):
+        evaluate(ws, AGENT, "v0", QUICK)
+
+
+def test_every_decision_replays_identically_and_is_made_once(home):
+    ws, add = home()
+    found = evaluate(ws, AGENT, add("good"), QUICK)
+    stored = gate(ws, found)
+    assert gate(ws, found) == stored
+    again, decision = replay(ws, stored.id)
+    assert (again, decision) == (stored, stored.decision)
+    strict = gate(ws, found, GatePolicy(min_cases=500))
+    assert (strict.decision.verdict, strict.id == stored.id) == (Verdict.REJECTED, False)
+    assert replay(ws, strict.id)[1] == decide(strict.inputs, GatePolicy(min_cases=500))
+    assert versions.version(ws, AGENT, "latest").state is State.APPROVED  # decided once; a later opinion moves nothing
+
+
+def test_an_evaluation_is_the_same_after_json(home):
+    ws, add = home(cases=4)
+    found = evaluate(ws, AGENT, add("good"), QUICK)
+    assert Evaluation(**json.loads(json.dumps(found.model_dump(mode="json")))) == found
+
+
+def test_dev_names_the_better_method_and_says_why(home):
+    ws, add = home(shapes=("pairs", "labels", "chats"), prompts=60)
+    zero, good = add("zero"), add("good", dataset=1)
+    found = compare_on_dev(ws, AGENT, [zero, good], QUICK)
+    assert found.best == good
+    scores = {one.version: one for one in found.scores}
+    assert (scores[good].success, scores[zero].success, found.base.success) == (1.0, 0.0, 0.0)
+    assert scores[good].nll < scores[zero].nll == found.base.nll
+    assert scores[good].preference == 1.0
+    assert all(good in reason for reason in found.reasons)
+    assert compare_on_dev(ws, AGENT, [zero, good], QUICK) == found
+    none = compare_on_dev(ws, AGENT, [zero], QUICK)
+    assert none.best is None and "no version is better than the base" in none.reasons[0]
+    with pytest.raises(InputError):
+        compare_on_dev(ws, AGENT, ["v0"], QUICK)

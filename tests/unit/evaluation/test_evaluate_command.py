@@ -1,0 +1,84 @@
+"""The command line: what it prints, writes, decides and refuses."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from feedback_world import AGENT
+from thumbwheel.core.errors import Conflict, InputError, NotFound
+from thumbwheel.evaluation.commands import evaluate
+from thumbwheel.models import versions
+from thumbwheel.models.types import State
+
+
+class Kept:
+    """An open home that the command may enter and leave without closing it."""
+
+    def __init__(self, ws):
+        self.ws = ws
+
+    def __enter__(self):
+        return self.ws
+
+    def __exit__(self, *_):
+        return None
+
+
+def call(ws, *arguments, raises=None):
+    app = typer.Typer()
+    app.command()(evaluate)
+    found = CliRunner().invoke(app, list(arguments), obj=lambda: Kept(ws), catch_exceptions=True)
+    if raises is None:
+        assert found.exit_code == 0, (found.output, found.exception)
+        return found.stdout
+    assert isinstance(found.exception, raises), found.exception
+    return str(found.exception)
+
+
+def test_json_output_file_and_replay(home, tmp_path):
+    ws, add = home(cases=34)
+    common = ("latest", "--agent", AGENT, "--compare-base", "--max-new-tokens", "14")
+    add("good")
+    results = json.loads(call(ws, *common, "--json", "--output", str(tmp_path / "results.json")))
+    assert results == json.loads((tmp_path / "results.json").read_text())
+    assert (results["primary"]["before"], results["primary"]["after"]) == (0.0, 1.0)
+    assert results["decision"]["verdict"] == "approved" and results["basis"] == "gold"
+    again = json.loads(call(ws, "--replay", results["decision"]["id"], "--json"))
+    assert (again["verdict"], again["identical"], again["reasons"]) == ("approved", True, results["decision"]["reasons"])
+    text = call(ws, *common)
+    for word in ("success", "approved", "95%", "gold", "animal=fox", "eos_rate", "preference"):
+        assert word in text
+    assert results["decision"]["id"] in text  # the stored evaluation and decision, not new ones
+
+
+def test_no_gate_decides_nothing(home):
+    ws, add = home(cases=34)
+    add("good")
+    results = json.loads(call(ws, "latest", "--agent", AGENT, "--no-gate", "--max-new-tokens", "14", "--json"))
+    assert results["decision"] is None
+    assert versions.version(ws, AGENT, "latest").state is State.CANDIDATE
+
+
+def test_bad_arguments_are_said(home, tmp_path):
+    ws, add = home(cases=2)
+    add("good")
+    assert "needs a version" in call(ws, raises=InputError)
+    assert "dec_none" in call(ws, "--replay", "dec_none", raises=NotFound)
+    assert "v9" in call(ws, "v9", "--agent", AGENT, raises=NotFound)
+    target = str(tmp_path / "no" / "file")
+    assert "written" in call(ws, "latest", "--agent", AGENT, "--max-new-tokens", "2", "--output", target, raises=InputError)
+
+
+@pytest.mark.parametrize("changed", ["rejected"])
+def test_a_decision_that_does_not_replay_is_an_error(home, changed):
+    import sqlalchemy as sa
+
+    from thumbwheel.db import schema
+
+    ws, add = home(cases=34)
+    add("good")
+    results = json.loads(call(ws, "latest", "--agent", AGENT, "--max-new-tokens", "14", "--json"))
+    ws.db.write(lambda connection: connection.execute(sa.update(schema.decisions).values(decision=changed)))
+    assert "rejected" in call(ws, "--replay", results["decision"]["id"], raises=Conflict)

@@ -1,0 +1,62 @@
+"""`models` and `report` as typed: JSON on standard output and nothing else, errors with their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import ModelVersion
+
+
+@pytest.fixture
+def home(ws: Workspace, turn: ModelVersion, recorded: None) -> Path:
+    ws.db.close()
+    return ws.home.path
+
+
+def thumbwheel(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "160"}
+    command = [sys.executable, "-m", "thumbwheel", "--home", str(home), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=home)
+
+
+def test_models_list_show_lineage(home: Path) -> None:
+    listed = json.loads(thumbwheel(home, "models", "list", "--agent", "support", "--json").stdout)
+    assert [(one["name"], one["state"], one["aliases"]) for one in listed] == [("v0", "approved", []), ("v1", "approved", [])]
+    assert "approved (gold)" in thumbwheel(home, "models", "list", "--agent", "support").stdout
+    shown = thumbwheel(home, "models", "show", "v1", "--agent", "support").stdout
+    assert "61.2 % -> 80.1 %, +18.9 points [+14.8, +23.0], basis gold" in shown
+    assert json.loads(thumbwheel(home, "models", "show", "v1", "--agent", "support", "--json").stdout)["summary"]["after"] == 0.801
+    tree = thumbwheel(home, "models", "lineage", "v1", "--agent", "support").stdout
+    assert "dataset dst_pairs" in tree
+    assert tree.splitlines()[0].startswith("v1 approved")
+    backwards = json.loads(thumbwheel(home, "models", "lineage", "--of", "fbk_1", "--agent", "support", "--json").stdout)
+    assert [(one["version"], one["role"]) for one in backwards] == [("v1", "learned")]
+
+
+def test_alias_and_its_refusals(home: Path) -> None:
+    assert thumbwheel(home, "models", "alias", "live", "v1", "--agent", "support").returncode == 0
+    with Workspace.open(Home(home), Sources({}, "", {})) as ws:
+        from thumbwheel.models import versions
+
+        assert versions.version(ws, "support", "live").name == "v1"
+    assert thumbwheel(home, "models", "alias", "v9", "v1", "--agent", "support").returncode == 2
+    unknown = thumbwheel(home, "models", "alias", "live", "v7", "--agent", "support")
+    assert (unknown.returncode, "there is no such version" in unknown.stderr) == (2, True)
+    assert thumbwheel(home, "models", "lineage", "--agent", "support").returncode == 2
+    assert thumbwheel(home, "models", "list", "--agent", "../x").returncode == 2
+
+
+def test_report_writes_html_and_json(home: Path, tmp_path: Path) -> None:
+    done = thumbwheel(home, "report", "v1", "--agent", "support", "--json", str(tmp_path / "r.json"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert (home / "support-v1.html").read_text().startswith("<!doctype html>")
+    assert json.loads((tmp_path / "r.json").read_text())["version"] == "v1"
