@@ -69,11 +69,11 @@ def assembled(algorithm: str, base: Path, folder: Path, rows: list[dict[str, Any
 
 def loop_of(made: Assembly, folder: Path, **more: Any) -> Loop:
     """A loop that writes below `folder`."""
-    trained = prepare(made.model, made.config, made.steps)
+    trained = prepare(made.model, made.config, made.steps, made.at_work.groups())
     checkpoints = Checkpoints(folder / "checkpoints", made.config.save_total_limit)
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     metrics = MetricsFile(folder / "metrics.jsonl")
-    return Loop(made.stepper, trained, made.config, made.train.examples, made.dev.examples, metrics, checkpoints, **more)
+    return Loop(made.at_work, trained, made.config, made.train.items, made.dev.items, metrics, checkpoints, **more)
 
 
 def shake(model: Any, seed: int = 5, scale: float = 0.1) -> None:

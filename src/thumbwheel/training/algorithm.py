@@ -1,6 +1,7 @@
 """The contract of a training method: rows -> token-level examples, and log-probs -> a loss. Nothing else is a method's business.
 
-To add a method: one file in `algorithms/` with a subclass of `Algorithm` and its `Config`, and one line in that folder's table.
+To add a method: one file in `algorithms/` with a subclass of `Algorithm` (it learns from recorded answers; here) or `OnlineAlgorithm`
+(it learns from its own fresh answers; online.py) and its `Config`, and one line in that folder's table.
 A method sees rows, token ids and log-probs; the model, the optimiser, files and the database belong to others.
 
 A loss is divided by the totals of the whole optimiser batch and summed over its micro-batches, so that the token budget changes
@@ -13,7 +14,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.types import TrainConfig
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from thumbwheel.engine.prompt import PromptBuilder, Target, TokenRow
+    from thumbwheel.engine.score import ScoreEngine
     from thumbwheel.engine.tree import TreeBatch
 
 C = TypeVar("C", bound=TrainConfig)
@@ -37,21 +40,99 @@ class DropRow(Exception):
 
 @dataclass
 class Prepared:
-    """The examples of some rows, with what was dropped and what was noticed, by reason."""
+    """What a method makes of some rows, with what was dropped and what was noticed, by reason.
 
-    examples: list[Example] = field(default_factory=list)
+    `tokens` are counted after truncation, each prompt once an item; `scored` are those that are scored, 0 where answers come later.
+    """
+
+    items: list[Any] = field(default_factory=list)
+    tokens: int = 0
+    scored: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def tokens(self) -> int:
-        """Tokens after truncation, each prompt once an example."""
-        return sum(len(one.prompt) + sum(len(branch.ids) for branch in one.branches) for one in self.examples)
 
-    @property
-    def scored(self) -> int:
-        """Tokens that are scored."""
-        return sum(targets(branch) for one in self.examples for branch in one.branches)
+@dataclass(frozen=True)
+class Outcome:
+    """Loss and metrics of one step, as plain numbers; `tokens` were computed. `stop` is a reason to end the run that is no failure."""
+
+    loss: float
+    metrics: dict[str, float]
+    tokens: int
+    stop: str | None = None
+
+
+Apply = Callable[[float], float]
+"""Takes the loss whose gradients are in place, clips, updates, and gives back the gradient's norm; raises Wrong before any harm."""
+
+
+class Wrong(Exception):
+    """This update must not be made; the text is the reason."""
+
+
+class Steps(Protocol):
+    """What the loop drives: the method at work on one model."""
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Parameter groups of the optimiser; none means all that trains, alike."""
+
+    def train(self, items: Sequence[Any], step: int, apply: Apply) -> Outcome:
+        """One step on `items`, the `step`-th of the run counted from 0, with one call of `apply` or several."""
+
+    def evaluate(self, items: Sequence[Any]) -> Outcome:
+        """Loss and metrics of the dev items, without gradient."""
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run has to know besides adapter, optimiser and schedule: plain values and tensors."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put `state()` back."""
+
+    def close(self) -> None:
+        """Let go of processes and files."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a method works with: engine and prompt builder over one base, the home's reference cache, a reward model where one was named."""
+
+    engine: ScoreEngine
+    builder: PromptBuilder
+    cache: Path
+    reward_model: Path | None = None
+
+
+class Method(ABC, Generic[C]):
+    """What every method says of itself. `needs` names the dataset shape."""
+
+    name: ClassVar[str]
+    needs: ClassVar[str]
+    rate: ClassVar[float]
+    """Learning rate of an adapter on a base 2,000 wide; see rate.py."""
+    Config: ClassVar[type[TrainConfig]]
+    good: ClassVar[frozenset[str]] = frozenset()
+    """Roles of the branches that are good answers: the anchor and the collapse detection look at them."""
+
+    def __init__(self, config: C) -> None:
+        self.config = config
+
+    @classmethod
+    def shape(cls, config: C) -> str:
+        """The dataset shape that the method learns from under `config`."""
+        return cls.needs
+
+    @classmethod
+    def settle(cls, config: C, rows: Sequence[Row]) -> C:
+        """`config` with what follows from the training rows filled in; raises DataError where they cannot support the method."""
+        return config
+
+    @abstractmethod
+    def prepare(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
+        """The items that the steps take, in the order of `rows`."""
+
+    @abstractmethod
+    def steps(self, parts: Parts) -> Steps:
+        """The method at work."""
 
 
 @dataclass(frozen=True)
@@ -95,40 +176,36 @@ class LossOut:
     metrics: Metrics
 
 
-class Algorithm(ABC, Generic[C]):
-    """A method. `needs` names the dataset shape, `reference` says whether the loss compares with the base."""
+class Algorithm(Method[C]):
+    """A method that learns from recorded answers. `reference` says whether the loss compares with the base."""
 
-    name: ClassVar[str]
-    needs: ClassVar[str]
     reference: ClassVar[bool] = True
-    good: ClassVar[frozenset[str]]
-    """Roles of the branches that are good answers: the anchor and the collapse detection look at them."""
-    rate: ClassVar[float]
-    """Learning rate of an adapter on a base 2,000 wide; see rate.py."""
-    Config: ClassVar[type[TrainConfig]]
-
-    def __init__(self, config: C) -> None:
-        self.config = config
-
-    @classmethod
-    def settle(cls, config: C, rows: Sequence[Row]) -> C:
-        """`config` with what follows from the training rows filled in; raises DataError where they cannot support the method."""
-        return config
 
     @abstractmethod
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
         """The tokens of one row; raises DropRow."""
 
-    def examples(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
-        """The tokens of `rows`, with drops and boundary mismatches counted."""
+    def prepare(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
+        """The examples of `rows`, with drops and boundary mismatches counted."""
         made = Prepared()
         for row in rows:
             try:
-                made.examples.append(self.example(row, builder, made.notes))
+                one = self.example(row, builder, made.notes)
             except DropRow as reason:
                 made.dropped[str(reason)] += 1
+                continue
+            made.items.append(one)
+            made.tokens += len(one.prompt) + sum(len(branch.ids) for branch in one.branches)
+            made.scored += sum(targets(branch) for branch in one.branches)
         made.notes = +made.notes  # without zeros
         return made
+
+    def steps(self, parts: Parts) -> Steps:
+        """One update a step."""
+        from thumbwheel.engine.refcache import RefCache
+        from thumbwheel.training.step import Stepper
+
+        return Stepper(parts.engine, self, RefCache(parts.cache), self.config.token_budget)
 
     def blocks(self, examples: Sequence[Example]) -> list[Sequence[Example]]:
         """Parts of an optimiser batch that share one baseline."""

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.config import build
 from thumbwheel.core.errors import DataError
-from thumbwheel.training.algorithm import Algorithm, Prepared, Row
+from thumbwheel.training.algorithm import Method, Parts, Prepared, Row, Steps
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.order import Order
 from thumbwheel.training.types import TrainConfig
 
 if TYPE_CHECKING:
     from thumbwheel.engine.prompt import PromptBuilder
-    from thumbwheel.training.step import Stepper
+    from thumbwheel.engine.score import ScoreEngine
 
 
 @dataclass
@@ -25,10 +25,11 @@ class Assembly:
     """Everything that a loop needs, ready to run."""
 
     config: TrainConfig
-    algorithm: Algorithm[Any]
+    method: Method[Any]
     builder: PromptBuilder
     model: Any
-    stepper: Stepper
+    engine: ScoreEngine
+    at_work: Steps
     train: Prepared
     dev: Prepared
     matched: list[str]
@@ -37,23 +38,22 @@ class Assembly:
     @property
     def steps(self) -> int:
         """Optimiser steps that the settings ask for."""
-        return Order.of(len(self.train.examples), self.config).steps
+        return Order.of(len(self.train.items), self.config).steps
 
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What is worth knowing about it, as JSON."""
-        engine = self.stepper.engine
         return {
-            "train_rows": len(self.train.examples),
-            "dev_rows": len(self.dev.examples),
+            "train_rows": len(self.train.items),
+            "dev_rows": len(self.dev.items),
             "dropped": dict(self.train.dropped + self.dev.dropped),
             "notes": dict(self.train.notes + self.dev.notes),
             "matched_modules": len(self.matched),
             "trainable_parameters": sum(one.numel() for one in self.model.parameters() if one.requires_grad),
             "dtype": self.dtype,
             "learning_rate": self.config.learning_rate,
-            "layout": engine.layout.kind,
-            "layout_reason": engine.layout.reason,
+            "layout": self.engine.layout.kind,
+            "layout_reason": self.engine.layout.reason,
             "template": self.builder.template_name,
             "template_hash": self.builder.template_hash,
         }
@@ -64,17 +64,17 @@ def settings(algorithm: str, values: Mapping[str, Any]) -> TrainConfig:
     return build(ALGORITHMS.get(algorithm).Config, values, f"settings of {algorithm}")
 
 
-def assemble(algorithm: str, config: TrainConfig, base: str, folder: Path, rows: Sequence[Row], cache: Path) -> Assembly:
+def assemble(
+    algorithm: str, config: TrainConfig, base: str, folder: Path, rows: Sequence[Row], cache: Path, reward_model: Path | None = None
+) -> Assembly:
     """Load the base from `folder` (called `base` in the adapter's metadata), attach the adapter, make tokens of `rows`.
 
     Raises DataError when no training row is left, ModelError for a base or targets that cannot be used.
     """
     from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
     from thumbwheel.engine.prompt import PromptBuilder
-    from thumbwheel.engine.refcache import RefCache
     from thumbwheel.engine.score import ScoreEngine
     from thumbwheel.training.hardware import choose_dtype, count_parameters, device
-    from thumbwheel.training.step import Stepper
 
     dtype: Any = choose_dtype(config.dtype, count_parameters(str(folder)))
     model, tokenizer = load_base(str(folder), dtype, local_only=True)
@@ -86,11 +86,11 @@ def assemble(algorithm: str, config: TrainConfig, base: str, folder: Path, rows:
         one.target_modules = sorted(one.target_modules)  # a set's order would give equal runs different files
     method = ALGORITHMS.get(algorithm)(config)
     builder = PromptBuilder(tokenizer)
-    train = method.examples([row for row in rows if row["split"] == "train"], builder)
-    dev = method.examples([row for row in rows if row["split"] == "dev"], builder)
-    if not train.examples:
+    train = method.prepare([row for row in rows if row["split"] == "train"], builder)
+    dev = method.prepare([row for row in rows if row["split"] == "dev"], builder)
+    if not train.items:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in train.dropped.items())
         raise DataError(f"{len(rows)} rows", f"none is left to train on: {reasons or 'none is in train'}", "See: thumbwheel dataset show")
     engine = ScoreEngine(adapted.to(device()), checkpointing=config.gradient_checkpointing)
-    stepper = Stepper(engine, method, RefCache(cache), config.token_budget)
-    return Assembly(config, method, builder, adapted, stepper, train, dev, matched, dtype)
+    steps = method.steps(Parts(engine, builder, cache, reward_model))
+    return Assembly(config, method, builder, adapted, engine, steps, train, dev, matched, dtype)

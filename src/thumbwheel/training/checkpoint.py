@@ -1,7 +1,7 @@
 """Checkpoints under Hugging Face's file names, each there whole or not at all, verified before they are used.
 
     checkpoint-120/  adapter_model.safetensors  adapter_config.json  optimizer.pt  scheduler.pt  rng_state.pth
-                     trainer_state.json  checkpoint.json (sha256 of the others)
+                     trainer_state.json  method.pt (what the method has to remember)  checkpoint.json (sha256 of the others)
 
 Written into a temporary folder of the same place, synced and renamed; read with `weights_only=True`.
 """
@@ -53,14 +53,14 @@ class Checkpoints:
         names = [path.name.removeprefix(PREFIX) for path in self._folder.glob(f"{PREFIX}*") if path.is_dir()]
         return sorted(int(name) for name in names if name.isdigit())
 
-    def save(self, trained: Trained, state: TrainerState) -> Path:
+    def save(self, trained: Trained, state: TrainerState, method: Mapping[str, Any]) -> Path:
         """Write the checkpoint of `state.global_step` and drop old ones; raises StorageError, leaving the older ones alone."""
         final = self.at(state.global_step)
         temporary = self._folder / f"tmp-{state.global_step}-{os.getpid()}"
         try:
             self._clean()
             temporary.mkdir(parents=True)
-            _write(temporary, trained, state)
+            _write(temporary, trained, state, method)
             _seal(temporary)
             shutil.rmtree(final, ignore_errors=True)
             os.replace(temporary, final)
@@ -95,8 +95,8 @@ class Checkpoints:
             raise StorageError(f"run folder {str(self._folder.parent)!r}", "every checkpoint in it is damaged", "Start a new run")
         return None
 
-    def load(self, step: int, trained: Trained) -> TrainerState:
-        """Put model, optimiser, schedule and random state back to where they were after `step`, and return the trainer's state."""
+    def load(self, step: int, trained: Trained) -> tuple[TrainerState, dict[str, Any]]:
+        """Put model, optimiser, schedule and random state back to where they were after `step`; returns (trainer's state, method's)."""
         import torch
         from peft import set_peft_model_state_dict
         from safetensors.torch import load_file
@@ -109,7 +109,7 @@ class Checkpoints:
         trained.scheduler.load_state_dict(read("scheduler.pt"))
         set_random_state(read("rng_state.pth"))
         state: TrainerState = TrainerState.load_from_json(str(folder / "trainer_state.json"))
-        return state
+        return state, read("method.pt")
 
 
 def check(folder: Path) -> str | None:
@@ -124,14 +124,15 @@ def check(folder: Path) -> str | None:
     return None
 
 
-def _write(folder: Path, trained: Trained, state: TrainerState) -> None:
+def _write(folder: Path, trained: Trained, state: TrainerState, method: Mapping[str, Any]) -> None:
     import torch
 
-    trained.model.save_pretrained(folder, save_embedding_layers=False)
+    trained.model.save_pretrained(folder, save_embedding_layers=False, selected_adapters=["default"])
     (folder / "README.md").unlink(missing_ok=True)
     torch.save(trained.optimizer.state_dict(), folder / "optimizer.pt")
     torch.save(trained.scheduler.state_dict(), folder / "scheduler.pt")
     torch.save(random_state(), folder / "rng_state.pth")
+    torch.save(dict(method), folder / "method.pt")
     state.save_to_json(str(folder / "trainer_state.json"))
 
 

@@ -26,7 +26,7 @@ def estimate(algorithm: str, config: TrainConfig, dataset_id: str, base: str, fo
     """What a run over `rows` would be."""
     with tempfile.TemporaryDirectory() as scratch:
         made = assemble(algorithm, config, base, folder, rows, Path(scratch) / "reference.db")
-        order = Order.of(len(made.train.examples), config)
+        order = Order.of(len(made.train.items), config)
         probed, seconds = _probe(made, order)
         evaluation = _evaluation_seconds(made)
     evaluations = 11 if config.eval_steps is None else 1 + order.steps // config.eval_steps
@@ -54,9 +54,14 @@ def estimate(algorithm: str, config: TrainConfig, dataset_id: str, base: str, fo
 def _probe(made: Assembly, order: Order) -> tuple[int, float]:
     """(steps measured, seconds a step)."""
     times: list[float] = []
-    for rows in islice(order.batches(), PROBED + 1):
+
+    def discard(loss: float) -> float:
+        made.model.zero_grad()
+        return loss
+
+    for step, rows in enumerate(islice(order.batches(), PROBED + 1)):
         started = time.monotonic()
-        made.stepper.run([made.train.examples[row] for row in rows], grad=True)
+        made.at_work.train([made.train.items[row] for row in rows], step, discard)
         times.append(time.monotonic() - started)
     measured = times[1:] or times
     return len(measured), sum(measured) / len(measured)
@@ -64,12 +69,9 @@ def _probe(made: Assembly, order: Order) -> tuple[int, float]:
 
 def _evaluation_seconds(made: Assembly) -> float:
     """Of all dev rows, scaled up from a sample."""
-    import torch
-
-    sample = made.dev.examples[:32]
+    sample = made.dev.items[:32]
     if not sample:
         return 0.0
     started = time.monotonic()
-    with torch.no_grad():
-        made.stepper.run(sample, grad=False)
-    return (time.monotonic() - started) * len(made.dev.examples) / len(sample)
+    made.at_work.evaluate(sample)
+    return (time.monotonic() - started) * len(made.dev.items) / len(sample)

@@ -1,32 +1,31 @@
 """The training loop: order -> step -> clip -> update -> log, evaluate, save; with early stopping, and with Hugging Face's callbacks.
 
-What a step computes is step.py and the method; what is on disk is checkpoint.py and rundir.py; what goes wrong is watch.py.
+What a step computes is the method's (step.py, online.py); what is on disk is checkpoint.py and rundir.py; what goes wrong is watch.py.
 A resumed run does exactly what the uninterrupted one would have done: order and schedule follow from the step number, and
 the checkpoint holds the rest.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from thumbwheel.core.errors import ConfigError
-from thumbwheel.engine.tree import Example
+from thumbwheel.training.algorithm import Outcome, Steps, Wrong
 from thumbwheel.training.checkpoint import Checkpoints, Trained
 from thumbwheel.training.metrics import MetricsFile
-from thumbwheel.training.optimizer import adapter_parameters
 from thumbwheel.training.order import Order
 from thumbwheel.training.probe import Probe
-from thumbwheel.training.step import Stepper
 from thumbwheel.training.types import TrainConfig
 from thumbwheel.training.watch import Watch
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
-RISING = {"rewards/margins", "rewards/accuracies"}
+RISING = {"rewards/margins", "rewards/accuracies", "reward"}
 """Metrics of which more is better."""
 
 
@@ -46,11 +45,11 @@ class Loop:
 
     def __init__(
         self,
-        stepper: Stepper,
+        steps: Steps,
         trained: Trained,
         config: TrainConfig,
-        train: Sequence[Example],
-        dev: Sequence[Example],
+        train: Sequence[Any],
+        dev: Sequence[Any],
         metrics: MetricsFile,
         checkpoints: Checkpoints,
         *,
@@ -58,14 +57,14 @@ class Loop:
         callbacks: Sequence[TrainerCallback] = (),
         interrupted: Callable[[], bool] = lambda: False,
         tokenizer: Any = None,
+        order: Order | None = None,
     ) -> None:
         from transformers import TrainerControl, TrainerState
 
-        self.config, self.order = config, Order.of(len(train), config)
-        self._stepper, self._trained, self._train, self._dev = stepper, trained, train, dev
+        self.config, self.order = config, order or Order.of(len(train), config)
+        self._method, self._trained, self._train, self._dev = steps, trained, train, dev
         self._metrics, self._checkpoints, self._probe, self._interrupted = metrics, checkpoints, probe, interrupted
         self._watch = Watch(config.collapse_nll)
-        self._parameters = adapter_parameters(trained.model)
         self.eval_steps = config.eval_steps or max(1, self.order.steps // 10)
         self.save_steps = config.save_steps or self.eval_steps
         self.state = TrainerState(
@@ -80,6 +79,7 @@ class Loop:
         self._arguments = _arguments(config, self.order.steps)
         self._saved_at = time.monotonic()
         self._worse = 0
+        self._stop: str | None = None
 
     def run(self, resume_from: int | None = None) -> Ending:
         """Train to the end, or until something stops it; `resume_from` is a step that has a sound checkpoint."""
@@ -101,7 +101,8 @@ class Loop:
         return found
 
     def _resume(self, step: int) -> None:
-        self.state = self._checkpoints.load(step, self._trained)
+        self.state, method = self._checkpoints.load(step, self._trained)
+        self._method.restore(method)
         kept = cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"]
         self._watch.restore(kept["watch"])
         self._worse = kept["worse"]
@@ -119,6 +120,8 @@ class Loop:
             if self._stale():
                 name = self.config.metric_for_best_model
                 return self._ending(reason=f"early stopping: no better dev {name} in {self._worse} evaluations")
+            if self._stop:
+                return self._ending(reason=self._stop)
             if self._interrupted():
                 return self._ending(interrupted=True)
             if self.control.should_training_stop:
@@ -131,32 +134,42 @@ class Loop:
             self._save()
         return Ending(self.state.global_step, self.state.best_global_step or (None if how.get("wrong") else self.state.global_step), **how)
 
-    def _step(self, examples: Sequence[Example]) -> str | None:
-        """One optimiser step; the reason when it must not be taken."""
-        import torch
-
+    def _step(self, items: Sequence[Any]) -> str | None:
+        """One step; the reason when it must not be taken."""
         self._fire("on_step_begin")
         started = time.monotonic()
-        outcome = self._stepper.run(examples, grad=True)
-        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self.config.max_grad_norm))
-        wrong = self._watch.step(outcome.loss, norm)
-        if wrong:
-            return f"{wrong} at step {self.state.global_step + 1}"
         rate = self._trained.scheduler.get_last_lr()[0]
-        self._fire("on_pre_optimizer_step")
-        self._trained.optimizer.step()
-        self._fire("on_optimizer_step")
+        try:
+            outcome = self._method.train(items, self.state.global_step, self._apply)
+        except Wrong as wrong:
+            return f"{wrong} at step {self.state.global_step + 1}"
         self._trained.scheduler.step()
-        self._trained.optimizer.zero_grad(set_to_none=True)
         self.state.global_step += 1
         self.state.epoch = self.order.epoch(self.state.global_step)
         self.state.num_input_tokens_seen += outcome.tokens
+        self._stop = outcome.stop
         self._flow()
         self._fire("on_step_end")
         if self.control.should_log:
             seconds = {"step_seconds": round(time.monotonic() - started, 4)}
-            self._log({"loss": outcome.loss, "grad_norm": norm, "learning_rate": rate} | outcome.metrics, seconds)
+            self._log({"loss": outcome.loss, "learning_rate": rate} | outcome.metrics, seconds)
         return None
+
+    def _apply(self, loss: float) -> float:
+        """One update with the gradients that are in place; every group of parameters is clipped by itself. Raises Wrong."""
+        import torch
+
+        optimizer = self._trained.optimizer
+        clip = torch.nn.utils.clip_grad_norm_
+        norm = math.hypot(*(float(clip(group["params"], self.config.max_grad_norm)) for group in optimizer.param_groups))
+        wrong = self._watch.step(loss, norm)
+        if wrong:
+            raise Wrong(wrong)
+        self._fire("on_pre_optimizer_step")
+        optimizer.step()
+        self._fire("on_optimizer_step")
+        optimizer.zero_grad(set_to_none=True)
+        return norm
 
     def _flow(self) -> None:
         """What this step asks for; callbacks may change it."""
@@ -178,11 +191,8 @@ class Loop:
         return None
 
     def _evaluate(self) -> dict[str, float]:
-        """Loss and metrics of the dev rows as one batch without gradient, and the probe's rates."""
-        import torch
-
-        with torch.no_grad():
-            outcome = self._stepper.run(self._dev, grad=False)
+        """Loss and metrics of the dev rows, and the probe's rates."""
+        outcome: Outcome = self._method.evaluate(self._dev)
         found = {"loss": outcome.loss} | outcome.metrics | (self._probe.run() if self._probe else {})
         named = {f"eval_{name}": value for name, value in found.items()}
         self._log(named, {})
@@ -205,7 +215,7 @@ class Loop:
 
     def _save(self) -> None:
         cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"] = {"watch": self._watch.state(), "worse": self._worse}
-        self._checkpoints.save(self._trained, self.state)
+        self._checkpoints.save(self._trained, self.state, self._method.state())
         self._saved_at = time.monotonic()
         self._fire("on_save")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thumbwheel.training.checkpoint import Trained
@@ -12,18 +13,17 @@ SCHEDULES = {"constant": "constant_with_warmup"}
 """Our name -> transformers' name, where they differ."""
 
 
-def adapter_parameters(model: Any) -> list[Any]:
-    """The parameters that train."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def prepare(model: Any, config: TrainConfig, steps: int) -> Trained:
-    """Model, optimiser and schedule for `steps` optimiser steps."""
+def prepare(model: Any, config: TrainConfig, steps: int, groups: Sequence[Mapping[str, Any]] = ()) -> Trained:
+    """Model, optimiser and schedule for `steps` steps; `groups` are those of the optimiser where not all of the model trains alike."""
     import torch
     from torch.optim.lr_scheduler import LambdaLR
     from transformers import get_scheduler
 
-    optimizer = torch.optim.AdamW(adapter_parameters(model), lr=config.peak_rate, weight_decay=config.weight_decay)
+    optimizer = torch.optim.AdamW(
+        list(groups) or [one for one in model.parameters() if one.requires_grad],
+        lr=config.peak_rate,
+        weight_decay=config.weight_decay,
+    )
     name = SCHEDULES.get(config.lr_scheduler_type, config.lr_scheduler_type)
     warm = math.ceil(steps * config.warmup_ratio)
     found: Any = get_scheduler(name, optimizer, num_warmup_steps=warm, num_training_steps=steps + bool(warm))

@@ -104,7 +104,15 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     run.write_status(Status(RunState.RUNNING))
     config = settings(spec.algorithm, spec.config)
     started = time.monotonic()
-    made = assemble(spec.algorithm, config, spec.base, Path(spec.folder), run.read_rows(), Path(spec.reference_cache))
+    made = assemble(
+        spec.algorithm,
+        config,
+        spec.base,
+        Path(spec.folder),
+        run.read_rows(),
+        Path(spec.reference_cache),
+        Path(spec.reward_model) if spec.reward_model else None,
+    )
     run.write_status(Status(RunState.RUNNING, result={"planned_steps": made.steps}))
     ending = _loop(run, made, interrupt)
     result = made.facts | _result(run, made, ending) | {"seconds": round(time.monotonic() - started, 1)}
@@ -123,17 +131,17 @@ def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
     resume_from = checkpoints.newest_sound()
     run.forget_metrics_after(-1 if resume_from is None else resume_from)
     log.say("starting" if resume_from is None else f"going on after step {resume_from}")
-    trained = prepare(made.model, config, made.steps)
+    trained = prepare(made.model, config, made.steps, made.at_work.groups())
     probe = None
-    if config.probe_prompts:
-        probe = Probe.of(made.model, made.builder, made.dev.examples, made.algorithm.good, config.probe_prompts, config.probe_tokens)
+    if config.probe_prompts and made.method.good:
+        probe = Probe.of(made.model, made.builder, made.dev.items, made.method.good, config.probe_prompts, config.probe_tokens)
     metrics = MetricsFile(run.metrics)
     loop = Loop(
-        made.stepper,
+        made.at_work,
         trained,
         config,
-        made.train.examples,
-        made.dev.examples,
+        made.train.items,
+        made.dev.items,
         metrics,
         checkpoints,
         probe=probe,
@@ -144,6 +152,7 @@ def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
     try:
         return loop.run(resume_from)
     finally:
+        made.at_work.close()
         metrics.close()
 
 

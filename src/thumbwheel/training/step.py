@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.engine.refcache import RefCache, reference_logp
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import Example, TreeBatch, plan
-from thumbwheel.training.algorithm import Algorithm, Metrics, Scored
+from thumbwheel.training.algorithm import Algorithm, Apply, Metrics, Outcome, Scored
 
 if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Loss and metrics of one optimiser batch, as plain numbers; `tokens` were computed."""
-
-    loss: float
-    metrics: dict[str, float]
-    tokens: int
-
-
 class Stepper:
-    """Runs a method over examples; with `grad` the gradients are added to the adapter's."""
+    """The steps of a method that learns from recorded answers."""
 
     def __init__(self, engine: ScoreEngine, algorithm: Algorithm[Any], cache: RefCache, token_budget: int) -> None:
         self.engine, self.algorithm, self._cache, self._budget = engine, algorithm, cache, token_budget
 
+    def groups(self) -> list[dict[str, Any]]:
+        """One for all."""
+        return []
+
+    def train(self, items: Sequence[Example], step: int, apply: Apply) -> Outcome:
+        """One update."""
+        outcome = self.run(items, grad=True)
+        return replace(outcome, metrics={"grad_norm": apply(outcome.loss)} | outcome.metrics)
+
+    def evaluate(self, items: Sequence[Example]) -> Outcome:
+        """The items as one batch."""
+        import torch
+
+        with torch.no_grad():
+            return self.run(items, grad=False)
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: a step follows from its rows."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Nothing to put back."""
+
+    def close(self) -> None:
+        """The cache's connection."""
+        self._cache.close()
+
     def run(self, examples: Sequence[Example], grad: bool) -> Outcome:
-        """The loss of `examples` as one optimiser batch, whatever number of forward passes the budget makes of it."""
+        """The loss of `examples` as one optimiser batch, whatever number of forward passes the budget makes of it.
+
+        With `grad` the gradients are added to the adapter's.
+        """
         import torch
 
         totals = self.algorithm.totals(examples)
@@ -47,7 +68,7 @@ class Stepper:
                 losses.append(out.loss.detach())
                 found.append(out.metrics)
                 tokens += batch.n_rows
-        return Outcome(float(sum(losses)), self.algorithm.derived(_means(found)), tokens)
+        return Outcome(float(sum(losses)), self.algorithm.derived(means(found)), tokens)
 
     def _plan(self, examples: Sequence[Example]) -> list[TreeBatch]:
         return [batch.to(self.engine.device) for batch in plan(examples, self._budget, self.engine.layout)]
@@ -68,7 +89,8 @@ class Stepper:
         return torch.cat(policy), torch.cat(reference)
 
 
-def _means(found: Sequence[Metrics]) -> dict[str, float]:
+def means(found: Sequence[Metrics]) -> dict[str, float]:
+    """The metrics of several micro-batches as one."""
     names = dict.fromkeys(name for metrics in found for name in metrics)
     sums = {name: [metrics[name] for metrics in found if name in metrics] for name in names}
     counts = {name: sum(count for _, count in parts) for name, parts in sums.items()}

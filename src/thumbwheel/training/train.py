@@ -119,10 +119,11 @@ def _plan(ws: Workspace, agent: str, algorithm: str, base: str | None, dataset: 
         raise InputError("--base", "no base model was named", "Give a folder saved with save_pretrained, or a Hugging Face id")
     name, folder = locate(base)
     fingerprint = _fingerprint(folder)
-    found = find(ws, agent, dataset) if dataset else build(ws, agent, method.needs, ws.settings(DatasetConfig, "dataset"))
-    if found.shape != method.needs:
+    shape = method.shape(config)
+    found = find(ws, agent, dataset) if dataset else build(ws, agent, shape, ws.settings(DatasetConfig, "dataset"))
+    if found.shape != shape:
         raise DataError(
-            f"dataset {found.id!r}", f"it has {found.shape}, and {algorithm} learns from {method.needs}", "Leave --dataset out to build one"
+            f"dataset {found.id!r}", f"it has {found.shape}, and {algorithm} learns from {shape}", "Leave --dataset out to build one"
         )
     rows = list(_rows(ws, found))
     train_rows = [row for row in rows if row["split"] == "train"]

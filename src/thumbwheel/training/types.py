@@ -14,7 +14,7 @@ from pydantic import Field
 
 from thumbwheel.core.config import Config
 
-Metric = Literal["loss", "nll/good", "rewards/margins", "rewards/accuracies"]
+Metric = Literal["loss", "nll/good", "rewards/margins", "rewards/accuracies", "reward"]
 """Dev metrics by which a checkpoint may be chosen."""
 
 
@@ -109,6 +109,8 @@ class RunSpec:
     """Of rows.jsonl: a resumed run must meet the same rows."""
     reference_cache: str
     """Path of the home's cache of reference log-probs."""
+    reward_model: str | None = None
+    """Folder of the reward model that judges, where one was named."""
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def knowing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for step in range(60):
         loss = 0.0
-        for example in made.train.examples[step % 4 * 8 : step % 4 * 8 + 8]:
+        for example in made.train.items[step % 4 * 8 : step % 4 * 8 + 8]:
             ids = torch.tensor([[*example.prompt, *example.branches[0].ids]])
             loss = loss + model(ids, labels=ids.clone().index_fill_(1, torch.arange(len(example.prompt)), -100)).loss / 8
         optimizer.zero_grad()
@@ -142,7 +142,7 @@ def json_rows(shape: str, train: int, dev: int = 0) -> list[dict[str, Any]]:
 def test_a_collapse_is_seen_and_stopped_with_the_reason(knowing: Path, tmp_path: Path, rate: float, collapses: bool) -> None:
     changes = {"learning_rate": rate, "num_train_epochs": 3, "eval_steps": 2, "early_stopping_patience": None}
     made = assembled("kto", knowing, tmp_path, json_rows("labels", 32, 6), **changes)
-    probe = Probe.of(made.model, made.builder, made.dev.examples, made.algorithm.good, 6, 30)
+    probe = Probe.of(made.model, made.builder, made.dev.items, made.method.good, 6, 30)
     loop = loop_of(made, tmp_path, probe=probe)
     ending = loop.run()
     start = lines(tmp_path)[0]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from thumbwheel.core.plugins import Table
-from thumbwheel.training.algorithm import Algorithm
+from thumbwheel.training.algorithm import Method
 
-ALGORITHMS: Table[type[Algorithm[Any]]] = Table(
+ALGORITHMS: Table[type[Method[Any]]] = Table(
     "algorithm",
     "thumbwheel.algorithms",
     {
