@@ -46,7 +46,7 @@ def test_checkpoints_have_hugging_face_names_and_few_are_kept(base: Path, tmp_pa
     names = {path.name for path in checkpoints.at(ending.best).iterdir()}
     assert names == {
         "adapter_model.safetensors", "adapter_config.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json",
-        "checkpoint.json",
+        "method.pt", "checkpoint.json",
     }  # fmt: skip
     best = min((line for line in lines(tmp_path) if "eval_loss" in line and line["step"]), key=lambda line: line["eval_loss"])
     assert ending.best == best["step"]
