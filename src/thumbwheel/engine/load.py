@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -233,11 +233,16 @@ def base_fingerprint(source: Any) -> str:
     large base costs seconds; a fine-tune changes them all. A folder and the model loaded from it differ where tied
     weights or the dtype do.
     """
-    digest = hashlib.sha256()
     tensors = _stored(Path(source)) if isinstance(source, (str, Path)) else _base_parameters(source)
-    for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
+    return fingerprint_of(sorted(tensors, key=lambda pair: pair[0]))
+
+
+def fingerprint_of(tensors: Iterable[tuple[Any, torch.Tensor]]) -> str:
+    """sha256 over (name, tensor) pairs in their order; of large tensors as `base_fingerprint` says."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
         digest.update(f"{name}\0{tuple(tensor.shape)}\0{tensor.dtype}\0".encode())
-        for block in _blocks(tensor):
+        for block in _blocks(tensor.detach()):
             digest.update(block)
     return digest.hexdigest()
 

@@ -1,4 +1,4 @@
-"""LoRA layers during training: adapters off for the reference, and a fused forward and backward for plain ones.
+"""LoRA layers during training: which adapter answers, and a fused forward and backward for plain ones.
 
 PEFT's parameters stay the storage; only the arithmetic is replaced, on linear layers with one active, plain LoRA adapter
 without dropout. Anything else (DoRA, several adapters, quantised bases, merged weights, convolutions) keeps PEFT's own
@@ -8,11 +8,10 @@ forward. Does not live here: creating or loading adapters (load.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
-
-from thumbwheel.core.errors import ModelError
 
 if TYPE_CHECKING:
     import torch
@@ -28,26 +27,46 @@ def adapter_layers(model: Any) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper))]
 
 
+def active_adapter(model: Any, layers: list[Any]) -> str | None:
+    """The adapter that `model` answers with as it stands; None where it has none or has them off."""
+    if not hasattr(model, "peft_config") or any(layer._disable_adapters for layer in layers):
+        return None
+    (name,) = model.active_adapters  # several at once are a mixture, which has no name
+    return str(name)
+
+
+def parameters_of(layers: list[Any], adapter: str) -> list[torch.nn.Parameter]:
+    """The tensors of one adapter, whole modules that were saved with it among them."""
+    import torch
+
+    found: list[torch.nn.Parameter] = []
+    for layer in layers:
+        for name in layer.adapter_layer_names:
+            stored = attrgetter(name)(layer)
+            if adapter in stored:
+                own = stored[adapter]
+                found += own.parameters() if isinstance(own, torch.nn.Module) else [own]
+    return found
+
+
 @contextmanager
-def adapters_off(model: Any, layers: list[Any]) -> Iterator[None]:
-    """The base model inside. PEFT's own switch also changes which parameters train, which a no-grad pass must not."""
+def switched(model: Any, layers: list[Any], adapter: str | None) -> Iterator[None]:
+    """`model` under one adapter inside, or under none. PEFT's own switches also change what trains, which a role must not."""
     if not hasattr(model, "peft_config"):
-        if any(parameter.requires_grad for parameter in model.parameters()):
-            raise ModelError("the reference model", "the model has no adapter and trains itself, so its start is gone", "Train with LoRA")
         yield
         return
     if any(config.is_prompt_learning for config in model.peft_config.values()):
-        with model.disable_adapter():
+        with model.disable_adapter() if adapter is None else nullcontext():
             yield
         return
-    before = [layer._disable_adapters for layer in layers]
+    before = [(layer._active_adapter, layer._disable_adapters) for layer in layers]
     try:
         for layer in layers:
-            layer._disable_adapters = True
+            layer._active_adapter, layer._disable_adapters = [adapter] if adapter else layer._active_adapter, adapter is None
         yield
     finally:
-        for layer, state in zip(layers, before, strict=True):
-            layer._disable_adapters = state
+        for layer, (name, off) in zip(layers, before, strict=True):
+            layer._active_adapter, layer._disable_adapters = name, off
 
 
 def install(model: Any) -> int:

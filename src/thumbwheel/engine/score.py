@@ -1,15 +1,15 @@
-"""Per-token scores of a TreeBatch under a role; what every method stands on.
+"""Scores of a TreeBatch under a role; what every method stands on.
 
-Lives here: `ScoreEngine`, the one place that runs the model for training and evaluation, and `Role`. Roles are adapters on one
-frozen base: POLICY is the active adapter, REF the base with adapters off. Does not live here: losses, caching
-(refcache.py). To add a role, add it to `Role` and say in `_as_role` which adapters it means.
+Lives here: `ScoreEngine`, the one place that runs the model for training and evaluation, `Role`, and `Voice`, what a role
+means: an adapter on the one frozen base and, for a critic or a reward model, a scalar head. Does not live here: losses,
+caching (refcache.py). To add a role, add it to `Role`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,10 @@ from thumbwheel.engine.tree import Example, Layout, TreeBatch, build
 if TYPE_CHECKING:
     import torch
 
-WANTS = frozenset({"logp", "entropy"})
+WANTS = frozenset({"logp", "entropy", "value", "last"})
+OF_VOCABULARY = frozenset({"logp", "entropy"})
 LOGP = frozenset({"logp"})
+UNASKED: Any = None
 
 
 class Role(StrEnum):
@@ -31,14 +33,30 @@ class Role(StrEnum):
 
     POLICY = "policy"
     REF = "ref"
+    CRITIC = "critic"
+    REWARD = "reward"
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """What a role is on the one model: the name of a PEFT adapter (None: adapters off) and a scalar head, nn.Linear(H, 1)."""
+
+    adapter: str | None
+    head: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """In the order of the batch's targets: `logp` [M] and, where wanted, `entropy` [M], nats, fp32 (fp64 in fp64 models)."""
+    """What was wanted, fp32 (fp64 in fp64 models); the rest is None.
 
-    logp: torch.Tensor
-    entropy: torch.Tensor | None = None
+    Of each target [M]: its log-probability `logp` and the `entropy` of its distribution, in nats, and `value`, the role's head on the
+    row that predicts it. Of each branch [n_branches]: `last`, the role's head on its last token.
+    """
+
+    logp: torch.Tensor = UNASKED
+    entropy: torch.Tensor = UNASKED
+    value: torch.Tensor = UNASKED
+    last: torch.Tensor = UNASKED
 
 
 class ScoreEngine:
@@ -46,7 +64,8 @@ class ScoreEngine:
 
     All dropout of the model is set to 0 and it is put into evaluation mode (training mode with `checkpointing`, which
     recomputes activations in the backward pass). `layout` says how batches have to be planned and `layout_reason` why
-    rows are padded. `temperature` divides the logits, as when sampling.
+    rows are padded. `temperature` divides the logits, as when sampling. `voices` adds to or replaces the two roles that are always
+    there: POLICY, the model as it stands when the engine is made, and REF, the base with adapters off.
     """
 
     def __init__(
@@ -58,25 +77,56 @@ class ScoreEngine:
         head_chunk: int | None = None,
         fused_lora: bool = True,
         checkpointing: bool = False,
+        voices: Mapping[Role, Voice] | None = None,
     ) -> None:
         if not temperature > 0:
             raise ValueError(f"temperature {temperature}")
         self.model, self.temperature, self.head_chunk = model, temperature, head_chunk
         self.language_model = language_model(model)
-        disable_dropout(model)
         able, self._head = capability.choose(model)
         if layout is not None and layout.kind == "tree" and able.kind == "padded":
             raise ModelError("a tree layout was asked for", able.reason, "Leave the layout to the engine; it takes the padded path")
         self.layout = layout or able
-        self.fused_layers = lora.install(model) if fused_lora else 0
-        self._adapters = lora.adapter_layers(model)
-        self._fingerprint = ""
+        self._fused, self.fused_layers, self._adapters = fused_lora, 0, lora.adapter_layers(model)
+        self._voices: dict[Role, Voice] = {}
+        self._speaking = lora.active_adapter(model, self._adapters)
+        self._fingerprints: tuple[str, str] | None = None
+        for role, voice in ({Role.POLICY: Voice(self._speaking), Role.REF: Voice(None)} | dict(voices or {})).items():
+            self.add(role, voice)
         self._set_mode(checkpointing)
+
+    def add(self, role: Role, voice: Voice) -> None:
+        """Let `voice` answer for `role` from now on. What trains is left as it is: see `parameters_of`."""
+        if voice.adapter is not None and voice.adapter not in getattr(self.model, "peft_config", {}):
+            known = ", ".join(getattr(self.model, "peft_config", {})) or "none"
+            raise ModelError(f"the role {role.value!r}", f"the model has no adapter {voice.adapter!r}", f"Load it first; known: {known}")
+        self._voices[role] = replace(voice, head=None if voice.head is None else voice.head.to(self.device))
+        self._fingerprints = None
+        disable_dropout(self.model)
+        self._adapters = lora.adapter_layers(self.model)
+        self.fused_layers = lora.install(self.model) if self._fused else 0
+
+    def parameters_of(self, role: Role) -> list[torch.nn.Parameter]:
+        """The tensors that are this role's alone: its adapter and its head; of a model without adapters, what trains."""
+        voice = self._voice(role)
+        head = list(voice.head.parameters()) if voice.head is not None else []
+        if voice.adapter is not None:
+            return lora.parameters_of(self._adapters, voice.adapter) + head
+        return [one for one in self.model.parameters() if one.requires_grad and not self._adapters] + head
+
+    def _voice(self, role: Role) -> Voice:
+        if role not in self._voices:
+            raise ModelError(f"the role {role.value!r}", "this engine has no voice for it", "Add one with engine.add")
+        return self._voices[role]
 
     def _set_mode(self, checkpointing: bool) -> None:
         if checkpointing:
-            self.language_model.gradient_checkpointing_enable({"use_reentrant": False})
+            self.language_model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._recompute})
         self.model.train(checkpointing)
+
+    def _recompute(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Around a checkpointed layer's forward, and around its second one in the backward pass: that one is under the same adapter."""
+        return nullcontext(), lora.switched(self.model, self._adapters, self._speaking)
 
     @property
     def layout_reason(self) -> str:
@@ -92,15 +142,16 @@ class ScoreEngine:
     @property
     def reference_identity(self) -> tuple[str, ...]:
         """What a reference log-probability depends on besides the tokens: base, adapter, dtype, quantisation, road, temperature."""
-        from thumbwheel.engine.load import base_fingerprint
+        from thumbwheel.engine.load import base_fingerprint, fingerprint_of
 
-        if not self._fingerprint:
-            self._fingerprint = base_fingerprint(self.model)
+        if self._fingerprints is None:
+            adapter = self._voice(Role.REF).adapter
+            own = fingerprint_of(enumerate(self.parameters_of(Role.REF))) if adapter else "no adapter"
+            self._fingerprints = base_fingerprint(self.model), own
         config = self.language_model.config
         dtype = str(next(self.language_model.parameters()).dtype)
         return (
-            self._fingerprint,
-            "no adapter",
+            *self._fingerprints,
             dtype,
             str(getattr(config, "quantization_config", None)),
             f"{self.layout.kind}:{config._attn_implementation}",
@@ -108,27 +159,42 @@ class ScoreEngine:
         )
 
     def score(self, batch: TreeBatch, role: Role, want: frozenset[str] = LOGP, grad: bool = False) -> Scores:
-        """Scores of `batch` under `role`; `grad` keeps the graph for a backward pass (entropy never has one)."""
+        """Scores of `batch` under `role`; `grad` keeps the graph for a backward pass (entropy never has one).
+
+        Only what is in `want` is computed: "value" and "last" make no product with the vocabulary.
+        """
         import torch
 
         if unknown := want - WANTS:
             raise ValueError(f"wants {sorted(unknown)}; known: {sorted(WANTS)}")
         if batch.kind != self.layout.kind:
             raise ValueError(f"a {batch.kind} batch for an engine of layout {self.layout.kind}; plan with engine.layout")
-        with self._as_role(role), nullcontext() if grad else torch.no_grad():
-            return self._score(batch.to(self.device), "entropy" in want)
+        voice = self._voice(role)
+        if want - OF_VOCABULARY and voice.head is None:
+            raise ModelError(f"{sorted(want - OF_VOCABULARY)} of the role {role.value!r}", "it has no head", "Give its Voice one")
+        with self._as_role(role, voice), nullcontext() if grad else torch.no_grad():
+            return self._score(batch.to(self.device), voice.head, want)
 
-    def _score(self, batch: TreeBatch, entropy: bool) -> Scores:
-        if self._head is None:
-            return self._score_whole(batch, entropy)
-        hidden = tree_hidden(self.language_model, batch) if batch.kind == "tree" else padded_hidden(self.language_model, batch)
-        rows = hidden[batch.pred_index]
-        return Scores(*score_targets(self._head, rows, batch.target_ids, self.temperature, self.head_chunk, entropy))
+    def _score(self, batch: TreeBatch, head: Any, want: frozenset[str]) -> Scores:
+        found: dict[str, Any] = {}
+        if want & OF_VOCABULARY and self._head is None:
+            found = self._score_whole(batch, "entropy" in want)
+        if want - OF_VOCABULARY or self._head is not None:
+            hidden = tree_hidden(self.language_model, batch) if batch.kind == "tree" else padded_hidden(self.language_model, batch)
+            rows = {"value": batch.pred_index, "last": batch.last_index}
+            found |= {name: scalars(head, hidden[rows[name]]) for name in want - OF_VOCABULARY}
+            if want & OF_VOCABULARY and self._head is not None:
+                predictors = hidden[batch.pred_index]
+                logp, entropy = score_targets(
+                    self._head, predictors, batch.target_ids, self.temperature, self.head_chunk, "entropy" in want
+                )
+                found |= {"logp": logp, "entropy": entropy}
+        return Scores(**{name: found[name] for name in want})
 
-    def _score_whole(self, batch: TreeBatch, entropy: bool) -> Scores:
+    def _score_whole(self, batch: TreeBatch, entropy: bool = False) -> dict[str, Any]:
         logits = own_logits(self.model, batch)
         logs = (logits.to(wide(logits)) / self.temperature).log_softmax(-1)
-        return Scores(logs.gather(1, batch.target_ids[:, None])[:, 0], entropy_of(logs.detach()) if entropy else None)
+        return {"logp": logs.gather(1, batch.target_ids[:, None])[:, 0], "entropy": entropy_of(logs.detach()) if entropy else None}
 
     def self_verify(self, example: Example) -> float:
         """Largest absolute difference in log-probability, over one real example, between this engine and the model's own
@@ -141,17 +207,29 @@ class ScoreEngine:
             alone = Example(example.prompt, (branch,), example.group)
             batch = build([alone], [0], Layout("padded")).to(self.device)
             with torch.no_grad():
-                plain = self._score_whole(batch, entropy=False).logp
+                plain = self._score_whole(batch)["logp"]
             gaps += [float((found[part] - plain).abs().max())] if len(plain) else []
         return max(gaps, default=0.0)
 
     @contextmanager
-    def _as_role(self, role: Role) -> Iterator[None]:
-        if role is Role.POLICY:
-            yield
-            return
-        with lora.adapters_off(self.model, self._adapters):
-            yield
+    def _as_role(self, role: Role, voice: Voice) -> Iterator[None]:
+        if role is Role.REF and not hasattr(self.model, "peft_config") and any(one.requires_grad for one in self.model.parameters()):
+            raise ModelError("the reference model", "the model has no adapter and trains itself, so its start is gone", "Train with LoRA")
+        before, self._speaking = self._speaking, voice.adapter
+        try:
+            with lora.switched(self.model, self._adapters, voice.adapter):
+                yield
+        finally:
+            self._speaking = before
+
+
+def scalars(head: Any, rows: torch.Tensor) -> torch.Tensor:
+    """[n, H] -> [n] through nn.Linear(H, 1), in fp32 (fp64 in fp64 models)."""
+    from torch.nn.functional import linear
+
+    kind = wide(rows)
+    bias = None if head.bias is None else head.bias.to(kind)
+    return linear(rows.to(kind), head.weight.to(kind), bias)[:, 0]
 
 
 def disable_dropout(model: Any) -> None:

@@ -82,6 +82,7 @@ class TreeBatch:
     position_ids: torch.Tensor  # [T]
     pred_index: torch.Tensor  # [M] row whose hidden state predicts the target
     target_ids: torch.Tensor  # [M]
+    last_index: torch.Tensor  # [n_branches] row of the last token of each branch
     branch_of: torch.Tensor  # [M]
     example_of: torch.Tensor  # [n_branches]
     branch_slices: tuple[slice, ...]  # of [M]
@@ -242,6 +243,7 @@ def _assemble(
         torch.tensor(positions),
         torch.tensor(predictors, dtype=torch.long),
         torch.tensor(targets, dtype=torch.long),
+        torch.tensor([path[-1] for path, _, _ in index]),
         torch.repeat_interleave(torch.arange(len(slices)), counts),
         torch.tensor(owners),
         tuple(slices),

@@ -66,13 +66,13 @@ class Sides:
     @contextmanager
     def speaking(self, side: str) -> Iterator[None]:
         """The model as this side inside: a version's id, or BASE."""
-        from thumbwheel.engine.lora import adapter_layers, adapters_off
+        from thumbwheel.engine.lora import adapter_layers, switched
 
         if side != BASE:
             self.model.set_adapter(self.names[side])
             yield
         else:
-            with adapters_off(self.model, adapter_layers(self.model)):
+            with switched(self.model, adapter_layers(self.model), None):
                 yield
 
     def answers(self, side: str, prompts: Sequence[Sequence[Message]], config: EvaluationConfig, what: str) -> list[Generation]:

@@ -22,6 +22,8 @@ def test_every_path_reads_its_sequence(examples, budget, kind, share):
         for at, (branch, part) in enumerate(zip(batch.branches, batch.branch_slices, strict=True)):
             owner = batch.examples[int(batch.example_of[at])]
             assert batch.target_ids[part].tolist() == [branch.ids[offset] for offset in branch.targets]
+            last = batch.last_index[at]
+            assert (batch.input_ids[last], batch.position_ids[last]) == (branch.ids[-1], len(owner.prompt) + len(branch.ids) - 1)
             assert batch.position_ids[batch.pred_index[part]].tolist() == [len(owner.prompt) + offset - 1 for offset in branch.targets]
             whole = (*owner.prompt, *branch.ids)
             assert batch.input_ids[batch.pred_index[part]].tolist() == [whole[len(owner.prompt) + offset - 1] for offset in branch.targets]
