@@ -39,6 +39,8 @@ def evaluate(
         return
     if version is None or agent is None:
         raise InputError("evaluate", "it needs a version and its agent", "For example: thumbwheel evaluate latest --agent support")
+    if output is not None and (output.is_dir() or not output.parent.is_dir()):
+        raise InputError(f"--output {str(output)!r}", "no file can be written there", "Name a file in a folder that exists")
     _evaluate(ctx, options, version, agent, compare_base, gate, output, as_json)
 
 

@@ -3,11 +3,13 @@
 import json
 
 import pytest
+import sqlalchemy as sa
 import typer
 from typer.testing import CliRunner
 
 from feedback_world import AGENT
 from thumbwheel.core.errors import Conflict, InputError, NotFound
+from thumbwheel.db import schema
 from thumbwheel.evaluation.commands import evaluate
 from thumbwheel.models import versions
 from thumbwheel.models.types import State
@@ -68,15 +70,13 @@ def test_bad_arguments_are_said(home, tmp_path):
     assert "dec_none" in call(ws, "--replay", "dec_none", raises=NotFound)
     assert "v9" in call(ws, "v9", "--agent", AGENT, raises=NotFound)
     target = str(tmp_path / "no" / "file")
-    assert "written" in call(ws, "latest", "--agent", AGENT, "--max-new-tokens", "2", "--output", target, raises=InputError)
+    assert "written" in call(ws, "latest", "--agent", AGENT, "--output", target, raises=InputError)
+    with ws.db.read() as connection:
+        assert connection.execute(sa.select(sa.func.count()).select_from(schema.evaluations)).scalar() == 0  # said before the work, not after
 
 
 @pytest.mark.parametrize("changed", ["rejected"])
 def test_a_decision_that_does_not_replay_is_an_error(home, changed):
-    import sqlalchemy as sa
-
-    from thumbwheel.db import schema
-
     ws, add = home(cases=34)
     add("good")
     results = json.loads(call(ws, "latest", "--agent", AGENT, "--max-new-tokens", "14", "--json"))
