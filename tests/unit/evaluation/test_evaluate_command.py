@@ -72,7 +72,7 @@ def test_bad_arguments_are_said(home, tmp_path):
     target = str(tmp_path / "no" / "file")
     assert "written" in call(ws, "latest", "--agent", AGENT, "--output", target, raises=InputError)
     with ws.db.read() as connection:
-        assert connection.execute(sa.select(sa.func.count()).select_from(schema.evaluations)).scalar() == 0  # said before the work, not after
+        assert connection.execute(sa.select(sa.func.count()).select_from(schema.evaluations)).scalar() == 0
 
 
 @pytest.mark.parametrize("changed", ["rejected"])
