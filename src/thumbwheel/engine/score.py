@@ -108,13 +108,14 @@ class ScoreEngine:
 
     def parameters_of(self, role: Role) -> list[torch.nn.Parameter]:
         """The tensors that are this role's alone: its adapter and its head; of a model without adapters, what trains."""
-        voice = self._voice(role)
+        voice = self.voice(role)
         head = list(voice.head.parameters()) if voice.head is not None else []
         if voice.adapter is not None:
             return lora.parameters_of(self._adapters, voice.adapter) + head
         return [one for one in self.model.parameters() if one.requires_grad and not self._adapters] + head
 
-    def _voice(self, role: Role) -> Voice:
+    def voice(self, role: Role) -> Voice:
+        """What `role` is now; raises ModelError for one that was never added."""
         if role not in self._voices:
             raise ModelError(f"the role {role.value!r}", "this engine has no voice for it", "Add one with engine.add")
         return self._voices[role]
@@ -145,7 +146,7 @@ class ScoreEngine:
         from thumbwheel.engine.load import base_fingerprint, fingerprint_of
 
         if self._fingerprints is None:
-            adapter = self._voice(Role.REF).adapter
+            adapter = self.voice(Role.REF).adapter
             own = fingerprint_of(enumerate(self.parameters_of(Role.REF))) if adapter else "no adapter"
             self._fingerprints = base_fingerprint(self.model), own
         config = self.language_model.config
@@ -169,7 +170,7 @@ class ScoreEngine:
             raise ValueError(f"wants {sorted(unknown)}; known: {sorted(WANTS)}")
         if batch.kind != self.layout.kind:
             raise ValueError(f"a {batch.kind} batch for an engine of layout {self.layout.kind}; plan with engine.layout")
-        voice = self._voice(role)
+        voice = self.voice(role)
         if want - OF_VOCABULARY and voice.head is None:
             raise ModelError(f"{sorted(want - OF_VOCABULARY)} of the role {role.value!r}", "it has no head", "Give its Voice one")
         with self._as_role(role, voice), nullcontext() if grad else torch.no_grad():
