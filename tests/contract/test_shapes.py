@@ -12,13 +12,16 @@ import pytest
 from thumbwheel.datasets.build import read_parquet, write_parquet
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Edge, Evidence, Row
+from thumbwheel.rewards.types import Value
 
 CONFIG = DatasetConfig(chats_from_preferences=True)
 
 
 def answer(text: str, good: bool | None, *, origin: str = "upvote", corrected: bool = False, conflict: bool = False) -> Answer:
     strength = 0.0 if good is None else 0.5
-    return Answer(text, good, strength, conflict, origin, corrected, "g1", (f"fbk_{text}",), (f"trc_{text}",), ("sub_1",), "stop", (1, 2))
+    named = (f"fbk_{text}",)
+    value = None if good is None else Value(float(good), (1.0, 5.0), "rating", named)
+    return Answer(text, good, strength, conflict, origin, corrected, "g1", named, (f"trc_{text}",), ("sub_1",), "stop", (1, 2), value)
 
 
 def evidence() -> Evidence:

@@ -21,7 +21,7 @@ from thumbwheel.datasets.split import group_of, prompt_key, split_of, strictest
 from thumbwheel.datasets.store import TraceRow, batched
 from thumbwheel.datasets.types import Answer, DatasetConfig, Edge, Evidence, Message, Tally
 from thumbwheel.rewards.label import comparisons, judgements
-from thumbwheel.rewards.types import Comparison, Judgement
+from thumbwheel.rewards.types import Comparison, Judgement, Value
 
 BATCH = 500
 """Prompts whose messages are read at once."""
@@ -123,6 +123,7 @@ class _Draft:
     conflict: bool = False
     corrected: bool = False
     traces: list[TraceRow] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
     own: TraceRow | None = None
     """The first trace whose output it is; None for the text of an edit that nobody gave as an answer."""
 
@@ -148,6 +149,7 @@ class _Draft:
             subject_ids=tuple(subjects),
             finish_reason=self.own.finish_reason if self.own else None,
             token_ids=tuple(tokens) if tokens else None,
+            value=Value.mean([(value, 1.0) for value in self.values]),
         )
 
 
@@ -193,6 +195,8 @@ class _Prompt:
             signed = judgement.strength if judgement.good else -judgement.strength
             draft.votes.append(_Vote(signed, _origin(judgement), judgement.feedback_ids))
         draft.conflict = draft.conflict or bool(judgement and judgement.conflict)
+        if judgement and judgement.value:
+            draft.values.append(judgement.value)
 
     def _note(self, judgement: Judgement) -> None:
         self._tally.notes["answers with disagreeing raters"] += judgement.conflict

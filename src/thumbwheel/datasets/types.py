@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.types import LabelConfig
+from thumbwheel.rewards.types import LabelConfig, Value
 
 Message = dict[str, Any]
 SPLITS = ("train", "dev", "gate")
@@ -77,6 +77,7 @@ class Answer:
 
     `good` and `strength` follow the rule over all its votes; being the text of an edit is a vote for it. `origin` names the winning
     vote: upvote, downvote, rating, score, label, outcome, or correction where an edit is the only vote. `corrected`: somebody edited it.
+    `value` is the mean of the numbers that it was given.
     """
 
     text: str
@@ -91,6 +92,7 @@ class Answer:
     subject_ids: tuple[str, ...]
     finish_reason: str | None = None
     token_ids: tuple[int, ...] | None = None
+    value: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,15 @@ class LabelRow(Row):
 
     completion: str
     label: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredRow(Row):
+    """A prompt, one answer, and a number: `value` on `scale` [lowest, highest], one for all rows of a dataset; higher is better."""
+
+    completion: str
+    value: float
+    scale: list[float]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from thumbwheel.core import ids
 from thumbwheel.rewards import store
-from thumbwheel.rewards.types import Comparing, Comparison, Edit, Judgement, LabelConfig, Reach, Signal, Statement
+from thumbwheel.rewards.types import Comparing, Comparison, Edit, Judgement, LabelConfig, Reach, Signal, Statement, Value
 
 S = TypeVar("S", Statement, "_Vote")
 SCALES = {"rating": (1.0, 5.0), "score": (0.0, 1.0), "outcome": (0.0, 1.0)}
@@ -86,6 +86,7 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
         torn or bool(for_ and against),
         edit,
         edit_conflict,
+        _value(opinions, config),
     )
 
 
@@ -99,15 +100,36 @@ def _thumb(said: Statement, config: LabelConfig) -> bool | None:
 
 
 def _number(said: Statement, config: LabelConfig) -> bool | None:
-    if isinstance(said.value, bool) or not isinstance(said.value, int | float):
+    place = _place(said)
+    if place is None:
         return None
-    low, high = (said.scale["min"], said.scale["max"]) if said.scale else SCALES[said.kind]
-    if not low <= said.value <= high or low == high:
-        return None
-    part = (said.value - low) / (high - low)
+    part, _ = place
     if part >= config.good_from - EDGE:
         return True
     return False if part <= config.bad_to + EDGE else None
+
+
+def _place(said: Statement) -> tuple[float, tuple[float, float]] | None:
+    """(where the number lies on its scale from 0 to 1, the scale); None for what is no number, or none of its scale."""
+    if isinstance(said.value, bool) or not isinstance(said.value, int | float):
+        return None
+    low, high = (said.scale["min"], said.scale["max"]) if said.scale else SCALES[said.kind]
+    return ((said.value - low) / (high - low), (low, high)) if low <= said.value <= high and low != high else None
+
+
+def _value(said: Iterable[Statement], config: LabelConfig) -> Value | None:
+    """The weighted mean of what the raters gave as numbers, the newest of each."""
+    numbers = [one for one in said if one.kind in SCALES and _place(one) is not None]
+    newest, _ = _newest(numbers, _voice, lambda one: one.value)
+    return Value.mean([(_as_value(one, config), one.weight) for one in newest])
+
+
+def _as_value(said: Statement, config: LabelConfig) -> Value:
+    place = _place(said)
+    assert place is not None  # noqa: S101 - narrows the type; the caller has checked it
+    part, scale = place
+    turned = said.kind == "outcome" and (said.name or "").casefold() in config.bad_outcomes
+    return Value(1 - part if turned else part, scale, said.kind, (said.feedback_id,))
 
 
 def _label(said: Statement, config: LabelConfig) -> bool | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -63,12 +65,43 @@ class Edit:
 
 
 @dataclass(frozen=True)
+class Value:
+    """How good an answer is as a number: `unit` from 0 (worst) to 1 (best) of `scale`, the raters' own; of which kind, and who said so.
+
+    Where they used different scales it is the mean of their positions, and the scale is that from 0 to 1.
+    """
+
+    unit: float
+    scale: tuple[float, float]
+    kind: str
+    feedback_ids: tuple[str, ...]
+
+    @property
+    def raw(self) -> float:
+        """On its own scale; what is bad when it is high has been turned round."""
+        low, high = self.scale
+        return low + self.unit * (high - low)
+
+    @classmethod
+    def mean(cls, said: Sequence[tuple[Value, float]]) -> Value | None:
+        """The weighted mean of (value, weight) pairs; None of none."""
+        if not said:
+            return None
+        scales = {one.scale for one, _ in said}
+        unit = math.fsum(one.unit * weight for one, weight in said) / math.fsum(weight for _, weight in said)
+        named = sorted({name for one, _ in said for name in one.feedback_ids})
+        kind = min(one.kind for one, _ in said)
+        return cls(unit, scales.pop() if len(scales) == 1 else (0.0, 1.0), kind, tuple(named))
+
+
+@dataclass(frozen=True)
 class Judgement:
     """What the current feedback says about one trace.
 
     `good` is None where nothing decides: no vote, only neutral ones, or an exact tie. `strength` is the margin of the majority,
     |for - against| / (for + against), and None with `good`. `conflict` says that raters contradicted each other, decided or not.
-    `feedback_ids` are all votes that counted, on both sides; `kind` is the first kind of the winning side.
+    `feedback_ids` are all votes that counted, on both sides; `kind` is the first kind of the winning side. `value` is the mean of the
+    raters' numbers, None where nobody gave one.
     """
 
     trace_id: str
@@ -79,6 +112,7 @@ class Judgement:
     conflict: bool
     edit: Edit | None
     edit_conflict: bool
+    value: Value | None = None
 
 
 @dataclass(frozen=True)

@@ -10,5 +10,6 @@ SHAPES: Table[type[Shape]] = Table(
         "chats": "thumbwheel.datasets.shapes.chats:Chats",
         "pairs": "thumbwheel.datasets.shapes.pairs:Pairs",
         "labels": "thumbwheel.datasets.shapes.labels:Labels",
+        "scored": "thumbwheel.datasets.shapes.scored:ScoredAnswers",
     },
 )
