@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from thumbwheel.engine.tree import Branch, Example
+from thumbwheel.training.order import Order
 from thumbwheel.training.types import TrainConfig
 
 if TYPE_CHECKING:
@@ -54,7 +55,10 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Loss and metrics of one step, as plain numbers; `tokens` were computed. `stop` is a reason to end the run that is no failure."""
+    """Loss and metrics of one step, as plain numbers; `tokens` were computed.
+
+    `stop` is a reason to end the run that is no failure, with the best adapter from before this step or evaluation.
+    """
 
     loss: float
     metrics: dict[str, float]
@@ -75,6 +79,9 @@ class Steps(Protocol):
 
     def groups(self) -> list[dict[str, Any]]:
         """Parameter groups of the optimiser; none means all that trains, alike."""
+
+    def order(self, items: Sequence[Any]) -> Order:
+        """Which items make which step."""
 
     def train(self, items: Sequence[Any], step: int, apply: Apply) -> Outcome:
         """One step on `items`, the `step`-th of the run counted from 0, with one call of `apply` or several."""

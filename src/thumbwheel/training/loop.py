@@ -17,7 +17,6 @@ from thumbwheel.core.errors import ConfigError
 from thumbwheel.training.algorithm import Outcome, Steps, Wrong
 from thumbwheel.training.checkpoint import Checkpoints, Trained
 from thumbwheel.training.metrics import MetricsFile
-from thumbwheel.training.order import Order
 from thumbwheel.training.probe import Probe
 from thumbwheel.training.types import TrainConfig
 from thumbwheel.training.watch import Watch
@@ -57,11 +56,10 @@ class Loop:
         callbacks: Sequence[TrainerCallback] = (),
         interrupted: Callable[[], bool] = lambda: False,
         tokenizer: Any = None,
-        order: Order | None = None,
     ) -> None:
         from transformers import TrainerControl, TrainerState
 
-        self.config, self.order = config, order or Order.of(len(train), config)
+        self.config, self.order = config, steps.order(train)
         self._method, self._trained, self._train, self._dev = steps, trained, train, dev
         self._metrics, self._checkpoints, self._probe, self._interrupted = metrics, checkpoints, probe, interrupted
         self._watch = Watch(config.collapse_nll)
@@ -185,7 +183,8 @@ class Loop:
             wrong = self._watch.evaluation(metrics)
             if wrong:
                 return f"{wrong} at step {self.state.global_step}"
-            self._judge(metrics)
+            if not self._stop:
+                self._judge(metrics)
         if self.control.should_save:
             self._save()
         return None
@@ -193,6 +192,7 @@ class Loop:
     def _evaluate(self) -> dict[str, float]:
         """Loss and metrics of the dev rows, and the probe's rates."""
         outcome: Outcome = self._method.evaluate(self._dev)
+        self._stop = self._stop or outcome.stop
         found = {"loss": outcome.loss} | outcome.metrics | (self._probe.run() if self._probe else {})
         named = {f"eval_{name}": value for name, value in found.items()}
         self._log(named, {})

@@ -10,6 +10,7 @@ from thumbwheel.engine.refcache import RefCache, reference_logp
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import Example, TreeBatch, plan
 from thumbwheel.training.algorithm import Algorithm, Apply, Metrics, Outcome, Scored
+from thumbwheel.training.order import Order
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +25,10 @@ class Stepper:
     def groups(self) -> list[dict[str, Any]]:
         """One for all."""
         return []
+
+    def order(self, items: Sequence[Example]) -> Order:
+        """Shuffled."""
+        return Order.of(len(items), self.algorithm.config)
 
     def train(self, items: Sequence[Example], step: int, apply: Apply) -> Outcome:
         """One update."""

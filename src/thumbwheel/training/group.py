@@ -1,0 +1,116 @@
+"""The arithmetic of group-relative methods (grpo, grpo_offline): advantages within a group, the clipped surrogate, KL to the base.
+
+Definitions are TRL 1.16's where it has one. Tensors in, tensors out; nothing here samples, scores or sums over a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+    from thumbwheel.engine.tree import TreeBatch
+
+Scale = Literal["group", "batch", "none"]
+KlEstimator = Literal["k1", "k2", "k3"]
+Normaliser = Literal["dapo", "grpo", "dr_grpo"]
+Level = Literal["token", "sequence"]
+
+SCALE_FLOOR = 1e-4
+"""Added to a standard deviation before something is divided by it."""
+
+
+def spread(values: Sequence[float]) -> float:
+    """Standard deviation of a sample (n - 1 in the denominator); 0 for a single value.
+
+    >>> spread([1.0, 3.0])
+    1.4142135623730951
+    """
+    if len(values) < 2:
+        return 0.0
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def flat(values: Sequence[float]) -> bool:
+    """Whether a group of rewards teaches nothing, because they are all alike."""
+    return math.isclose(spread(values), 0.0, abs_tol=1e-8)
+
+
+def advantages(groups: Sequence[Sequence[float | None]], scale: Scale) -> list[list[float | None]]:
+    """Every reward less the mean of its group, over a standard deviation: the group's, that of all rewards, or 1.
+
+    A missing reward (None) has no advantage, and the others are compared without it; where all rewards of a group are alike the advantage
+    is 0.
+
+    >>> advantages([[1.0, 0.0, None], [1.0, 1.0, 1.0]], "none")
+    [[0.5, -0.5, None], [0.0, 0.0, 0.0]]
+    """
+    known = [[value for value in group if value is not None] for group in groups]
+    whole = spread([value for group in known for value in group])
+    found: list[list[float | None]] = []
+    for group, values in zip(groups, known, strict=True):
+        mean = sum(values) / len(values) if values else 0.0
+        divisor = 1.0 if scale == "none" else SCALE_FLOOR + (whole if scale == "batch" else spread(values))
+        found.append([None if value is None else 0.0 if flat(values) else (value - mean) / divisor for value in group])
+    return found
+
+
+def shares(lengths: Sequence[int], counted: Sequence[bool], normaliser: Normaliser, longest: int) -> list[float]:
+    """Weight in the loss of each token of an answer, for answers of these `lengths`; those that are not `counted` have none.
+
+    dapo: every token alike; grpo: every answer alike, its tokens share that; dr_grpo: every token alike, over answers x `longest`, which
+    does not depend on how long they are. An answer that is not counted stays among the answers of grpo and dr_grpo.
+    """
+    tokens = max(1, sum(length for length, counts in zip(lengths, counted, strict=True) if counts))
+    of: dict[Normaliser, list[float]] = {
+        "dapo": [1 / tokens] * len(lengths),
+        "grpo": [1 / (len(lengths) * max(1, length)) for length in lengths],
+        "dr_grpo": [1 / (len(lengths) * longest)] * len(lengths),
+    }
+    return [share if counts else 0.0 for share, counts in zip(of[normaliser], counted, strict=True)]
+
+
+def ratios(logp: torch.Tensor, old: torch.Tensor, batch: TreeBatch, level: Level) -> torch.Tensor:
+    """[M] how much likelier each token, or on geometric average each answer, is now than when it was sampled."""
+    import torch
+
+    change = logp - old
+    if level == "token":
+        return torch.exp(change)
+    return torch.exp(batch.branch_sum(change) / batch.branch_count())[batch.branch_of]
+
+
+def clipped(ratio: torch.Tensor, advantage: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """[M] -min(ratio A, clip(ratio, 1 - low, 1 + high) A)."""
+    import torch
+
+    return -torch.min(ratio * advantage, torch.clamp(ratio, 1 - low, 1 + high) * advantage)
+
+
+def clip_metrics(ratio: torch.Tensor, advantage: torch.Tensor, low: float, high: float) -> dict[str, tuple[torch.Tensor, float]]:
+    """Shares of tokens whose ratio is clipped, by side and together."""
+    below = (ratio < 1 - low) & (advantage < 0)
+    above = (ratio > 1 + high) & (advantage > 0)
+    count = float(len(ratio))
+    flags = {"low_mean": below, "high_mean": above, "region_mean": below | above}
+    return {f"clip_ratio/{name}": (flag.sum().to(ratio), count) for name, flag in flags.items()}
+
+
+def kl(estimator: KlEstimator, logp: torch.Tensor, reference: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor:
+    """[M] an estimate of KL(policy || base) from a token that the old policy sampled (Schulman, "Approximating KL divergence").
+
+    k1 = log p - log q, k2 = k1^2 / 2, k3 = q / p - 1 + k1; times the ratio of policy to old policy. The gradients of all three are
+    those of the KL itself in expectation, which is why the ratio of k2 is detached: k2's own gradient is the KL's already.
+    """
+    import torch
+
+    gap = logp - reference
+    if estimator == "k1":
+        return ratio * gap
+    if estimator == "k2":
+        return ratio.detach() * gap**2 / 2
+    return ratio * (torch.exp(-gap) + gap - 1)

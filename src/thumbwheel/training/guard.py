@@ -1,0 +1,119 @@
+"""Sees a run game its reward: too far from the base, longer answers for nothing, reward up while what it does not optimise falls.
+
+It ends the run with the reason, which is no failure: the loop keeps the best checkpoint from before. What breaks a run is watch.py's.
+The first evaluation is the base, since an adapter starts as no change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from thumbwheel.core import log
+from thumbwheel.stats.paired import compare
+from thumbwheel.stats.types import Comparison
+
+WINDOW = 3
+"""Steps whose mean KL is held against the budget; one batch is a noisy estimate."""
+LEVEL = 0.99
+"""Of the intervals that say what is noise; a run is looked at many times."""
+ENTROPY_LEFT = 0.1
+"""Of the entropy at the start; below it the answers hardly vary, and it is said once."""
+
+Values = Sequence[float | None]
+
+
+@dataclass
+class Seen:
+    """One evaluation: of every dev answer its reward, tokens and values of the watched functions; and the mean reward in training since
+    the evaluation before."""
+
+    rewards: Values
+    lengths: Sequence[int]
+    held_out: Mapping[str, Values] = field(default_factory=dict)
+    trained: float | None = None
+
+
+class Guard:
+    """`kl_budget` in nats a token; `length_creep`: how often as long as the base's answers may get without being better."""
+
+    def __init__(self, kl_budget: float | None, length_creep: float | None) -> None:
+        self._kl_budget, self._length_creep = kl_budget, length_creep
+        self._seen: list[Seen] = []
+        self._kl: list[float] = []
+        self._rewards: list[float] = []
+        self._entropy: float | None = None
+
+    def step(self, metrics: Mapping[str, float]) -> str | None:
+        """The reason to end the run after a step; None when all is well."""
+        if "reward" in metrics:
+            self._rewards.append(metrics["reward"])
+        self._look_at_entropy(metrics.get("entropy"))
+        if self._kl_budget is None or "kl" not in metrics:
+            return None
+        self._kl = [*self._kl, metrics["kl"]][-WINDOW:]
+        now = sum(self._kl) / len(self._kl)
+        if now <= self._kl_budget:
+            return None
+        return f"the KL budget is spent: {now:.3g} nats a token away from the base, kl_budget {self._kl_budget:g}"
+
+    def _look_at_entropy(self, now: float | None) -> None:
+        if now is None or self._entropy == 0.0:
+            return
+        if self._entropy is None:
+            self._entropy = now
+        elif now < ENTROPY_LEFT * self._entropy:
+            log.say(f"the entropy has collapsed: {now:.3g} nats a token, {self._entropy:.3g} at the start; answers to a prompt hardly vary")
+            self._entropy = 0.0
+
+    def evaluation(self, seen: Seen) -> str | None:
+        """The reason to end the run after an evaluation; None when all is well, and for the first one, which is the base."""
+        seen.trained = sum(self._rewards) / len(self._rewards) if self._rewards else None
+        self._rewards = []
+        self._seen.append(seen)
+        if len(self._seen) == 1:
+            return None
+        return self._longer_for_nothing(self._seen[0], seen) or next(filter(None, map(self._fallen, seen.held_out)), None)
+
+    def _longer_for_nothing(self, base: Seen, now: Seen) -> str | None:
+        if self._length_creep is None:
+            return None
+        before, after = (sum(one.lengths) / len(one.lengths) for one in (base, now))
+        gained = paired(base.rewards, now.rewards)
+        if after <= self._length_creep * before or (gained and gained.low > 0):
+            return None
+        reward = f"the dev reward is no better ({gained.before:.3g} to {gained.after:.3g})" if gained else "without any dev reward"
+        return f"answers grew from {before:.0f} to {after:.0f} tokens on the dev prompts, and {reward}"
+
+    def _fallen(self, name: str) -> str | None:
+        """Whether `name` is worse than at its best by more than noise, while the reward, there or in training, is better."""
+        *earlier, now = self._seen
+        best = max(earlier, key=lambda one: _mean(one.held_out[name]))
+        change, reward = paired(best.held_out[name], now.held_out[name]), paired(best.rewards, now.rewards)
+        better = bool(reward and reward.gain > 0) or (best.trained is not None and now.trained is not None and now.trained > best.trained)
+        if change is None or change.high >= 0 or not better:
+            return None
+        fell = f"{name}, which is not optimised, fell from {change.before:.3g} to {change.after:.3g} on the dev prompts"
+        return f"the reward is being gamed: {fell} while the reward rose"
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        seen = [asdict(one) for one in self._seen]
+        return {"seen": seen, "kl": self._kl, "rewards": self._rewards, "entropy": self._entropy}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """From the checkpoint."""
+        self._seen = [Seen(**one) for one in state["seen"]]
+        self._kl, self._rewards, self._entropy = list(state["kl"]), list(state["rewards"]), state["entropy"]
+
+
+def paired(before: Values, after: Values) -> Comparison | None:
+    """The answers that have a value on both sides; None where there are none."""
+    both = [(old, new) for old, new in zip(before, after, strict=True) if old is not None and new is not None]
+    return compare([old for old, _ in both], [new for _, new in both], level=LEVEL, span=None) if both else None
+
+
+def _mean(values: Values) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else float("-inf")

@@ -1,0 +1,201 @@
+"""Methods that learn from their own fresh answers: sample, judge, turn into advantages, update. One step is one collected batch.
+
+Lives here: the contract of such a method, `OnlineAlgorithm`, its settings, and what passes between it and the steps (online_step.py).
+Sampling is the engine's (rollout.py, sampler.py), judging judge.py's, stopping a run that games its reward guard.py's. A reward belongs
+to the text that earned it: only answers sampled here are credited, with what was found about them here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from pydantic import Field
+
+from thumbwheel.engine.rollout import Rollout
+from thumbwheel.engine.tree import Branch, Example
+from thumbwheel.training.algorithm import LossOut, Method, Parts, Prepared, Row, Steps
+from thumbwheel.training.types import Metric, TrainConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from thumbwheel.engine.prompt import PromptBuilder
+    from thumbwheel.engine.score import Role, ScoreEngine
+    from thumbwheel.engine.tree import TreeBatch
+    from thumbwheel.training.judge import Reward
+
+
+class OnlineConfig(TrainConfig):
+    """What methods that sample share. A step takes `batch_size` prompts and `num_generations` answers to each."""
+
+    batch_size: int = Field(8, ge=1)
+    """Prompts a step."""
+    num_generations: int = Field(8, ge=1)
+    """Answers sampled to each prompt."""
+    max_completion_length: int = Field(128, ge=1)
+    """Most tokens of an answer."""
+    temperature: float = Field(1.0, gt=0)
+    """Of sampling; log-probabilities are taken at the same temperature."""
+    top_k: int = Field(0, ge=0)
+    """Sample among so many tokens only; 0 takes all. A cut makes the recorded log-probabilities approximate."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Sample among the likeliest tokens of this mass only; 1 takes all."""
+    stop: tuple[str, ...] = ()
+    """Texts that end an answer, besides the model's own turn-end tokens."""
+    reward_functions: tuple[str, ...] = ("checker",)
+    """What judges: checker (the row's own), a reward function of the table, or "module:function"; "=2" behind it is its weight."""
+    reward_model: str | None = None
+    """A trained reward model that judges too, as rm1 or a folder."""
+    reward_model_weight: float = Field(1.0, gt=0)
+    """Its weight beside the functions."""
+    reward_timeout: float = Field(10.0, gt=0)
+    """Seconds in which a function must have judged an answer; later is a failure of the function, which gives no reward."""
+    reward_workers: int = Field(2, ge=1)
+    """Processes that run reward functions beside the model."""
+    metric_for_best_model: Metric = "reward"
+    """The dev metric that decides which checkpoint is best."""
+    eval_prompts: int = Field(64, ge=1)
+    """Dev prompts answered greedily at an evaluation."""
+    kl_budget: float | None = Field(None, gt=0)
+    """Nats a token by which the policy may leave the base before the run ends with what it has; unset, no limit."""
+    curriculum: bool = False
+    """Take prompts from easy to hard, by how well they are answered; costs a first pass of four answers to every training prompt."""
+    length_creep: float | None = Field(3.0, gt=1)
+    """The run ends when answers are so many times as long as the base's without a better dev reward."""
+    held_out: tuple[str, ...] = ()
+    """Reward functions that are watched on dev answers and never optimised; the run ends when they fall while the reward rises."""
+
+
+C = TypeVar("C", bound=OnlineConfig)
+Verdict = Literal["update", "skip", "leave"]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A prompt to answer; `row` is what judges need, `number` its place among the prepared rows."""
+
+    prompt: tuple[int, ...]
+    row: Row
+    group: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A batch of answers with what they earned, both [task][answer]."""
+
+    tasks: Sequence[Task]
+    rollouts: Sequence[Sequence[Rollout]]
+    rewards: Sequence[Sequence[Reward]]
+
+    @property
+    def values(self) -> list[list[float | None]]:
+        """[task][answer] the rewards as numbers; None where no judge had one."""
+        return [[one.value for one in several] for several in self.rewards]
+
+    def replaced(self, places: Sequence[int], others: Collected) -> Collected:
+        """With the answers to the tasks at `places` exchanged for those of `others`."""
+        rollouts, rewards = list(self.rollouts), list(self.rewards)
+        for place, new, earned in zip(places, others.rollouts, others.rewards, strict=True):
+            rollouts[place], rewards[place] = new, earned
+        return Collected(self.tasks, rollouts, rewards)
+
+
+@dataclass
+class Experience:
+    """What is learned from: branch b of example i is an answer; `tokens` has, by name, a flat [targets] tensor for every example.
+
+    Answers without any value from a judge are no part of it.
+    """
+
+    examples: list[Example]
+    tokens: dict[str, list[torch.Tensor]] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def of(self, members: Sequence[int], batch: TreeBatch) -> dict[str, torch.Tensor]:
+        """name -> [M] in the order of the targets of `batch`, which was planned from the examples `members`."""
+        import torch
+
+        places = [members[at] for at in batch.example_ids]
+        return {name: torch.cat([values[at] for at in places]).to(batch.input_ids.device) for name, values in self.tokens.items()}
+
+
+class Sweep(Protocol):
+    """Scores examples without gradient, through the same plan and kernels as the update does."""
+
+    def __call__(self, examples: Sequence[Example], role: Role) -> list[torch.Tensor]:
+        """For every example its log-probs, [targets]."""
+
+    def several(self, examples: Sequence[Example], role: Role, *wants: str) -> dict[str, list[torch.Tensor]]:
+        """By what is wanted, for every example its flat values: [targets], or [branches] for `last`."""
+
+
+class OnlineAlgorithm(Method[C]):
+    """A method over fresh answers to `prompts`."""
+
+    needs = "prompts"
+
+    def prepare(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
+        """A task a row."""
+        made = Prepared()
+        room = self.config.max_length - self.config.max_completion_length
+        for row in rows:
+            ids = tuple(builder.prompt(row["prompt"], row.get("tools")))
+            if len(ids) > room:
+                made.dropped[f"prompt longer than max_length less max_completion_length ({room} tokens)"] += 1
+                continue
+            made.items.append(Task(ids, row, str(row["group"]), len(made.items)))
+            made.tokens += len(ids)
+        return made
+
+    def steps(self, parts: Parts) -> Steps:
+        """Sampling and judging, then this method's updates."""
+        from thumbwheel.training.online_step import OnlineSteps
+
+        return OnlineSteps(self, parts)
+
+    @abstractmethod
+    def experience(self, collected: Collected, score: Sweep) -> Experience:
+        """Advantages and whatever the loss needs, from a collected batch; without gradient."""
+
+    @abstractmethod
+    def loss(self, engine: ScoreEngine, batch: TreeBatch, values: Mapping[str, torch.Tensor], whole: Mapping[str, torch.Tensor]) -> LossOut:
+        """The share of one micro-batch: `values` are its tokens', `whole` those of all tokens of the update, for denominators."""
+
+    def again(self, collected: Collected, turn: int) -> list[int]:
+        """Places of the tasks that have to be answered anew, asked for `turn` 1, 2, ... until there are none."""
+        return []
+
+    def passes(self, step: int) -> int:
+        """How often the batch of `step` is gone through."""
+        return 1
+
+    def minibatch(self, examples: int) -> int:
+        """Examples an update."""
+        return examples
+
+    def verdict(self, metrics: Mapping[str, float]) -> Verdict:
+        """What to do about an update whose gradients are in place and gave these metrics: make it, skip it, or leave the batch."""
+        return "update"
+
+    def groups(self, engine: ScoreEngine) -> list[dict[str, Any]]:
+        """Parameter groups of the optimiser; none means all that trains, alike."""
+        return []
+
+    def begin(self, parts: Parts) -> None:
+        """Add further roles to the engine before the optimiser is made."""
+
+    def state(self) -> dict[str, Any]:
+        """What the method itself has to remember between steps."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put `state()` back."""
+
+
+def branches(rollouts: Sequence[Rollout]) -> tuple[Branch, ...]:
+    """Answers as branches: every sampled token is a target, the ending one included."""
+    return tuple(Branch(one.ids) for one in rollouts)

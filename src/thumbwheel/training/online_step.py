@@ -1,0 +1,296 @@
+"""The steps of a method that learns from fresh answers: collect a batch, learn from it, look at dev answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.core.errors import ConfigError, DataError
+from thumbwheel.engine.rollout import RolloutSource, Sampling
+from thumbwheel.engine.score import Role, ScoreEngine
+from thumbwheel.engine.tree import Example, plan
+from thumbwheel.training.algorithm import Apply, Metrics, Outcome, Parts
+from thumbwheel.training.curriculum import Curriculum
+from thumbwheel.training.group import spread
+from thumbwheel.training.guard import Guard, Seen
+from thumbwheel.training.judge import Ask, Judge, Reward
+from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, Task
+from thumbwheel.training.order import Order
+from thumbwheel.training.step import means
+
+if TYPE_CHECKING:
+    import torch
+
+MEASURED = 4
+"""Answers to each training prompt before the first step of a curriculum."""
+PASS = 1 << 20
+"""Seeds of a run's steps lie below it; evaluation and the curriculum's first pass draw from above."""
+
+
+class EngineSweep:
+    """Scores of examples under a role, per example, without gradient."""
+
+    def __init__(self, engine: ScoreEngine, budget: int) -> None:
+        self.engine, self._budget = engine, budget
+
+    def __call__(self, examples: Sequence[Example], role: Role) -> list[torch.Tensor]:
+        """For every example its log-probs, [targets]."""
+        return self.several(examples, role, "logp")["logp"]
+
+    def several(self, examples: Sequence[Example], role: Role, *wants: str) -> dict[str, list[torch.Tensor]]:
+        """By what is wanted, for every example its flat values: [targets], or [branches] for `last`."""
+        import torch
+
+        found: dict[str, dict[int, torch.Tensor]] = {want: {} for want in wants}
+        for batch in plan(examples, self._budget, self.engine.layout):
+            scores = self.engine.score(batch, role, want=frozenset(wants))
+            for want in wants:
+                sizes = [len(one.branches) if want == "last" else sum(len(part.targets) for part in one.branches) for one in batch.examples]
+                parts = torch.split(getattr(scores, want).detach().cpu(), sizes)
+                found[want] |= dict(zip(batch.example_ids, parts, strict=True))
+        return {want: [values[at] for at in range(len(examples))] for want, values in found.items()}
+
+
+class OnlineSteps:
+    """The steps of an online method over one engine; `source` gives the answers, by default the model itself."""
+
+    def __init__(self, method: OnlineAlgorithm[Any], parts: Parts, source: RolloutSource | None = None) -> None:
+        self.method, self.engine, self._builder, self.config = method, parts.engine, parts.builder, method.config
+        self.engine.temperature = self.config.temperature
+        method.begin(parts)
+        self._sweep = EngineSweep(self.engine, self.config.token_budget)
+        self.source = source or _sampler(parts)
+        self._judge, self._watchers = judges(self.config, parts)
+        self._guard = Guard(self.config.kl_budget, self.config.length_creep)
+        self._curriculum: Curriculum | None = None
+
+    def groups(self) -> list[dict[str, Any]]:
+        """The method's parameter groups."""
+        return self.method.groups(self.engine)
+
+    def order(self, items: Sequence[Task]) -> Order:
+        """Shuffled, or from easy to hard."""
+        plain = Order.of(len(items), self.config)
+        if not self.config.curriculum:
+            return plain
+        measure = lambda: self._measured(items)  # noqa: E731 - the first pass waits until the run begins
+        self._curriculum = Curriculum(plain.rows, plain.batch_size, plain.steps, plain.seed, measure)
+        return self._curriculum
+
+    def train(self, items: Sequence[Task], step: int, apply: Apply) -> Outcome:
+        """Collect a batch and learn from it."""
+        collected = self.collect(items, self.config.num_generations, self._sampling(step))
+        for turn in count(1):
+            again = self.method.again(collected, turn)
+            if not again:
+                break
+            others = self.collect([items[at] for at in again], self.config.num_generations, self._sampling(step + turn * PASS))
+            collected = collected.replaced(again, others)
+        if self._curriculum:
+            for task, rate in success(collected):
+                self._curriculum.record(task, rate)
+        experience = self.method.experience(collected, self._sweep)
+        loss, metrics, tokens = self._updates(experience, step, apply)
+        metrics = collected_metrics(collected) | experience.metrics | metrics
+        return Outcome(loss, metrics, tokens, self._guard.step(metrics))
+
+    def collect(self, tasks: Sequence[Task], n: int, sampling: Sampling) -> Collected:
+        """`n` answers to every task, judged. Raises DataError when none of them has a reward."""
+        rollouts = self.source.sample([task.prompt for task in tasks], n, sampling)
+        found = Collected(tasks, rollouts, self._judged(self._judge, tasks, rollouts))
+        rewards = [one for several in found.rewards for one in several]
+        if all(one.value is None for one in rewards):
+            why = "; ".join(sorted({f"{name}: {kind}" for one in rewards for name, kind in one.failures.items()}))
+            raise DataError(
+                f"{len(rewards)} answers to {len(tasks)} prompts",
+                f"none of them has a reward ({why or 'nothing that judges applies to these rows'})",
+                "Give the rows a checker and a reference, or set reward_functions or reward_model",
+            )
+        return found
+
+    def _judged(self, judge: Judge, tasks: Sequence[Task], rollouts: Sequence[Sequence[Any]]) -> list[list[Reward]]:
+        asks = [
+            Ask(task.row, one.text, one.finish, task.row["prompt"])
+            for task, several in zip(tasks, rollouts, strict=True)
+            for one in several
+        ]  # fmt: skip
+        rewards = iter(judge.judge(asks))
+        return [[next(rewards) for _ in several] for several in rollouts]
+
+    def _sampling(self, step: int, greedy: bool = False) -> Sampling:
+        config = self.config
+        return Sampling(
+            max_new_tokens=config.max_completion_length,
+            temperature=0.0 if greedy else config.temperature,
+            top_k=0 if greedy else config.top_k,
+            top_p=1.0 if greedy else config.top_p,
+            stop=config.stop,
+            stop_ids=tuple(self._builder.stop_ids),
+            seed=config.seed * 1_000_003 + step,
+        )
+
+    def _measured(self, items: Sequence[Task]) -> dict[int, float]:
+        """Row -> mean reward of a few answers to every prompt, by the base."""
+        size = max(1, self.config.batch_size * self.config.num_generations // MEASURED)
+        found: dict[int, float] = {}
+        for at in range(0, len(items), size):
+            found |= success(self.collect(items[at : at + size], MEASURED, self._sampling(PASS - 1 - at // size)))
+        return found
+
+    def _updates(self, experience: Experience, step: int, apply: Apply) -> tuple[float, dict[str, float], int]:
+        """(mean loss, mean metrics, computed tokens) of all updates on one batch."""
+        losses: list[float] = []
+        found: list[dict[str, float]] = []
+        tokens = 0
+        for members in self._minibatches(len(experience.examples), step):
+            loss, metrics, computed = self._update(experience, members)
+            tokens += computed
+            verdict = self.method.verdict(metrics)
+            if verdict == "update":
+                losses.append(loss)
+                metrics = {"grad_norm": apply(loss)} | metrics
+            else:
+                self._forget_gradients()
+            found.append(metrics)
+            if verdict == "leave":
+                break
+        names = dict.fromkeys(name for one in found for name in one)
+        averaged = {name: _mean([one[name] for one in found if name in one]) for name in names}
+        return _mean(losses), averaged | {"updates": float(len(losses))}, tokens
+
+    def _forget_gradients(self) -> None:
+        trained = [one for group in self.groups() for one in group["params"]] or self.engine.model.parameters()
+        for one in trained:
+            one.grad = None
+
+    def _minibatches(self, examples: int, step: int) -> Iterator[list[int]]:
+        size = max(1, self.method.minibatch(examples))
+        for turn in range(self.method.passes(step)):
+            order = list(range(examples))
+            if size < examples:
+                random.Random(f"{self.config.seed}:{step}:{turn}").shuffle(order)
+            yield from (sorted(order[at : at + size]) for at in range(0, examples, size))
+
+    def _update(self, experience: Experience, members: Sequence[int]) -> tuple[float, dict[str, float], int]:
+        import torch
+
+        whole = {name: torch.cat([values[at] for at in members]) for name, values in experience.tokens.items()}
+        losses: list[torch.Tensor] = []
+        found: list[Metrics] = []
+        tokens = 0
+        for batch in plan([experience.examples[at] for at in members], self.config.token_budget, self.engine.layout):
+            out = self.method.loss(self.engine, batch.to(self.engine.device), experience.of(members, batch), whole)
+            torch.autograd.backward(out.loss)
+            losses.append(out.loss.detach())
+            found.append(out.metrics)
+            tokens += batch.n_rows
+        return float(sum(losses)), means(found), tokens
+
+    def evaluate(self, items: Sequence[Task]) -> Outcome:
+        """Greedy answers to dev prompts; the loss is the reward turned round, so that less is better there too."""
+        tasks = items[: self.config.eval_prompts]
+        collected = self.collect(tasks, 1, self._sampling(0, greedy=True))
+        metrics = collected_metrics(collected)
+        seen = Seen([one.value for (one,) in collected.rewards], [len(one.ids) for (one,) in collected.rollouts])
+        if self._watchers:
+            watched = self._judged(self._watchers, tasks, collected.rollouts)
+            seen.held_out = {name: [one.parts.get(name) for (one,) in watched] for name in self.config.held_out}
+            for name, values in seen.held_out.items():
+                metrics |= _known(f"held_out/{name}", values)
+        return Outcome(-metrics["reward"], metrics, 0, self._guard.evaluation(seen))
+
+    def state(self) -> dict[str, Any]:
+        """The method's, the guard's and the curriculum's."""
+        found = {"method": self.method.state(), "guard": self._guard.state()}
+        return found | ({"curriculum": self._curriculum.state()} if self._curriculum else {})
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put them back."""
+        self.method.restore(state["method"])
+        self._guard.restore(state["guard"])
+        if self._curriculum:
+            self._curriculum.restore(state["curriculum"])
+
+    def close(self) -> None:
+        """End the judges' processes."""
+        self._judge.close()
+        if self._watchers:
+            self._watchers.close()
+
+
+def _sampler(parts: Parts) -> RolloutSource:
+    from thumbwheel.engine.sampler import GroupSampler
+
+    return GroupSampler(parts.engine.model, parts.builder.tokenizer)
+
+
+def judges(config: Any, parts: Parts) -> tuple[Judge, Judge | None]:
+    """What rewards, and what only watches, where something does. Raises ConfigError when nothing rewards."""
+    functions = dict(weighted(name) for name in config.reward_functions)
+    model = None
+    if parts.reward_model is not None:
+        from thumbwheel.engine.reward_model import RewardModel
+
+        model = RewardModel.load(parts.reward_model, device=str(parts.engine.device))
+    if not functions and model is None:
+        raise ConfigError("reward_functions and reward_model", "nothing is left that judges", "Name a function or a reward model")
+    rewards = Judge(functions, model, config.reward_model_weight, config.reward_timeout, config.reward_workers)
+    watched = dict.fromkeys(config.held_out, 1.0)
+    return rewards, Judge(watched, None, 0.0, config.reward_timeout, 1) if watched else None
+
+
+def weighted(given: str) -> tuple[str, float]:
+    """A function's name with its weight, 1 where none is given; raises ConfigError.
+
+    >>> weighted("mine:polite=0.5"), weighted("checker")
+    (('mine:polite', 0.5), ('checker', 1.0))
+    """
+    name, _, weight = given.partition("=")
+    try:
+        value = float(weight or 1)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise ConfigError(f"reward function {given!r}", f"{weight!r} is no weight", 'Write it as "checker=2", with a number above 0')
+    return name, value
+
+
+def success(collected: Collected) -> list[tuple[int, float]]:
+    """(row, mean reward) of every task that has one."""
+    known = [(task.number, [value for value in values if value is not None])
+             for task, values in zip(collected.tasks, collected.values, strict=True)]  # fmt: skip
+    return [(row, _mean(values)) for row, values in known if values]
+
+
+def collected_metrics(collected: Collected) -> dict[str, float]:
+    """Mean reward and its parts, failures, and the shape of the answers; a reward that is missing leaves its mean."""
+    rewards = [one for several in collected.rewards for one in several]
+    rollouts = [one for several in collected.rollouts for one in several]
+    lengths = [float(len(one.ids)) for one in rollouts]
+    ended = _mean([float(one.finish == "stop") for one in rollouts])
+    found = {
+        "reward": _mean([one.value for one in rewards if one.value is not None]),
+        "reward_std": spread([one.value for one in rewards if one.value is not None]),
+        "reward_failures": _mean([float(one.value is None) for one in rewards]),
+        "eos_rate": ended,
+        "completions/clipped_ratio": 1 - ended,
+        "completions/mean_length": _mean(lengths),
+        "completions/min_length": min(lengths),
+        "completions/max_length": max(lengths),
+    }
+    found |= _known("format_rate", [None if one.well_formed is None else float(one.well_formed) for one in rewards])
+    for name in dict.fromkeys(name for one in rewards for name in one.parts):
+        found |= _known(f"rewards/{name}/mean", [one.parts.get(name) for one in rewards])
+    return found
+
+
+def _known(name: str, values: Sequence[float | None]) -> dict[str, float]:
+    """The mean of those that there are; nothing without any."""
+    known = [value for value in values if value is not None]
+    return {name: _mean(known)} if known else {}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
