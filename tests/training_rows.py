@@ -61,10 +61,10 @@ def frozen(ws: Workspace, agent: str, shape: str, train: int, dev: int = 0, **ch
     return _freeze(ws, dataset, SHAPES.get(shape)(), rows)
 
 
-def assembled(algorithm: str, base: Path, folder: Path, rows: list[dict[str, Any]], **changes: Any) -> Assembly:
-    """Everything a loop needs, over `base`."""
+def assembled(algorithm: str, base: Path, folder: Path, rows: list[dict[str, Any]], start: Path | None = None, **changes: Any) -> Assembly:
+    """Everything a loop needs, over `base`, from a new adapter or that of `start`."""
     config = settings(algorithm, QUICK | changes)
-    return assemble(algorithm, config, str(base), base, rows, folder / "reference.db")
+    return assemble(algorithm, config, str(base), base, rows, folder / "reference.db", start=start)
 
 
 def loop_of(made: Assembly, folder: Path, **more: Any) -> Loop:

@@ -31,6 +31,11 @@ class Opener:
             log.say(line)
         return ws
 
+    @property
+    def folder(self) -> Path:
+        """Where the home is, or will be."""
+        return Home.at(self.home).path
+
     def settings(self) -> Sources:
         """File and environment; raises ConfigError for what nothing reads."""
         sources = Sources.read(self.config)

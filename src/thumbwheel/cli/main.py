@@ -24,6 +24,7 @@ COMMANDS = {
     "feedback": ("thumbwheel.capture.commands:feedback", "Add, list and count feedback."),
     "case": ("thumbwheel.capture.commands:case", "Gold cases: inputs that you reviewed, with what makes an answer right."),
     "dataset": ("thumbwheel.datasets.commands:dataset", "Plan, build, show and export training data."),
+    "hardware": ("thumbwheel.training.commands:hardware", "What this machine has, and the preset that suits it."),
     "train": ("thumbwheel.training.commands:train", "Train a LoRA adapter: sft, dpo or kto."),
     "evaluate": ("thumbwheel.evaluation.commands:evaluate", "Compare a version with its base on held-out rows, and gate it."),
     "models": ("thumbwheel.loop.commands:models", "List versions, show one, follow its lineage."),

@@ -10,6 +10,7 @@ import hashlib
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 Dtype = Literal["auto", "float32", "bfloat16", "float64"]
+Quantization = Literal["none", "nf4", "int8"]
 BLOCK = 1 << 20  # bytes hashed at the head, in the middle and at the tail of a large tensor
 
 
@@ -39,10 +41,13 @@ class LoraSettings(Config):
     """Scale by alpha / sqrt(rank) instead"""
 
 
-def load_base(path_or_hub_id: str, dtype: Dtype = "auto", *, local_only: bool = False) -> tuple[Any, Any]:
+def load_base(
+    path_or_hub_id: str, dtype: Dtype = "auto", *, local_only: bool = False, quantization: Quantization = "none", device: str = "cpu"
+) -> tuple[Any, Any]:
     """(model, tokenizer) of a Hugging Face causal LM, frozen; "auto" is the dtype that it was saved in.
 
-    Raises ModelError for an unknown base, for weights that are no safetensors and for a model that needs code of its own.
+    A quantised one is loaded onto `device` at once and computes in `dtype`; others go where their user puts them. Raises ModelError for
+    an unknown base, for weights that are no safetensors and for a model that needs code of its own, MissingExtra without bitsandbytes.
     """
     try:
         import torch
@@ -51,11 +56,12 @@ def load_base(path_or_hub_id: str, dtype: Dtype = "auto", *, local_only: bool = 
         raise MissingExtra.of("training", error.name or "torch", "train") from None
     kind = "auto" if dtype == "auto" else getattr(torch, dtype)
     given = {"trust_remote_code": False, "local_files_only": local_only or Path(path_or_hub_id).exists()}
+    packed = _packed(quantization, kind, device)
     _check_folder(path_or_hub_id)
     try:
         with quiet():
             tokenizer = AutoTokenizer.from_pretrained(path_or_hub_id, **given)
-            model = AutoModelForCausalLM.from_pretrained(path_or_hub_id, dtype=kind, use_safetensors=True, **given)
+            model = AutoModelForCausalLM.from_pretrained(path_or_hub_id, dtype=kind, use_safetensors=True, **given, **packed)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise _load_error(path_or_hub_id, error) from None
     except Exception as error:
@@ -64,6 +70,19 @@ def load_base(path_or_hub_id: str, dtype: Dtype = "auto", *, local_only: bool = 
         raise
     _check_tokenizer(tokenizer, path_or_hub_id)
     return model.requires_grad_(False).eval(), tokenizer
+
+
+def _packed(quantization: Quantization, dtype: Any, device: str) -> dict[str, Any]:
+    """What transformers has to be told for a quantised base: 4-bit NormalFloat with quantised constants (QLoRA), or LLM.int8()."""
+    if quantization == "none":
+        return {}
+    if find_spec("bitsandbytes") is None:
+        raise MissingExtra.of(f"a base in {quantization}", "bitsandbytes", "qlora")
+    from transformers import BitsAndBytesConfig
+
+    four = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+    chosen = four if quantization == "nf4" else {"load_in_8bit": True}
+    return {"quantization_config": BitsAndBytesConfig(**chosen), "device_map": {"": device}}
 
 
 def load_tokenizer(path_or_hub_id: str) -> Any:

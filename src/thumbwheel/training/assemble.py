@@ -65,25 +65,28 @@ def settings(algorithm: str, values: Mapping[str, Any]) -> TrainConfig:
 
 
 def assemble(
-    algorithm: str, config: TrainConfig, base: str, folder: Path, rows: Sequence[Row], cache: Path, reward_model: Path | None = None
+    algorithm: str,
+    config: TrainConfig,
+    base: str,
+    folder: Path,
+    rows: Sequence[Row],
+    cache: Path,
+    reward_model: Path | None = None,
+    start: Path | None = None,
 ) -> Assembly:
-    """Load the base from `folder` (called `base` in the adapter's metadata), attach the adapter, make tokens of `rows`.
+    """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or that of `start`, make tokens of `rows`.
 
-    Raises DataError when no training row is left, ModelError for a base or targets that cannot be used.
+    Raises DataError when no training row is left, ModelError for a base, an adapter or targets that cannot be used.
     """
-    from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
+    from thumbwheel.engine.load import load_base
     from thumbwheel.engine.prompt import PromptBuilder
     from thumbwheel.engine.score import ScoreEngine
     from thumbwheel.training.hardware import choose_dtype, count_parameters, device
 
-    dtype: Any = choose_dtype(config.dtype, count_parameters(str(folder)))
-    model, tokenizer = load_base(str(folder), dtype, local_only=True)
-    targets: Any = config.lora_targets if config.lora_targets == "all-linear" else tuple(map(str.strip, config.lora_targets.split(",")))
-    lora = LoraSettings(rank=config.lora_r, alpha=config.lora_alpha, targets=targets)
-    adapted, matched = attach_lora(model, lora, seed=config.seed)
-    for one in adapted.peft_config.values():
-        one.base_model_name_or_path = base
-        one.target_modules = sorted(one.target_modules)  # a set's order would give equal runs different files
+    where = device(config.device)
+    dtype: Any = choose_dtype(config.dtype, count_parameters(str(folder)), where)
+    model, tokenizer = load_base(str(folder), dtype, local_only=True, quantization=config.quantization, device=where)
+    adapted, matched = _adapted(model, config, base, start)
     method = ALGORITHMS.get(algorithm)(config)
     builder = PromptBuilder(tokenizer)
     train = method.prepare([row for row in rows if row["split"] == "train"], builder)
@@ -91,6 +94,23 @@ def assemble(
     if not train.items:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in train.dropped.items())
         raise DataError(f"{len(rows)} rows", f"none is left to train on: {reasons or 'none is in train'}", "See: thumbwheel dataset show")
-    engine = ScoreEngine(adapted.to(device()), checkpointing=config.gradient_checkpointing)
+    engine = ScoreEngine(adapted if config.quantization != "none" else adapted.to(where), checkpointing=config.gradient_checkpointing)
     steps = method.steps(Parts(engine, builder, cache, reward_model))
     return Assembly(config, method, builder, adapted, engine, steps, train, dev, matched, dtype)
+
+
+def _adapted(model: Any, config: TrainConfig, base: str, start: Path | None) -> tuple[Any, list[str]]:
+    """(model with the adapter that trains, names of the adapted modules)."""
+    from thumbwheel.engine.load import LoraSettings, adapted_modules, attach_lora, load_adapter
+
+    if start is None:
+        targets: Any = config.lora_targets if config.lora_targets == "all-linear" else tuple(map(str.strip, config.lora_targets.split(",")))
+        lora = LoraSettings(rank=config.lora_r, alpha=config.lora_alpha, targets=targets, rslora=config.use_rslora)
+        adapted, matched = attach_lora(model, lora, seed=config.seed)
+    else:
+        adapted = load_adapter(model, start, trainable=True)
+        matched = adapted_modules(adapted)
+    for one in adapted.peft_config.values():
+        one.base_model_name_or_path = base
+        one.target_modules = sorted(one.target_modules)  # a set's order would give equal runs different files
+    return adapted, matched

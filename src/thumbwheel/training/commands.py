@@ -107,6 +107,60 @@ def _show_dry_run(found: dict[str, Any], as_json: bool) -> None:
     log.say(f"minutes and memory are rough: {found['probed_steps']} real steps were measured on this machine as it is now")
 
 
+def hardware(
+    ctx: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Processor, memory, accelerators and disk, what each preset chooses here, and which one `auto` means.
+
+    Example: thumbwheel hardware
+    """
+    from dataclasses import asdict
+
+    from thumbwheel.core import log
+    from thumbwheel.training.hardware import disk_free_gb, machine
+    from thumbwheel.training.presets import PRESETS, choose, preset_settings, tier
+
+    found = machine()
+    free = disk_free_gb(ctx.obj.folder)
+    chosen = {name: preset_settings(name, found)[1] for name in ("auto", *PRESETS)}
+    if as_json:
+        facts = asdict(found) | {"disk_free_gb": free, "comfortable_base": tier(found).model}
+        log.answer({"machine": facts, "auto": choose(found), "presets": chosen})
+        return
+    log.table("this machine", ("", ""), [*_machine_lines(asdict(found)), ("disk free", _size(free))])
+    rows = [(name, PRESETS[name].what if name in PRESETS else f"{choose(found)}, as far as it changes no result", _listed(values))
+            for name, values in chosen.items()]  # fmt: skip
+    log.table("presets (train METHOD --preset NAME; every setting can be overridden)", ("preset", "", "chooses here"), rows)
+    log.say(f"comfortable here: base models of about {tier(found).model} parameters; --dry-run measures a real one")
+
+
+def _machine_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    able = {"avx2": "AVX2", "avx512": "AVX-512", "bf16": "bfloat16"}
+    lines = [
+        ("processor", found["cpu"]),
+        ("cores", f"{found['cores'] or 'unknown'} physical, {found['threads']} logical"),
+        ("arithmetic", ", ".join(f"{name} {_known(found[key])}" for key, name in able.items())),
+        ("memory", f"{_size(found['ram_gb'])}, {_size(found['available_gb'])} available"),
+    ]
+    if found["gpus"] is None:
+        return [*lines, ("GPU", "unknown: torch is not installed (pip install 'thumbwheel[train]')")]
+    shown = [f"{gpu['name']} ({gpu['kind']}), {_size(gpu['memory_gb'])}, {_size(gpu['free_gb'])} free" for gpu in found["gpus"]]
+    return [*lines, *(("GPU", line) for line in shown or ["none"])]
+
+
+def _known(flag: bool | None) -> str:
+    return "unknown" if flag is None else "yes" if flag else "no"
+
+
+def _size(size: float | None) -> str:
+    return "unknown" if size is None else f"{size:.1f} GB"
+
+
+def _listed(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in settings.items()) or "the defaults"
+
+
 for _name in ALGORITHMS.names():
     _config = ALGORITHMS.get(_name).Config
     train.command(_name, help=_help(_name))(options_of(_config)(_command(_name)))

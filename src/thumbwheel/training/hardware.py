@@ -1,34 +1,219 @@
-"""What this machine offers a run: the device, and the precision that pays on it."""
+"""What this machine offers a run: processor, memory, accelerators, disk; the device, and the precision that pays on it.
+
+The base install has no torch: then the accelerators are unknown, and said to be. What follows from it all is presets.py.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+Device = Literal["cpu", "cuda", "mps"]
 
 BF16_PAYS = 20_000_000
 """Parameters from which half the memory traffic outweighs the conversions on a CPU (26M: measured in the engine's prototype)."""
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+"""x86's and, as the last one, Arm's names in /proc/cpuinfo."""
+GB = 1e9
 
 
-def device() -> str:
-    """cuda where there is one, else cpu."""
-    import torch
+@dataclass(frozen=True)
+class Gpu:
+    """An accelerator; on Apple silicon `memory_gb` is what Metal recommends to use of the shared memory."""
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def choose_dtype(asked: str, parameters: int) -> str:
-    """`asked`, or for "auto" bfloat16 where the machine computes in it and the model is large enough, else float32."""
-    if asked != "auto":
-        return asked
-    return "bfloat16" if parameters >= BF16_PAYS and _has_bf16() else "float32"
+    kind: Literal["cuda", "rocm", "mps"]
+    name: str
+    memory_gb: float
+    free_gb: float
 
 
-def _has_bf16() -> bool:
+@dataclass(frozen=True)
+class Machine:
+    """What was found; None is unknown. Sizes are in 10^9 bytes; a limit on this process's group counts as the memory there is."""
+
+    cpu: str
+    cores: int | None
+    """Physical ones."""
+    threads: int
+    """Logical ones that this process may use."""
+    avx2: bool | None
+    avx512: bool | None
+    bf16: bool | None
+    """Whether the processor computes in bfloat16."""
+    ram_gb: float | None
+    available_gb: float | None
+    gpus: tuple[Gpu, ...] | None
+    """None without torch."""
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The accelerator that a run would use."""
+        return self.gpus[0] if self.gpus else None
+
+
+@cache
+def machine() -> Machine:
+    """This machine, looked at once a process."""
+    flags, cpu, cores = _processor()
+    total, available = memory_gb()
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Machine(
+        cpu=cpu,
+        cores=cores,
+        threads=threads,
+        avx2="avx2" in flags if flags is not None else None,
+        avx512="avx512f" in flags if flags is not None else None,
+        bf16=bool(BF16_FLAGS & flags) if flags is not None else None,
+        ram_gb=total,
+        available_gb=available,
+        gpus=_gpus() if find_spec("torch") else None,
+    )
+
+
+def disk_free_gb(folder: Path) -> float:
+    """Free space where `folder` is, or would be."""
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    return shutil.disk_usage(there).free / GB
+
+
+def _processor() -> tuple[set[str] | None, str, int | None]:
+    """(lower-case feature names, model, physical cores)."""
+    if sys.platform == "darwin":
+        return _darwin_processor()
+    try:
+        return read_cpuinfo(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None, platform.processor() or platform.machine(), None
+
+
+def read_cpuinfo(text: str) -> tuple[set[str] | None, str, int | None]:
+    """(features, model, physical cores) by Linux's /proc/cpuinfo."""
+    blocks = [dict(_pair(line) for line in block.splitlines() if ":" in line) for block in text.strip().split("\n\n")]
+    first: dict[str, str] = next((block for block in blocks if "flags" in block or "Features" in block), blocks[0])
+    flags = first.get("flags") or first.get("Features")
+    cores = {(block.get("physical id"), block.get("core id")) for block in blocks if "core id" in block}
+    name = first.get("model name") or first.get("Model") or platform.processor() or platform.machine()
+    return set(flags.lower().split()) if flags else None, name, len(cores) or None
+
+
+def _pair(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(":")
+    return name.strip(), value.strip()
+
+
+def _darwin_processor() -> tuple[set[str] | None, str, int | None]:
+    names = {"avx2": "hw.optional.avx2_0", "avx512f": "hw.optional.avx512f", "bf16": "hw.optional.arm.FEAT_BF16"}
+    cores = _sysctl("hw.physicalcpu")
+    return (
+        {flag for flag, name in names.items() if _sysctl(name) == "1"},
+        _sysctl("machdep.cpu.brand_string") or platform.machine(),
+        int(cores) if cores else None,
+    )
+
+
+def _sysctl(name: str) -> str:
+    return subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, check=False).stdout.strip()
+
+
+def memory_gb() -> tuple[float | None, float | None]:
+    """(total, available at this moment) of the memory that this process may use."""
+    if sys.platform == "darwin":
+        total = _sysctl("hw.memsize")
+        return (int(total) / GB, _darwin_available() / GB) if total else (None, None)
+    try:
+        found = dict(_pair(line) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
+        total, available = (int(found[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    except (OSError, KeyError, ValueError):
+        return None, None
+    for limit, used in group_limits(Path("/")):
+        total, available = min(total, limit), min(available, limit - used)
+    return total / GB, max(0, available) / GB
+
+
+def _darwin_available() -> int:
+    text = subprocess.run(["/usr/bin/vm_stat"], capture_output=True, text=True, check=False).stdout
+    pages = dict(_pair(line) for line in text.splitlines())
+    kinds = ("Pages free", "Pages inactive", "Pages speculative", "Pages purgeable")
+    return sum(int(pages.get(kind, "0").rstrip(".")) for kind in kinds) * os.sysconf("SC_PAGE_SIZE")
+
+
+def group_limits(root: Path) -> list[tuple[int, int]]:
+    """(limit, used without what the kernel can take back) in bytes of every control group around this process that has a limit."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            mount, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        here = mount / path.lstrip("/")
+        groups = (here, *here.parents) if here.exists() else (mount,)  # inside a container the path may be the host's
+        found += [pair for group in groups if group.is_relative_to(mount) and (pair := _limit(group, *names))]
+    return found
+
+
+def _limit(group: Path, limit: str, used: str, idle: str) -> tuple[int, int] | None:
+    try:
+        most, now = ((group / name).read_text(encoding="utf-8").strip() for name in (limit, used))
+        stat = (group / "memory.stat").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    if not most.isdigit() or int(most) >= 1 << 60:  # "max", or version 1's number for no limit
+        return None
+    cached = next((int(line.split()[1]) for line in stat if line.split()[0] == idle), 0)
+    return int(most), int(now) - cached
+
+
+def _gpus() -> tuple[Gpu, ...]:
     import torch
 
     if torch.cuda.is_available():
+        kind: Literal["cuda", "rocm"] = "rocm" if torch.version.hip else "cuda"
+        sizes = [torch.cuda.mem_get_info(number) for number in range(torch.cuda.device_count())]
+        return tuple(Gpu(kind, torch.cuda.get_device_name(number), total / GB, free / GB) for number, (free, total) in enumerate(sizes))
+    if torch.backends.mps.is_available():
+        most = torch.mps.recommended_max_memory()
+        return (Gpu("mps", platform.processor() or "Apple GPU", most / GB, (most - torch.mps.driver_allocated_memory()) / GB),)
+    return ()
+
+
+def device(asked: Literal["auto"] | Device = "auto") -> Device:
+    """`asked`, or for "auto" cuda (ROCm has that name in torch too), else mps, else cpu."""
+    if asked != "auto":
+        return asked
+    gpu = machine().gpu
+    return "cpu" if gpu is None else "mps" if gpu.kind == "mps" else "cuda"
+
+
+def choose_dtype(asked: str, parameters: int, where: Device | None = None) -> str:
+    """`asked`, or for "auto" bfloat16 where the device (`where`, else the one that auto takes) has it and the model gains, else float32."""
+    if asked != "auto":
+        return asked
+    return "bfloat16" if parameters >= BF16_PAYS and _has_bf16(where or device()) else "float32"
+
+
+def _has_bf16(where: Device) -> bool:
+    import torch
+
+    if where == "cuda":
         return bool(torch.cuda.is_bf16_supported())
-    able = torch.cpu.get_capabilities()
-    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+    if where == "mps":
+        return bool(torch.backends.mps.is_macos_or_newer(14, 0))
+    return bool(machine().bf16)
 
 
 def count_parameters(folder: str) -> int:
@@ -47,11 +232,10 @@ def count_parameters(folder: str) -> int:
 def peak_memory_gb() -> float:
     """The most memory that this process has held so far."""
     import resource
-    import sys
 
     import torch
 
     if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 1e9
+        return torch.cuda.max_memory_allocated() / GB
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GB

@@ -112,6 +112,7 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
         run.read_rows(),
         Path(spec.reference_cache),
         Path(spec.reward_model) if spec.reward_model else None,
+        Path(spec.start) if spec.start else None,
     )
     run.write_status(Status(RunState.RUNNING, result={"planned_steps": made.steps}))
     ending = _loop(run, made, interrupt)

@@ -6,6 +6,7 @@ what surrounds it: the dataset, the base's version, the record in the database, 
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Iterator, Mapping
@@ -22,11 +23,14 @@ from thumbwheel.datasets.build import build, find, load_rows
 from thumbwheel.datasets.types import Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import ModelVersion
-from thumbwheel.models.versions import add_candidate, ensure_base, require_agent
+from thumbwheel.models.versions import adapter_folder, add_candidate, ensure_base, require_agent
+from thumbwheel.models.versions import version as find_version
 from thumbwheel.training import store
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.base import locate, require_training
+from thumbwheel.training.hardware import machine
 from thumbwheel.training.launch import launch
+from thumbwheel.training.presets import with_preset
 from thumbwheel.training.rate import with_rate
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import DryRun, Run, RunResult, RunState, Status, TrainConfig
@@ -48,6 +52,10 @@ class Plan:
     base: str
     folder: Path
     fingerprint: str
+    preset: str
+    """What the preset set, in one line."""
+    start: ModelVersion | None = None
+    """The version whose adapter it starts from."""
 
 
 def train(
@@ -69,13 +77,14 @@ def train(
     if resume is not None:
         return _resume(ws, agent, algorithm, resume, base, dataset, options)
     plan = _plan(ws, agent, algorithm, base, dataset, options)
-    parent = ensure_base(ws, agent, plan.base, plan.fingerprint)
+    parent = plan.start or ensure_base(ws, agent, plan.base, plan.fingerprint)
     run_id = ids.new("run")
     run = RunDir(ws.home.runs / run_id)
     run.create(_spec(ws, plan, run_id), plan.rows)
     handle = run.lock()
     try:
         ws.db.write(lambda c: store.add(c, _record(plan, run_id, parent)))
+        log.say(plan.preset)
         log.say(f"run {run_id}: {algorithm} on {len(plan.rows)} rows of dataset {plan.dataset.id}; log: {run.log}")
         return _supervise(ws, run, run_id, parent, handle)
     finally:
@@ -114,11 +123,12 @@ def run_dir(ws: Workspace, run: Run) -> RunDir:
 def _plan(ws: Workspace, agent: str, algorithm: str, base: str | None, dataset: str | None, options: Mapping[str, Any] | None) -> Plan:
     method = ALGORITHMS.get(algorithm)
     agent_id = require_agent(ws, agent)
-    config = ws.settings(method.Config, f"train.{algorithm}", options)
+    config, preset = with_preset(ws.settings(method.Config, f"train.{algorithm}", options), machine())
     if base is None:
         raise InputError("--base", "no base model was named", "Give a folder saved with save_pretrained, or a Hugging Face id")
     name, folder = locate(base)
     fingerprint = _fingerprint(folder)
+    start, config = _start(ws, agent, config, fingerprint)
     shape = method.shape(config)
     found = find(ws, agent, dataset) if dataset else build(ws, agent, shape, ws.settings(DatasetConfig, "dataset"))
     if found.shape != shape:
@@ -130,7 +140,30 @@ def _plan(ws: Workspace, agent: str, algorithm: str, base: str | None, dataset: 
     if not train_rows:
         raise DataError(f"dataset {found.id!r}", "it has no training rows", f"See what is missing: thumbwheel dataset plan --agent {agent}")
     config = with_rate(method.settle(config, train_rows), method.rate, folder)
-    return Plan(agent, agent_id, algorithm, config, found, rows, name, folder, fingerprint)
+    return Plan(agent, agent_id, algorithm, config, found, rows, name, folder, fingerprint, preset, start)
+
+
+def _start(ws: Workspace, agent: str, config: TrainConfig, fingerprint: str) -> tuple[ModelVersion | None, TrainConfig]:
+    """(the version to start from, the settings with the rank and targets of its adapter); raises Conflict for one that cannot be."""
+    if config.continue_from is None:
+        return None, config
+    found = find_version(ws, agent, config.continue_from)
+    what, adapter = f"continue_from {config.continue_from!r}", adapter_folder(ws, found)
+    if adapter is None:
+        raise Conflict(what, "it is a base without an adapter", "Leave it out: every run starts from its base by default")
+    if found.tainted:
+        raise Conflict(what, "it is tainted: data that it was trained on was erased", "Train anew from the base")
+    if found.base_fingerprint != fingerprint:
+        raise Conflict(what, f"it was trained over other weights ({found.base})", "Name that base with --base")
+    return found, config.model_copy(update=_adapter_settings(adapter) | {"continue_from": found.name})
+
+
+def _adapter_settings(adapter: Path) -> dict[str, Any]:
+    """Rank, scale and targets as the adapter's own metadata has them."""
+    stored = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    targets = stored["target_modules"]
+    named = {"lora_r": stored["r"], "lora_alpha": stored["lora_alpha"], "use_rslora": stored["use_rslora"]}
+    return named | {"lora_targets": targets if isinstance(targets, str) else ",".join(targets)}
 
 
 def _rows(ws: Workspace, dataset: Dataset) -> Iterator[dict[str, Any]]:
@@ -155,6 +188,7 @@ def _spec(ws: Workspace, plan: Plan, run_id: str) -> dict[str, Any]:
         "folder": str(plan.folder),
         "config": plan.config.model_dump(mode="json"),
         "reference_cache": str(ws.home.cache / "reference.db"),
+        "start": str(adapter_folder(ws, plan.start)) if plan.start else None,
     }
 
 
@@ -167,7 +201,7 @@ def _record(plan: Plan, run_id: str, parent: ModelVersion) -> dict[str, Any]:
         "base": plan.base,
         "base_fingerprint": parent.base_fingerprint,
         "config": plan.config.model_dump(mode="json"),
-        "environment": environment(),
+        "environment": environment() | {"preset": plan.preset, "machine": asdict(machine())},
         "seed": plan.config.seed,
     }
 
@@ -206,9 +240,11 @@ def _resume(
     handle = run.lock()
     try:
         spec = run.spec()
-        parent = ensure_base(ws, agent, found.base, _fingerprint(Path(spec.folder)))
-        if parent.base_fingerprint != found.base_fingerprint:
+        if _fingerprint(Path(spec.folder)) != found.base_fingerprint:
             raise Conflict(f"run {run_id!r}", f"the weights of its base {found.base!r} have changed since", "Start a new run")
+        start = spec.config.get("continue_from")
+        parent = find_version(ws, agent, start) if start else ensure_base(ws, agent, found.base, str(found.base_fingerprint))
+        adapter_folder(ws, parent)  # in the cache again, should somebody have emptied it
         ws.db.write(lambda c: store.restart(c, run_id))
         return _supervise(ws, run, run_id, parent, handle)
     finally:

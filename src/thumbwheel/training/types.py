@@ -39,6 +39,12 @@ class TrainConfig(Config):
     """The gradient's norm is clipped to this."""
     max_length: int = Field(1024, ge=8)
     """Tokens of prompt and answer together; what is over drops the oldest turns, never a part of an answer."""
+    preset: Literal["auto", "cpu", "small_gpu", "default", "high_quality", "quick_test", "ryzen", "apple_silicon"] = "auto"
+    """Settings by name, shown by `thumbwheel hardware`; auto fits memory and speed to the machine and changes no result."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute; auto takes a GPU where there is one."""
+    memory_limit_gb: float | None = Field(None, gt=0)
+    """The most memory that the run may take; unset, what is available when it starts."""
     token_budget: int = Field(1024, ge=64)
     """Tokens computed at once; a memory setting only."""
     gradient_checkpointing: bool = False
@@ -63,10 +69,16 @@ class TrainConfig(Config):
     """Rank of the adapter."""
     lora_alpha: int = Field(32, ge=1)
     """Scale of the adapter: its product is multiplied by alpha / r."""
+    use_rslora: bool = False
+    """Multiply by alpha / sqrt(r) instead, which keeps the scale at high ranks."""
     lora_targets: str = "all-linear"
     """Modules that get an adapter: all-linear, or names separated by commas."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the base; auto takes bfloat16 where the machine has it and the model is large enough to gain."""
+    quantization: Literal["none", "nf4", "int8"] = "none"
+    """Hold the frozen base in 4 or 8 bits (QLoRA): less memory, another base than the one that is served unquantised."""
+    continue_from: str | None = None
+    """Version whose adapter to start from, as v3; unset, the base. The reference is the base either way."""
     probe_prompts: int = Field(12, ge=0)
     """Dev prompts answered greedily at every evaluation to see a collapse; 0 switches it off."""
     probe_tokens: int = Field(128, ge=1)
@@ -111,6 +123,8 @@ class RunSpec:
     """Path of the home's cache of reference log-probs."""
     reward_model: str | None = None
     """Folder of the reward model that judges, where one was named."""
+    start: str | None = None
+    """Folder of the adapter to start from, where a version was named."""
 
 
 @dataclass(frozen=True)

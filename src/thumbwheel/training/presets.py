@@ -1,0 +1,119 @@
+"""Presets: settings by name, some of them sized by the machine. A setting that is given anywhere else wins over a preset's.
+
+To add one, write its line in PRESETS. A named preset sets everything that it lists (as far as the method has such settings). `auto`,
+the default, looks at the machine for a preset and takes only what changes memory and speed from it, so that one command teaches
+the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from thumbwheel.core.config import build
+from thumbwheel.training.hardware import Machine
+from thumbwheel.training.types import TrainConfig
+
+C = TypeVar("C", bound=TrainConfig)
+NEUTRAL = frozenset({"device", "token_budget", "gradient_checkpointing"})
+"""Settings that change no result."""
+ROW = 1024
+"""Tokens of memory for a row that is computed at once."""
+
+
+@dataclass(frozen=True)
+class Tier:
+    """What `memory_gb` and more allow: rows at once, the largest base that is comfortable, rank of the adapter, answers a prompt."""
+
+    memory_gb: float
+    rows: int
+    model: str
+    rank: int
+    generations: int | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """As settings of a method."""
+        answers = {} if self.generations is None else {"num_generations": self.generations}
+        return {"token_budget": ROW * self.rows, "lora_r": self.rank, "lora_alpha": 2 * self.rank} | answers
+
+
+BY_RAM = (Tier(64, 4, "3B", 16, 8), Tier(32, 2, "1.5B", 16, 6), Tier(16, 1, "0.5B", 8, 4), Tier(0, 1, "0.5B", 4, 2))
+BY_GPU = (Tier(24, 8, "7B", 32), Tier(16, 4, "3B", 16), Tier(8, 2, "1.5B", 16), Tier(0, 1, "0.5B", 8))
+
+
+def tier(machine: Machine) -> Tier:
+    """The tier of the memory in which a run would compute."""
+    table, size = (BY_GPU, machine.gpu.memory_gb) if machine.gpu else (BY_RAM, machine.ram_gb or 0)
+    return next(one for one in table if size >= one.memory_gb)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """`what` in one line; `of` gives the settings on a machine."""
+
+    what: str
+    of: Callable[[Machine], dict[str, Any]]
+
+
+def _cpu(machine: Machine) -> dict[str, Any]:
+    size = machine.ram_gb or 0
+    return {"device": "cpu"} | next(one for one in BY_RAM if size >= one.memory_gb).settings
+
+
+def _at_once(machine: Machine) -> dict[str, Any]:
+    return {"token_budget": tier(machine).settings["token_budget"]}
+
+
+def _ryzen(machine: Machine) -> dict[str, Any]:
+    return {"device": "cpu"} | Tier(32, 2, "1.5B", 16, 6).settings
+
+
+def _small_gpu(machine: Machine) -> dict[str, Any]:
+    return _at_once(machine) | {"gradient_checkpointing": True, "quantization": "nf4"}
+
+
+def _high_quality(machine: Machine) -> dict[str, Any]:
+    return _at_once(machine) | {"num_train_epochs": 5.0, "lora_r": 32, "lora_alpha": 64}
+
+
+PRESETS: dict[str, Preset] = {
+    "cpu": Preset("processor only, sized by its memory", _cpu),
+    "small_gpu": Preset("a GPU of less than 16 GB: 4-bit base, activations computed twice", _small_gpu),
+    "default": Preset("the recommended settings, memory used by the machine's size", _at_once),
+    "high_quality": Preset("24 GB and more: more epochs, larger rank", _high_quality),
+    "quick_test": Preset("does it run at all: 50 small steps", lambda _: {"max_steps": 50, "batch_size": 4, "probe_prompts": 4}),
+    "ryzen": Preset("a Ryzen 9 5950X or 5900X with 32 GB and more", _ryzen),
+    "apple_silicon": Preset("a Mac with Metal", lambda machine: _at_once(machine) | {"device": "mps"}),
+}
+
+
+def choose(machine: Machine) -> str:
+    """The preset that `auto` means on `machine`."""
+    if machine.gpu is None:
+        return "ryzen" if any(name in machine.cpu for name in ("5950X", "5900X")) and (machine.ram_gb or 0) >= 32 else "cpu"
+    if machine.gpu.kind == "mps":
+        return "apple_silicon"
+    return "default" if machine.gpu.memory_gb >= 16 else "small_gpu"
+
+
+def preset_settings(name: str, machine: Machine) -> tuple[str, dict[str, Any]]:
+    """(what `name` means on `machine`, its settings)."""
+    if name != "auto":
+        return name, PRESETS[name].of(machine)
+    chosen = choose(machine)
+    return chosen, {key: value for key, value in PRESETS[chosen].of(machine).items() if key in NEUTRAL}
+
+
+def with_preset(config: C, machine: Machine) -> tuple[C, str]:
+    """(`config` with its preset's values where nothing else was given, one line that says so); raises ConfigError for values that clash."""
+    chosen, values = preset_settings(config.preset, machine)
+    taken = {key: value for key, value in values.items() if key in type(config).model_fields and key not in config.model_fields_set}
+    merged = build(type(config), config.model_dump(exclude_unset=True) | taken, f"preset {chosen}")
+    how = f"{chosen} (chosen by auto)" if config.preset == "auto" else chosen
+    return merged, f"preset {how}: {_listed(taken) or 'nothing to set'}"
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in settings.items())

@@ -1,0 +1,113 @@
+"""Forms of training: from a version's adapter, rank-stabilised, over a quantised base."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import Conflict, MissingExtra
+from thumbwheel.db.schema import model_versions
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine import load
+from thumbwheel.engine.score import Role
+from thumbwheel.engine.tree import plan
+from thumbwheel.models.types import ModelVersion
+from thumbwheel.models.versions import adapter_folder, versions
+from thumbwheel.training.train import dry_run, find_run, train
+from tiny_models import tiny_adapter, tiny_base, tuned_version
+from training_rows import QUICK, assembled, frozen, plain_rows
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Iterator[Workspace]:
+    with Workspace.open(Home(tmp_path / "home").prepare(), Sources({}, "", {})) as opened:
+        yield opened
+
+
+@pytest.fixture
+def tuned(ws: Workspace, base: Path, tmp_path: Path) -> ModelVersion:
+    return tuned_version(ws, base, tiny_adapter(base, tmp_path / "adapter", r=2, lora_alpha=6), agent="a")
+
+
+def test_a_run_goes_on_from_a_version(ws: Workspace, base: Path, tuned: ModelVersion) -> None:
+    from safetensors.torch import load_file
+
+    dataset = frozen(ws, "a", "pairs", 8, 2).id
+    options = {name: value for name, value in QUICK.items() if not name.startswith("lora")} | {"learning_rate": 1e-6, "max_steps": 1}
+    result = train(ws, "a", "dpo", str(base), dataset=dataset, options=options | {"continue_from": "latest"})
+    run = find_run(ws, result.run_id)
+    assert {name: run.config[name] for name in ("continue_from", "lora_r", "lora_alpha")} == {
+        "continue_from": tuned.name, "lora_r": 2, "lora_alpha": 6,
+    }  # fmt: skip
+    made = versions(ws, "a")[-1]
+    assert made.parent_id == tuned.id and made.base_fingerprint == tuned.base_fingerprint
+    before, after = (load_file(adapter_folder(ws, one) / "adapter_model.safetensors") for one in (tuned, made))  # type: ignore[operator]
+    assert before.keys() == after.keys()
+    assert 0 < max(float((after[name] - value).abs().max()) for name, value in before.items()) < 1e-4
+    assert result.metrics["dev_base"]["eval_rewards/margins"] != 0, "the reference is the base, not the start"
+
+
+def test_the_first_step_starts_from_the_version_with_the_base_as_reference(base: Path, tmp_path: Path) -> None:
+    import torch
+
+    start = tiny_adapter(base, tmp_path / "adapter")
+    rows = plain_rows("pairs", 4)
+    made = assembled("dpo", base, tmp_path, rows, start=start)
+    fresh = assembled("dpo", base, tmp_path, rows)
+    (batch,) = plan(made.train.items, 4096, made.engine.layout)
+    reference, policy = (made.engine.score(batch, role).logp for role in (Role.REF, Role.POLICY))
+    assert torch.equal(reference, fresh.engine.score(batch, Role.REF).logp) and not torch.allclose(reference, policy)
+    loaded = load.load_adapter(load.load_base(str(base))[0], start)
+    assert torch.allclose(policy, type(made.engine)(loaded).score(batch, Role.POLICY).logp, atol=1e-6)
+
+
+def test_versions_that_cannot_be_gone_on_from(ws: Workspace, base: Path, tuned: ModelVersion, tmp_path: Path) -> None:
+    dataset = frozen(ws, "a", "pairs", 8).id
+    with pytest.raises(Conflict, match="base without an adapter"):
+        dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK | {"continue_from": "v0"})
+    other = tiny_base(tmp_path / "other", seed=3)
+    with pytest.raises(Conflict, match="over other weights"):
+        dry_run(ws, "a", "dpo", str(other), dataset=dataset, options=QUICK | {"continue_from": tuned.name})
+    ws.db.write(lambda c: c.execute(model_versions.update().where(model_versions.c.id == tuned.id).values(tainted=True)))
+    with pytest.raises(Conflict, match="tainted"):
+        dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK | {"continue_from": tuned.name})
+
+
+def test_rank_stabilised_scale(base: Path, tmp_path: Path) -> None:
+    made = assembled("sft", base, tmp_path, plain_rows("chats", 2), use_rslora=True, lora_r=16, lora_alpha=8)
+    made.model.save_pretrained(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "adapter_config.json").read_text())["use_rslora"] is True
+    assert made.model.base_model.model.model.layers[0].mlp.up_proj.scaling["default"] == 8 / 16**0.5
+
+
+def test_a_quantised_base_names_its_extra(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"thumbwheel\[qlora\]"):
+        assembled("sft", base, tmp_path, plain_rows("chats", 2), quantization="nf4")
+
+
+@pytest.mark.parametrize("quantization", ["nf4", "int8"])
+def test_training_over_a_quantised_base(quantization: str, tmp_path: Path) -> None:
+    import torch
+
+    pytest.importorskip("bitsandbytes")
+    wide = tiny_base(tmp_path / "wide", hidden_size=128, intermediate_size=256, head_dim=32, initializer_range=0.1)
+    made = assembled("sft", wide, tmp_path, plain_rows("chats", 8), quantization=quantization)
+    layer = made.model.base_model.model.model.layers[0].mlp.up_proj.base_layer
+    assert layer.weight.element_size() == 1 and not layer.weight.requires_grad
+    losses: list[float] = []
+    optimizer = torch.optim.AdamW([one for one in made.model.parameters() if one.requires_grad], lr=3e-3)
+
+    def apply(loss: float) -> float:
+        losses.append(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return 0.0
+
+    for step in range(6):
+        made.at_work.train(made.train.items, step, apply)
+    assert losses[-1] < losses[0] - 0.1

@@ -1,0 +1,104 @@
+"""What is read of a machine: /proc and control groups of other machines, and this one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import Run
+from thumbwheel.training import hardware
+from thumbwheel.training.hardware import BF16_FLAGS, choose_dtype, group_limits, machine, memory_gb, read_cpuinfo
+from thumbwheel.training.presets import PRESETS
+
+RYZEN = """processor\t: {n}
+vendor_id\t: AuthenticAMD
+model name\t: AMD Ryzen 9 5950X 16-Core Processor
+physical id\t: 0
+core id\t\t: {core}
+flags\t\t: fpu sse2 avx avx2 fma
+"""
+XEON = "processor : 0\nmodel name : Intel(R) Xeon(R) Platinum 8480+\nflags : avx2 avx512f avx512_bf16 amx_bf16\n"
+ARM = "processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\n\nHardware\t: board\nModel\t\t: Raspberry Pi 5\n"
+
+
+def test_processors_by_their_cpuinfo() -> None:
+    flags, name, cores = read_cpuinfo("\n".join(RYZEN.format(n=n, core=n % 16) for n in range(32)))
+    assert (name, cores) == ("AMD Ryzen 9 5950X 16-Core Processor", 16)
+    assert flags is not None and "avx2" in flags and not flags & (BF16_FLAGS | {"avx512f"})
+    flags, name, cores = read_cpuinfo(XEON)
+    assert flags is not None and {"avx512f", "avx512_bf16"} <= flags and cores is None and name.startswith("Intel")
+    flags, _, _ = read_cpuinfo(ARM)
+    assert flags is not None and flags & BF16_FLAGS
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_limits_of_control_groups(tmp_path: Path) -> None:
+    two = write(tmp_path / "two", {
+        "proc/self/cgroup": "0::/user/job\n",
+        "sys/fs/cgroup/user/job/memory.max": "max\n",
+        "sys/fs/cgroup/user/job/memory.current": "900\n",
+        "sys/fs/cgroup/user/job/memory.stat": "anon 100\n",
+        "sys/fs/cgroup/user/memory.max": "8000\n",
+        "sys/fs/cgroup/user/memory.current": "3000\n",
+        "sys/fs/cgroup/user/memory.stat": "anon 2000\ninactive_file 600\n",
+    })  # fmt: skip
+    assert group_limits(two) == [(8000, 2400)]
+    one = write(tmp_path / "one", {
+        "proc/self/cgroup": "5:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/\n",  # a container: the path is the host's
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "4000\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "1000\n",
+        "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 100\n",
+    })  # fmt: skip
+    assert group_limits(one) == [(4000, 900)]
+    free = write(tmp_path / "free", {
+        "proc/self/cgroup": "4:memory:/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "1\n",
+        "sys/fs/cgroup/memory/memory.stat": "",
+    })  # fmt: skip
+    assert group_limits(free) == [] == group_limits(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="compares with psutil's reading of Linux")
+def test_this_machine_as_psutil_sees_it() -> None:
+    import psutil
+
+    here, (total, available) = machine(), memory_gb()
+    assert machine() is here
+    assert here.threads == len(psutil.Process().cpu_affinity())
+    assert total is not None and available is not None and 0 < available <= total <= psutil.virtual_memory().total / 1e9 + 1e-9
+    assert here.gpus is not None
+
+
+def test_precision_pays_on_large_models_where_the_machine_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    for able, found in ((True, "bfloat16"), (False, "float32"), (None, "float32")):
+        monkeypatch.setattr(hardware, "machine", lambda able=able: replace(machine(), bf16=able))
+        assert choose_dtype("auto", 26_000_000, "cpu") == found
+        assert choose_dtype("auto", 1_000_000, "cpu") == "float32"
+        assert choose_dtype("bfloat16", 1, "cpu") == "bfloat16"
+
+
+def test_the_command_says_what_is_here_and_what_is_chosen(command_line: Run, tmp_path: Path) -> None:
+    code, out, _ = command_line("hardware", "--json")
+    found = json.loads(out)
+    assert code == 0 and set(found["presets"]) == {"auto", *PRESETS} and found["auto"] in PRESETS
+    assert found["machine"]["disk_free_gb"] > 0 and found["machine"]["ram_gb"] >= found["machine"]["available_gb"] > 0
+    _, out, _ = command_line("hardware")
+    assert "AVX2" in out and "apple_silicon" in out
+    assert not (tmp_path / "home").exists(), "looking at the machine makes no home"
+
+
+def test_without_torch_the_accelerators_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "find_spec", lambda name: None)
+    assert machine.__wrapped__().gpus is None
