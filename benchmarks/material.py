@@ -1,15 +1,19 @@
-"""The models and the preference pairs that the training benchmark uses: made here, nothing is downloaded.
+"""The models and the rows that the training benchmarks use: made here, nothing is downloaded.
 
 Random Qwen2 models of 26M and 135M parameters with vocabularies of usual size, a tokenizer trained on this Python's own library,
-and pairs whose lengths follow those of real preference data (prompt about 200 tokens, completions about 70).
+and pairs whose lengths follow those of real preference data (prompt about 200 tokens, completions about 70). Real pairs of hh-rlhf beside
+them where ../shared/data has them. The tokenizer's chat template adds nothing to a prompt and the end token to an answer, so that peers
+that are given plain strings see the same tokens. No pair is longer than 1,024 tokens: nobody truncates.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 SIZES = {
     "26m": {
@@ -29,7 +33,11 @@ SIZES = {
         "intermediate_size": 1536,
     },
 }
-PAIRS_A_STEP = {"26m": 8, "135m": 4}
+LONGEST = 1024
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+SHARED = Path(os.environ.get("THUMBWHEEL_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data")
+HH = SHARED / "preferences" / "hh-rlhf-harmless-base-test.jsonl"
+TURN = "\n\nAssistant:"
 
 
 def make(folder: Path) -> None:
@@ -48,10 +56,48 @@ def make(folder: Path) -> None:
         )
         Qwen2ForCausalLM(config).save_pretrained(folder / size)
         tokenizer.save_pretrained(folder / size)
-    (folder / "pairs.json").write_text(json.dumps(_pairs(files[3].read_text().split())))
+    pairs = {"pairs": _pairs(files[3].read_text().split())} | ({"hh": _hh()} if HH.is_file() else {})
+    for name, found in pairs.items():
+        (folder / f"{name}.json").write_text(json.dumps([pair for pair in found if _length(tokenizer, pair) < LONGEST]))
 
 
-def _tokenizer(files: list[str]) -> object:
+def rows(pairs: list[dict[str, str]], method: str) -> list[dict[str, Any]]:
+    """The rows of a method: kto takes one answer of every pair (no two rows share a prompt), kto-siblings takes both."""
+    if method == "kto":
+        sides = ("chosen", "rejected")
+        return [
+            {"prompt": pair["prompt"], "completion": pair[sides[at % 2]], "label": sides[at % 2] == "chosen"}
+            for at, pair in enumerate(pairs)
+        ]
+    if method == "kto-siblings":
+        return [
+            {"prompt": pair["prompt"], "completion": pair[side], "label": side == "chosen"}
+            for pair in pairs
+            for side in ("chosen", "rejected")
+        ]
+    if method == "sft":
+        return [{"prompt": pair["prompt"], "completion": pair["chosen"]} for pair in pairs]
+    return list(pairs)
+
+
+def _length(tokenizer: Any, pair: dict[str, str]) -> int:
+    answers = (pair["chosen"], pair["rejected"])
+    return max(len(tokenizer(pair["prompt"] + answer)["input_ids"]) for answer in answers) + 1
+
+
+def _hh() -> list[dict[str, str]]:
+    """Dialogues cut before the last answer, where both have the same ones before."""
+    found = []
+    for line in HH.read_text().splitlines():
+        pair = json.loads(line)
+        prompt = pair["chosen"][: pair["chosen"].rindex(TURN) + len(TURN)]
+        chosen, rejected = pair["chosen"][len(prompt) :].rstrip(), pair["rejected"][len(prompt) :].rstrip()
+        if pair["rejected"].startswith(prompt) and chosen and rejected and chosen != rejected:
+            found.append({"prompt": prompt, "chosen": chosen, "rejected": rejected})
+    return found
+
+
+def _tokenizer(files: list[str]) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -62,7 +108,9 @@ def _tokenizer(files: list[str]) -> object:
     bpe.train(
         files, trainers.BpeTrainer(vocab_size=8000, special_tokens=["<pad>", "<eos>"], initial_alphabet=alphabet, show_progress=False)
     )
-    return PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token="<pad>", eos_token="<eos>")
+    made = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token="<pad>", eos_token="<eos>")
+    made.chat_template = TEMPLATE
+    return made
 
 
 def _pairs(words: list[str]) -> list[dict[str, str]]:

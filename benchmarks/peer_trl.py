@@ -1,73 +1,115 @@
-"""One measured run of TRL 1.16's DPO: `peer_trl.py MODEL PAIRS_FILE default|tuned STEPS PAIRS_A_STEP`; prints one JSON line.
+"""One measured run of TRL 1.16: DPO, KTO, SFT, reward model or GRPO, `default` or `tuned`.
 
-`default` is DPOConfig as it comes. `tuned` is the best configuration found for these sizes on CPU: micro-batch 1 with accumulation, no
-gradient checkpointing, weights in bf16.
+`default` is the method's Config as it comes, all rows of an update in one batch. `tuned` is one frozen configuration a method, the best
+that was found on CPUs: the smallest micro-batch with accumulation (so that nothing is padded; KTO needs two rows for its baseline, GRPO
+takes four answers), no gradient checkpointing, and weights and products in bf16 where the CPU multiplies in it, else all in fp32.
 """
 
-import json
+from __future__ import annotations
+
 import os
-import resource
-import sys
-import time
 
 os.environ |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1"}
 
+from typing import Any
+
 import torch
+import trl
 from datasets import Dataset
+from onerun import ALPHA, RANK, RATE, Clock, Spec, has_bf16, report, same_start
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import DPOConfig, DPOTrainer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-model_path, pairs_file, kind, steps, pairs = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
-
-
-class Clock(TrainerCallback):
-    """Seconds and loss of each optimiser step."""
-
-    def __init__(self):
-        self.seconds, self.losses = [], []
-
-    def on_step_begin(self, *_, **__):
-        """Start."""
-        self.start = time.perf_counter()
-
-    def on_step_end(self, *_, **__):
-        """Stop."""
-        self.seconds.append(time.perf_counter() - self.start)
-
-    def on_log(self, args, state, control, logs=None, **__):
-        """Keep the loss."""
-        if logs and "loss" in logs:
-            self.losses.append(logs["loss"])
+TRAINERS = {"dpo": "DPO", "kto": "KTO", "sft": "SFT", "reward": "Reward", "grpo": "GRPO"}
+MICRO = {"kto": 2, "grpo": 4}
 
 
-torch.set_num_threads(int(os.environ.get("BENCH_THREADS", "2")))
-tuned = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": pairs, "gradient_checkpointing": False}
-chosen = {"per_device_train_batch_size": pairs} if kind == "default" else tuned
-args = DPOConfig(
-    output_dir=os.environ["BENCH_OUT"],
-    max_steps=steps,
-    logging_steps=1,
-    report_to=[],
-    save_strategy="no",
-    use_cpu=True,
-    learning_rate=1e-4,
-    lr_scheduler_type="constant",
-    disable_tqdm=True,
-    train_sampling_strategy="sequential",
-    **chosen,
-)
-with open(pairs_file) as stream:
-    rows = json.load(stream)[: steps * pairs]
-clock = Clock()
-trainer = DPOTrainer(
-    model=AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32 if kind == "default" else torch.bfloat16),
-    args=args,
-    train_dataset=Dataset.from_list(rows),
-    processing_class=AutoTokenizer.from_pretrained(model_path),
-    callbacks=[clock],
-    peft_config=LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
-)
-trainer.train()
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print("RESULT " + json.dumps({"seconds": clock.seconds, "losses": clock.losses, "peak_bytes": peak}))
+def options(spec: Spec) -> dict[str, Any]:
+    """What the configuration is told beyond the method's own defaults."""
+    answers = spec.a_step * (spec.group if spec.method == "grpo" else 1)
+    found: dict[str, Any] = {"per_device_train_batch_size": answers}
+    if spec.kind == "tuned":
+        micro = MICRO.get(spec.method, 1)
+        found = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": answers // micro, "gradient_checkpointing": False}
+    if spec.precision == "fp32" or (spec.kind == "tuned" and not has_bf16()):
+        found["bf16"] = False
+    if spec.cache == "warm":
+        found["precompute_ref_log_probs"] = True
+    if spec.method in ("dpo", "kto", "sft"):
+        found["train_sampling_strategy"] = "sequential"
+    if spec.method == "grpo":
+        found |= {"num_generations": spec.group, "max_completion_length": spec.new_tokens, "shuffle_dataset": False}
+    return found
+
+
+def weights(spec: Spec) -> torch.dtype:
+    """The precision of the weights."""
+    return torch.bfloat16 if spec.kind == "tuned" and spec.precision != "fp32" and has_bf16() else torch.float32
+
+
+def columns(spec: Spec) -> list[dict[str, Any]]:
+    """The rows under TRL's names."""
+    rows = spec.load()
+    if spec.method == "grpo":
+        return [{"prompt": row["prompt"]} for row in rows]
+    if spec.method == "reward":
+        return [{side: row["prompt"] + row[side] for side in ("chosen", "rejected")} for row in rows]
+    return rows
+
+
+def variety(completions: list[str], **_: Any) -> list[float]:
+    """A reward for GRPO: how many different words there are."""
+    return [float(len(set(text.split()))) for text in completions]
+
+
+def scored(spec: Spec, dataset: Any) -> int | None:
+    """Tokens that carry a loss, over all rows."""
+    names = {"dpo": ("chosen_ids", "rejected_ids"), "kto": ("completion_ids",)}.get(spec.method)
+    if names:
+        return sum(len(row[name]) for row in dataset for name in names)
+    return sum(label != -100 for row in dataset for label in row["labels"]) if spec.method == "sft" else None
+
+
+def trainer_of(spec: Spec, clock: Clock) -> Any:
+    """TRL's trainer."""
+    name = TRAINERS[spec.method]
+    arguments = getattr(trl, f"{name}Config")(
+        output_dir=os.environ["BENCH_OUT"],
+        max_steps=spec.steps,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        learning_rate=RATE,
+        lr_scheduler_type="constant",
+        disable_tqdm=True,
+        **options(spec),
+    )
+    kind = {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+    load, more = AutoModelForCausalLM.from_pretrained, {}
+    if spec.method == "reward":
+        kind |= {"task_type": "SEQ_CLS", "modules_to_save": ["score"]}
+        load, more = AutoModelForSequenceClassification.from_pretrained, {"num_labels": 1}
+    extra = {"reward_funcs": variety} if spec.method == "grpo" else {}
+    return getattr(trl, f"{name}Trainer")(
+        model=load(spec.model, dtype=weights(spec), **more),
+        args=arguments,
+        train_dataset=Dataset.from_list(columns(spec)),
+        processing_class=AutoTokenizer.from_pretrained(spec.model),
+        callbacks=[clock],
+        peft_config=LoraConfig(r=RANK, lora_alpha=ALPHA, **kind),
+        **extra,
+    )
+
+
+def main() -> None:
+    """Run and print."""
+    spec, clock = Spec.read(), Clock()
+    trainer = trainer_of(spec, clock)
+    same_start(trainer.model)
+    trainer.train()
+    report(clock.seconds, clock.losses, scored(spec, trainer.train_dataset))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BENCH = ROOT / ".bench"
-PINS = {"trl-1.16": ["trl==1.16.0", "transformers==5.23.0", "peft==0.21.2", "accelerate==1.15.0", "datasets==5.2.0"]}
+SHARED = ["transformers==5.23.0", "peft==0.21.2", "accelerate==1.15.0", "datasets==5.2.0"]
+PINS = {"trl-1.16": ["trl==1.16.0", *SHARED], "trl-1.12": ["trl==1.12.0", *SHARED]}
+"""trl 1.12 is the last release with PPO."""
 
 
 def python_of(peer: str) -> Path:

@@ -1,11 +1,14 @@
 """Time and peak memory of a whole optimiser step, ours against TRL.
 
-`make bench-training ARGS="--json FILE --methods dpo --sizes 26m,135m"`.
+`make bench-training ARGS="--json FILE --methods dpo,kto,sft,reward,grpo,ppo --sizes 26m,135m"`, everything, hours on two cores; with
+`--quick` one run of each contestant and no real-length rows.
 
 Each run is a process of its own; the runs of ours and of the peers alternate, so that a noisy neighbour meets all alike. The same model,
-pairs, order, LoRA modules and learning rate; the first step of each run is left out of the time. Ratios above 1 are in our favour for
-time (peer / ours); memory is ours / peer, from the peak resident size of the process. The reference log-probabilities of ours are
-computed cold, inside the step.
+rows, order, LoRA modules, first adapter and learning rate; the first step of each run is left out of the time. Ratios above 1 are in our
+favour for time (peer / ours, medians over all measured steps); memory is ours / peer, from the peak resident size of the processes. Losses
+are those of the last step in fp32. `cold`: the reference is computed inside the step by all; `warm`: it was computed before the clock
+started, by all. On a CPU that does not multiply in bf16, TRL's defaults (bf16) are emulated and slow: they are measured once, and again in
+fp32 as `default-fp32`, which is the figure to look at there. Results so far are written after every comparison.
 """
 
 from __future__ import annotations
@@ -13,105 +16,209 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import material
 import peers
+from onerun import Spec, has_bf16
 
 HERE = Path(__file__).parent
-CONTESTANTS = ("ours", "default", "tuned")
+A_STEP = {"dpo": 8, "kto": 16, "kto-siblings": 16, "sft": 8, "reward": 8, "grpo": 2, "ppo": 16}
+"""Rows an update; grpo samples 8 answers to each."""
+FEWER = {("dpo", "135m"): 4}
+METHODS = ("dpo", "kto", "sft", "reward", "grpo", "ppo")
+WARM = ("dpo",)
+"""Methods compared with a warm reference cache too."""
+REAL = ("dpo", "kto-siblings", "sft", "reward")
+"""Methods compared on hh-rlhf's rows too, at the smallest size."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """One comparison; `data` is pairs or hh."""
+
+    method: str
+    size: str
+    data: str
+    cache: str
+
+    def spec(self, steps: int) -> Spec:
+        """What a run of ours is told, the rows written to a file."""
+        folder = peers.BENCH / "material"
+        file = folder / f"{self.data}.{self.method}.json"
+        file.write_text(json.dumps(material.rows(json.loads((folder / f"{self.data}.json").read_text()), self.method)))
+        method = self.method.split("-", maxsplit=1)[0]
+        a_step = FEWER.get((self.method, self.size), A_STEP[self.method])
+        group = 8 if method == "grpo" else 1
+        return Spec(method, str(folder / self.size), str(file), "ours", precision(), self.cache, steps, a_step, group=group)
+
+
+class Runs:
+    """Measured runs by what they were told; a contestant whose run took longer than `patience` seconds is not asked again."""
+
+    def __init__(self, threads: int, patience: float) -> None:
+        self._threads, self._patience = threads, patience
+        self.done: dict[str, list[dict[str, Any]]] = {}
+        self._slow: set[str] = set()
+
+    def measure(self, spec: Spec, script: str, label: str) -> None:
+        """One more run of `spec`."""
+        key = script + spec.text()
+        if key in self._slow:
+            return
+        started = time.monotonic()
+        result = run(spec, script, self._threads)
+        taken = time.monotonic() - started
+        self.done.setdefault(key, []).append(result)
+        if taken > self._patience:
+            self._slow.add(key)
+        steps = " ".join(f"{second:.2f}" for second in result["seconds"])
+        peak = result["peak_bytes"] / 1e9
+        sys.stderr.write(f"{datetime.now(UTC):%H:%M:%S} {label:44} steps {steps} s, {peak:.2f} GB, {taken:.0f} s in all\n")
+
+    def of(self, spec: Spec, script: str) -> list[dict[str, Any]]:
+        """The runs of `spec`; one is made where there is none."""
+        if script + spec.text() not in self.done:
+            self.measure(spec, script, f"{spec.method} {spec.kind} {spec.precision}, for its loss")
+        return self.done[script + spec.text()]
 
 
 def main() -> None:
-    """Parse, make the material, run the rounds, print the table."""
+    """Parse, make the material, run the matches, print the table."""
     arguments = parser().parse_args()
-    folder = peers.BENCH / "material"
-    material.make(folder)
-    rows: list[dict[str, Any]] = []
-    for method in arguments.methods.split(","):
-        for size in arguments.sizes.split(","):
-            rows += compare(method, size, folder, arguments)
+    if arguments.quick:
+        arguments.runs, arguments.steps, arguments.data = 1, 2, "pairs"
+    material.make(peers.BENCH / "material")
+    runs, rows = Runs(arguments.threads, arguments.patience), []
+    for match in matches(arguments):
+        rows += compare(match, runs, arguments)
+        if arguments.json:
+            Path(arguments.json).write_text(json.dumps({**stamp(arguments), "rows": rows}, indent=1))
     show(rows)
-    if arguments.json:
-        stamp = {"date": datetime.now(UTC).isoformat(), "threads": arguments.threads, "steps": arguments.steps, "rounds": arguments.rounds}
-        Path(arguments.json).write_text(json.dumps({"versions": peers.PINS, **stamp, "rows": rows}, indent=1))
 
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--json", help="write the rows to this file")
-    found.add_argument("--methods", default="dpo", help="comma-separated; this version measures dpo")
+    found.add_argument("--methods", default=",".join(METHODS), help="comma-separated; kto means kto and kto-siblings")
     found.add_argument("--sizes", default="26m,135m", help=f"comma-separated: {', '.join(material.SIZES)}")
-    found.add_argument("--steps", type=int, default=4, help="optimiser steps a run, the first not counted")
-    found.add_argument("--rounds", type=int, default=3, help="interleaved runs of each contestant")
+    found.add_argument("--peers", default="default,tuned", help="comma-separated: default, tuned")
+    found.add_argument("--cache", default="cold,warm", help="comma-separated: cold, warm (dpo only)")
+    found.add_argument("--data", default="pairs,hh", help="comma-separated: pairs (random text), hh (hh-rlhf, at 26m)")
+    found.add_argument("--steps", type=int, default=3, help="optimiser steps a run, the first not counted")
+    found.add_argument("--runs", type=int, default=5, help="interleaved runs of each contestant")
+    found.add_argument("--quick", action="store_true", help="one run of two steps, random text only")
+    found.add_argument("--patience", type=float, default=150.0, help="a contestant whose run takes more seconds is run once")
     found.add_argument("--threads", type=int, default=os.cpu_count() or 2)
     return found
 
 
-def compare(method: str, size: str, folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of one method and size: one a peer configuration."""
-    if method != "dpo" or size not in material.SIZES:
-        sys.exit(f"no benchmark for method {method!r} at size {size!r}; known: dpo at {', '.join(material.SIZES)}")
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
-    for number in range(arguments.rounds):
-        for name in CONTESTANTS:
-            runs[name].append(measure(name, size, folder, arguments))
-            last = runs[name][-1]["seconds"]
-            sys.stderr.write(f"{size} round {number + 1}: {name:8} {statistics.median(last[1:]):.2f} s a step\n")
-    ours = summary(runs["ours"])
-    return [row(method, size, kind, ours, summary(runs[kind])) for kind in CONTESTANTS[1:]]
+def matches(arguments: argparse.Namespace) -> list[Match]:
+    """All comparisons that were asked for."""
+    asked = arguments.methods.split(",")
+    sizes = arguments.sizes.split(",")
+    if unknown := (set(asked) - {*METHODS, *A_STEP}) | (set(sizes) - set(material.SIZES)):
+        sys.exit(f"no benchmark for {', '.join(sorted(unknown))}; methods: {', '.join(A_STEP)}; sizes: {', '.join(material.SIZES)}")
+    methods = [part for method in asked for part in (("kto", "kto-siblings") if method == "kto" else (method,))]
+    caches, data = arguments.cache.split(","), arguments.data.split(",")
+    found = [Match(method, size, "pairs", "cold") for size in sizes for method in methods] if "cold" in caches and "pairs" in data else []
+    found += [Match(method, size, "pairs", "warm") for size in sizes for method in methods if "warm" in caches and method in WARM]
+    if "hh" in data and (peers.BENCH / "material" / "hh.json").exists():
+        found += [Match(method, sizes[0], "hh", "cold") for method in methods if method in REAL]
+    return found
 
 
-def row(method: str, size: str, kind: str, ours: dict[str, float], peer: dict[str, float]) -> dict[str, Any]:
+def precision() -> str:
+    """What `auto` comes to for ours and for tuned TRL."""
+    return "auto" if has_bf16() else "fp32"
+
+
+def contestants(match: Match, names: list[str], steps: int) -> dict[str, tuple[Spec, str]]:
+    """Name -> (spec, script), ours first."""
+    ours = match.spec(steps)
+    script = "peer_ppo.py" if ours.method == "ppo" else "peer_trl.py"
+    found = {"ours": (ours, "ours.py")}
+    for name in names:
+        known = precision() if name == "tuned" else "auto"
+        found[name] = (replace(ours, kind=name, precision=known), script)
+        if name == "default" and not has_bf16():
+            found["default-fp32"] = (replace(ours, kind=name, precision="fp32"), script)
+    return found
+
+
+def compare(match: Match, runs: Runs, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of one match: one a peer configuration."""
+    known = contestants(match, arguments.peers.split(","), arguments.steps)
+    for number in range(arguments.runs):
+        for name, (spec, script) in known.items():
+            label = f"{match.method} {match.size} {match.data} {match.cache} {number + 1}/{arguments.runs} {name}"
+            runs.measure(spec, script, label)
+    ours = runs.of(*known["ours"])
+    return [row(match, name, ours, runs.of(*known[name]), losses(*known[name], runs)) for name in known if name != "ours"]
+
+
+def losses(peer: Spec, script: str, runs: Runs) -> tuple[float, float] | None:
+    """(ours, the peer's) of the last step in fp32, over the same objective; None for methods that sample, whose texts differ."""
+    if peer.method in ("grpo", "ppo"):
+        return None
+    exact = replace(peer, precision="fp32")
+    kind = peer.kind if peer.method == "kto" and peer.kind == "tuned" else "ours"  # a baseline over two rows, as tuned TRL has it
+    both = [runs.of(replace(exact, kind=kind), "ours.py")[0], runs.of(exact, script)[0]]
+    counts = {one["scored"] for one in both if one["scored"] is not None}
+    if len(counts) > 1:
+        sys.exit(f"the contestants scored different numbers of tokens in {peer.method}: {counts}")
+    return both[0]["losses"][-1], both[1]["losses"][-1]
+
+
+def row(
+    match: Match, name: str, ours: list[dict[str, Any]], peer: list[dict[str, Any]], loss: tuple[float, float] | None
+) -> dict[str, Any]:
     """One line of the table."""
+    mine, other = summary(ours), summary(peer)
     return {
-        "method": method,
-        "size": size,
-        "cache": "cold",
-        "peer": f"trl-1.16 {kind}",
-        "time_ratio": peer["seconds"] / ours["seconds"],
-        "memory_ratio": ours["peak"] / peer["peak"],
-        "loss_ours": ours["loss"],
-        "loss_peer": peer["loss"],
-        "seconds_ours": ours["seconds"],
-        "seconds_peer": peer["seconds"],
-        "gigabytes_ours": ours["peak"] / 1e9,
-        "gigabytes_peer": peer["peak"] / 1e9,
+        "method": match.method,
+        "size": match.size,
+        "cache": match.cache,
+        "data": match.data,
+        "peer": f"{'trl-1.12' if match.method == 'ppo' else 'trl-1.16'} {name}",
+        "time_ratio": other["seconds"] / mine["seconds"],
+        "memory_ratio": mine["peak"] / other["peak"],
+        "loss_ours": loss[0] if loss else None,
+        "loss_peer": loss[1] if loss else None,
+        "seconds_ours": mine["seconds"],
+        "seconds_peer": other["seconds"],
+        "bytes_ours": mine["peak"],
+        "bytes_peer": other["peak"],
+        "steps_ours": mine["steps"],
+        "steps_peer": other["steps"],
+        "scored_tokens": ours[0]["scored"],
     }
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
-    """Median step over all runs (first steps out), median peak, last loss."""
-    return {
-        "seconds": statistics.median(second for run in runs for second in run["seconds"][1:]),
-        "peak": statistics.median(run["peak_bytes"] for run in runs),
-        "loss": statistics.median(run["losses"][-1] for run in runs),
-    }
+    """Median step over all runs (first steps out) and median peak."""
+    steps = [second for run in runs for second in run["seconds"][1:]]
+    return {"seconds": statistics.median(steps), "peak": statistics.median(run["peak_bytes"] for run in runs), "steps": len(steps)}
 
 
-def measure(name: str, size: str, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def run(spec: Spec, script: str, threads: int) -> dict[str, Any]:
     """One run in its own process."""
-    python, script = (sys.executable, "ours_dpo.py") if name == "ours" else (str(peers.python_of("trl-1.16")), "peer_trl.py")
-    kind = [] if name == "ours" else [name]
-    command = [
-        python,
-        str(HERE / script),
-        str(folder / size),
-        str(folder / "pairs.json"),
-        *kind,
-        str(arguments.steps),
-        str(material.PAIRS_A_STEP[size]),
-    ]
+    python = {"peer_trl.py": "trl-1.16", "peer_ppo.py": "trl-1.12"}.get(script)
+    command = [str(peers.python_of(python)) if python else sys.executable, str(HERE / script), spec.text()]
     with tempfile.TemporaryDirectory() as out:
-        threads = {"BENCH_THREADS": str(arguments.threads), "OMP_NUM_THREADS": str(arguments.threads)}
-        environment = os.environ | threads | {"BENCH_OUT": out, "OMP_WAIT_POLICY": "PASSIVE"}  # for all alike, as our commands set it
+        counts = {"BENCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+        environment = os.environ | counts | {"BENCH_OUT": out, "OMP_WAIT_POLICY": "PASSIVE"}  # for all alike, as our commands set it
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if done.returncode or not found:
@@ -119,14 +226,29 @@ def measure(name: str, size: str, folder: Path, arguments: argparse.Namespace) -
     return dict(json.loads(found[-1].removeprefix("RESULT ")))
 
 
+def stamp(arguments: argparse.Namespace) -> dict[str, Any]:
+    """When, where and with what."""
+    packages = ("torch", "transformers", "peft", "accelerate")
+    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {"cpu": cpu or platform.processor(), "bf16": has_bf16(), "threads": arguments.threads},
+        "versions": {"ours": {name: version(name) for name in packages}, **peers.PINS},
+        "steps": arguments.steps,
+        "runs": arguments.runs,
+    }
+
+
 def show(rows: list[dict[str, Any]]) -> None:
     """The table."""
-    times, memory = f"{'ours s':>8}{'peer s':>8}{'times faster':>14}", f"{'ours GB':>9}{'peer GB':>9}{'memory':>8}"
-    print(f"{'method':7}{'size':6}{'peer':18}{times}{memory}{'loss ours/peer':>18}")
+    times, memory = f"{'ours s':>8}{'peer s':>9}{'times faster':>14}", f"{'ours GB':>9}{'peer GB':>9}{'memory':>8}"
+    print(f"{'method':14}{'size':6}{'data':7}{'cache':7}{'peer':23}{times}{memory}{'loss ours/peer':>18}")
     for one in rows:
+        loss = "" if one["loss_ours"] is None else f"{one['loss_ours']:10.4f}/{one['loss_peer']:.4f}"
         print(
-            f"{one['method']:7}{one['size']:6}{one['peer']:18}{one['seconds_ours']:8.2f}{one['seconds_peer']:8.2f}{one['time_ratio']:14.1f}"
-            f"{one['gigabytes_ours']:9.2f}{one['gigabytes_peer']:9.2f}{one['memory_ratio']:8.2f}{one['loss_ours']:10.4f}/{one['loss_peer']:.4f}"
+            f"{one['method']:14}{one['size']:6}{one['data']:7}{one['cache']:7}{one['peer']:23}"
+            f"{one['seconds_ours']:8.2f}{one['seconds_peer']:9.2f}{one['time_ratio']:14.1f}"
+            f"{one['bytes_ours'] / 1e9:9.2f}{one['bytes_peer'] / 1e9:9.2f}{one['memory_ratio']:8.2f}{loss}"
         )
 
 

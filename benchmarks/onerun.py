@@ -1,0 +1,100 @@
+"""What every measured run shares, whatever environment it is in: what it is told, the adapter's start, the clock, what it prints.
+
+A run is a process of its own, `SCRIPT.py SPEC` with the fields of `Spec` as JSON; it prints one line, `RESULT` and JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+RANK, ALPHA, RATE = 16, 32, 1e-4
+
+
+@dataclass(frozen=True)
+class Spec:
+    """`rows` is a JSON file; `kind` is ours, default or tuned; `precision` auto (that of `kind`) or fp32; `a_step` rows are one update."""
+
+    method: str
+    model: str
+    rows: str
+    kind: str
+    precision: str
+    cache: str
+    steps: int
+    a_step: int
+    new_tokens: int = 64
+    group: int = 8
+
+    @classmethod
+    def read(cls) -> Spec:
+        """The one of this process, whose threads are set too."""
+        torch.set_num_threads(int(os.environ.get("BENCH_THREADS", "2")))
+        return cls(**json.loads(sys.argv[1]))
+
+    def text(self) -> str:
+        """For a command line."""
+        return json.dumps(asdict(self))
+
+    def load(self) -> list[dict[str, Any]]:
+        """The rows of all steps."""
+        return list(json.loads(Path(self.rows).read_text())[: self.steps * self.a_step])
+
+
+class Clock(TrainerCallback):
+    """Seconds and loss of each optimiser step."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.losses: list[float] = []
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """Start."""
+        self.start = time.perf_counter()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Stop."""
+        self.seconds.append(time.perf_counter() - self.start)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **__: Any) -> None:
+        """Keep the loss."""
+        if logs and "loss" in logs:
+            self.losses.append(float(logs["loss"]))
+
+
+def has_bf16() -> bool:
+    """Whether this CPU multiplies in bf16; one that does not emulates it, several times slower than fp32."""
+    able = torch.cpu.get_capabilities()
+    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+
+
+def same_start(model: Any) -> None:
+    """LoRA's A and a reward head from a generator that only their place decides, so that all contestants begin alike (B begins at 0)."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and ("lora_A" in name or "score" in name):
+            place = re.search(r"layers\.\d+\.[\w.]*?(?=\.lora_A)|score", name)
+            draw = torch.Generator().manual_seed(zlib.crc32((place.group() if place else name).encode()))
+            start = torch.randn(parameter.shape, generator=draw) * parameter.shape[1] ** -0.5
+            parameter.data.copy_(start)
+
+
+def peak_bytes() -> int:
+    """The most that this process has had resident."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def report(seconds: Sequence[float], losses: Sequence[float], scored: int | None = None) -> None:
+    """The line that the driver reads; `scored` tokens over all steps, where they are fixed beforehand."""
+    print("RESULT " + json.dumps({"seconds": list(seconds), "losses": list(losses), "scored": scored, "peak_bytes": peak_bytes()}))

@@ -1,0 +1,103 @@
+"""One measured run of ours, offline or online method: the product's own assembly and loop, over rows as its datasets hold them.
+
+Settings are the defaults but for what the peers are told too: rate, schedule, rows a step, no likelihood anchor (TRL has none), and for
+online methods the length and number of answers. The reference cache is a new file; `warm` fills it before the clock starts.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from onerun import ALPHA, RANK, RATE, Clock, Spec, report, same_start
+
+from thumbwheel.training.assemble import Assembly, assemble, settings
+from thumbwheel.training.checkpoint import Checkpoints
+from thumbwheel.training.loop import Loop
+from thumbwheel.training.metrics import MetricsFile
+from thumbwheel.training.optimizer import prepare
+
+OWN: dict[str, dict[str, Any]] = {
+    "dpo": {"nll_weight": 0},
+    "kto": {"nll_weight": 0},
+    "sft": {},
+    "reward": {},
+    "grpo": {"beta": 0.0},
+    "ppo": {"num_ppo_epochs": 4},
+}
+ONLINE = ("grpo", "ppo")
+
+
+class InOrder:
+    """The rows as they come, because the peers are told to take them so."""
+
+    def __init__(self, a_step: int, steps: int) -> None:
+        self.a_step, self.steps, self.steps_an_epoch = a_step, steps, steps
+
+    def batches(self, start: int = 0) -> Any:
+        """Row numbers of each step."""
+        return (range(step * self.a_step, (step + 1) * self.a_step) for step in range(start, self.steps))
+
+    def epoch(self, step: int) -> float:
+        """Share of the rows that were seen."""
+        return step / self.steps
+
+
+def row(number: int, given: dict[str, Any]) -> dict[str, Any]:
+    """A row of a dataset."""
+    fields = {"row_id": f"row_{number}", "group": str(number), "split": "train", "tools": None, "weight": 1.0}
+    more = {"finish_reason": None, "token_ids": None, "reference": None, "checker": None, "checker_config": None}
+    return fields | more | given | {"prompt": [{"role": "user", "content": given["prompt"]}]}
+
+
+def values(spec: Spec) -> dict[str, Any]:
+    """The settings."""
+    found = OWN[spec.method] | {
+        "learning_rate": RATE,
+        "lr_scheduler_type": "constant",
+        "warmup_ratio": 0,
+        "batch_size": spec.a_step,
+        "max_steps": spec.steps,
+        "lora_r": RANK,
+        "lora_alpha": ALPHA,
+        "probe_prompts": 0,
+        "dtype": "float32" if spec.precision == "fp32" else "auto",
+    }
+    if spec.method == "kto" and spec.kind == "tuned":
+        found |= {"kl_scope": "micro", "kl_rows": 2}
+    if spec.method in ONLINE:
+        found |= {"num_generations": spec.group, "max_completion_length": spec.new_tokens, "max_length": 2048}
+    return found
+
+
+def prepared(spec: Spec, out: Path) -> Assembly:
+    """Everything but the loop."""
+    rows = [row(number, given) for number, given in enumerate(spec.load())]
+    made = assemble(spec.method, settings(spec.method, values(spec)), spec.model, Path(spec.model), rows, out / "reference.db")
+    same_start(made.model)
+    if len(made.train.items) != len(rows):
+        raise SystemExit(f"{len(rows) - len(made.train.items)} rows were dropped: {made.train.dropped}")
+    return made
+
+
+def main() -> None:
+    """Run and print."""
+    spec = Spec.read()
+    out = Path(os.environ["BENCH_OUT"])
+    made = prepared(spec, out)
+    order: Any = InOrder(spec.a_step, spec.steps)
+    if spec.cache == "warm":
+        for rows in order.batches():
+            made.at_work.evaluate([made.train.items[at] for at in rows])
+    clock = Clock()
+    trained = prepare(made.model, made.config, spec.steps, made.at_work.groups())
+    parts = (made.train.items, (), MetricsFile(out / "metrics.jsonl"), Checkpoints(out, 1))
+    loop = Loop(made.at_work, trained, made.config, *parts, callbacks=[clock], order=order)
+    loop.run()
+    made.at_work.close()
+    report(clock.seconds, clock.losses, made.train.scored or None)
+
+
+if __name__ == "__main__":
+    main()
