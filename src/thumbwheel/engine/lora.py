@@ -74,14 +74,15 @@ def install(model: Any) -> int:
 
     Each call still looks whether its layer is in a state that the fused arithmetic covers, and takes PEFT's forward if not.
     """
-    found = [layer for layer in adapter_layers(model) if _plain_layer(layer)]
+    found = [layer for layer in adapter_layers(model) if plain_layer(layer)]
     for layer in found:
         if not isinstance(layer.__dict__.get("forward"), partial):
             layer.forward = partial(_forward, layer, layer.forward)  # a partial, and no closure, so that a deep copy follows its own layer
     return len(found)
 
 
-def _plain_layer(layer: Any) -> bool:
+def plain_layer(layer: Any) -> bool:
+    """Whether it is a LoRA adapter on a layer that is one matrix of numbers."""
     import torch
     from peft.tuners.lora import Linear
     from transformers.pytorch_utils import Conv1D

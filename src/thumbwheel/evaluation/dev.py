@@ -59,7 +59,7 @@ def _successes(sides: Sides, version: ModelVersion, rows: Sequence[Given], confi
     if not prompts:
         return []
     made = sides.answers(version.id if version.adapter else BASE, prompts, config, f"dev answers of {version.name}")
-    return [(same[0].group, agrees(sides.text(one), same), one.ended) for same, one in zip(judged.values(), made, strict=True)]
+    return [(same[0].group, agrees(one.text.strip(), same), one.finish == "stop") for same, one in zip(judged.values(), made, strict=True)]
 
 
 def agrees(answer: str, judged: Sequence[Given]) -> float:

@@ -143,8 +143,8 @@ def _measure(
 def _answers(sides: Sides, names: tuple[str, str], cases: Sequence[Case], config: EvaluationConfig) -> tuple[list[Judged], list[Judged]]:
     require(sides, cases)
     prompts = [case.prompt for case in cases]
-    before = judge(sides, cases, sides.answers(names[0], prompts, config, "answers before"))
-    return before, judge(sides, cases, sides.answers(names[1], prompts, config, "answers after"))
+    before = judge(cases, sides.answers(names[0], prompts, config, "answers before"))
+    return before, judge(cases, sides.answers(names[1], prompts, config, "answers after"))
 
 
 def _logged(sides: Sides, names: tuple[str, str], given: Sequence[Given], config: EvaluationConfig) -> tuple[list[Logged], int]:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError, DataError, ModelError, NotFound
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.engine.rollout import Generation, greedy
+from thumbwheel.engine.rollout import Rollout, Sampling
+from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.evaluation.types import Case, EvaluationConfig, Given, Judged, Message
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.models.versions import adapter_folder
@@ -75,16 +76,13 @@ class Sides:
             with switched(self.model, adapter_layers(self.model), None):
                 yield
 
-    def answers(self, side: str, prompts: Sequence[Sequence[Message]], config: EvaluationConfig, what: str) -> list[Generation]:
+    def answers(self, side: str, prompts: Sequence[Sequence[Message]], config: EvaluationConfig, what: str) -> list[Rollout]:
         """Fresh greedy answers of `side`, in the order of the prompts."""
         ids = [self.builder.prompt(prompt) for prompt in prompts]
+        sampling = Sampling(max_new_tokens=config.max_new_tokens, temperature=0.0, stop_ids=self.builder.stop_ids)
         with self.speaking(side), log.progress(what, len({tuple(one) for one in ids}), "answers") as advance:
-            return greedy(self.model, ids, self.builder.stop_ids, config.max_new_tokens, config.batch_size, advance)
-
-    def text(self, generation: Generation) -> str:
-        """What a user would read."""
-        text: str = self.builder.tokenizer.decode(list(generation.ids), skip_special_tokens=True)
-        return text.strip()
+            sampler = GroupSampler(self.model, self.builder.tokenizer, rows=config.batch_size)
+            return [answer for (answer,) in sampler.sample(ids, 1, sampling, advance)]
 
     def log_probabilities(
         self, side: str, examples: Sequence[Example], config: EvaluationConfig, what: str
@@ -137,13 +135,13 @@ def examples_of(builder: PromptBuilder, rows: Sequence[Given], max_length: int) 
     return examples, kept, refused
 
 
-def judge(sides: Sides, cases: Sequence[Case], generations: Sequence[Generation]) -> list[Judged]:
+def judge(cases: Sequence[Case], answers: Sequence[Rollout]) -> list[Judged]:
     """What the checker of each case says about its answer."""
-    texts = [sides.text(one) for one in generations]
+    texts = [answer.text.strip() for answer in answers]
     scores = score(cases, texts)
     return [
-        Judged(text, one.value, one.well_formed, generation.ended, generation.length, {"status": str(one.status), **one.evidence})
-        for text, one, generation in zip(texts, scores, generations, strict=True)
+        Judged(text, one.value, one.well_formed, answer.finish == "stop", len(answer.ids), {"status": str(one.status), **one.evidence})
+        for text, one, answer in zip(texts, scores, answers, strict=True)
     ]
 
 

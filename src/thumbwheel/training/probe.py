@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from thumbwheel.engine.rollout import greedy
+from thumbwheel.engine.rollout import Sampling
+from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.engine.tree import Example
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ class Probe:
     def __init__(
         self, model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], stops: Sequence[int], limit: int, as_json: bool
     ) -> None:
-        self._model, self._tokenizer, self.prompts = model, tokenizer, prompts
-        self._stops, self._limit, self._as_json = list(stops), limit, as_json
+        self._sampler, self.prompts, self._as_json = GroupSampler(model, tokenizer, rows=BATCH), prompts, as_json
+        self._sampling = Sampling(max_new_tokens=limit, temperature=0.0, stop_ids=tuple(stops))
 
     @classmethod
     def of(cls, model: Any, builder: PromptBuilder, dev: Sequence[Example], good: frozenset[str], count: int, limit: int) -> Probe | None:
@@ -43,10 +44,10 @@ class Probe:
 
     def run(self) -> dict[str, float]:
         """Rates between 0 and 1."""
-        answers = greedy(self._model, self.prompts, self._stops, self._limit, BATCH)
-        found = {"eos_rate": _rate(one.ended for one in answers)}
+        answers = [answer for (answer,) in self._sampler.sample(self.prompts, 1, self._sampling)]
+        found = {"eos_rate": _rate(one.finish == "stop" for one in answers)}
         if self._as_json:
-            found["format_rate"] = _rate(_is_json(_text(self._tokenizer, one.ids)) for one in answers)
+            found["format_rate"] = _rate(_is_json(one.text.strip()) for one in answers)
         return found
 
 

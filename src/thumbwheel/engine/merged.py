@@ -1,0 +1,121 @@
+"""A copy of the policy to decode with: adapters merged into weights of its own, rebuilt at every sync.
+
+Decoding runs a few rows through every weight again and again, where an adapter's two thin products are not small beside the
+layer's own, and where a CPU spends a third of the product with the vocabulary on bringing the weights into the layout that it
+computes in. The merged weights are computed in fp32 from the pristine base each time, never by adding to what was merged before;
+everything else is shared with the policy. Does not live here: merging for export (export/merge.py).
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.engine import lora
+from thumbwheel.engine.forward import language_model
+
+if TYPE_CHECKING:
+    import torch
+
+LARGE = 1 << 22
+"""Numbers in a weight from which another layout pays: it is larger than the caches of a core."""
+ROWS = 16
+"""Rows that the layout is chosen for; others are right, and a little slower."""
+
+
+class Merged:
+    """`model` is the copy, in evaluation mode. Only for a policy that has no `obstacle`."""
+
+    def __init__(self, policy: Any) -> None:
+        source = language_model(policy)
+        shared = {id(tensor): tensor for tensor in (*source.parameters(), *source.buffers())}
+        self.model = copy.deepcopy(source, shared).eval()
+        self.model.__dict__.pop("peft_config", None)
+        adapted = lora.adapter_layers(policy)
+        within = {id(part) for layer in adapted for part in layer.modules()}
+        replaced = {id(layer) for layer in adapted}
+        self._layers = []
+        for name, module in source.named_modules():
+            if id(module) in replaced or (_gains(module) and id(module) not in within):
+                self._layers.append(_standing_in()(module))
+                parent, _, last = name.rpartition(".")
+                setattr(self.model.get_submodule(parent), last, self._layers[-1])
+        self.sync()
+
+    def sync(self) -> None:
+        """Take over the weights that the policy has now."""
+        for layer in self._layers:
+            layer.sync()
+
+
+def obstacle(policy: Any) -> str:
+    """Why `policy` cannot be merged, or nothing."""
+    for layer in lora.adapter_layers(policy):
+        if not lora.plain_layer(layer):
+            return f"it has an adapter of the kind {type(layer).__module__}.{type(layer).__name__}"
+        if any(name in layer.lora_variant or layer.lora_bias.get(name) for name in layer.active_adapters):
+            return "its adapter is more than two factors"
+    if any(config.is_prompt_learning for config in getattr(policy, "peft_config", {}).values()):
+        return "its adapter is virtual tokens"
+    return ""
+
+
+def _gains(module: Any) -> bool:
+    import torch
+
+    if type(module) is not torch.nn.Linear or not torch.backends.mkldnn.is_available():
+        return False
+    weight = module.weight
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= LARGE
+
+
+@cache
+def _standing_in() -> Any:
+    """The class of a replaced layer; made on first use because torch may not be imported with this module."""
+    import torch
+
+    class StandingIn(torch.nn.Module):
+        """A linear layer with the merged weight of `of`, a LoRA layer or a linear one."""
+
+        weight: torch.Tensor
+
+        def __init__(self, of: Any) -> None:
+            super().__init__()
+            self._of = (of,)  # in a tuple, so that its parameters are not taken for those of this layer
+            self._base = (getattr(of, "base_layer", of),)
+            self._packed = _gains(self._base[0])
+            self._done = False
+
+        def sync(self) -> None:
+            """Take over the weight of the layer that this one stands in for."""
+            layer, base = self._of[0], self._base[0]
+            if self._done and layer is base and not base.weight.requires_grad:
+                return
+            weight = base.weight.detach()
+            if layer is not base:
+                weight = _sum(layer, weight)
+            if type(base) is not torch.nn.Linear:
+                weight = weight.t().contiguous()  # Conv1D
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if self._packed else weight
+            self.bias, self._done = base.bias, True
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """x W^T + b."""
+            if self._packed:
+                found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+                return found
+            return torch.nn.functional.linear(x, self.weight, self.bias)
+
+    return StandingIn
+
+
+def _sum(layer: Any, weight: torch.Tensor) -> torch.Tensor:
+    """Base and active adapters in fp32 (fp64 in fp64 models), rounded once."""
+    import torch
+
+    wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+    for name in layer.active_adapters:
+        if name in layer.lora_A:
+            wide = wide + layer.get_delta_weight(name).detach().to(wide.dtype)
+    return wide.to(weight.dtype)

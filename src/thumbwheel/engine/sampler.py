@@ -1,0 +1,192 @@
+"""Fresh answers from the model in this process: one prefill a prompt, the cache forked for its answers, ended rows dropped.
+
+Nothing of the model's own generation settings (temperature, penalties) has any influence. Prompts of like length share a
+left-padded batch. Lives here: which answers are decoded together and when each of them ends. Does not live here: running the model
+(decode.py), chance (draw.py), the merged copy (merged.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from thumbwheel.core.errors import ModelError
+from thumbwheel.core.log import Advance, say
+from thumbwheel.engine import decode
+from thumbwheel.engine.draw import Draw
+from thumbwheel.engine.merged import Merged, obstacle
+from thumbwheel.engine.rollout import Rollout, Sampling
+
+ROWS = 64
+"""Answers that are decoded together."""
+DROP = 8
+"""Ended rows leave when they are one in so many: each time the whole cache is copied."""
+
+Prompt = tuple[int, ...]
+
+
+class GroupSampler:
+    """Answers of `model` as its active adapter speaks; the model's mode is put back.
+
+    With `merge` a merged copy decodes, which `sync` brings up to date after the weights have changed. `exact` is False then: the copy is
+    the policy up to rounding, so a trainer scores the sampled tokens itself. `rows` answers are decoded together.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, merge: bool = False, rows: int = ROWS) -> None:
+        self._policy, self._tokenizer, self._rows = model, tokenizer, rows
+        self._merged: Merged | None = None
+        if merge and (reason := obstacle(model)):
+            say(f"Sampling without a merged copy of the weights, which is slower: {reason}.")
+        elif merge:
+            self._merged = Merged(model)
+        self._start: Callable[..., decode.Decoding] | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether the weights that sample are the policy's own."""
+        return self._merged is None
+
+    def sync(self) -> None:
+        """Sample from the weights that the policy has now."""
+        if self._merged is not None:
+            self._merged.sync()
+
+    def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, advance: Advance | None = None) -> list[list[Rollout]]:
+        """`n` answers to each prompt, in the order given; at temperature 0 equal prompts are answered once.
+
+        A prompt that leaves no room in the model's context has empty answers that were cut off. `advance` moves by distinct prompts.
+        """
+        import torch
+
+        greedy = sampling.temperature == 0
+        wanted = Counter({tuple(prompt): 1 for prompt in prompts} if greedy else [tuple(prompt) for prompt in prompts for _ in range(n)])
+        answers: dict[Prompt, list[Rollout]] = {}
+        training = self._policy.training
+        self._policy.eval()
+        try:
+            with torch.inference_mode():
+                for batch in self._batches(wanted):
+                    answers.update(self._decode(batch, sampling))
+                    if advance is not None:
+                        advance(len(batch))
+        finally:
+            self._policy.train(training)
+        if greedy:
+            return [answers[tuple(prompt)] * n for prompt in prompts]
+        streams = {prompt: iter(found) for prompt, found in answers.items()}
+        return [[next(streams[tuple(prompt)]) for _ in range(n)] for prompt in prompts]
+
+    @property
+    def _model(self) -> Any:
+        return self._policy if self._merged is None else self._merged.model
+
+    def _batches(self, wanted: Counter[Prompt]) -> Iterator[dict[Prompt, int]]:
+        """Prompts of like length with how many answers each has to have, at most ROWS answers unless one prompt needs more."""
+        batch: dict[Prompt, int] = {}
+        for prompt in sorted(wanted, key=lambda prompt: (len(prompt), prompt)):
+            if batch and sum(batch.values()) + wanted[prompt] > self._rows:
+                yield batch
+                batch = {}
+            batch[prompt] = wanted[prompt]
+        if batch:
+            yield batch
+
+    def _decode(self, batch: dict[Prompt, int], sampling: Sampling) -> dict[Prompt, list[Rollout]]:
+        room, ending = decode.context_of(self._model), _Ending(sampling, self._tokenizer)
+        drafts = {
+            prompt: [_Draft(min(sampling.max_new_tokens, room - len(prompt))) for _ in range(count)] for prompt, count in batch.items()
+        }
+        open_ = [prompt for prompt in batch if len(prompt) < room]
+        if open_:
+            rows = [at for at, prompt in enumerate(open_) for _ in range(batch[prompt])]
+            state = self._begin(open_)
+            if len(rows) > len(open_):
+                state.select(rows)
+            answers = [(prompt, number) for prompt in open_ for number in range(batch[prompt])]
+            draw = Draw.of(sampling, answers, state.logits.device)
+            _run(state, draw, [drafts[prompt][number] for prompt, number in answers], ending)
+        return {prompt: [draft.rollout(ending) for draft in found] for prompt, found in drafts.items()}
+
+    def _begin(self, prompts: Sequence[Prompt]) -> decode.Decoding:
+        if self._start is None:
+            self._start, reason = decode.choose(self._model)
+            if reason:
+                say(f"Decoding without a cache, which is slow: {reason}.")
+        return self._start(self._model, prompts)
+
+
+def _run(state: decode.Decoding, draw: Draw, rows: list[_Draft], ending: _Ending) -> None:
+    """Decode until the last of `rows`, one draft for each row of `state`, has ended."""
+    step = 0
+    while True:
+        tokens, logps = draw.tokens(state.logits, step)
+        known = [None] * len(rows) if logps is None else logps.tolist()
+        for draft, token, logp in zip(rows, _valid(tokens.tolist(), state.logits.shape[-1]), known, strict=True):
+            if draft.open:
+                draft.add(token, logp, ending)
+        alive = [row for row, draft in enumerate(rows) if draft.open]
+        if not alive:
+            return
+        if (len(rows) - len(alive)) * DROP >= len(rows):
+            state.select(alive)
+            draw.select(alive)
+            tokens, rows = tokens[alive], [rows[row] for row in alive]
+        state.advance(tokens)
+        step += 1
+
+
+@dataclass
+class _Draft:
+    """An answer that is being written; `limit` tokens have room."""
+
+    limit: int
+    ids: list[int] = field(default_factory=list)
+    logps: list[float] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def open(self) -> bool:
+        return not self.ended and len(self.ids) < self.limit
+
+    def add(self, token: int, logp: float | None, ending: _Ending) -> None:
+        self.ids.append(token)
+        self.logps += [] if logp is None else [logp]
+        self.ended = ending.reached(self.ids)
+
+    def rollout(self, ending: _Ending) -> Rollout:
+        logps = tuple(self.logps) if len(self.logps) == len(self.ids) else None
+        return Rollout(tuple(self.ids), logps, "stop" if self.ended else "length", ending.text(self.ids, self.ended))
+
+
+class _Ending:
+    """Where an answer ends, and its text without the ending. A stop text that is one token of the vocabulary by itself is that token."""
+
+    def __init__(self, sampling: Sampling, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        added = tokenizer.get_added_vocab() if sampling.stop else {}
+        self._ids = {*sampling.stop_ids, *(added[text] for text in sampling.stop if text in added)}
+        self._texts = [text for text in sampling.stop if text not in added]
+        self._window = max((len(text.encode()) for text in self._texts), default=0) + 8  # a token has at least a byte; special ones none
+
+    def reached(self, ids: Sequence[int]) -> bool:
+        """Whether the last of `ids` ended the answer."""
+        if ids[-1] in self._ids:
+            return True
+        return bool(self._texts) and any(text in self._decoded(ids[-self._window :]) for text in self._texts)
+
+    def text(self, ids: Sequence[int], ended: bool) -> str:
+        """The answer as text; special tokens are left out."""
+        found = self._decoded(ids[:-1] if ended and ids[-1] in self._ids else ids)
+        places = [found.find(text) for text in self._texts if text in found]
+        return found[: min(places)] if ended and places else found
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _valid(tokens: list[int], size: int) -> list[int]:
+    if size in tokens:
+        raise ModelError("the model", "its logits are not finite, so no token can be drawn", "Go back to an earlier checkpoint")
+    return tokens

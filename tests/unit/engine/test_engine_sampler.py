@@ -1,0 +1,218 @@
+"""Sampling in this process: batches change nothing, answers end where they should, greedy is Hugging Face's, chance is the model's."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from thumbwheel.engine.rollout import Rollout, Sampling
+from thumbwheel.engine.sampler import GroupSampler
+from tiny_models import tiny_base
+
+FAMILIES = {
+    "qwen2": {},
+    "gpt2": {},
+    "gemma2": {"sliding_window": 8, "query_pre_attn_scalar": 8},
+    "mistral": {"sliding_window": 8},
+}
+
+
+def load(folder, family="qwen2", **settings):
+    from thumbwheel.engine.load import load_base
+
+    return load_base(str(tiny_base(folder / family, family, **settings)), "float32")
+
+
+def some_prompts(count, seed=0, longest=40):
+    chance = random.Random(seed)
+    return [[chance.randrange(10, 250) for _ in range(chance.randint(1, longest))] for _ in range(count)]
+
+
+def greedy(model, tokenizer, prompts, stops, limit, rows, advance=None) -> list[Rollout]:
+    sampling = Sampling(max_new_tokens=limit, temperature=0.0, stop_ids=tuple(stops))
+    return [one for (one,) in GroupSampler(model, tokenizer, rows=rows).sample(prompts, 1, sampling, advance)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_padded_batches_equal_single_rows_and_hugging_face(tmp_path, family):
+    model, tokenizer = load(tmp_path, family, **FAMILIES[family])
+    prompts = some_prompts(13)
+    stops = {tokenizer.eos_token_id, 17, 41, 99}
+    batched = greedy(model, tokenizer, prompts, stops, 20, 5)
+    assert batched == greedy(model, tokenizer, prompts, stops, 20, 1)
+    assert batched == greedy(model, tokenizer, prompts, stops, 20, 13)
+    for prompt, found in zip(prompts, batched, strict=True):
+        with torch.no_grad():
+            out = model.generate(
+                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), do_sample=False, max_new_tokens=20,
+                eos_token_id=sorted(stops), pad_token_id=0,
+            )[0, len(prompt) :].tolist()  # fmt: skip
+        assert list(found.ids) == out
+        ended = out[-1] in stops
+        assert found.finish == ("stop" if ended else "length")
+        assert found.text == tokenizer.decode(out[:-1] if ended else out, skip_special_tokens=True)
+
+
+def test_rows_end_at_different_steps_and_keep_their_own_text(tmp_path):
+    model, tokenizer = load(tmp_path)
+    prompts = some_prompts(40, seed=2)
+    free = greedy(model, tokenizer, prompts, set(), 12, 8)
+    assert all(one.finish == "length" and len(one.ids) == 12 for one in free)
+    stops = {token for one in free for token in one.ids[3:9:3]}
+    cut = greedy(model, tokenizer, prompts, stops, 12, 8)
+    assert len({len(one.ids) for one in cut}) > 3
+    for whole, part in zip(free, cut, strict=True):
+        first = next((at + 1 for at, token in enumerate(whole.ids) if token in stops), None)
+        assert part.ids == whole.ids[:first]
+        assert part.finish == ("length" if first is None else "stop")
+
+
+def test_equal_prompts_are_answered_once_by_greedy_and_order_is_kept(tmp_path):
+    model, tokenizer = load(tmp_path)
+    one, other = some_prompts(2)
+    seen = []
+    found = greedy(model, tokenizer, [one, other, one], set(), 5, 4, lambda steps=1, note="": seen.append(steps))
+    assert found[0] == found[2] != found[1]
+    assert found[0].logps is None
+    assert sum(seen) == 2
+
+
+def test_every_prompt_gets_what_the_context_has_room_for_whatever_its_batch(tmp_path):
+    model, tokenizer = load(tmp_path, "gpt2", n_positions=32)
+    prompts = [[12], [11] * 30, [11] * 32, [11] * 40]
+    for rows in (1, 8):
+        found = greedy(model, tokenizer, prompts, set(), 10, rows)
+        assert [len(one.ids) for one in found] == [10, 2, 0, 0]
+        assert (found[2].finish, found[2].text) == ("length", "")
+
+
+def test_the_models_own_generation_settings_and_mode_are_left_alone(tmp_path):
+    model, tokenizer = load(tmp_path)
+    prompts = some_prompts(3)
+    plain = greedy(model, tokenizer, prompts, set(), 8, 4)
+    model.generation_config.update(do_sample=True, temperature=9.0, repetition_penalty=5.0, max_length=3)
+    model.train()
+    assert greedy(model, tokenizer, prompts, set(), 8, 4) == plain
+    assert model.training
+
+
+def plain_logps(model, prompt, ids, temperature):
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
+    return (logits.double() / temperature).log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sampled_tokens_keep_their_log_probability(tmp_path, family):
+    model, tokenizer = load(tmp_path, family, **FAMILIES[family])
+    prompts = some_prompts(4, seed=1)
+    sampling = Sampling(max_new_tokens=20, temperature=0.7, stop_ids=(17, 41, 99, 120, 130), seed=3)
+    for prompt, group in zip(prompts, GroupSampler(model, tokenizer).sample(prompts, 3, sampling), strict=True):
+        for one in group:
+            expected = plain_logps(model, prompt, one.ids, 0.7)
+            torch.testing.assert_close(torch.tensor(one.logps).double(), expected, atol=2e-5, rtol=0)
+
+
+def test_an_answer_depends_on_seed_prompt_and_number_only(tmp_path):
+    model, tokenizer = load(tmp_path)
+    model.double()  # rounding between batches of other shapes is then far below any border
+    one, two, three = some_prompts(3, seed=4)
+    sampling = Sampling(max_new_tokens=16, stop_ids=(17, 41), seed=11)
+
+    def ids(prompts, n, rows=64, given=sampling):
+        return [[one.ids for one in group] for group in GroupSampler(model, tokenizer, rows=rows).sample(prompts, n, given)]
+
+    whole = ids([one, two, three], 4)
+    assert whole == ids([one, two, three], 4)
+    assert ids([three, one], 2) == [whole[2][:2], whole[0][:2]]
+    assert ids([one, two, three], 4, rows=1) == whole
+    assert ids([two, one, two], 2)[0] + ids([two, one, two], 2)[2] == whole[1]
+    assert len({answer for group in whole for answer in group}) == 12
+    other = ids([one, two, three], 4, given=Sampling(max_new_tokens=16, stop_ids=(17, 41), seed=12))
+    assert not {answer for group in whole for answer in group} & {answer for group in other for answer in group}
+
+
+def test_frequencies_are_the_models_probabilities(tmp_path):
+    model, tokenizer = load(tmp_path)
+    (prompt,) = some_prompts(1)
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt])).logits[0, -1]
+    for temperature, n in ((1.0, 6000), (0.5, 6000)):
+        (group,) = GroupSampler(model, tokenizer).sample([prompt], n, Sampling(max_new_tokens=1, temperature=temperature))
+        counts = torch.bincount(torch.tensor([one.ids[0] for one in group]), minlength=len(logits)).double()
+        expected = (logits.double() / temperature).softmax(-1) * n
+        common = expected >= 5
+        statistic = ((counts - expected)[common] ** 2 / expected[common]).sum()
+        freedom = int(common.sum()) - 1
+        assert abs(float(statistic) - freedom) < 5 * (2 * freedom) ** 0.5
+
+
+def test_top_k_and_top_p_keep_what_hugging_face_keeps(tmp_path):
+    from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    model, tokenizer = load(tmp_path)
+    (prompt,) = some_prompts(1)
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt])).logits[:, -1]
+    for k, p in ((5, 1.0), (0, 0.3), (0, 1e-9), (9, 0.6)):
+        kept = TemperatureLogitsWarper(0.8)(None, logits)
+        kept = TopKLogitsWarper(k)(None, kept) if k else kept
+        kept = TopPLogitsWarper(p)(None, kept) if p < 1 else kept
+        (group,) = GroupSampler(model, tokenizer).sample([prompt], 1500, Sampling(max_new_tokens=1, temperature=0.8, top_k=k, top_p=p))
+        likely = kept.softmax(-1)[0] > 0.005
+        seen = {one.ids[0] for one in group}
+        assert set(likely.nonzero()[:, 0].tolist()) <= seen <= set(kept[0].isfinite().nonzero()[:, 0].tolist())
+        whole = (logits[0].double() / 0.8).log_softmax(-1)
+        assert all(one.logps[0] == pytest.approx(float(whole[one.ids[0]]), abs=1e-5) for one in group)
+
+
+def test_a_stop_text_ends_the_answer_wherever_tokens_begin(tmp_path):
+    model, tokenizer = load(tmp_path)
+    prompts = some_prompts(6, seed=5)
+    free = [one for (one,) in GroupSampler(model, tokenizer).sample(prompts, 1, Sampling(max_new_tokens=24))]
+    stops = tuple(one.text[len(one.text) // 2 : len(one.text) // 2 + 3] for one in free)
+    found = [one for (one,) in GroupSampler(model, tokenizer).sample(prompts, 1, Sampling(max_new_tokens=24, stop=stops))]
+    for whole, part in zip(free, found, strict=True):
+        texts = [tokenizer.decode(whole.ids[:count], skip_special_tokens=True) for count in range(1, 25)]
+        count = next(at for at, text in enumerate(texts, 1) if any(stop in text for stop in stops))
+        assert part.ids == whole.ids[:count]
+        assert part.logps == pytest.approx(whole.logps[:count], abs=1e-4)
+        assert part.finish == "stop"
+        assert part.text == min((texts[count - 1].split(stop)[0] for stop in stops if stop in texts[count - 1]), key=len)
+    assert any(len(one.ids) > 1 for one in found)
+
+
+def test_a_stop_text_that_is_a_special_token_ends_the_answer_like_its_id(tmp_path):
+    model, tokenizer = load(tmp_path)
+    prompts = some_prompts(30, seed=6)
+    by_id, by_text = (
+        GroupSampler(model, tokenizer).sample(prompts, 4, Sampling(max_new_tokens=30, **given))
+        for given in ({"stop_ids": (tokenizer.convert_tokens_to_ids("<|im_start|>"),)}, {"stop": ("<|im_start|>",)})
+    )
+    assert by_id == by_text
+    assert any(one.finish == "stop" for group in by_id for one in group)
+
+
+def test_one_prefill_a_prompt_and_ended_rows_cost_nothing(tmp_path):
+    model, tokenizer = load(tmp_path)
+    one, two = [11] * 7, [12] * 9
+    sampler = GroupSampler(model, tokenizer)
+    free = sampler.sample([one, two], 4, Sampling(max_new_tokens=8))
+    shapes = []
+    handle = model.register_forward_pre_hook(lambda module, args, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True)
+    stops = tuple({answer.ids[at] for at, answer in enumerate(free[0] + free[1]) if at < 6})
+    sampler.sample([one, two], 4, Sampling(max_new_tokens=8, stop_ids=stops))
+    handle.remove()
+    assert shapes[0] == (2, 9)
+    rows = [count for count, _ in shapes[1:]]
+    assert rows == sorted(rows, reverse=True)
+    assert rows[0] < 8
+    assert rows[-1] <= 2
+
+
+def test_impossible_settings_are_refused():
+    for wrong in ({"max_new_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}, {"stop": ("",)}):
+        with pytest.raises(ValueError, match="impossible"):
+            Sampling(**({"max_new_tokens": 4} | wrong))
