@@ -93,7 +93,8 @@ def main() -> None:
     clock = Clock()
     trained = prepare(made.model, made.config, spec.steps, made.at_work.groups())
     parts = (made.train.items, (), MetricsFile(out / "metrics.jsonl"), Checkpoints(out, 1))
-    loop = Loop(made.at_work, trained, made.config, *parts, callbacks=[clock], order=order)
+    loop = Loop(made.at_work, trained, made.config, *parts, callbacks=[clock])
+    loop.order = order
     loop.run()
     made.at_work.close()
     report(clock.seconds, clock.losses, made.train.scored or None)
