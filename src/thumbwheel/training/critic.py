@@ -1,0 +1,81 @@
+"""The critic of an actor-critic method: a value head on the policy's own trunk, or an adapter and a head of its own on the frozen base."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.core.errors import ModelError
+from thumbwheel.core.log import say
+from thumbwheel.engine.score import Role, ScoreEngine, Voice
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "critic"
+
+
+def shared(engine: ScoreEngine) -> Voice:
+    """A head of zeros on the policy's trunk: half the cost of an update, and value errors move the policy's adapter too."""
+    return Voice(engine.voice(Role.POLICY).adapter, _head(engine))
+
+
+def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> Voice:
+    """An adapter of its own: the reward model's with its head where that fits the base, else a new one with a head of zeros."""
+    mounted = _mounted(engine, reward_model)
+    if mounted is None:
+        _attach(engine.model, engine.voice(Role.POLICY).adapter, seed)
+    head = _head(engine)
+    if mounted is not None:
+        head.weight.data.copy_(mounted.head.weight.data)
+    return Voice(NAME, head)
+
+
+def rescale(voice: Voice, mean: float, deviation: float) -> None:
+    """Let a head that gives raw scores give them in standard deviations from their mean."""
+    voice.head.weight.data.div_(deviation)
+    voice.head.bias.data.sub_(mean).div_(deviation)
+
+
+def train(parameters: list[torch.nn.Parameter]) -> None:
+    """Let these train, as fp32 masters whatever the base."""
+    for one in parameters:
+        if one.dtype.itemsize < 4:
+            one.data = one.data.float()
+        one.requires_grad_(True)
+
+
+def _mounted(engine: ScoreEngine, reward_model: Path | None) -> Voice | None:
+    if reward_model is None:
+        return None
+    from thumbwheel.engine.reward_model import mount
+
+    found = mount(engine, reward_model, NAME)
+    if found is None:
+        say("the critic starts from the base: the reward model is no decoder over the same base")
+    return found
+
+
+def _attach(model: Any, like: str | None, seed: int) -> None:
+    import torch
+
+    from thumbwheel.engine.load import quiet
+
+    if like is None:
+        raise ModelError("a critic with an adapter of its own", "the policy has no adapter", "Take critic: shared, or train with LoRA")
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(seed)
+        model.add_adapter(NAME, deepcopy(model.peft_config[like]))
+
+
+def _head(engine: ScoreEngine) -> torch.nn.Linear:
+    import torch
+
+    from thumbwheel.engine.head import wide
+
+    config = engine.language_model.config.get_text_config()
+    head = torch.nn.Linear(config.hidden_size, 1, dtype=wide(next(engine.language_model.parameters())), device=engine.device)
+    for one in head.parameters():
+        torch.nn.init.zeros_(one)
+    return head
