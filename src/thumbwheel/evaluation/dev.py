@@ -15,11 +15,12 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.compare import Logged
 from thumbwheel.evaluation.evaluate import base_of
-from thumbwheel.evaluation.measure import BASE, Sides, checker_of, examples_of
+from thumbwheel.evaluation.measure import BASE, Sides, examples_of
 from thumbwheel.evaluation.rows import dev_rows
 from thumbwheel.evaluation.types import DevComparison, DevScore, EvaluationConfig, Given, Measure, Message
 from thumbwheel.models import versions as known_versions
 from thumbwheel.models.types import ModelVersion
+from thumbwheel.rewards.checker import checker_of
 from thumbwheel.rewards.function import Answer
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.stats.rates import ranking_area

@@ -21,8 +21,8 @@ from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.evaluation.types import Case, EvaluationConfig, Given, Judged, Message
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.models.versions import adapter_folder
+from thumbwheel.rewards.checker import checker, checker_of
 from thumbwheel.rewards.function import Answer, Score, Status
-from thumbwheel.rewards.functions import FUNCTIONS
 
 if TYPE_CHECKING:
     from thumbwheel.engine.prompt import PromptBuilder
@@ -157,25 +157,13 @@ def score(cases: Sequence[Case], texts: Sequence[str]) -> list[Score]:
     found: dict[int, Score] = {}
     for (name, settings), places in groups.items():
         try:
-            function = FUNCTIONS.get(name).create(json.loads(settings), f"checker {name!r} of case {cases[places[0]].id!r}")
+            function = checker(name, json.loads(settings), None, f"case {cases[places[0]].id!r}")
         except (NotFound, ConfigError) as error:
             found.update((place, Score.none(Status.BLOCKED, str(error))) for place in places)
             continue
         scores = function.score([Answer(texts[place], cases[place].reference) for place in places])
         found.update(zip(places, scores, strict=True))
     return [found[place] for place in range(len(cases))]
-
-
-def checker_of(reference: Any) -> str:
-    """The checker for a case that names none: fields for a JSON object (also as text), otherwise the exact answer."""
-    if isinstance(reference, dict):
-        return "json_fields"
-    if isinstance(reference, str) and reference.lstrip().startswith("{"):
-        try:
-            return "json_fields" if isinstance(json.loads(reference), dict) else "exact_answer"
-        except (ValueError, RecursionError):
-            return "exact_answer"
-    return "exact_answer"
 
 
 def paired(before: Sequence[Judged], after: Sequence[Judged]) -> Iterator[tuple[int, float, float]]:

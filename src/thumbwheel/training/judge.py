@@ -1,0 +1,231 @@
+"""What fresh answers are worth: reward functions in processes beside the model, a reward model, and their weighted mean.
+
+A function is `checker` (the one that the row names), a name of the reward functions' table, or "module:function" of the user's:
+
+    def reward(prompt, answer, reference, **row) -> float | None
+
+`prompt` is the list of messages, `answer` the text, `reference` that of the row (or None), `row` its other fields and `finish` ("stop" or
+"length"). None means that it does not apply. What raises, takes too long, ends its process or returns no finite number is a
+failure: it has a class, no value, and leaves the denominator like all that is missing; it is never 0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.core.errors import ConfigError
+from thumbwheel.core.log import say
+
+if TYPE_CHECKING:
+    from thumbwheel.engine.reward_model import RewardModel
+
+MODEL = "reward_model"
+"""The reward model's name among the parts of a reward."""
+START = 60.0
+"""Seconds in which a process has to be ready."""
+LONGEST_REPLY = 1 << 16
+
+Message = dict[str, Any]
+Reply = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """An answer to judge: its text and why it ended, for a row with its prompt."""
+
+    row: Mapping[str, Any]
+    text: str
+    finish: str
+    prompt: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """`value` is the weighted mean of the `parts` that have a value, None where none has; `failures`: part -> class of failure."""
+
+    value: float | None
+    parts: Mapping[str, float | None]
+    failures: Mapping[str, str]
+    well_formed: bool | None
+
+
+class Judge:
+    """Judges with `functions` (name -> weight) and with `model`, each function at most `timeout` seconds on an answer.
+
+    Raises ConfigError for a function that cannot be had and for weights that give no mean. Close it: it holds processes.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[str, float],
+        model: RewardModel | None = None,
+        model_weight: float = 1.0,
+        timeout: float = 5.0,
+        workers: int = 1,
+    ) -> None:
+        self._weights = dict(functions) | ({} if model is None else {MODEL: model_weight})
+        _check(self._weights)
+        self._functions, self._model, self._timeout = list(functions), model, timeout
+        self._said: set[tuple[str, str]] = set()
+        self._idle: SimpleQueue[_Process] = SimpleQueue()
+        self._processes = [_Process(self._functions) for _ in range(workers if functions else 0)]
+        self._pool = ThreadPoolExecutor(max(workers, 1), "judge")
+        self._collector = ThreadPoolExecutor(1, "judge-collector")
+        for refused in list(self._pool.map(_Process.start, self._processes)):
+            for name, found in refused.items():
+                self.close()
+                raise ConfigError(
+                    f"reward function {name!r}",
+                    f"it cannot be used ({found['failure']}: {found['reason']})",
+                    "Name checker, a function of the table that needs no settings, or a module:function that can be imported from here",
+                )
+        for process in self._processes:
+            self._idle.put(process)
+
+    def judge(self, asks: Sequence[Ask]) -> list[Reward]:
+        """The rewards of `asks`, in their order."""
+        return self.submit(asks).result()
+
+    def submit(self, asks: Sequence[Ask]) -> Future[list[Reward]]:
+        """The same, without waiting."""
+        given = [{"row": dict(one.row), "text": one.text, "finish": one.finish, "prompt": one.prompt} for one in asks]
+        replies = [{name: self._pool.submit(self._reply, name, ask) for name in self._functions} for ask in given]
+        return self._collector.submit(self._collect, list(asks), replies)
+
+    def close(self) -> None:
+        """End the processes; what was submitted is given up."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in self._processes:
+            process.close()
+        self._collector.shutdown(wait=False, cancel_futures=True)
+
+    def _reply(self, name: str, ask: Mapping[str, Any]) -> Reply:
+        process = self._idle.get()
+        try:
+            return process.ask({"name": name, "ask": ask}, self._timeout)
+        finally:
+            self._idle.put(process)
+
+    def _collect(self, asks: list[Ask], replies: list[dict[str, Future[Reply]]]) -> list[Reward]:
+        modelled: list[Reply] = [{} for _ in asks]
+        if self._model is not None and asks:
+            values = self._model.score([ask.prompt for ask in asks], [ask.text for ask in asks])
+            modelled = [{MODEL: _finite(value)} for value in values]
+        return [self._reward({name: one.result() for name, one in own.items()} | more) for own, more in zip(replies, modelled, strict=True)]
+
+    def _reward(self, replies: dict[str, Reply]) -> Reward:
+        parts = {name: reply.get("value") for name, reply in replies.items()}
+        failures = {name: str(reply["failure"]) for name, reply in replies.items() if "failure" in reply}
+        for name, kind in failures.items():
+            if (name, kind) not in self._said:
+                self._said.add((name, kind))
+                say(f"Reward function {name!r}: {kind} ({replies[name]['reason']}). No reward from it; further ones are only counted.")
+        total = sum(self._weights[name] for name, value in parts.items() if value is not None)
+        weighted = sum(self._weights[name] * value for name, value in parts.items() if value is not None)
+        forms = [reply["well_formed"] for reply in replies.values() if reply.get("well_formed") is not None]
+        return Reward(weighted / total if total else None, parts, failures, all(forms) if forms else None)
+
+
+def _check(weights: Mapping[str, float]) -> None:
+    if not weights or not any(weights.values()) or any(not (math.isfinite(weight) and weight >= 0) for weight in weights.values()):
+        raise ConfigError(
+            f"rewards with the weights {dict(weights)!r}",
+            "a mean needs at least one weight above zero, and none below",
+            "Set reward_functions or reward_model",
+        )
+
+
+def _finite(value: float) -> Reply:
+    return {"value": value} if math.isfinite(value) else _failure(f"returned {value}", "a reward is a finite number")
+
+
+def _failure(kind: str, reason: str) -> Reply:
+    return {"failure": kind, "reason": reason}
+
+
+class _Process:
+    """A judge_process, started again when it was lost."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = list(names)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def start(self) -> dict[str, Reply]:
+        """Start it, until it has loaded the functions; the ones that it cannot use."""
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "thumbwheel.training.judge_process", str(os.getpid()), *self._names],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+        )
+        refused = self._answered(b"", START)
+        return dict.fromkeys(self._names, refused) if "failure" in refused else refused
+
+    def ask(self, request: Mapping[str, Any], timeout: float) -> Reply:
+        """The reply to `request`, or the failure that none came."""
+        if self._closed:
+            return _failure("closed", "the judge was closed")
+        if self._child is None and (refused := self.start()):
+            return next(iter(refused.values()))
+        return self._answered(json.dumps(request, default=str).encode() + b"\n", timeout)
+
+    def _answered(self, line: bytes, timeout: float) -> Reply:
+        assert self._child is not None  # noqa: S101 - narrows the type
+        assert self._child.stdin is not None  # noqa: S101 - narrows the type
+        try:
+            self._child.stdin.write(line)
+            self._child.stdin.flush()
+            found: Reply = json.loads(self._line(timeout))
+        except TimeoutError:
+            self._end()
+            return _failure("timed out", f"no reply within {timeout:g} s")
+        except (OSError, EOFError, ValueError):
+            return _failure("process died", f"exit status {self._end()}")
+        return found
+
+    def _line(self, timeout: float) -> bytes:
+        """The next line; raises TimeoutError, and EOFError where the process ended or says too much."""
+        assert self._child is not None  # noqa: S101 - narrows the type
+        assert self._child.stdout is not None  # noqa: S101 - narrows the type
+        found, until = b"", time.monotonic() + timeout
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._child.stdout, selectors.EVENT_READ)
+            while not found.endswith(b"\n"):
+                if not selector.select(max(until - time.monotonic(), 0)):
+                    raise TimeoutError
+                more = os.read(self._child.stdout.fileno(), LONGEST_REPLY)
+                found += more
+                if not more or len(found) > LONGEST_REPLY:
+                    raise EOFError
+        return found
+
+    def _end(self) -> int | None:
+        """Kill it with all that it started; the status that it has ended with."""
+        child, self._child = self._child, None
+        if child is None:
+            return None
+        os.killpg(child.pid, signal.SIGKILL)
+        status = child.wait()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
+        return status
+
+    def close(self) -> None:
+        """End it for good."""
+        self._closed = True
+        self._end()

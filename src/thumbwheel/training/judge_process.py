@@ -1,0 +1,106 @@
+"""A process that runs reward functions for judge.py: `python -m thumbwheel.training.judge_process PARENT NAME...`.
+
+One JSON line in, one JSON line out. Whatever a function prints goes nowhere, so that it cannot be taken for an answer. What a function
+does to this process (a loop, an exit, a crash, all the memory) costs one judgement; judge.py starts another process.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from numbers import Real
+from typing import Any, TextIO
+
+from thumbwheel.core.errors import ThumbwheelError
+from thumbwheel.rewards.checker import checker
+from thumbwheel.rewards.function import Answer, Score, Status
+from thumbwheel.training.process import die_with
+
+MEMORY = 4 << 30
+"""Bytes of address space; what needs more raises MemoryError (Linux; other systems do not enforce it)."""
+LONGEST_REASON = 300
+
+
+def main(parent: int, names: Sequence[str]) -> None:
+    """Say which of the functions cannot be had, then judge until the pipe is closed."""
+    die_with(parent)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    requests, replies = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
+    _say(replies, {name: found for name in names if (found := reply(name, None))})
+    for line in requests:
+        request = json.loads(line)
+        _say(replies, reply(request["name"], request["ask"]))
+
+
+def _say(replies: TextIO, value: Mapping[str, Any]) -> None:
+    replies.write(json.dumps(value) + "\n")
+    replies.flush()
+
+
+def reply(name: str, ask: Mapping[str, Any] | None) -> dict[str, Any]:
+    """`value` (or None), `well_formed`, and where it failed `failure` (its class) and `reason`; without `ask`, nothing or why not."""
+    try:
+        if ask is not None:
+            return judge(name, ask)
+        function(name)
+    except ThumbwheelError as error:
+        return failed("blocked", str(error))
+    except BaseException as error:  # noqa: BLE001 - SystemExit too: a function does not end the process
+        return failed(f"raised {type(error).__name__}", str(error))
+    return {}
+
+
+def judge(name: str, ask: Mapping[str, Any]) -> dict[str, Any]:
+    """One answer by one function."""
+    row, reference = ask["row"], ask["row"].get("reference")
+    if ":" in name:
+        rest = {key: value for key, value in row.items() if key not in ("prompt", "reference")} | {"finish": ask["finish"]}
+        return number(function(name)(prompt=ask["prompt"], answer=ask["text"], reference=reference, **rest))
+    if name == "checker":
+        found = checker(row.get("checker"), row.get("checker_config"), reference, f"row {row.get('row_id', '')!r}")
+    else:
+        found = function(name)
+    return scored(found.score([Answer(ask["text"], reference)])[0])
+
+
+def function(name: str) -> Any:
+    """What `name` means: a function of the table with its default settings, or "module:function"; raises what hinders it."""
+    module, _, attribute = name.partition(":")
+    if attribute:
+        return getattr(import_module(module), attribute)
+    return None if name == "checker" else checker(name, None, None, "reward_functions")
+
+
+def scored(score: Score) -> dict[str, Any]:
+    """A score as a reply; what does not apply is no failure."""
+    if score.status in (Status.OK, Status.NOT_APPLICABLE):
+        return {"value": score.value, "well_formed": score.well_formed}
+    return failed(str(score.status), str(score.evidence.get("reason", ""))) | {"well_formed": score.well_formed}
+
+
+def number(value: Any) -> dict[str, Any]:
+    """What a function returned as a reply: a finite number, a truth value as 0 or 1, or None where it does not apply."""
+    if value is None:
+        return {"value": None}
+    if not isinstance(value, Real) and type(value).__name__ not in ("bool_", "bool"):
+        return failed(f"returned {type(value).__name__}", repr(value))
+    found = float(value)
+    return {"value": found} if math.isfinite(found) else failed(f"returned {found}", "a reward is a finite number")
+
+
+def failed(kind: str, reason: str) -> dict[str, Any]:
+    """No value, and why."""
+    return {"value": None, "failure": kind, "reason": " ".join(reason.split())[:LONGEST_REASON]}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

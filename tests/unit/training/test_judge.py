@@ -1,0 +1,140 @@
+"""Judging: rewards are weighted means of what applies, order is kept, and no function can stop, block or falsify the others."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from thumbwheel.core.errors import ConfigError
+from thumbwheel.training.judge import Ask, Judge
+
+ROW = {"row_id": "row_1", "prompt": [{"role": "user", "content": "q"}], "reference": "7", "checker": None, "checker_config": None}
+
+
+def ask(text: str, finish: str = "stop", **row) -> Ask:
+    whole = ROW | row
+    return Ask(whole, text, finish, whole["prompt"])
+
+
+@pytest.fixture
+def judge():
+    made: list[Judge] = []
+
+    def make(functions, *more, **given):
+        made.append(Judge(functions, *more, **given))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_the_rows_own_checker_judges(judge):
+    fields = {"checker": "json_fields", "reference": {"a": 1}}
+    pattern = {"checker": "regex", "checker_config": {"pattern": "^yes"}}
+    asks = [
+        ask("so #### 7"), ask("8"), ask('{"a": 1}', **fields), ask("{", **fields), ask("yes", **pattern), ask("no", **pattern),
+        ask("x", reference=None), ask("x", checker="no such"), ask("x", checker="regex", checker_config={}),
+    ]  # fmt: skip
+    found = judge({"checker": 2.0}).judge(asks)
+    assert [one.value for one in found] == [1, 0, 1, 0, 1, 0, None, None, None]
+    assert [one.well_formed for one in found[:4]] == [None, None, True, False]
+    assert [dict(one.failures) for one in found[5:]] == [{}, {}, {"checker": "blocked"}, {"checker": "blocked"}]
+
+
+def test_users_functions_get_prompt_answer_reference_and_the_row(judge):
+    found = judge({"user_rewards:seen": 1.0, "user_rewards:right": 1.0}).judge([ask("7"), ask("8", "length")])
+    assert [one.value for one in found] == [1.0, 0.0]
+    assert not any(one.failures for one in found)
+
+
+def test_the_value_is_the_weighted_mean_of_what_applies(judge):
+    functions = {"checker": 3.0, "user_rewards:sometimes": 1.0, "user_rewards:length": 0.0}
+    first, second, third = judge(functions).judge([ask("A: 8"), ask("7"), ask("x", reference=None)])
+    assert (first.value, second.value, third.value) == (0.25, 1.0, None)
+    assert first.parts == {"checker": 0.0, "user_rewards:sometimes": 1.0, "user_rewards:length": 0.4}
+    assert third.parts == {"checker": None, "user_rewards:sometimes": None, "user_rewards:length": 0.1}
+
+
+class Scores:
+    """A reward model: the length, and no number for the empty answer."""
+
+    def score(self, prompts, answers):
+        assert all(prompt == ROW["prompt"] for prompt in prompts)
+        return [float(len(answer)) if answer else math.nan for answer in answers]
+
+
+def test_a_reward_model_is_one_more_part(judge):
+    found = judge({"checker": 1.0}, Scores(), 0.5).judge([ask("7"), ask("abc"), ask("")])
+    assert [one.value for one in found] == [pytest.approx(1.0), pytest.approx(1.0), 0.0]
+    assert found[2].failures == {"reward_model": "returned nan"}
+    alone = judge({}, Scores(), 2.0).judge([ask("abc"), ask("")])
+    assert [one.value for one in alone] == [3.0, None]
+
+
+@pytest.mark.parametrize(
+    ("deed", "kind"),
+    [
+        ("loop", "timed out"), ("spin", "timed out"), ("exit", "raised SystemExit"), ("os exit", "process died"),
+        ("segfault", "process died"), ("memory", "raised MemoryError"), ("raise", "raised ZeroDivisionError"),
+        ("interrupt", "raised KeyboardInterrupt"), ("recursion", "raised RecursionError"), ("nan", "returned nan"),
+        ("inf", "returned -inf"), ("text", "returned str"), ("list", "returned list"), ("complex", "returned complex"),
+        ("close", "process died"), ("flood", "process died"), ("unknown", "raised KeyError"),
+    ],
+)  # fmt: skip
+def test_a_hostile_function_costs_its_own_judgement_only(judge, deed, kind):
+    found = judge({"user_rewards:hostile": 1.0, "checker": 1.0}, timeout=1.0).judge([ask("fine"), ask(deed), ask("fine")])
+    assert [one.parts["user_rewards:hostile"] for one in found] == [0.5, None, 0.5]
+    assert found[1].failures == {"user_rewards:hostile": kind}
+    assert [one.parts["checker"] for one in found] == [0.0, 0.0, 0.0]
+    assert found[1].value == 0.0  # the checker's alone
+
+
+def test_what_is_printed_is_no_verdict(judge, capfd):
+    found = judge({"user_rewards:prints": 1.0}).judge([ask("x")] * 3)
+    assert [one.value for one in found] == [0.25] * 3
+    assert capfd.readouterr().out == ""
+
+
+def test_order_is_kept_over_many_workers_and_the_caller_is_not_blocked(judge):
+    one = judge({"user_rewards:length": 1.0, "user_rewards:hostile": 0.0}, timeout=1.0, workers=2)
+    asks = [ask("loop"), *(ask("x" * count) for count in range(60))]
+    before = time.monotonic()
+    future = one.submit(asks)
+    later = one.submit([ask("abc")])
+    assert time.monotonic() - before < 0.5
+    assert [round(found.value * 10) for found in future.result()] == [4, *range(60)]
+    assert later.result()[0].value == pytest.approx(0.3)
+
+
+def test_a_failure_is_said_once_with_its_reason(judge, capsys):
+    judge({"user_rewards:hostile": 1.0}).judge([ask("raise")] * 5)
+    said = capsys.readouterr().err
+    assert said.count("division by zero") == 1
+
+
+@pytest.mark.parametrize("name", ["no_such", "user_rewards:no_such", "no_such_module:f", "regex"])
+def test_a_function_that_cannot_be_had_is_refused_at_the_start(name):
+    with pytest.raises(ConfigError, match=name.split(":")[-1]):
+        Judge({"checker": 1.0, name: 1.0})
+
+
+@pytest.mark.parametrize("functions", [{}, {"checker": 0.0}, {"checker": -1.0}, {"checker": math.inf}])
+def test_weights_without_a_mean_are_refused(functions):
+    with pytest.raises(ConfigError, match="weight"):
+        Judge(functions)
+
+
+def test_closing_ends_the_processes_even_at_work(judge):
+    one = judge({"user_rewards:hostile": 1.0}, timeout=60.0)
+    one.submit([ask("loop")])
+    time.sleep(0.3)
+    (process,) = one._processes
+    number = process._child.pid
+    one.close()
+    assert not Path(f"/proc/{number}").exists() or os.name != "posix"
+    one.close()
