@@ -127,10 +127,12 @@ class Loop:
         return self._ending()
 
     def _ending(self, **how: Any) -> Ending:
-        """The last state is saved too, unless something is wrong with it."""
-        if not how.get("wrong") and self.state.global_step not in self._checkpoints.steps():
+        """The last state is saved too, unless something is wrong with it; after a stop it is the result only where there is no earlier one."""
+        step, known = self.state.global_step, self._checkpoints.steps()
+        if not how.get("wrong") and step not in known:
             self._save()
-        return Ending(self.state.global_step, self.state.best_global_step or (None if how.get("wrong") else self.state.global_step), **how)
+        earlier = [one for one in known if one < step] if self._stop else []
+        return Ending(step, self.state.best_global_step or (None if how.get("wrong") else max(earlier, default=step)), **how)
 
     def _step(self, items: Sequence[Any]) -> str | None:
         """One step; the reason when it must not be taken."""

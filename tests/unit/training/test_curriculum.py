@@ -1,0 +1,52 @@
+"""Easy to hard by measured success; the same prompts after a resume."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from thumbwheel.training.curriculum import Curriculum
+
+
+def made(measured: list[int], rows: int = 40, steps: int = 20) -> Curriculum:
+    def measure() -> dict[int, float]:
+        measured.append(1)
+        return {row: 1 - row / rows for row in range(rows - 1)}  # the last one could not be judged
+
+    return Curriculum(rows, 4, steps, 7, measure)
+
+
+def test_it_opens_from_the_easiest_to_all_and_draws_evenly() -> None:
+    measured: list[int] = []
+    batches = list(made(measured).batches())
+    assert measured == [1] and len(batches) == 20
+    assert all(len(set(batch)) == 4 for batch in batches)
+    assert max(batches[0]) < 10 and max(row for batch in batches[:5] for row in batch) < 25
+    assert max(row for batch in batches for row in batch) == 39
+    counts = Counter(row for batch in batches for row in batch)
+    assert set(counts) == set(range(40)) and max(counts.values()) <= 4
+
+
+def test_a_prompt_that_was_learned_opens_earlier() -> None:
+    order = made([])
+    batches = order.batches()
+    next(batches)
+    assert 30 not in order.pool(1)
+    for _ in range(6):
+        order.record(30, 1.0)
+    assert 30 in order.pool(1)
+
+
+def test_a_resumed_run_draws_the_same_prompts_and_measures_nothing() -> None:
+    whole, first, measured = made([]), made([]), []
+    learned = lambda order, batch: [order.record(row, (row % 3) / 2) for row in batch]  # noqa: E731
+    expected = [batch for batch in whole.batches() if learned(whole, batch)]
+    drawn = []
+    for batch in first.batches():
+        learned(first, batch)
+        drawn.append(batch)
+        if len(drawn) == 7:
+            break
+    second = made(measured)
+    second.restore(first.state())
+    drawn += [batch for batch in second.batches(7) if learned(second, batch)]
+    assert drawn == expected and measured == []

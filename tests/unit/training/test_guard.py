@@ -1,0 +1,74 @@
+"""What ends a run that games its reward, and what does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from thumbwheel.training.guard import WINDOW, Guard, Seen
+
+N = 40
+
+
+def seen(reward: float, length: int = 10, **held_out: float) -> Seen:
+    """Dev answers of which so many are right."""
+    share = lambda part: [float(at < part * N) for at in range(N)]  # noqa: E731
+    return Seen(share(reward), [length] * N, {name: share(part) for name, part in held_out.items()})
+
+
+def told(guard: Guard, *found: Seen) -> list[str | None]:
+    return [guard.evaluation(one) for one in found]
+
+
+def test_the_kl_budget_is_held_against_several_steps() -> None:
+    guard = Guard(0.1, None)
+    assert [guard.step({"kl": value}) for value in (0.02, 0.15, 0.02)] == [None] * WINDOW
+    assert guard.step({"kl": 0.3}) == "the KL budget is spent: 0.157 nats a token away from the base, kl_budget 0.1"
+    assert Guard(None, None).step({"kl": 9.0}) is None
+
+
+def test_longer_answers_end_a_run_only_when_they_are_no_better() -> None:
+    assert told(Guard(None, 3.0), seen(0.3), seen(0.3, 29), seen(0.8, 40)) == [None] * 3
+    *fine, reason = told(Guard(None, 3.0), seen(0.3), seen(0.3, 29), seen(0.3, 31))
+    assert fine == [None, None]
+    assert reason == "answers grew from 10 to 31 tokens on the dev prompts, and the dev reward is no better (0.3 to 0.3)"
+    assert told(Guard(None, None), seen(0.3), seen(0.1, 500)) == [None, None]
+
+
+def test_a_reward_that_rises_while_what_is_held_out_falls() -> None:
+    """Measured against its best, and only beyond noise."""
+    good = seen(0.3, truth=0.5), seen(0.5, truth=0.7)
+    assert told(Guard(None, None), *good, seen(0.7, truth=0.65)) == [None] * 3
+    *fine, reason = told(Guard(None, None), *good, seen(0.7, truth=0.45))
+    assert fine == [None, None]
+    assert reason and "truth, which is not optimised, fell from 0.7 to 0.45" in reason
+    assert told(Guard(None, None), *good, seen(0.2, truth=0.3)) == [None] * 3  # both fall: no gaming
+
+
+def test_a_reward_that_rises_in_training_alone_counts_too() -> None:
+    guard = Guard(None, None)
+    results = []
+    for trained, one in ((0.0, seen(0.5, truth=0.5)), (0.2, seen(0.5, truth=0.7)), (0.9, seen(0.5, truth=0.2))):
+        guard.step({"reward": trained})
+        results.append(guard.evaluation(one))
+    assert results[:2] == [None, None] and "gamed" in str(results[2])
+
+
+def test_answers_without_a_value_are_left_out() -> None:
+    blank = Seen([None] * N, [10] * N, {"truth": [None] * N})
+    assert told(Guard(None, 2.0), blank, blank) == [None, None]
+    assert "without any dev reward" in str(told(Guard(None, 2.0), blank, Seen([None] * N, [30] * N))[1])
+
+
+def test_its_state_survives(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = Guard(0.1, 3.0), Guard(0.1, 3.0)
+    first.evaluation(seen(0.3, truth=0.5))
+    for value in (0.02, 0.2):
+        first.step({"kl": value, "reward": 0.1, "entropy": 2.0})
+    state: dict[str, Any] = first.state()
+    second.restore(state)
+    assert second.state() == state
+    assert second.step({"kl": 0.3, "entropy": 0.1}) == first.step({"kl": 0.3, "entropy": 0.1})
+    assert second.evaluation(seen(0.5, 10, truth=0.1)) == first.evaluation(seen(0.5, 10, truth=0.1)) is not None
+    assert capsys.readouterr().err.count("entropy has collapsed") == 2
