@@ -8,7 +8,7 @@ from typing import Any
 
 from thumbwheel.core import ids
 from thumbwheel.datasets.shapes import SHAPES
-from thumbwheel.datasets.types import ChatRow, Dataset, LabelRow, PairRow
+from thumbwheel.datasets.types import ChatRow, Dataset, LabelRow, PairRow, ScoredRow
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.training.assemble import Assembly, assemble, settings
 from thumbwheel.training.checkpoint import Checkpoints
@@ -33,6 +33,8 @@ def row(shape: str, number: int, split: str = "train") -> Any:
         return ChatRow(**fields, completion=text(1, 8), finish_reason=None, token_ids=None)
     if shape == "pairs":
         return PairRow(**fields, chosen=text(1, 8), rejected=text(1, 10))
+    if shape == "scored":
+        return ScoredRow(**fields, completion=text(1, 8), value=float(chance.randint(1, 5)), scale=[1.0, 5.0])
     return LabelRow(**fields, completion=text(1, 8), label=chance.random() < 0.6)
 
 

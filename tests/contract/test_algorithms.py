@@ -26,7 +26,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_steps_then_resume_then_plain_peft(name: str, base: Path, tmp_path: Path) -> None:
     import torch
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     torch.set_num_threads(1)
     method = ALGORITHMS.get(name)
@@ -44,9 +44,9 @@ def test_two_steps_then_resume_then_plain_peft(name: str, base: Path, tmp_path: 
     for line in [*curves[0], *curves[1]]:
         line.pop("step_seconds", None)
     assert curves[0] == curves[1]
-    loaded = PeftModel.from_pretrained(
-        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tmp_path / "whole/checkpoints/checkpoint-3"
-    )
+    writer, scorer = (AutoModelForCausalLM, {}), (AutoModelForSequenceClassification, {"num_labels": 1})
+    form, more = scorer if method.judges else writer
+    loaded = PeftModel.from_pretrained(form.from_pretrained(base, dtype=torch.float32, **more), tmp_path / "whole/checkpoints/checkpoint-3")
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         ours, plain = made.model(ids).logits, loaded(ids).logits
@@ -64,7 +64,7 @@ def test_it_names_itself_a_shape_and_documented_settings(name: str) -> None:
     assert method.needs in SHAPES.names()
     assert issubclass(method.Config, TrainConfig)
     assert all(field.description for field in method.Config.model_fields.values())
-    assert method.good
+    assert method.good or method.judges
 
 
 def test_listing_commands_and_settings_imports_no_torch() -> None:

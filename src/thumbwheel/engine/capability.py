@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.engine import attention
 from thumbwheel.engine.attention import TreeMask
-from thumbwheel.engine.forward import language_model, own_logits, padded_hidden, tree_hidden, trunk_of
+from thumbwheel.engine.forward import classifies, is_encoder, language_model, own_logits, padded_hidden, tree_hidden, trunk_of
 from thumbwheel.engine.head import Head
 from thumbwheel.engine.tree import Branch, Example, Layout, build
 
@@ -32,7 +32,7 @@ def choose(model: Any) -> tuple[Layout, Head | None]:
         if not reason:
             reason = _trial_tree(lm)
         head = None if _prompt_learning(model) else _trial_head(lm)
-    if head is None and not reason:
+    if head is None and not reason and not classifies(lm):
         reason = "its logits come from more than one linear layer that is known here"
     return (Layout("padded", reason) if reason else Layout("tree")), head
 
@@ -43,6 +43,7 @@ def known_reason(model: Any) -> str:
     kinds = set(getattr(config, "layer_types", None) or ()) - KNOWN_LAYERS
     ropes = getattr(config, "rope_parameters", None) or {}
     checks = {
+        "an encoder reads every row in both directions": is_encoder(config),
         "prompt-learning adapters put virtual tokens before every row": _prompt_learning(model),
         "ALiBi adds a bias by distance in the row": bool(getattr(config, "alibi", False)) or config.model_type in ("bloom", "mpt"),
         f"layers of kind {', '.join(sorted(kinds))} carry state along the row": bool(kinds),

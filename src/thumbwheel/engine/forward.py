@@ -18,7 +18,20 @@ if TYPE_CHECKING:
 
 def language_model(model: Any) -> Any:
     """The transformers model inside a PEFT model, or the model itself."""
-    return model.get_base_model() if hasattr(model, "peft_config") else model
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def classifies(model: Any) -> bool:
+    """Whether it is a scorer: the sequence-classification form, without a vocabulary behind its trunk."""
+    return type(language_model(model)).__name__.endswith("ForSequenceClassification")
+
+
+def is_encoder(config: Any) -> bool:
+    """Whether the model of `config` reads a row in both directions (BERT, DeBERTa, MiniLM) instead of continuing it."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    backwards = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return backwards and not getattr(config, "is_decoder", False) and not getattr(config, "is_encoder_decoder", False)
 
 
 def trunk_of(model: Any) -> Any:
@@ -57,6 +70,23 @@ def padded_hidden(model: Any, batch: TreeBatch) -> torch.Tensor:
     arguments, cells = padded_arguments(batch)
     hidden: torch.Tensor = trunk_of(model)(**arguments, use_cache=False)[0]
     return hidden.flatten(0, 1)[cells]
+
+
+def own_scores(model: Any, batch: TreeBatch) -> torch.Tensor:
+    """[n_branches] by the whole forward of an encoder, in its pair form: the prompt is the first text, the answer the second."""
+    import torch
+
+    arguments, cells = padded_arguments(batch)
+    if getattr(language_model(model).config, "type_vocab_size", 0) > 1:
+        kinds = torch.zeros_like(arguments["input_ids"])
+        starts = [len(example.prompt) for example in batch.examples for _ in example.branches]
+        second = batch.position_ids >= torch.tensor(starts, device=cells.device).repeat_interleave(
+            torch.tensor(batch.lengths, device=cells.device)
+        )
+        kinds.view(-1)[cells] = second.long()
+        arguments["token_type_ids"] = kinds
+    logits: torch.Tensor = model(**arguments).logits
+    return logits[:, 0]
 
 
 def own_logits(model: Any, batch: TreeBatch) -> torch.Tensor:

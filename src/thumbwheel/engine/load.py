@@ -19,6 +19,7 @@ from pydantic import Field
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import MissingExtra, ModelError
 from thumbwheel.core.plugins import nearest
+from thumbwheel.engine.forward import classifies, is_encoder, trunk_of
 
 if TYPE_CHECKING:
     import torch
@@ -49,9 +50,51 @@ def load_base(
     A quantised one is loaded onto `device` at once and computes in `dtype`; others go where their user puts them. Raises ModelError for
     an unknown base, for weights that are no safetensors and for a model that needs code of its own, MissingExtra without bitsandbytes.
     """
+    model, tokenizer, _ = _pretrained("AutoModelForCausalLM", path_or_hub_id, dtype, local_only, quantization, device)
+    return model, tokenizer
+
+
+def load_scorer(
+    path_or_hub_id: str,
+    dtype: Dtype = "auto",
+    *,
+    local_only: bool = False,
+    quantization: Quantization = "none",
+    device: str = "cpu",
+    seed: int = 0,
+) -> tuple[Any, Any]:
+    """As `load_base`, in the sequence-classification form with one output: what a reward model is.
+
+    Layers that the files do not have are drawn by `seed`, the last of them from N(0, 1 / sqrt(width + 1)) without bias (Stiennon et al.
+    2020), so that first scores are near 0. An encoder is never in half precision: its own forward joins it with a head that is not.
+    """
+    import torch
+
+    more = {"num_labels": 1, "ignore_mismatched_sizes": True}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model, tokenizer, fresh = _pretrained(
+            "AutoModelForSequenceClassification", path_or_hub_id, dtype, local_only, quantization, device, **more
+        )
+        for name, layer in model.named_modules():
+            if f"{name}.weight" in fresh and layer.weight.shape[0] == 1:
+                torch.nn.init.normal_(layer.weight, std=(layer.weight.shape[1] + 1) ** -0.5)
+                if layer.bias is not None:
+                    torch.nn.init.zeros_(layer.bias)
+    if is_encoder(model.config) and model.dtype.itemsize < 4:
+        model.float()
+    if model.config.pad_token_id is None:  # transformers' own forward needs one to find the last token; ours does not look at it
+        model.config.pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    return model, tokenizer
+
+
+def _pretrained(
+    form: str, path_or_hub_id: str, dtype: Dtype, local_only: bool, quantization: Quantization, device: str, **more: Any
+) -> tuple[Any, Any, set[str]]:
+    """(model of the Auto class `form`, tokenizer, names of the weights that were drawn because the files do not have them)."""
     try:
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        import transformers
     except ImportError as error:
         raise MissingExtra.of("training", error.name or "torch", "train") from None
     kind = "auto" if dtype == "auto" else getattr(torch, dtype)
@@ -60,8 +103,10 @@ def load_base(
     _check_folder(path_or_hub_id)
     try:
         with quiet():
-            tokenizer = AutoTokenizer.from_pretrained(path_or_hub_id, **given)
-            model = AutoModelForCausalLM.from_pretrained(path_or_hub_id, dtype=kind, use_safetensors=True, **given, **packed)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(path_or_hub_id, **given)
+            model, found = getattr(transformers, form).from_pretrained(
+                path_or_hub_id, dtype=kind, use_safetensors=True, output_loading_info=True, **given, **packed, **more
+            )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise _load_error(path_or_hub_id, error) from None
     except Exception as error:
@@ -69,7 +114,7 @@ def load_base(
             raise _damaged(path_or_hub_id, error) from None
         raise
     _check_tokenizer(tokenizer, path_or_hub_id)
-    return model.requires_grad_(False).eval(), tokenizer
+    return model.requires_grad_(False).eval(), tokenizer, found["missing_keys"] | {name for name, *_ in found["mismatched_keys"]}
 
 
 def _packed(quantization: Quantization, dtype: Any, device: str) -> dict[str, Any]:
@@ -110,16 +155,18 @@ def load_config(folder: str | Path) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, transformers draws no bars of its own over the user's terminal and nobody announces deprecations; its log stays."""
+    """Inside, transformers draws no bars over the user's terminal, announces no deprecations and logs errors only."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity(max(level, logging.ERROR))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
 
@@ -168,7 +215,8 @@ def _load_error(given: str, error: Exception) -> ModelError:
 def attach_lora(model: Any, settings: LoraSettings, *, seed: int | None = None) -> tuple[Any, list[str]]:
     """(PEFT model, names of the adapted modules); adapter weights are fp32 masters whatever the base (fp64 on fp64).
 
-    Raises ModelError where nothing matches. `seed` makes the initial adapter reproducible.
+    Of a scorer what follows its trunk (pooler, head) trains wholly and is saved with the adapter. Raises ModelError where nothing matches.
+    `seed` makes the initial adapter reproducible.
     """
     import torch
     from peft import LoraConfig, get_peft_model
@@ -181,7 +229,8 @@ def attach_lora(model: Any, settings: LoraSettings, *, seed: int | None = None) 
         use_rslora=settings.rslora,
         lora_dropout=0.0,
         bias="none",
-        task_type="CAUSAL_LM",
+        modules_to_save=_behind_the_trunk(model) if classifies(model) else None,
+        task_type="SEQ_CLS" if classifies(model) else "CAUSAL_LM",
     )
     with torch.random.fork_rng(enabled=seed is not None):
         if seed is not None:
@@ -195,6 +244,12 @@ def attach_lora(model: Any, settings: LoraSettings, *, seed: int | None = None) 
         if parameter.requires_grad and parameter.dtype.itemsize < 4:
             parameter.data = parameter.data.float()
     return adapted, adapted_modules(adapted)
+
+
+def _behind_the_trunk(model: Any) -> list[str]:
+    trunk = trunk_of(model)
+    own = [name for name, part in model.named_children() if part is not trunk and any(True for _ in part.parameters())]
+    return own + [name for name, _ in trunk.named_children() if name == "pooler"]
 
 
 def _no_targets(model: Any, settings: LoraSettings, error: Exception) -> ModelError:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import capability, lora
-from thumbwheel.engine.forward import language_model, own_logits, padded_hidden, tree_hidden
+from thumbwheel.engine.forward import classifies, language_model, own_logits, own_scores, padded_hidden, tree_hidden
 from thumbwheel.engine.head import entropy_of, score_targets, wide
 from thumbwheel.engine.tree import Example, Layout, TreeBatch, build
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WANTS = frozenset({"logp", "entropy", "value", "last"})
 OF_VOCABULARY = frozenset({"logp", "entropy"})
-LOGP = frozenset({"logp"})
+LOGP, LAST = frozenset({"logp"}), frozenset({"last"})
 UNASKED: Any = None
 
 
@@ -93,7 +93,8 @@ class ScoreEngine:
         self._fingerprints: tuple[str, str] | None = None
         for role, voice in ({Role.POLICY: Voice(self._speaking), Role.REF: Voice(None)} | dict(voices or {})).items():
             self.add(role, voice)
-        self._set_mode(checkpointing)
+        self.checkpointing = False
+        self.set_checkpointing(checkpointing)
 
     def add(self, role: Role, voice: Voice) -> None:
         """Let `voice` answer for `role` from now on. What trains is left as it is: see `parameters_of`."""
@@ -111,7 +112,7 @@ class ScoreEngine:
         voice = self.voice(role)
         head = list(voice.head.parameters()) if voice.head is not None else []
         if voice.adapter is not None:
-            return lora.parameters_of(self._adapters, voice.adapter) + head
+            return list(dict.fromkeys(lora.parameters_of(self._adapters, voice.adapter) + head))
         return [one for one in self.model.parameters() if one.requires_grad and not self._adapters] + head
 
     def voice(self, role: Role) -> Voice:
@@ -120,10 +121,23 @@ class ScoreEngine:
             raise ModelError(f"the role {role.value!r}", "this engine has no voice for it", "Add one with engine.add")
         return self._voices[role]
 
-    def _set_mode(self, checkpointing: bool) -> None:
-        if checkpointing:
+    @property
+    def roles(self) -> frozenset[Role]:
+        """The roles that have a voice."""
+        return frozenset(self._voices)
+
+    def set_checkpointing(self, wanted: bool) -> None:
+        """Compute activations again in the backward pass from now on, or keep them."""
+        if wanted and not self.checkpointing:
             self.language_model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._recompute})
-        self.model.train(checkpointing)
+        self.checkpointing = wanted
+        self.model.train(wanted)
+
+    def drop_gradients(self) -> None:
+        """Forget the gradients of the model and of all heads."""
+        heads = [voice.head for voice in self._voices.values() if voice.head is not None]
+        for one in (parameter for module in (self.model, *heads) for parameter in module.parameters()):
+            one.grad = None
 
     def _recompute(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """Around a checkpointed layer's forward, and around its second one in the backward pass: that one is under the same adapter."""
@@ -171,13 +185,19 @@ class ScoreEngine:
         if batch.kind != self.layout.kind:
             raise ValueError(f"a {batch.kind} batch for an engine of layout {self.layout.kind}; plan with engine.layout")
         voice = self.voice(role)
-        if want - OF_VOCABULARY and voice.head is None:
+        own = classifies(self.model)
+        if want & OF_VOCABULARY and own:
+            raise ModelError(f"{sorted(want & OF_VOCABULARY)} of a reward model", "it has no vocabulary behind it", 'Ask it for "last"')
+        if want - OF_VOCABULARY and voice.head is None and not (own and want == {"last"}):
             raise ModelError(f"{sorted(want - OF_VOCABULARY)} of the role {role.value!r}", "it has no head", "Give its Voice one")
         with self._as_role(role, voice), nullcontext() if grad else torch.no_grad():
             return self._score(batch.to(self.device), voice.head, want)
 
     def _score(self, batch: TreeBatch, head: Any, want: frozenset[str]) -> Scores:
         found: dict[str, Any] = {}
+        if head is None and "last" in want:
+            scores = own_scores(self.model, batch)
+            return Scores(last=scores.to(wide(scores)))
         if want & OF_VOCABULARY and self._head is None:
             found = self._score_whole(batch, "entropy" in want)
         if want - OF_VOCABULARY or self._head is not None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from thumbwheel.engine.score import UNASKED
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.order import Order
 from thumbwheel.training.types import TrainConfig
@@ -119,6 +120,8 @@ class Method(ABC, Generic[C]):
     Config: ClassVar[type[TrainConfig]]
     good: ClassVar[frozenset[str]] = frozenset()
     """Roles of the branches that are good answers: the anchor and the collapse detection look at them."""
+    judges: ClassVar[bool] = False
+    """Its result is a reward model, one number an answer, instead of a version that answers."""
 
     def __init__(self, config: C) -> None:
         self.config = config
@@ -144,11 +147,15 @@ class Method(ABC, Generic[C]):
 
 @dataclass(frozen=True)
 class Scored:
-    """A micro-batch with its log-probs, each [targets] in nats; `reference` where the method uses one."""
+    """A micro-batch with what the model says of it.
+
+    `logp` [targets], log-probs in nats, and `reference` where the method uses one; of a method that judges `last` [branches] instead.
+    """
 
     batch: TreeBatch
     logp: torch.Tensor
-    reference: torch.Tensor | None
+    reference: torch.Tensor | None = None
+    last: torch.Tensor = UNASKED
 
     def sums(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(policy, reference, count) summed per branch, each [branches] in the order of `branches`."""
@@ -158,7 +165,8 @@ class Scored:
 
     def weights(self) -> torch.Tensor:
         """Row weight of every branch, [branches]."""
-        return self.logp.new_tensor([example.weight for example in self.batch.examples for _ in example.branches])
+        like = self.logp if self.last is None else self.last
+        return like.new_tensor([example.weight for example in self.batch.examples for _ in example.branches])
 
     def having(self, *roles: str) -> torch.Tensor:
         """Which branches have one of these roles, bool [branches]."""

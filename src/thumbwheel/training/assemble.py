@@ -78,25 +78,39 @@ def assemble(
 
     Raises DataError when no training row is left, ModelError for a base, an adapter or targets that cannot be used.
     """
-    from thumbwheel.engine.load import load_base
-    from thumbwheel.engine.prompt import PromptBuilder
-    from thumbwheel.engine.score import ScoreEngine
+    from thumbwheel.engine.reward_model import voice_of
+    from thumbwheel.engine.score import Role, ScoreEngine
     from thumbwheel.training.hardware import choose_dtype, count_parameters, device
 
     where = device(config.device)
     dtype: Any = choose_dtype(config.dtype, count_parameters(str(folder)), where)
-    model, tokenizer = load_base(str(folder), dtype, local_only=True, quantization=config.quantization, device=where)
-    adapted, matched = _adapted(model, config, base, start)
     method = ALGORITHMS.get(algorithm)(config)
-    builder = PromptBuilder(tokenizer)
+    model, builder = _loaded(method, folder, dtype, where)
+    adapted, matched = _adapted(model, config, base, start)
     train = method.prepare([row for row in rows if row["split"] == "train"], builder)
     dev = method.prepare([row for row in rows if row["split"] == "dev"], builder)
     if not train.items:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in train.dropped.items())
         raise DataError(f"{len(rows)} rows", f"none is left to train on: {reasons or 'none is in train'}", "See: thumbwheel dataset show")
     engine = ScoreEngine(adapted if config.quantization != "none" else adapted.to(where), checkpointing=config.gradient_checkpointing)
+    if method.judges:
+        engine.add(Role.REWARD, voice_of(adapted))
     steps = method.steps(Parts(engine, builder, cache, reward_model))
     return Assembly(config, method, builder, adapted, engine, steps, train, dev, matched, dtype)
+
+
+def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[Any, PromptBuilder]:
+    """The base in the form that the method trains, and what makes its token rows."""
+    from thumbwheel.engine.load import load_base, load_scorer
+    from thumbwheel.engine.prompt import PromptBuilder
+    from thumbwheel.engine.reward_model import builder_for
+
+    given: dict[str, Any] = {"local_only": True, "quantization": method.config.quantization, "device": where}
+    if not method.judges:
+        model, tokenizer = load_base(str(folder), dtype, **given)
+        return model, PromptBuilder(tokenizer)
+    model, tokenizer = load_scorer(str(folder), dtype, seed=method.config.seed, **given)
+    return model, builder_for(model, tokenizer)
 
 
 def _adapted(model: Any, config: TrainConfig, base: str, start: Path | None) -> tuple[Any, list[str]]:

@@ -24,7 +24,7 @@ from thumbwheel.training.watch import Watch
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
-RISING = {"rewards/margins", "rewards/accuracies", "reward"}
+RISING = {"rewards/margins", "rewards/accuracies", "reward", "accuracy"}
 """Metrics of which more is better."""
 
 

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from thumbwheel.training.rundir import RunDir, unwritable
 from thumbwheel.training.types import RunSpec, RunState, Status
 
 if TYPE_CHECKING:
+    from thumbwheel.engine.reward_model import Card
     from thumbwheel.training.assemble import Assembly
     from thumbwheel.training.loop import Ending
 
@@ -194,13 +196,16 @@ def _finish(run: RunDir, spec: RunSpec, made: Assembly, ending: Ending, result: 
         }
         run.write_status(Status(RunState.FAILED, ending.step, ending.wrong, error, result))
         return 6
-    write_adapter(run, made, ending.best or ending.step)
+    write_adapter(run, spec, made, ending.best or ending.step, result["dev_best"] or {})
     run.write_status(Status(RunState.FINISHED, ending.step, ending.reason, result=result))
     return 0
 
 
-def write_adapter(run: RunDir, made: Assembly, step: int) -> None:
-    """Copy the adapter of `step`, with the tokenizer files, to the run's result folder; whole or not at all."""
+def write_adapter(run: RunDir, spec: RunSpec, made: Assembly, step: int, dev: Mapping[str, float]) -> None:
+    """Copy the adapter of `step`, with the tokenizer files, to the run's result folder; whole or not at all.
+
+    What judges also gets its card, with the `dev` figures of that step.
+    """
     from thumbwheel.training.checkpoint import ADAPTER_FILES, Checkpoints
 
     source = Checkpoints(run.checkpoints, 1).at(step)
@@ -211,10 +216,22 @@ def write_adapter(run: RunDir, made: Assembly, step: int) -> None:
         for name in ADAPTER_FILES:
             shutil.copyfile(source / name, temporary / name)
         made.builder.tokenizer.save_pretrained(temporary)
+        if made.method.judges:
+            _card(spec, made, dev).write(temporary)
         shutil.rmtree(run.adapter, ignore_errors=True)
         temporary.rename(run.adapter)
     except OSError as error:
         raise unwritable(run.adapter, error) from error
+
+
+def _card(spec: RunSpec, made: Assembly, dev: Mapping[str, float]) -> Card:
+    from thumbwheel.engine.load import base_fingerprint
+    from thumbwheel.engine.reward_model import Card, Scale
+
+    known = made.config.model_dump()
+    figures = {name.removeprefix("eval_"): value for name, value in dev.items() if name.startswith("eval_")}
+    scale = Scale(*known["scale"]) if known["scale"] else None
+    return Card(known["loss_type"], spec.base, base_fingerprint(spec.folder), made.config.max_length, scale, figures)
 
 
 if __name__ == "__main__":

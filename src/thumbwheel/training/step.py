@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.engine.refcache import RefCache, reference_logp
-from thumbwheel.engine.score import Role, ScoreEngine
+from thumbwheel.engine.score import LAST, LOGP, Role, ScoreEngine
 from thumbwheel.engine.tree import Example, TreeBatch, plan
 from thumbwheel.training.algorithm import Algorithm, Apply, Metrics, Outcome, Scored
 from thumbwheel.training.order import Order
@@ -80,7 +80,9 @@ class Stepper:
 
     def _scored(self, batch: TreeBatch, grad: bool) -> Scored:
         reference = reference_logp(self.engine, batch, self._cache) if self.algorithm.reference else None
-        return Scored(batch, self.engine.score(batch, Role.POLICY, grad=grad).logp, reference)
+        role, want = (Role.REWARD, LAST) if self.algorithm.judges else (Role.POLICY, LOGP)
+        found = self.engine.score(batch, role, want, grad)
+        return Scored(batch, found.logp, reference, found.last)
 
     def _sums(self, examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums a branch without gradient, for baselines; cached too, since dev rows and another run of the same seed pair up alike."""

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from thumbwheel.core.config import Config
 
-Metric = Literal["loss", "nll/good", "rewards/margins", "rewards/accuracies", "reward"]
+Metric = Literal["loss", "nll/good", "rewards/margins", "rewards/accuracies", "reward", "accuracy", "mae"]
 """Dev metrics by which a checkpoint may be chosen."""
 
 
@@ -168,6 +168,8 @@ class RunResult:
     metrics: Mapping[str, Any]
     version_id: str | None = None
     version: str | None = None
+    reward_model: str | None = None
+    """As `rm1`, of a method that judges."""
 
 
 @dataclass(frozen=True)

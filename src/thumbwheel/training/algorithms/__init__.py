@@ -14,5 +14,6 @@ ALGORITHMS: Table[type[Method[Any]]] = Table(
         "sft": "thumbwheel.training.algorithms.sft:Sft",
         "dpo": "thumbwheel.training.algorithms.dpo:Dpo",
         "kto": "thumbwheel.training.algorithms.kto:Kto",
+        "reward": "thumbwheel.training.algorithms.reward:Reward",
     },
 )

@@ -1,0 +1,154 @@
+"""Reward models: one number for an answer, from a decoder at its last token or from an encoder at its first.
+
+A saved one is a folder in the form that transformers and PEFT load by themselves: a sequence-classification adapter with its head among
+`modules_to_save`, whose own metadata names the base, and beside it reward.json (`Card`). Lives here: what both kinds have in common,
+loading one to ask it, and mounting one on the base of another model. Does not live here: training (the method `reward`), records of
+them (models/reward_models.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.core.errors import ModelError
+from thumbwheel.engine import lora
+from thumbwheel.engine.forward import is_encoder, language_model
+from thumbwheel.engine.load import adapter_base, base_fingerprint, load_adapter, load_config, load_scorer
+from thumbwheel.engine.messages import Message
+from thumbwheel.engine.pairing import PairBuilder
+from thumbwheel.engine.prompt import PromptBuilder, Target
+from thumbwheel.engine.score import LAST, Role, ScoreEngine, Voice
+from thumbwheel.engine.tree import Branch, Example, plan
+
+CARD = "reward.json"
+HEAD = "base_model.model.score.weight"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Raw units of a regression: `low` stands at -1, `high` at 1."""
+
+    low: float
+    high: float
+
+    def normal(self, raw: float) -> float:
+        """Raw value -> the model's unit; what lies outside of low..high lies outside of -1..1."""
+        return 2 * (raw - self.low) / (self.high - self.low) - 1
+
+    def raw(self, normal: float) -> float:
+        """The way back."""
+        return self.low + (normal + 1) / 2 * (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What reward.json says: what was learned, in which unit, over which base, how long a text may be, and the figures on dev rows."""
+
+    loss_type: str
+    base: str
+    base_fingerprint: str
+    max_length: int
+    scale: Scale | None = None
+    dev: Mapping[str, float] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Into `folder`."""
+        (folder / CARD).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Card:
+        """Raises ModelError for a folder that holds no reward model."""
+        try:
+            found = json.loads((folder / CARD).read_text(encoding="utf-8"))
+            return cls(**found | {"scale": Scale(**found["scale"]) if found["scale"] else None})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ModelError(f"reward model {str(folder)!r}", f"its {CARD} cannot be read ({error})", "Name one that was trained") from None
+
+
+def builder_for(model: Any, tokenizer: Any) -> PromptBuilder:
+    """What makes token rows for a scorer: pairs of texts for an encoder, the chat for a decoder."""
+    config = language_model(model).config
+    if not is_encoder(config):
+        return PromptBuilder(tokenizer)
+    return PairBuilder(tokenizer, min(config.max_position_embeddings, tokenizer.model_max_length))
+
+
+def voice_of(model: Any, adapter: str | None = "default") -> Voice:
+    """Who judges in a scorer: the head after the last token of a decoder, the whole of an encoder."""
+    inner = language_model(model)
+    if is_encoder(inner.config):
+        return Voice(adapter)
+    head = inner.score
+    return Voice(adapter, head.modules_to_save[adapter] if adapter is not None else head)
+
+
+class RewardModel:
+    """A saved one, frozen."""
+
+    def __init__(self, model: Any, tokenizer: Any, card: Card, token_budget: int = 4096) -> None:
+        self.card, self._budget = card, token_budget
+        self._builder = builder_for(model, tokenizer)
+        self._engine = ScoreEngine(model, voices={Role.REWARD: voice_of(model)})
+
+    @classmethod
+    def load(cls, folder: Path, *, device: str) -> RewardModel:
+        """The one in `folder`, over the base that its adapter names; raises ModelError, also where the base is not what it was."""
+        card, base = Card.read(folder), adapter_base(folder)
+        model, tokenizer = load_scorer(base, local_only=True)
+        if Path(base).is_dir() and base_fingerprint(base) != card.base_fingerprint:
+            raise ModelError(f"reward model {str(folder)!r}", f"its base {base!r} has other weights by now", "Train it again")
+        return cls(load_adapter(model, folder).requires_grad_(False).to(device), tokenizer, card)
+
+    @property
+    def scale(self) -> Scale | None:
+        """How its output becomes raw units; None where it has none."""
+        return self.card.scale
+
+    def score(self, prompts: Sequence[Sequence[Message]], answers: Sequence[str]) -> list[float]:
+        """The model's own output for each answer to its prompt; raises ModelError for one that is longer than it learned on."""
+        examples = [self._example(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
+        found = [0.0] * len(examples)
+        for batch in plan(examples, self._budget, self._engine.layout) if examples else []:
+            scores = self._engine.score(batch, Role.REWARD, LAST).last
+            for place, score in zip(batch.example_ids, scores.tolist(), strict=True):
+                found[place] = score
+        return found
+
+    def _example(self, prompt: Sequence[Message], answer: str) -> Example:
+        found = self._builder.fit(prompt, [Target(answer)], self.card.max_length)
+        if found.refused:
+            raise ModelError("a text for the reward model", found.refused, "Shorten it, or train one with a larger max_length")
+        return Example(found.rows[0].prompt_ids, (Branch(found.rows[0].completion_ids),), "")
+
+
+def mount(engine: ScoreEngine, folder: Path, name: str) -> Voice | None:
+    """The reward model of `folder` as the frozen adapter `name` on the engine's own base, with its head.
+
+    None where it cannot live there: another base, an encoder, or a model without PEFT. The caller gives it a role: `engine.add`.
+    """
+    import torch
+    from peft import LoraConfig, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    source = Path(str(engine.language_model.config._name_or_path))
+    same = source.is_dir() and base_fingerprint(source) == Card.read(folder).base_fingerprint
+    if not same or not hasattr(engine.model, "peft_config") or is_encoder(load_config(source)):
+        return None
+    config = LoraConfig.from_pretrained(str(folder))
+    config.task_type, config.modules_to_save, config.inference_mode = "CAUSAL_LM", None, True
+    tensors = load_file(folder / "adapter_model.safetensors")
+    weight = tensors.pop(HEAD)
+    engine.model.add_adapter(name, config)
+    loaded = set_peft_model_state_dict(engine.model, tensors, adapter_name=name)
+    own = lora.parameters_of(lora.adapter_layers(engine.model), name)
+    if loaded.unexpected_keys or len(own) != len(tensors):
+        raise ModelError(f"reward model {str(folder)!r}", "its adapter does not fit the layers of this base", "Train it again")
+    for parameter in own:
+        parameter.requires_grad_(False)
+    head = torch.nn.Linear(weight.shape[1], 1, bias=False, dtype=weight.dtype).requires_grad_(False)
+    head.weight.copy_(weight)
+    return Voice(name, head)

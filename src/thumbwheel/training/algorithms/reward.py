@@ -1,0 +1,156 @@
+"""Reward models: one number for an answer, learned from pairs (Bradley-Terry), from scores (regression) or from labels (classification).
+
+The base decides the kind: a decoder judges at the last token of the answer, an encoder (BERT, DeBERTa, MiniLM) by its own head. The
+result is no version of the agent's model but a reward model: rm1, rm2, ...
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from thumbwheel.core.errors import ConfigError, DataError
+from thumbwheel.engine.tree import Branch, Example
+from thumbwheel.training.algorithm import Algorithm, DropRow, LossOut, Metrics, Row, Scored, Totals, fitted, mean
+from thumbwheel.training.types import TrainConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from thumbwheel.engine.prompt import PromptBuilder
+
+SHAPES = {"bradley_terry": "pairs", "regression": "scored", "classification": "labels"}
+BINS = 10
+"""Of the calibration error."""
+TAILS = (0.01, 0.99)
+"""Quantiles of the training values that stand at -1 and 1, so that single outliers do not squeeze the rest."""
+
+
+class RewardConfig(TrainConfig):
+    """Settings of reward."""
+
+    loss_type: Literal["bradley_terry", "regression", "classification"] = "bradley_terry"
+    """bradley_terry learns from pairs which answer is better; regression from ratings and scores how good an answer is; classification
+    from labels whether it is good."""
+    margin: float = Field(0.0, ge=0)
+    """How much better the chosen answer has to score (bradley_terry)."""
+    center_rewards_coefficient: float = Field(0.0, ge=0)
+    """Pulls the sum of both scores of a pair towards zero, which pairs alone leave open; 0.01 is usual (Eisenstein et al. 2023)."""
+    scale: tuple[float, float] | None = None
+    """Raw values that stand at -1 and 1 (regression); unset, the 1 % and 99 % quantiles of the training rows."""
+
+
+class Reward(Algorithm[RewardConfig]):
+    """-log sigmoid(chosen - rejected - margin), squared error on -1..1, or binary cross-entropy; weighted mean over the rows."""
+
+    name: ClassVar[str] = "reward"
+    needs: ClassVar[str] = "pairs"
+    rate: ClassVar[float] = 5e-5
+    judges: ClassVar[bool] = True
+    reference: ClassVar[bool] = False
+    Config: ClassVar[type[TrainConfig]] = RewardConfig
+
+    @classmethod
+    def shape(cls, config: RewardConfig) -> str:
+        """Pairs, scored or labels."""
+        return SHAPES[config.loss_type]
+
+    @classmethod
+    def settle(cls, config: RewardConfig, rows: Sequence[Row]) -> RewardConfig:
+        """The scale from the training rows; raises DataError where they hold one value or one class only."""
+        if config.continue_from is not None:
+            raise ConfigError(f"continue_from {config.continue_from!r}", "a version answers, and a reward model judges", "Leave it out")
+        if config.loss_type == "classification" and len({bool(row["label"]) for row in rows}) < 2:
+            raise DataError(f"{len(rows)} labelled training rows", "all have the same label", "Collect the other kind too")
+        if config.loss_type != "regression":
+            return config
+        low, high = config.scale or spread([float(row["value"]) for row in rows])
+        if low >= high:
+            raise DataError(f"{len(rows)} scored training rows", f"they lie between {low:g} and {high:g}", "Collect different scores")
+        return config.model_copy(update={"scale": (low, high)})
+
+    def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
+        """Chosen, then rejected; or one answer, whose role is the number to learn."""
+        from thumbwheel.engine.prompt import Target
+
+        if self.config.loss_type == "bradley_terry":
+            if row["chosen"] == row["rejected"]:
+                raise DropRow("chosen equals rejected")
+            answers = {"chosen": row["chosen"], "rejected": row["rejected"]}
+        else:
+            answers = {str(self._target(row)): row["completion"]}
+        made = fitted(row, [Target(text) for text in answers.values()], builder, self.config.max_length, notes)
+        branches = tuple(Branch(one.completion_ids, role=role) for role, one in zip(answers, made, strict=True))
+        return Example(made[0].prompt_ids, branches, str(row["group"]), float(row["weight"]))
+
+    def _target(self, row: Row) -> float:
+        from thumbwheel.engine.reward_model import Scale
+
+        if self.config.loss_type == "classification":
+            return float(bool(row["label"]))
+        assert self.config.scale is not None  # noqa: S101 - settled before any row is read
+        return Scale(*self.config.scale).normal(float(row["value"]))
+
+    def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
+        """Of this micro-batch's rows."""
+        scores, weights = scored.last, scored.weights()
+        if self.config.loss_type == "bradley_terry":
+            return self._pairs(scores.view(-1, 2), weights[::2], totals)
+        goals = scores.new_tensor([float(branch.role) for branch in scored.batch.branches])
+        single = self._squares if self.config.loss_type == "regression" else self._classes
+        return single(scores, goals, weights, totals)
+
+    def _pairs(self, scores: torch.Tensor, weights: torch.Tensor, totals: Totals) -> LossOut:
+        from torch.nn.functional import logsigmoid
+
+        margins = scores[:, 0] - scores[:, 1]
+        losses = -logsigmoid(margins - self.config.margin)
+        if self.config.center_rewards_coefficient:
+            losses = losses + self.config.center_rewards_coefficient * scores.sum(1) ** 2
+        seen = margins.detach()
+        metrics = {
+            "accuracy": mean((seen > 0).to(seen)),
+            "margin": mean(seen),
+            "mean_reward": mean(scores.flatten()),
+        }
+        return LossOut((weights * losses).sum() / totals.weight, metrics | calibration(seen.abs().sigmoid(), (seen > 0).to(seen), weights))
+
+    def _squares(self, scores: torch.Tensor, goals: torch.Tensor, weights: torch.Tensor, totals: Totals) -> LossOut:
+        assert self.config.scale is not None  # noqa: S101 - settled before any row is read
+        unit = (self.config.scale[1] - self.config.scale[0]) / 2
+        gaps = scores - goals
+        found = gaps.detach() * unit
+        metrics = {"mse": mean(found**2), "mae": mean(found.abs()), "mean_reward": mean(scores)}
+        return LossOut((weights * gaps**2).sum() / totals.weight, metrics)
+
+    def _classes(self, scores: torch.Tensor, goals: torch.Tensor, weights: torch.Tensor, totals: Totals) -> LossOut:
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        losses = binary_cross_entropy_with_logits(scores, goals, reduction="none")
+        right = (scores.detach() > 0) == (goals > 0.5)
+        metrics = {"accuracy": mean(right.to(scores)), "mean_reward": mean(scores)}
+        return LossOut((weights * losses).sum() / totals.weight, metrics | calibration(scores.detach().sigmoid(), goals, weights))
+
+    def derived(self, metrics: dict[str, float]) -> dict[str, float]:
+        """With the expected calibration error in place of its bins."""
+        bins = [abs(metrics.pop(name)) for name in list(metrics) if name.startswith("bin/")]
+        return metrics | ({"ece": sum(bins)} if bins else {})
+
+
+def calibration(chances: torch.Tensor, outcomes: torch.Tensor, weights: torch.Tensor) -> Metrics:
+    """For each of the equal bins of `chances`: what they lie above the outcomes, as its share of all weight; their sizes sum to the ECE."""
+    places = (chances * BINS).long().clamp(max=BINS - 1)
+    gaps = weights.new_zeros(BINS).index_add(0, places, weights * (chances - outcomes))
+    total = float(weights.sum())
+    return {f"bin/{number}": (gap, total) for number, gap in enumerate(gaps)}
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """The quantiles TAILS of `values`; their ends where those coincide."""
+    import numpy as np
+
+    low, high = np.quantile(np.asarray(values, dtype=float), TAILS)
+    return (float(low), float(high)) if low < high else (min(values), max(values))
