@@ -8,6 +8,7 @@ along each path, and an index map says which row predicts which target, so that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Literal
@@ -144,21 +145,23 @@ def build(examples: Sequence[Example], members: Sequence[int], layout: Layout) -
     return _tree_batch(chosen, members, layout.share_at_least) if layout.kind == "tree" else _padded_batch(chosen, members)
 
 
-def _rows(example: Example) -> int:
-    return len(example.prompt) + sum(len(branch.ids) for branch in example.branches)
-
-
 def _pack_trees(examples: Sequence[Example], budget: int, share: int) -> list[list[int]]:
-    """First fit decreasing; an example whose prompt opens like one in the bin only costs its own rows."""
+    """Best fit decreasing, examples of one prompt one after the other; what opens like something in the bin only costs its own rows."""
+    prompts = [example.prompt for example in examples]
+    own = [sum(len(branch.ids) for branch in example.branches) for example in examples]
+    whole: Counter[tuple[int, ...]] = Counter()
+    for prompt, rows in zip(prompts, own, strict=True):
+        whole[prompt] += rows
     bins: list[tuple[list[int], int]] = []
-    for at in sorted(range(len(examples)), key=lambda at: (-_rows(examples[at]), at)):
-        for place, (members, used) in enumerate(bins):
-            cost = _rows(examples[at]) - _shared(examples, at, members, share)
-            if used + cost <= budget:
-                bins[place] = ([*members, at], used + cost)
-                break
+    for at in sorted(range(len(examples)), key=lambda at: (-len(prompts[at]) - whole[prompts[at]], prompts[at], at)):
+        room = [place for place, (_, used) in enumerate(bins) if used + own[at] <= budget]
+        costs = {place: own[at] + len(prompts[at]) - _shared(examples, at, bins[place][0], share) for place in room}
+        place = min((place for place in room if bins[place][1] + costs[place] <= budget), key=lambda place: costs[place], default=None)
+        if place is None:
+            bins.append(([at], own[at] + len(prompts[at])))
         else:
-            bins.append(([at], _rows(examples[at])))
+            members, used = bins[place]
+            bins[place] = ([*members, at], used + costs[place])
     return [sorted(members) for members, _ in bins]
 
 
