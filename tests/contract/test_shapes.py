@@ -11,7 +11,7 @@ import pytest
 
 from thumbwheel.datasets.build import read_parquet, write_parquet
 from thumbwheel.datasets.shapes import SHAPES
-from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Edge, Evidence, Row
+from thumbwheel.datasets.types import Answer, Asked, Case, DatasetConfig, Drop, Edge, Evidence, Row
 from thumbwheel.rewards.types import Value
 
 CONFIG = DatasetConfig(chats_from_preferences=True)
@@ -37,7 +37,9 @@ def evidence() -> Evidence:
     edges = (Edge(2, 3, "correction", 1.0, ("fbk_c",)), Edge(6, 5, "preference", 0.25, ("fbk_p", "fbk_q")))
     prompt = [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "q"}]}]
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    return Evidence("msg_1", prompt, tools, "train", answers, edges)
+    cases = (Case("cas_1", "msg_1", {"a": 1}, None, None), Case("cas_2", "msg_1", "7", "exact_answer", {"require_mark": True}))
+    asked = (Asked("g1", "trc_good", "sub_1"), Asked("g1", "trc_bad", None))
+    return Evidence("msg_1", prompt, tools, "train", answers, edges, cases, asked)
 
 
 @pytest.fixture(params=SHAPES.names())
@@ -57,7 +59,7 @@ def test_rows_are_of_the_declared_class_and_complete(shape: str) -> None:
         assert type(row) is kind.row
         assert (row.split, row.group, row.prompt) == ("train", "g1", evidence().prompt)
         assert 0 < row.weight <= 1
-        assert row.feedback_ids
+        assert bool(row.feedback_ids) is not kind.unjudged
         assert row.trace_ids
         assert row.subject_ids == ["sub_1"]
         assert row.origin
@@ -103,5 +105,5 @@ def test_parquet_round_trip(shape: str, tmp_path: Path) -> None:
 def test_trl_columns_are_message_lists(shape: str) -> None:
     for row in rows_of(shape):
         columns = SHAPES.get(shape)().trl_columns(row)
-        for messages in (value for value in columns.values() if isinstance(value, list)):
+        for messages in (value for value in columns.values() if isinstance(value, list) and isinstance(value[0], dict)):
             assert all({"role", "content"} <= message.keys() for message in messages)

@@ -76,7 +76,7 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
 def _collect(
     connection: sa.Connection, agent: str, kind: Shape, config: DatasetConfig, tally: Tally, facts: Facts, as_of: datetime | None
 ) -> Iterator[Row]:
-    for evidence in gather(connection, agent, config, tally, as_of):
+    for evidence in gather(connection, agent, config, tally, as_of, unjudged=kind.unjudged):
         for found in kind.rows(evidence, config):
             if isinstance(found, Drop):
                 facts.drops[found.reason] += 1

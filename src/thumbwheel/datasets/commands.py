@@ -55,7 +55,12 @@ def plan_agent(ctx: typer.Context, agent: Agent, options: dict[str, Any], json: 
 def build(
     ctx: typer.Context,
     agent: Agent,
-    shape: Annotated[str, typer.Option(help="chats (for sft), pairs (for dpo) or labels (for kto).")],
+    shape: Annotated[
+        str,
+        typer.Option(
+            help="chats (for sft), pairs (dpo), labels (kto), scored (reward), prompts (grpo, ppo) or groups (grpo on recorded answers)."
+        ),
+    ],
     options: dict[str, Any],
     json: AsJson = False,
 ) -> None:

@@ -96,7 +96,7 @@ class DataPlan:
 
     def to_words(self) -> list[str]:
         """One thought a line."""
-        return [*_given(self), *_permits(self), *_problems(self), *_evaluation(self), _conclusion(self)]
+        return [*_given(self), *_permits(self), *_fresh(self), *_problems(self), *_evaluation(self), _conclusion(self)]
 
 
 def plural(count: int, word: str) -> str:
@@ -128,6 +128,19 @@ def _permits(plan: DataPlan) -> Iterator[str]:
         split = "/".join(f"{count:,}" for count in shape.counts.values())
         needed = f"; {_needed(method.missing)} needed" if method.missing else ""
         yield f"{NAMES[name]} {_readiness(method)}: {method.rows:,} {method.shape} ({origins}){weights}; train/dev/gate {split}{needed}."
+
+
+def _fresh(plan: DataPlan) -> Iterator[str]:
+    """What methods that sample their own answers could use."""
+    prompts, groups = plan.shapes["prompts"], plan.shapes["groups"]
+    checked = prompts.origins.get("case", 0)
+    if checked:
+        split = "/".join(f"{count:,}" for count in prompts.counts.values())
+        yield f"GRPO: fresh answers to {plural(checked, 'prompt')} can be checked (of {prompts.rows:,}; train/dev/gate {split})."
+    elif prompts.rows:
+        yield f"GRPO: {plural(prompts.rows, 'prompt')}, none with a reference or a checker; it needs a reward model or a function of yours."
+    if groups.rows:
+        yield f"GRPO on recorded answers: {plural(groups.rows, 'group')} of two and more judged ones."
 
 
 def _readiness(method: MethodPlan) -> str:
@@ -177,7 +190,9 @@ def _sees(plan: DataPlan, basis: str) -> str:
 def _conclusion(plan: DataPlan) -> str:
     if plan.recommended is None:
         ways = "; ".join(f"{_needed(missing)} for {NAMES[name]}" for name, missing in plan.missing.items())
-        return f"Do not train yet. Missing, any one of: {ways}."
+        checked = plan.shapes["prompts"].origins.get("case", 0)
+        instead = f" Only GRPO has data: {plural(checked, 'prompt')} whose answers can be checked." if checked else ""
+        return f"Do not train yet. Missing, any one of: {ways}.{instead}"
     others = [NAMES[name] for name in plan.eligible if name != plan.recommended]
     compare = f" Also eligible, to be compared on dev: {', '.join(others)}." if others else ""
     return f"Recommended: {NAMES[plan.recommended]}, because {plan.why}.{compare}"

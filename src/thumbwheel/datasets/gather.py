@@ -2,7 +2,7 @@
 
 Lives here: equal texts become one answer, edits become answers, comparisons become edges; what may not be used (gold prompts,
 prompts that stand in a stricter split) is left out and counted. Does not live here: SQL (`store`), rows (`shapes/`).
-Streams: one batch of prompts is in memory at a time, besides the split of every prompt and the comparisons (ids only).
+Streams: one batch of prompts is in memory at a time, besides the split of every prompt, the cases and the comparisons (ids only).
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
+from itertools import chain, groupby
+from typing import Any
 
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
 from thumbwheel.datasets import store
 from thumbwheel.datasets.split import group_of, prompt_key, split_of, strictest
-from thumbwheel.datasets.store import TraceRow, batched
-from thumbwheel.datasets.types import Answer, DatasetConfig, Edge, Evidence, Message, Tally
+from thumbwheel.datasets.store import GOLD, TraceRow, batched
+from thumbwheel.datasets.types import Answer, Asked, Case, DatasetConfig, Edge, Evidence, Message, Tally
 from thumbwheel.rewards.label import comparisons, judgements
 from thumbwheel.rewards.types import Comparison, Judgement, Value
 
@@ -27,20 +28,26 @@ BATCH = 500
 """Prompts whose messages are read at once."""
 
 
-def gather(connection: sa.Connection, agent: str, config: DatasetConfig, tally: Tally, as_of: datetime | None = None) -> Iterator[Evidence]:
-    """The evidence of every prompt of `agent` that feedback in force at `as_of` is about; `tally` is told what was met."""
-    places = _places(connection, agent, config)
+def gather(
+    connection: sa.Connection, agent: str, config: DatasetConfig, tally: Tally, as_of: datetime | None = None, *, unjudged: bool = False
+) -> Iterator[Evidence]:
+    """The evidence of every prompt of `agent` that feedback in force at `as_of` is about; `tally` is told what was met.
+
+    With `unjudged` also the prompts of its cases and of traces that no feedback is about.
+    """
+    agent_id = ids.derived("agt", agent)
+    places = _Places(connection, agent_id, config)
     compared: dict[str, list[Comparison]] = defaultdict(list)
     for one in comparisons(connection, agent, as_of):
         tally.notes["comparisons with disagreeing raters"] += one.conflict
         compared[one.better].append(one)
+    cases = {prompt_id: tuple(some) for prompt_id, some in groupby(store.open_cases(connection, agent_id), key=lambda case: case.prompt_id)}
+    met = set()
     for prompt, judged in _prompts(connection, agent, config, as_of):
-        if judged[0][0].prompt_id not in places:
-            tally.drops["the prompt cannot be read back: a message is missing"] += len(judged)
-            continue
-        place = places[judged[0][0].prompt_id]
-        if place == GOLD:
-            tally.drops["a gold case asks the same"] += len(judged)
+        first = judged[0][0]
+        met.add(first.prompt_id)
+        asked = cases.pop(first.prompt_id, ())
+        if (place := places.usable(first.prompt_id, len(judged), tally)) is None:
             continue
         gathered = _Prompt(prompt, place, config, tally)
         for trace, judgement in judged:
@@ -48,33 +55,66 @@ def gather(connection: sa.Connection, agent: str, config: DatasetConfig, tally: 
         for trace, _ in judged:
             for one in compared.pop(trace.id, ()):
                 gathered.compare(one)
-        yield gathered.evidence(judged[0][0])
+        yield gathered.evidence(first.prompt_id, first.tools, asked)
+    if unjudged:
+        rows = (row for row in store.unjudged_traces(connection, agent_id) if row.prompt_id not in met)
+        yield from _unjudged(connection, places, rows, cases, tally)
 
 
-GOLD = "gold"
+def _unjudged(
+    connection: sa.Connection, places: _Places, traces: Iterable[TraceRow], cases: dict[str, tuple[Case, ...]], tally: Tally
+) -> Iterator[Evidence]:
+    """What was asked and never judged, in traces and in cases; there are no answers in it."""
+    asked = ((prompt_id, list(some), cases.pop(prompt_id, ())) for prompt_id, some in groupby(traces, key=lambda trace: trace.prompt_id))
+    alone = ((prompt_id, list[TraceRow](), some) for prompt_id, some in cases.items())  # those that the traces have left
+    for batch in batched(chain(asked, alone), BATCH):
+        chains = store.prompts(connection, [prompt_id for prompt_id, _, _ in batch])
+        for prompt_id, rows, own in batch:
+            places.learn(prompt_id, chains.get(prompt_id, []), rows)
+            if (place := places.usable(prompt_id, 1, tally)) is None:
+                continue
+            gathered = _Prompt(chains[prompt_id], place, places.config, tally)
+            for row in rows:
+                gathered.ask(row)
+            yield gathered.evidence(prompt_id, rows[0].tools if rows else None, own)
 
 
-def _places(connection: sa.Connection, agent: str, config: DatasetConfig) -> dict[str, str]:
-    """prompt id -> the only split it may be used in, or GOLD; a prompt that cannot be read is not in it.
+class _Places:
+    """The only split that a prompt may be used in, or GOLD. A feedback case is held where its prompt belongs, so that training cannot
+    see a case of the gate."""
 
-    A feedback case is held where its prompt belongs, so that training cannot see a case of the gate.
-    """
-    agent_id = ids.derived("agt", agent)
-    cases = store.case_inputs(connection, agent_id)
-    asked = ((prompt_id, GOLD if basis == GOLD else split_of(group_of(prompt_id), config)) for prompt_id, basis in cases)
-    groups = store.judged_groups(connection, agent_id)
-    judged = ((prompt_id, split_of(group_of(prompt_id, session_id), config)) for prompt_id, session_id in groups)
-    keys: dict[str, bytes] = {}
-    found: dict[bytes, str] = {}
-    for source in (asked, judged):
-        for some in batched(source, BATCH):
-            chains = store.prompts(connection, {prompt_id for prompt_id, _ in some if prompt_id not in keys})
-            keys |= {prompt_id: prompt_key(chain) for prompt_id, chain in chains.items()}
-            for prompt_id, place in some:
-                if key := keys.get(prompt_id):
-                    before = found.get(key, place)
-                    found[key] = GOLD if GOLD in (before, place) else strictest(before, place)
-    return {prompt_id: found[key] for prompt_id, key in keys.items()}
+    def __init__(self, connection: sa.Connection, agent_id: str, config: DatasetConfig) -> None:
+        self.config = config
+        self._keys: dict[str, bytes] = {}
+        self._found: dict[bytes, str] = {}
+        cases = store.case_inputs(connection, agent_id)
+        asked = ((prompt_id, GOLD if basis == GOLD else split_of(group_of(prompt_id), config)) for prompt_id, basis in cases)
+        groups = store.judged_groups(connection, agent_id)
+        judged = ((prompt_id, split_of(group_of(prompt_id, session_id), config)) for prompt_id, session_id in groups)
+        for source in (asked, judged):
+            for some in batched(source, BATCH):
+                chains = store.prompts(connection, {prompt_id for prompt_id, _ in some if prompt_id not in self._keys})
+                self._keys |= {prompt_id: prompt_key(messages) for prompt_id, messages in chains.items()}
+                for prompt_id, place in some:
+                    if key := self._keys.get(prompt_id):
+                        before = self._found.get(key, place)
+                        self._found[key] = GOLD if GOLD in (before, place) else strictest(before, place)
+
+    def learn(self, prompt_id: str, prompt: list[Message], traces: Iterable[TraceRow]) -> None:
+        """A prompt that nobody judged stands where an equal one does, else where its own traces have it."""
+        if prompt and prompt_id not in self._keys:
+            key = self._keys[prompt_id] = prompt_key(prompt)
+            own = [split_of(group_of(prompt_id, trace.session_id), self.config) for trace in traces]
+            self._found.setdefault(key, strictest(*own))
+
+    def usable(self, prompt_id: str, count: int, tally: Tally) -> str | None:
+        """Its split; None where it is gold or cannot be read, which is counted `count` times."""
+        place = self._found[self._keys[prompt_id]] if prompt_id in self._keys else None
+        if place is None:
+            tally.drops["the prompt cannot be read back: a message is missing"] += count
+        elif place == GOLD:
+            tally.drops["a gold case asks the same"] += count
+        return None if place == GOLD else place
 
 
 Judged = list[tuple[TraceRow, Judgement | None]]
@@ -150,7 +190,15 @@ class _Draft:
             finish_reason=self.own.finish_reason if self.own else None,
             token_ids=tuple(tokens) if tokens else None,
             value=Value.mean([(value, 1.0) for value in self.values]),
+            logps=_logps(self.own),
         )
+
+
+def _logps(trace: TraceRow | None) -> tuple[float, ...] | None:
+    """Captured log-probabilities, one for each captured token; anything else is none."""
+    if trace is None or not trace.token_ids or not trace.logps or len(trace.logps) != len(trace.token_ids):
+        return None
+    return tuple(float(one) for one in trace.logps)
 
 
 class _Prompt:
@@ -160,19 +208,16 @@ class _Prompt:
         self._prompt, self._split, self._config, self._tally = prompt, split, config, tally
         self._drafts: dict[str, _Draft] = {}
         self._met: set[str] = set()
+        self._asked: list[Asked] = []
         self._of_trace: dict[str, str] = {}
         self._edges: list[tuple[str, str, str, float, tuple[str, ...]]] = []
 
     def add(self, trace: TraceRow, judgement: Judgement | None) -> None:
         """A trace of this prompt, with what was judged about it."""
         self._met.add(trace.id)
-        group = group_of(trace.prompt_id, trace.session_id)
-        if split_of(group, self._config) != self._split:
-            self._tally.drops[f"the prompt also stands in {self._split}"] += 1
+        if not self.ask(trace):
             return
-        if trace.calls > 1:
-            self._tally.drops["the answer took several model or tool steps"] += 1
-            return
+        group = self._asked[-1].group
         text = (trace.output or "").strip()
         if text:
             self._own(trace, text, group, judgement)
@@ -182,6 +227,18 @@ class _Prompt:
             self._note(judgement)
         if judgement and judgement.edit:
             self._edit(trace, text, group, judgement)
+
+    def ask(self, trace: TraceRow) -> bool:
+        """Whether this trace asked the prompt in a way that one answer of a model can be about."""
+        group = group_of(trace.prompt_id, trace.session_id)
+        if split_of(group, self._config) != self._split:
+            self._tally.drops[f"the prompt also stands in {self._split}"] += 1
+            return False
+        if trace.calls > 1:
+            self._tally.drops["the answer took several model or tool steps"] += 1
+            return False
+        self._asked.append(Asked(group, trace.id, trace.subject_id))
+        return True
 
     def _own(self, trace: TraceRow, text: str, group: str, judgement: Judgement | None) -> None:
         draft = self._drafts.setdefault(text, _Draft(trace.output or "", group))
@@ -231,12 +288,15 @@ class _Prompt:
         else:
             self._edges.append((better, worse, "preference", one.strength, one.feedback_ids))
 
-    def evidence(self, trace: TraceRow) -> Evidence:
+    def evidence(self, prompt_id: str, tools: list[dict[str, Any]] | None, cases: tuple[Case, ...]) -> Evidence:
         """What was collected; answers in the order of a hash of their text, so that no choice depends on when or where they came from."""
+        if cases and split_of(group_of(prompt_id), self._config) != self._split:
+            self._tally.drops[f"the prompt also stands in {self._split}"] += len(cases)
+            cases = ()
         order = sorted(self._drafts, key=ids.fingerprint)
         places = {text: place for place, text in enumerate(order)}
         answers = tuple(self._drafts[text].answer() for text in order)
-        return Evidence(trace.prompt_id, self._prompt, trace.tools, self._split, answers, tuple(self._merged(places)))
+        return Evidence(prompt_id, self._prompt, tools, self._split, answers, tuple(self._merged(places)), cases, tuple(self._asked))
 
     def _merged(self, places: dict[str, int]) -> Iterator[Edge]:
         """One edge for each pair of texts; comparisons of equal texts in several traces are summed, and may cancel out."""

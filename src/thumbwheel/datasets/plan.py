@@ -17,12 +17,13 @@ from thumbwheel.core import ids
 from thumbwheel.core.config import Home
 from thumbwheel.datasets import store
 from thumbwheel.datasets.dataplan import DataPlan, MethodPlan, Power, ShapePlan
-from thumbwheel.datasets.gather import GOLD, gather
+from thumbwheel.datasets.gather import gather
 from thumbwheel.datasets.health import Facts
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.shapes.labels import class_weights
 from thumbwheel.datasets.split import split_of
+from thumbwheel.datasets.store import GOLD
 from thumbwheel.datasets.types import DatasetConfig, Drop, PlanConfig, Tally
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
@@ -90,7 +91,7 @@ def plan_file(path: Path, source: str | None = None, agent: str = "file", config
 
 def _count(connection: sa.Connection, agent: str, config: DatasetConfig, tally: Tally, facts: Mapping[str, Facts]) -> None:
     shapes: dict[str, Shape] = {name: SHAPES.get(name)() for name in facts}
-    for evidence in gather(connection, agent, config, tally):
+    for evidence in gather(connection, agent, config, tally, unjudged=True):
         for name, shape in shapes.items():
             for found in shape.rows(evidence, config):
                 if isinstance(found, Drop):

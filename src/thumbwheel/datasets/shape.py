@@ -18,6 +18,8 @@ class Shape(ABC):
 
     name: ClassVar[str]
     row: ClassVar[type[Row]]
+    unjudged: ClassVar[bool] = False
+    """Also learns from prompts that no feedback is about."""
 
     @abstractmethod
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[Row | Drop]:

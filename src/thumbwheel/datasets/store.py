@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from thumbwheel.datasets.types import Dataset, Message
+from thumbwheel.datasets.types import Case, Dataset, Message
 from thumbwheel.db.schema import agents, cases, datasets, feedback, feedback_targets, messages, steps, traces
 
 T = TypeVar("T")
+GOLD = "gold"
 STREAM = {"yield_per": 1000}
 VARIABLES = 500
 """Values in one IN (...): SQLite takes at least 999 variables."""
@@ -32,24 +33,36 @@ class TraceRow:
     calls: int
     finish_reason: str | None
     token_ids: list[int] | None
+    logps: list[float] | None
 
 
 def judged_traces(connection: sa.Connection, agent_id: str) -> Iterator[TraceRow]:
     """Every trace of the agent that some feedback is about, in the order of `rewards.label.judgements`."""
+    return _traces(connection, _judged(agent_id))
+
+
+def unjudged_traces(connection: sa.Connection, agent_id: str) -> Iterator[TraceRow]:
+    """Every other trace of the agent, in the same order."""
+    return _traces(connection, sa.and_(traces.c.agent_id == agent_id, sa.not_(_judged(agent_id))))
+
+
+def _traces(connection: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[TraceRow]:
     every = steps.alias("every")
     own = sa.select(every.c.position).where(every.c.trace_id == traces.c.id).correlate(traces)
     calls = own.where(every.c.kind.in_(("llm", "tool"))).with_only_columns(sa.func.count()).scalar_subquery()
     answer = own.where(every.c.kind == "llm").with_only_columns(sa.func.max(every.c.position)).scalar_subquery()
     query = (
-        sa.select(traces, calls.label("calls"), steps.c.finish_reason, steps.c.token_ids, steps.c.input.label("asked"))
+        sa.select(
+            traces, calls.label("calls"), steps.c.finish_reason, steps.c.token_ids, steps.c.token_logprobs, steps.c.input.label("asked")
+        )
         .select_from(traces.outerjoin(steps, sa.and_(steps.c.trace_id == traces.c.id, steps.c.position == answer)))
-        .where(_judged(agent_id))
+        .where(which)
         .order_by(traces.c.input_id, traces.c.id)
     )
     for row in connection.execute(query, execution_options=STREAM).mappings():
         yield TraceRow(
             row["id"], row["input_id"], row["session_id"], row["subject_id"], row["output"], _tools(row),
-            row["calls"], row["finish_reason"], row["token_ids"],
+            row["calls"], row["finish_reason"], row["token_ids"], row["token_logprobs"],
         )  # fmt: skip
 
 
@@ -64,6 +77,13 @@ def case_inputs(connection: sa.Connection, agent_id: str) -> list[tuple[str, str
     """(prompt id, basis) of every case of the agent."""
     query = sa.select(cases.c.input_id, cases.c.basis).where(cases.c.agent_id == agent_id).order_by(cases.c.id)
     return [(input_id, basis) for input_id, basis in connection.execute(query)]
+
+
+def open_cases(connection: sa.Connection, agent_id: str) -> Iterator[Case]:
+    """The cases of the agent that are not gold, by prompt."""
+    query = sa.select(cases).where(cases.c.agent_id == agent_id, cases.c.basis != GOLD).order_by(cases.c.input_id, cases.c.id)
+    for row in connection.execute(query, execution_options=STREAM).mappings():
+        yield Case(row["id"], row["input_id"], row["reference"], row["checker"], row["checker_config"])
 
 
 def prompts(connection: sa.Connection, prompt_ids: Collection[str]) -> dict[str, list[Message]]:

@@ -53,6 +53,8 @@ class DatasetConfig(Config):
     """A correction also makes two labels: the edit desirable, the original undesirable."""
     chats_from_preferences: bool = False
     """Answers that were only preferred to another one count as good answers; better than another is not yet good."""
+    prompts_from_traces: bool = True
+    """Prompts without a case are rows of `prompts` too; answers to them need a judge without a reference, such as a reward model."""
     correction_weight: float = Field(default=2.0, gt=0)
     """Weight of an edit among good answers: it says what is right, where a thumb says only that this was not wrong."""
     desirable_weight: float | None = Field(default=None, gt=0)
@@ -77,7 +79,7 @@ class Answer:
 
     `good` and `strength` follow the rule over all its votes; being the text of an edit is a vote for it. `origin` names the winning
     vote: upvote, downvote, rating, score, label, outcome, or correction where an edit is the only vote. `corrected`: somebody edited it.
-    `value` is the mean of the numbers that it was given.
+    `value` is the mean of the numbers that it was given; `logps` are the captured log-probabilities of `token_ids`.
     """
 
     text: str
@@ -93,6 +95,7 @@ class Answer:
     finish_reason: str | None = None
     token_ids: tuple[int, ...] | None = None
     value: Value | None = None
+    logps: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,28 @@ class Edge:
 
 
 @dataclass(frozen=True)
+class Case:
+    """What is needed to judge a fresh answer to a prompt."""
+
+    id: str
+    prompt_id: str
+    reference: Any
+    checker: str | None
+    checker_config: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A trace in which a prompt was asked, whatever became of its answer."""
+
+    group: str
+    trace_id: str
+    subject_id: str | None
+
+
+@dataclass(frozen=True)
 class Evidence:
-    """All usable, resolved evidence about one prompt; every answer belongs to `split`."""
+    """All usable, resolved evidence about one prompt; every answer, case and trace belongs to `split`. No case is gold."""
 
     prompt_id: str
     prompt: list[Message]
@@ -116,6 +139,8 @@ class Evidence:
     split: str
     answers: tuple[Answer, ...]
     edges: tuple[Edge, ...]
+    cases: tuple[Case, ...] = ()
+    asked: tuple[Asked, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -184,6 +209,30 @@ class ScoredRow(Row):
     completion: str
     value: float
     scale: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptRow(Row):
+    """A prompt to be answered afresh, and what judges an answer: reference, checker and its settings are null where nothing is known."""
+
+    reference: Any
+    checker: str | None
+    checker_config: dict[str, Any] | None
+    case_id: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRow(Row):
+    """A prompt with two and more recorded answers, and how good each is from 0 to 1.
+
+    `finish_reasons`, `token_ids` and `logps` (those of the token ids, by the model that answered) are null where they were not captured.
+    """
+
+    completions: list[str]
+    values: list[float]
+    finish_reasons: list[str | None]
+    token_ids: list[list[int] | None]
+    logps: list[list[float] | None]
 
 
 @dataclass(frozen=True)

@@ -11,5 +11,7 @@ SHAPES: Table[type[Shape]] = Table(
         "pairs": "thumbwheel.datasets.shapes.pairs:Pairs",
         "labels": "thumbwheel.datasets.shapes.labels:Labels",
         "scored": "thumbwheel.datasets.shapes.scored:ScoredAnswers",
+        "prompts": "thumbwheel.datasets.shapes.prompts:Prompts",
+        "groups": "thumbwheel.datasets.shapes.groups:Groups",
     },
 )

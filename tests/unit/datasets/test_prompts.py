@@ -1,0 +1,131 @@
+"""Prompts to be answered afresh and groups of recorded answers: what becomes a row, and that no gold or held-out prompt gets in."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedback_world import AGENT, World
+from public_data import public_data
+from thumbwheel.core.errors import DataError
+from thumbwheel.datasets.build import build, load_rows
+from thumbwheel.datasets.plan import data_plan
+from thumbwheel.datasets.split import split_of
+from thumbwheel.datasets.types import SPLITS, DatasetConfig
+from thumbwheel.db.workspace import Workspace
+
+
+def rows_of(ws: Workspace, shape: str, config: DatasetConfig | None = None, agent: str = AGENT) -> list[Any]:
+    dataset = build(ws, agent, shape, config)
+    return [row for split in SPLITS for row in load_rows(ws, dataset.id, split)]
+
+
+def asked(row: Any) -> str:
+    return str(row.prompt[-1]["content"])
+
+
+def test_cases_and_asked_prompts_become_rows_and_gold_never_does(tmp_path: Path) -> None:
+    world = World()
+    for number in range(30):
+        world.case(f"c{number}", f"case {number}", "feedback")
+        world.case(f"g{number}", f"gold {number}")
+        world.say("thumb", True, world.trace(f"t{number}", f"judged {number}", "a"))
+        world.trace(f"u{number}", f"unjudged {number}", "a", subject="ann")
+        world.trace(f"v{number}", f"gold {number}", "a")
+    world.case("both", "judged 3", "feedback")
+    with world.into(tmp_path) as ws:
+        found = {asked(row): row for row in rows_of(ws, "prompts")}
+        lean = rows_of(ws, "prompts", DatasetConfig(prompts_from_traces=False))
+    assert len(found) == 90
+    assert not any(text.startswith("gold") for text in found)
+    assert {asked(row) for row in lean} == {*(f"case {number}" for number in range(30)), "judged 3"}
+    case, both, unjudged = found["case 1"], found["judged 3"], found["unjudged 1"]
+    assert (case.reference, case.origin, case.trace_ids, case.subject_ids) == ("x", "case", [], [])
+    assert case.case_id
+    assert (both.reference, both.origin, len(both.trace_ids)) == ("x", "case", 1)
+    assert (unjudged.reference, unjudged.checker, unjudged.case_id, unjudged.origin) == (None, None, None, "trace")
+    assert len(unjudged.trace_ids) == len(unjudged.subject_ids) == 1
+    assert all(row.split == split_of(row.group, DatasetConfig()) for row in found.values())
+
+
+def test_a_prompt_that_is_held_out_anywhere_is_held_out_here(tmp_path: Path) -> None:
+    config = DatasetConfig(gate=0.5, dev=0.0)
+    world = World()
+    for number in range(40):
+        world.say("thumb", True, world.trace(f"t{number}", f"q {number}", "a", session=f"s{number % 5}"))
+        world.trace(f"u{number}", f"q  {number}", "a", session=f"z{number % 7}")  # the same question in other spacing, elsewhere
+    with world.into(tmp_path) as ws:
+        rows = rows_of(ws, "prompts", config)
+    splits: dict[str, set[str]] = {}
+    for row in rows:
+        splits.setdefault(" ".join(asked(row).split()), set()).add(row.split)
+    assert len(splits) == 40
+    assert all(len(found) == 1 for found in splits.values())
+    assert {split for found in splits.values() for split in found} == {"train", "gate"}
+
+
+def test_the_same_rows_whatever_the_order(tmp_path: Path) -> None:
+    world = World()
+    for number in range(25):
+        world.case(f"c{number}", f"case {number % 20}", "feedback")
+        trace = world.trace(f"t{number}", f"judged {number % 9}", f"a{number}")
+        world.say("rating", number % 5 + 1, trace)
+    with world.into(tmp_path / "one") as one, world.into(tmp_path / "two", random.Random(3).shuffle) as two:
+        for shape in ("prompts", "groups"):
+            assert build(one, AGENT, shape).fingerprint == build(two, AGENT, shape).fingerprint
+
+
+def test_groups_hold_the_valued_answers_of_a_prompt(tmp_path: Path) -> None:
+    world = World()
+    world.say("rating", 4, world.trace("a", "q", "four stars", token_ids=[1, 2]))
+    world.say("thumb", False, world.trace("b", "q", "down"))
+    both = world.trace("c", "q", "torn")
+    world.say("thumb", True, both, rater="one", weight=3.0)
+    world.say("thumb", False, both, rater="two")
+    world.say("comment", "hm", world.trace("d", "q", "unvalued"))
+    world.say("thumb", True, world.trace("e", "alone", "x"))
+    for number in range(20):  # so that train is not empty
+        for answer in ("x", "y"):
+            world.say("thumb", True, world.trace(f"{number}{answer}", f"more {number}", answer))
+    with world.into(tmp_path) as ws:
+        (row,) = [row for row in rows_of(ws, "groups", DatasetConfig(dev=0.0, gate=0.0)) if asked(row) == "q"]
+        drops = build(ws, AGENT, "groups", DatasetConfig(dev=0.0, gate=0.0)).manifest["drops"]
+    values = dict(zip(row.completions, row.values, strict=True))
+    assert values == {"four stars": 0.75, "down": 0.0, "torn": 0.75}
+    tokens = dict(zip(row.completions, row.token_ids, strict=True))
+    assert tokens == {"four stars": [1, 2], "down": None, "torn": None}
+    assert row.logps == [None, None, None]
+    assert len(row.feedback_ids) == 4
+    assert drops == {"nothing says how good the answer is": 1, "the only valued answer to its prompt": 1}
+
+
+def test_without_anything_to_ask_there_is_no_dataset(tmp_path: Path) -> None:
+    world = World()
+    world.case("g", "gold")
+    with world.into(tmp_path) as ws, pytest.raises(DataError, match="no prompts in train"):
+        build(ws, AGENT, "prompts")
+
+
+def test_the_plan_says_what_fresh_answers_could_use(tmp_path: Path) -> None:
+    world = World()
+    for number in range(120):
+        world.case(f"c{number}", f"case {number}", "feedback")
+    with world.into(tmp_path) as ws:
+        words = data_plan(ws, AGENT).to_words()
+    assert any(line.startswith("GRPO: fresh answers to 120 prompts can be checked (of 120; train/dev/gate ") for line in words)
+    assert words[-1].endswith("Only GRPO has data: 120 prompts whose answers can be checked.")
+
+
+def test_gsm8k_becomes_prompts_that_can_be_checked(tmp_path: Path) -> None:
+    from thumbwheel.capture.ingest import ingest
+    from thumbwheel.core.config import Home
+
+    with Workspace.open(Home.at(tmp_path)) as ws:
+        ingest(ws, "math", "graded", public_data("math/gsm8k-model-solutions-graded.jsonl"))
+        prompts, groups = rows_of(ws, "prompts", agent="math"), rows_of(ws, "groups", agent="math")
+    assert len(prompts) == len(groups) == 652
+    assert all(row.checker == "exact_answer" and row.reference for row in prompts)
+    assert all(2 <= len(row.values) == len(row.completions) <= 4 and set(row.values) <= {0.0, 1.0} for row in groups)
