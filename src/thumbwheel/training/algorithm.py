@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from thumbwheel.engine.score import UNASKED
 from thumbwheel.engine.tree import Branch, Example
+from thumbwheel.training.memory import Budget
 from thumbwheel.training.order import Order
 from thumbwheel.training.types import TrainConfig
 
@@ -78,6 +79,8 @@ class Wrong(Exception):
 class Steps(Protocol):
     """What the loop drives: the method at work on one model."""
 
+    budget: Budget
+
     def groups(self) -> list[dict[str, Any]]:
         """Parameter groups of the optimiser; none means all that trains, alike."""
 
@@ -89,6 +92,12 @@ class Steps(Protocol):
 
     def evaluate(self, items: Sequence[Any]) -> Outcome:
         """Loss and metrics of the dev items, without gradient."""
+
+    def examples(self, items: Sequence[Any]) -> Sequence[Example]:
+        """Of the sizes that a step on `items` scores; the tokens may be any."""
+
+    def rehearse(self, items: Sequence[Any]) -> None:
+        """Forward and backward as in a step on `items`, with nothing left of it."""
 
     def state(self) -> dict[str, Any]:
         """What a resumed run has to know besides adapter, optimiser and schedule: plain values and tensors."""

@@ -76,14 +76,18 @@ def assemble(
 ) -> Assembly:
     """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or that of `start`, make tokens of `rows`.
 
-    Raises DataError when no training row is left, ModelError for a base, an adapter or targets that cannot be used.
+    Raises DataError when no training row is left, ModelError for a base, an adapter or targets that cannot be used, TrainingError for a
+    base that is larger than the memory.
     """
     from thumbwheel.engine.reward_model import voice_of
     from thumbwheel.engine.score import Role, ScoreEngine
     from thumbwheel.training.hardware import choose_dtype, count_parameters, device
+    from thumbwheel.training.memory import refuse_weights
 
     where = device(config.device)
-    dtype: Any = choose_dtype(config.dtype, count_parameters(str(folder)), where)
+    parameters = count_parameters(str(folder))
+    dtype: Any = choose_dtype(config.dtype, parameters, where)
+    refuse_weights(parameters, dtype if config.quantization == "none" else config.quantization, where, config.memory_limit_gb)
     method = ALGORITHMS.get(algorithm)(config)
     model, builder = _loaded(method, folder, dtype, where)
     adapted, matched = _adapted(model, config, base, start)

@@ -127,7 +127,7 @@ class Loop:
         return self._ending()
 
     def _ending(self, **how: Any) -> Ending:
-        """The last state is saved too, unless something is wrong with it; after a stop it is the result only where there is no earlier one."""
+        """The last state is saved too, unless something is wrong with it; after a stop it is the result only where none is earlier."""
         step, known = self.state.global_step, self._checkpoints.steps()
         if not how.get("wrong") and step not in known:
             self._save()
@@ -139,6 +139,7 @@ class Loop:
         self._fire("on_step_begin")
         started = time.monotonic()
         rate = self._trained.scheduler.get_last_lr()[0]
+        budget = self._method.budget.tokens
         try:
             outcome = self._method.train(items, self.state.global_step, self._apply)
         except Wrong as wrong:
@@ -152,7 +153,9 @@ class Loop:
         self._fire("on_step_end")
         if self.control.should_log:
             seconds = {"step_seconds": round(time.monotonic() - started, 4)}
-            self._log({"loss": outcome.loss, "learning_rate": rate} | outcome.metrics, seconds)
+            seen = {"learning_rate": rate, "num_tokens": float(self.state.num_input_tokens_seen)}
+            lowered = {"token_budget": float(self._method.budget.tokens)} if self._method.budget.tokens != budget else {}
+            self._log({"loss": outcome.loss} | seen | outcome.metrics | lowered, seconds)
         return None
 
     def _apply(self, loss: float) -> float:

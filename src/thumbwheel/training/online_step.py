@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.core.errors import ConfigError, DataError
 from thumbwheel.engine.rollout import RolloutSource, Sampling
 from thumbwheel.engine.score import Role, ScoreEngine
-from thumbwheel.engine.tree import Example, plan
+from thumbwheel.engine.tree import Branch, Example, plan
 from thumbwheel.training.algorithm import Apply, Metrics, Outcome, Parts
 from thumbwheel.training.curriculum import Curriculum
 from thumbwheel.training.group import spread
 from thumbwheel.training.guard import Guard, Seen
 from thumbwheel.training.judge import Ask, Judge, Reward
+from thumbwheel.training.memory import Budget
 from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, Task
 from thumbwheel.training.order import Order
 from thumbwheel.training.step import means
@@ -32,7 +33,7 @@ PASS = 1 << 20
 class EngineSweep:
     """Scores of examples under a role, per example, without gradient."""
 
-    def __init__(self, engine: ScoreEngine, budget: int) -> None:
+    def __init__(self, engine: ScoreEngine, budget: Budget) -> None:
         self.engine, self._budget = engine, budget
 
     def __call__(self, examples: Sequence[Example], role: Role) -> list[torch.Tensor]:
@@ -41,10 +42,13 @@ class EngineSweep:
 
     def several(self, examples: Sequence[Example], role: Role, *wants: str) -> dict[str, list[torch.Tensor]]:
         """By what is wanted, for every example its flat values: [targets], or [branches] for `last`."""
+        return self._budget.run(examples, lambda: self._scored(examples, role, wants))
+
+    def _scored(self, examples: Sequence[Example], role: Role, wants: Sequence[str]) -> dict[str, list[torch.Tensor]]:
         import torch
 
         found: dict[str, dict[int, torch.Tensor]] = {want: {} for want in wants}
-        for batch in plan(examples, self._budget, self.engine.layout):
+        for batch in plan(examples, self._budget.tokens, self.engine.layout):
             scores = self.engine.score(batch, role, want=frozenset(wants))
             for want in wants:
                 sizes = [len(one.branches) if want == "last" else sum(len(part.targets) for part in one.branches) for one in batch.examples]
@@ -60,7 +64,8 @@ class OnlineSteps:
         self.method, self.engine, self._builder, self.config = method, parts.engine, parts.builder, method.config
         self.engine.temperature = self.config.temperature
         method.begin(parts)
-        self._sweep = EngineSweep(self.engine, self.config.token_budget)
+        self.budget = Budget(self.engine, self.config.token_budget)
+        self._sweep = EngineSweep(self.engine, self.budget)
         self.source = source or _sampler(parts)
         self._judge, self._watchers = judges(self.config, parts)
         self._guard = Guard(self.config.kl_budget, self.config.length_creep)
@@ -152,18 +157,13 @@ class OnlineSteps:
                 losses.append(loss)
                 metrics = {"grad_norm": apply(loss)} | metrics
             else:
-                self._forget_gradients()
+                self.engine.drop_gradients()
             found.append(metrics)
             if verdict == "leave":
                 break
         names = dict.fromkeys(name for one in found for name in one)
         averaged = {name: _mean([one[name] for one in found if name in one]) for name in names}
         return _mean(losses), averaged | {"updates": float(len(losses))}, tokens
-
-    def _forget_gradients(self) -> None:
-        trained = [one for group in self.groups() for one in group["params"]] or self.engine.model.parameters()
-        for one in trained:
-            one.grad = None
 
     def _minibatches(self, examples: int, step: int) -> Iterator[list[int]]:
         size = max(1, self.method.minibatch(examples))
@@ -174,13 +174,16 @@ class OnlineSteps:
             yield from (sorted(order[at : at + size]) for at in range(0, examples, size))
 
     def _update(self, experience: Experience, members: Sequence[int]) -> tuple[float, dict[str, float], int]:
+        return self.budget.run([experience.examples[at] for at in members], lambda: self._gradients(experience, members))
+
+    def _gradients(self, experience: Experience, members: Sequence[int]) -> tuple[float, dict[str, float], int]:
         import torch
 
         whole = {name: torch.cat([values[at] for at in members]) for name, values in experience.tokens.items()}
         losses: list[torch.Tensor] = []
         found: list[Metrics] = []
         tokens = 0
-        for batch in plan([experience.examples[at] for at in members], self.config.token_budget, self.engine.layout):
+        for batch in plan([experience.examples[at] for at in members], self.budget.tokens, self.engine.layout):
             out = self.method.loss(self.engine, batch.to(self.engine.device), experience.of(members, batch), whole)
             torch.autograd.backward(out.loss)
             losses.append(out.loss.detach())
@@ -201,15 +204,32 @@ class OnlineSteps:
                 metrics |= _known(f"held_out/{name}", values)
         return Outcome(-metrics["reward"], metrics, 0, self._guard.evaluation(seen))
 
+    def examples(self, items: Sequence[Task]) -> Sequence[Example]:
+        """Every prompt with its answers at full length."""
+        answers = (Branch((0,) * self.config.max_completion_length),) * self.config.num_generations
+        return [Example(task.prompt, answers, task.group) for task in items]
+
+    def rehearse(self, items: Sequence[Task]) -> None:
+        """The policy's log-probs of such answers, a critic's values, and their gradients."""
+        import torch
+
+        for batch in plan(self.examples(items), self.budget.tokens, self.engine.layout):
+            total = self.engine.score(batch, Role.POLICY, grad=True).logp.sum()
+            if Role.CRITIC in self.engine.roles:
+                total = total + self.engine.score(batch, Role.CRITIC, frozenset({"value"}), grad=True).value.sum()
+            torch.autograd.backward(total)
+        self.engine.drop_gradients()
+
     def state(self) -> dict[str, Any]:
-        """The method's, the guard's and the curriculum's."""
-        found = {"method": self.method.state(), "guard": self._guard.state()}
+        """The method's, the guard's, the token budget and the curriculum's."""
+        found = {"method": self.method.state(), "guard": self._guard.state(), "budget": self.budget.state()}
         return found | ({"curriculum": self._curriculum.state()} if self._curriculum else {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Put them back."""
         self.method.restore(state["method"])
         self._guard.restore(state["guard"])
+        self.budget.restore(state["budget"])
         if self._curriculum:
             self._curriculum.restore(state["curriculum"])
 
@@ -233,7 +253,8 @@ def judges(config: Any, parts: Parts) -> tuple[Judge, Judge | None]:
     if parts.reward_model is not None:
         from thumbwheel.engine.reward_model import RewardModel
 
-        model = RewardModel.load(parts.reward_model, device=str(parts.engine.device))
+        beside = RewardModel.beside(parts.engine, parts.builder.tokenizer, parts.reward_model)
+        model = beside or RewardModel.load(parts.reward_model, device=str(parts.engine.device))
     if not functions and model is None:
         raise ConfigError("reward_functions and reward_model", "nothing is left that judges", "Name a function or a reward model")
     rewards = Judge(functions, model, config.reward_model_weight, config.reward_timeout, config.reward_workers)

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
-from thumbwheel.core.errors import ConfigError, StorageError, ThumbwheelError
+from thumbwheel.core.errors import ConfigError, StorageError, ThumbwheelError, TrainingError
 from thumbwheel.training.rundir import RunDir, unwritable
-from thumbwheel.training.types import RunSpec, RunState, Status
+from thumbwheel.training.types import RunSpec, RunState, Status, TrainConfig
 
 if TYPE_CHECKING:
     from thumbwheel.engine.reward_model import Card
@@ -88,8 +88,19 @@ def _guarded(run: RunDir, interrupt: Interrupt) -> int:
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - whatever it was, the parent must read it
         traceback.print_exc()
-        _try_status(run, Status(RunState.FAILED, reason=f"crashed: {type(error).__name__}: {error}"))
-        return 1
+        return _crashed(run, error)
+
+
+def _crashed(run: RunDir, error: Exception) -> int:
+    from thumbwheel.training.memory import SMALLER, out_of_memory
+
+    text = f"{type(error).__name__}: {error}"
+    if out_of_memory(error):
+        kind = {"class": "TrainingError", "what": f"run {run.path.name!r}", "why": f"out of memory ({text})", "fix": SMALLER}
+        _try_status(run, Status(RunState.FAILED, reason="out of memory", error=kind))
+        return TrainingError.exit_code
+    _try_status(run, Status(RunState.FAILED, reason=f"crashed: {text}"))
+    return 1
 
 
 def _try_status(run: RunDir, status: Status) -> None:
@@ -100,26 +111,39 @@ def _try_status(run: RunDir, status: Status) -> None:
 
 
 def _work(run: RunDir, interrupt: Interrupt) -> int:
-    from thumbwheel.training.assemble import assemble, settings
+    from thumbwheel.training.memory import hold_to, room_gb
 
     spec = run.spec()
     run.write_status(Status(RunState.RUNNING))
-    config = settings(spec.algorithm, spec.config)
     started = time.monotonic()
-    made = assemble(
-        spec.algorithm,
-        config,
-        spec.base,
-        Path(spec.folder),
-        run.read_rows(),
-        Path(spec.reference_cache),
-        Path(spec.reward_model) if spec.reward_model else None,
-        Path(spec.start) if spec.start else None,
-    )
+    made = made_to_fit(run, spec)
+    hold_to(made.engine.device.type, room_gb(made.engine.device.type, made.config.memory_limit_gb))
     run.write_status(Status(RunState.RUNNING, result={"planned_steps": made.steps}))
     ending = _loop(run, made, interrupt)
     result = made.facts | _result(run, made, ending) | {"seconds": round(time.monotonic() - started, 1)}
     return _finish(run, spec, made, ending, result)
+
+
+def made_to_fit(run: RunDir, spec: RunSpec) -> Assembly:
+    """What the loop needs, put together from the folder of a run; raises TrainingError for what does not fit into memory."""
+    from thumbwheel.training.assemble import assemble, settings
+    from thumbwheel.training.fit import fitted
+
+    rows = run.read_rows()
+
+    def make(config: TrainConfig) -> Assembly:
+        return assemble(
+            spec.algorithm,
+            config,
+            spec.base,
+            Path(spec.folder),
+            rows,
+            Path(spec.reference_cache),
+            Path(spec.reward_model) if spec.reward_model else None,
+            Path(spec.start) if spec.start else None,
+        )
+
+    return fitted(make, settings(spec.algorithm, spec.config))
 
 
 def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
@@ -178,6 +202,8 @@ def _result(run: RunDir, made: Assembly, ending: Ending) -> dict[str, Any]:
         "dev_base": evaluations.get(0),
         "dev_best": evaluations.get(ending.best) if ending.best else None,
         "last_step": steps[-1] if steps else None,
+        "token_budget": made.at_work.budget.tokens,
+        "changes": made.at_work.budget.changes,
         "planned_steps": made.steps,
     }
 

@@ -10,6 +10,7 @@ from thumbwheel.engine.refcache import RefCache, reference_logp
 from thumbwheel.engine.score import LAST, LOGP, Role, ScoreEngine
 from thumbwheel.engine.tree import Example, TreeBatch, plan
 from thumbwheel.training.algorithm import Algorithm, Apply, Metrics, Outcome, Scored
+from thumbwheel.training.memory import Budget
 from thumbwheel.training.order import Order
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class Stepper:
     """The steps of a method that learns from recorded answers."""
 
     def __init__(self, engine: ScoreEngine, algorithm: Algorithm[Any], cache: RefCache, token_budget: int) -> None:
-        self.engine, self.algorithm, self._cache, self._budget = engine, algorithm, cache, token_budget
+        self.engine, self.algorithm, self._cache, self.budget = engine, algorithm, cache, Budget(engine, token_budget)
 
     def groups(self) -> list[dict[str, Any]]:
         """One for all."""
@@ -32,7 +33,7 @@ class Stepper:
 
     def train(self, items: Sequence[Example], step: int, apply: Apply) -> Outcome:
         """One update."""
-        outcome = self.run(items, grad=True)
+        outcome = self.budget.run(items, lambda: self.run(items, grad=True))
         return replace(outcome, metrics={"grad_norm": apply(outcome.loss)} | outcome.metrics)
 
     def evaluate(self, items: Sequence[Example]) -> Outcome:
@@ -40,14 +41,24 @@ class Stepper:
         import torch
 
         with torch.no_grad():
-            return self.run(items, grad=False)
+            return self.budget.run(items, lambda: self.run(items, grad=False))
+
+    def examples(self, items: Sequence[Example]) -> Sequence[Example]:
+        """Themselves."""
+        return items
+
+    def rehearse(self, items: Sequence[Example]) -> None:
+        """Forward and backward, without an update."""
+        self.run(items, grad=True)
+        self.engine.drop_gradients()
 
     def state(self) -> dict[str, Any]:
-        """Nothing: a step follows from its rows."""
-        return {}
+        """The token budget; all else follows from the rows."""
+        return {"budget": self.budget.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Nothing to put back."""
+        """The token budget."""
+        self.budget.restore(state["budget"])
 
     def close(self) -> None:
         """The cache's connection."""
@@ -76,7 +87,7 @@ class Stepper:
         return Outcome(float(sum(losses)), self.algorithm.derived(means(found)), tokens)
 
     def _plan(self, examples: Sequence[Example]) -> list[TreeBatch]:
-        return [batch.to(self.engine.device) for batch in plan(examples, self._budget, self.engine.layout)]
+        return [batch.to(self.engine.device) for batch in plan(examples, self.budget.tokens, self.engine.layout)]
 
     def _scored(self, batch: TreeBatch, grad: bool) -> Scored:
         reference = reference_logp(self.engine, batch, self._cache) if self.algorithm.reference else None

@@ -17,7 +17,7 @@ def gradient(made: Any, examples: Any, budget: int) -> tuple[float, Any, dict[st
     import torch
 
     made.model.zero_grad()
-    made.at_work._budget = budget
+    made.at_work.budget.tokens = budget
     outcome = made.at_work.run(examples, grad=True)
     return outcome.loss, torch.cat([one.grad.flatten() for one in made.model.parameters() if one.requires_grad]), outcome.metrics
 

@@ -1,0 +1,221 @@
+"""Memory of a run: measured, limited, and got along with when it runs out.
+
+A loss does not depend on how many tokens are computed at once (algorithm.py), so a step that did not fit is repeated under a smaller
+budget and comes to the same result. What a run will need is measured before it starts: fit.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from thumbwheel.core import log
+from thumbwheel.core.errors import TrainingError
+from thumbwheel.training.hardware import GB, memory_gb
+
+if TYPE_CHECKING:
+    from thumbwheel.engine.score import ScoreEngine
+    from thumbwheel.engine.tree import Example
+
+T = TypeVar("T")
+TEXTS = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc", "could not create a memory")
+"""What torch's allocators, the C++ library and oneDNN say, as RuntimeError."""
+BYTES = {"float32": 4.0, "bfloat16": 2.0, "float64": 8.0, "nf4": 0.6, "int8": 1.1}
+"""Of a parameter of the base."""
+SMALLER = "Choose a smaller base, a lower max_length or --quantization nf4, or free memory and raise memory_limit_gb"
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that an allocation failed."""
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in TEXTS)
+
+
+def rows(example: Example, kind: str) -> int:
+    """What `example` costs of a token budget, alone in a batch."""
+    if kind == "padded":
+        return len(example.branches) * example.longest
+    return len(example.prompt) + sum(len(branch.ids) for branch in example.branches)
+
+
+class Budget:
+    """How many tokens are computed at once. `changes` says what had to be changed since the run was asked for."""
+
+    def __init__(self, engine: ScoreEngine, tokens: int) -> None:
+        self.engine, self.tokens = engine, tokens
+        self.changes: list[str] = []
+
+    def run(self, examples: Sequence[Example], attempt: Callable[[], T]) -> T:
+        """`attempt()`, which scores `examples` under this budget; out of memory it is repeated under a smaller one.
+
+        All gradients are dropped before that, so there must be none that were made earlier. Raises TrainingError when one example alone
+        does not fit even with its activations computed twice.
+        """
+        while True:
+            try:
+                return attempt()
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+                text = " ".join(str(error).split())[:120] or type(error).__name__
+            self._free()  # here, where the traceback no longer holds the tensors
+            self._lower(max(rows(one, self.engine.layout.kind) for one in examples), f"out of memory ({text})")
+
+    def lower_to(self, tokens: int, why: str) -> None:
+        """Compute fewer tokens at once from now on."""
+        self._say(f"token_budget {self.tokens} -> {tokens}: {why}")
+        self.tokens = tokens
+
+    def recompute(self, why: str) -> None:
+        """Keep no activations from now on."""
+        self._say(f"gradient_checkpointing: {why}")
+        self.engine.set_checkpointing(True)
+
+    def _lower(self, largest: int, why: str) -> None:
+        if self.tokens > largest:
+            self.lower_to(max(self.tokens // 2, largest), why)
+        elif not self.engine.checkpointing:
+            self.recompute(why)
+        else:
+            raise TrainingError(f"a row of {largest} tokens", f"one such row alone does not fit: {why}", SMALLER)
+
+    def _say(self, text: str) -> None:
+        self.changes.append(text)
+        log.say(text)
+
+    def _free(self) -> None:
+        import torch
+
+        self.engine.drop_gradients()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"tokens": self.tokens, "recompute": self.engine.checkpointing, "changes": list(self.changes)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """From the checkpoint: the same arithmetic as before it."""
+        self.tokens, self.changes = state["tokens"], list(state["changes"])
+        self.engine.set_checkpointing(state["recompute"])
+
+
+class Meter(Protocol):
+    """Reads how much memory of a device this process holds, in GB."""
+
+    def now(self) -> float:
+        """At this moment."""
+
+    def reset(self) -> None:
+        """Forget the high-water mark."""
+
+    def peak(self) -> float:
+        """The high-water mark since the last reset."""
+
+
+class ProcessMeter:
+    """Resident memory by Linux's /proc; `able` where the high-water mark can be reset."""
+
+    def __init__(self) -> None:
+        try:
+            self.reset()
+            self.able = self.peak() > 0
+        except (OSError, KeyError):
+            self.able = False
+
+    def now(self) -> float:
+        """Resident now."""
+        return _status()["VmRSS"] / GB
+
+    def reset(self) -> None:
+        """The kernel starts again from what is resident, after the C library has given back what it keeps for later."""
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+        if trim is not None:
+            trim(0)
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+
+    def peak(self) -> float:
+        """Most that was resident."""
+        return _status()["VmHWM"] / GB
+
+
+class CudaMeter:
+    """Memory of the GPU that torch has given out."""
+
+    def now(self) -> float:
+        """Given out now."""
+        import torch
+
+        return torch.cuda.memory_allocated() / GB
+
+    def reset(self) -> None:
+        """Start again."""
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+
+    def peak(self) -> float:
+        """Most that was given out."""
+        import torch
+
+        return torch.cuda.max_memory_allocated() / GB
+
+
+def meter(device: str) -> Meter | None:
+    """The meter of `device`; None where nothing can be measured (macOS)."""
+    if device == "cuda":
+        return CudaMeter()
+    found = ProcessMeter() if device == "cpu" and sys.platform == "linux" else None
+    return found if found is not None and found.able else None
+
+
+def _status() -> dict[str, int]:
+    """The sizes of /proc/self/status in bytes."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
+
+
+def room_gb(device: str, limit: float | None) -> float | None:
+    """The most that this process may hold of the memory of `device`: `limit`, or what it holds and what is free; None is unknown."""
+    if device == "cuda":
+        import torch
+
+        free = (torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()) / GB
+        return free if limit is None else min(limit, free)
+    available, here = memory_gb()[1], meter(device)
+    if available is None or here is None:
+        return limit
+    return available + here.now() if limit is None else min(limit, available + here.now())
+
+
+def refuse_weights(parameters: int, kind: str, device: str, limit: float | None) -> None:
+    """Raise TrainingError when the base alone, held as `kind`, is more than the room that there is."""
+    size, room = parameters * BYTES[kind] / GB, room_gb(device, limit)
+    if room is not None and size > room:
+        raise TrainingError(
+            f"a base of {parameters:,} parameters in {kind}", f"it takes {size:.1f} GB, and there are {room:.1f} GB", SMALLER
+        )
+
+
+def hold_to(device: str, room: float | None) -> None:
+    """Let an allocation that would take this process beyond `room` GB fail as an error, where the system would kill it later."""
+    if room is None:
+        return
+    if device == "cuda":
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(min(1.0, room * GB / torch.cuda.mem_get_info()[1]))
+    elif device == "cpu" and sys.platform == "linux":
+        import resource
+
+        found = _status()
+        most = found["VmData"] + max(0, int(room * GB) - found["VmRSS"])
+        resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))

@@ -1,0 +1,185 @@
+"""Memory: what fits is measured, what does not is planned anew, and a real failure to allocate in the middle changes no result."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thumbwheel.core.errors import TrainingError
+from thumbwheel.engine.tree import plan
+from thumbwheel.training import fit
+from thumbwheel.training.assemble import Assembly
+from thumbwheel.training.fit import Need, fitted, measure
+from thumbwheel.training.memory import meter, out_of_memory, refuse_weights, room_gb, rows
+from thumbwheel.training.rundir import RunDir
+from tiny_models import tiny_base
+from training_rows import QUICK, assembled, loop_of, plain_rows, settings
+
+SQUEEZED = """
+import json, sys
+from pathlib import Path
+from thumbwheel.training.memory import hold_to, meter
+from training_rows import assembled, loop_of, plain_rows
+
+base, folder, options = sys.argv[1:]
+made = assembled("dpo", Path(base), Path(folder), plain_rows("pairs", 24, 4), **json.loads(options))
+made.at_work.rehearse(made.train.items[:2])  # torch's own buffers
+hold_to("cpu", meter("cpu").now() + 0.12)
+loop_of(made, Path(folder)).run()
+print(json.dumps(made.at_work.budget.changes))
+"""
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some 0.2 MB of activations a token."""
+    return tiny_base(tmp_path_factory.mktemp("wide"), hidden_size=256, intermediate_size=2048, head_dim=64, num_attention_heads=4,
+                     num_key_value_heads=4, num_hidden_layers=3, initializer_range=0.05)  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_an_allocation_that_fails_repeats_the_step_with_fewer_tokens(wide: Path, tmp_path: Path) -> None:
+    options = {"token_budget": 100_000, "batch_size": 24, "max_steps": 2, "eval_steps": 2}
+    loop_of(assembled("dpo", wide, tmp_path / "free", plain_rows("pairs", 24, 4), **options), tmp_path / "free").run()
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", SQUEEZED, str(wide), str(tmp_path / "tight"), json.dumps(options)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    changes = json.loads(done.stdout.splitlines()[-1])
+    assert changes and all("out of memory" in one for one in changes)
+    calm, lines = (RunDir(tmp_path / name).read_metrics() for name in ("free", "tight"))
+    assert [line["step"] for line in lines] == [line["step"] for line in calm]
+    assert any("token_budget" in line for line in lines) and not any("token_budget" in line for line in calm)
+    for after, before in zip(lines, calm, strict=True):
+        for name in ("loss", "eval_loss", "grad_norm"):
+            assert (name in after) is (name in before)
+            assert after.get(name, 0.0) == pytest.approx(before.get(name, 0.0), rel=2e-4, abs=1e-6)
+
+
+def test_what_is_out_of_memory() -> None:
+    import torch
+
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60)
+    assert out_of_memory(caught.value) and out_of_memory(MemoryError()) and out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not out_of_memory(RuntimeError("shapes do not match")) and not out_of_memory(ValueError("out of memory"))
+
+
+def failing(made: Assembly, above: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """Let every forward pass of more than `above` rows fail as a GPU does, unless activations are computed twice; (rows, twice) of each."""
+    import torch
+
+    seen: list[tuple[int, bool]] = []
+    whole = made.engine._score
+
+    def score(batch: Any, *rest: Any) -> Any:
+        seen.append((batch.n_rows, made.engine.checkpointing))
+        if batch.n_rows > above and not made.engine.checkpointing:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return whole(batch, *rest)
+
+    monkeypatch.setattr(made.engine, "_score", score)
+    return seen
+
+
+def gradients(made: Assembly) -> Any:
+    import torch
+
+    return torch.cat([one.grad.flatten() for one in made.model.parameters() if one.requires_grad])
+
+
+def test_down_to_one_row_then_activations_twice_then_no_more(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    made = assembled("dpo", base, tmp_path, plain_rows("pairs", 6), token_budget=4096)
+    made.at_work.train(made.train.items, 0, lambda loss: loss)
+    calm, largest = gradients(made), max(rows(one, "tree") for one in made.train.items)
+    made.engine.drop_gradients()
+    seen = failing(made, largest - 1, monkeypatch)
+    made.at_work.train(made.train.items, 0, lambda loss: loss)
+    assert made.at_work.budget.tokens == largest and made.engine.checkpointing and seen[-1] == (seen[-1][0], True)
+    assert torch.allclose(gradients(made), calm, atol=1e-6)
+    monkeypatch.setattr(made.engine, "_score", lambda *_: torch.empty(1 << 60))
+    with pytest.raises(TrainingError, match=r"one such row alone does not fit.*--quantization nf4"):
+        made.at_work.train(made.train.items, 0, lambda loss: loss)
+
+
+def test_a_resumed_run_keeps_the_budget_that_it_came_down_to(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = plain_rows("pairs", 8, 2)
+    changes: dict[str, Any] = {"token_budget": 4096, "num_train_epochs": 3, "save_steps": 2, "eval_steps": 2, "preset": "quick_test"}
+    for name in ("whole", "halved"):
+        (tmp_path / name).mkdir()
+    whole = assembled("dpo", base, tmp_path / "whole", data, **changes)
+    failing(whole, 100, monkeypatch)
+    loop_of(whole, tmp_path / "whole").run()
+    stopped = assembled("dpo", base, tmp_path / "halved", data, **changes)
+    failing(stopped, 100, monkeypatch)
+    loop_of(stopped, tmp_path / "halved", interrupted=iter([False, False, False, True]).__next__).run()
+    again = assembled("dpo", base, tmp_path / "halved", data, **changes)
+    loop_of(again, tmp_path / "halved").run(4)
+    assert again.at_work.budget.tokens == stopped.at_work.budget.tokens < 4096
+    assert again.at_work.budget.changes == whole.at_work.budget.changes != []
+    kept = [[{k: v for k, v in line.items() if k != "step_seconds"} for line in RunDir(tmp_path / name).read_metrics()]
+            for name in ("whole", "halved")]  # fmt: skip
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.skipif(meter("cpu") is None, reason="memory cannot be measured here")
+def test_what_a_token_costs_is_measured(wide: Path, tmp_path: Path) -> None:
+    made = assembled("dpo", wide, tmp_path, plain_rows("pairs", 60), batch_size=60, token_budget=1500)
+    gauge = meter("cpu")
+    assert gauge is not None
+    need = measure(made, gauge)
+    gauge.reset()
+    made.at_work.rehearse(made.train.items)
+    largest = max(batch.n_rows for batch in plan(made.train.items, 1500, made.engine.layout))
+    assert need.of(largest) == pytest.approx(gauge.peak(), rel=0.15)
+    assert all(one.grad is None for one in made.model.parameters())
+
+
+def squeeze(monkeypatch: pytest.MonkeyPatch, *needs: Need) -> None:
+    answers = iter(needs)
+    monkeypatch.setattr(fit, "measure", lambda made, gauge: next(answers))
+
+
+def test_what_does_not_fit_is_planned_anew_and_said(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = plain_rows("pairs", 40)
+    make = lambda config: assembled("dpo", base, tmp_path, data, **config.model_dump(include={"max_length", "memory_limit_gb"}))  # noqa: E731
+    config = settings("dpo", QUICK | {"memory_limit_gb": 1.0})
+    whole = make(config)
+    largest, longest = max(rows(one, "tree") for one in whole.train.items), max(one.longest for one in whole.train.items)
+    squeeze(monkeypatch, Need(0.1, 1e-6))
+    assert fitted(make, config).at_work.budget.changes == []
+    squeeze(monkeypatch, Need(0.1, 0.83 / 500))
+    made = fitted(make, config)
+    assert made.at_work.budget.tokens == 500
+    assert made.at_work.budget.changes == ["token_budget 1024 -> 500: 1.80 GB are needed, 1.00 GB are there"]
+    squeeze(monkeypatch, Need(0.1, 0.83 / (largest - 1)), Need(0.1, 0.83 / 2000))
+    made = fitted(make, config)
+    assert made.engine.checkpointing and made.at_work.budget.tokens == 1024
+    monkeypatch.setattr(fit, "SHORTEST", 16)
+    squeeze(monkeypatch, *[Need(0.1, 0.83 / (largest * 2 // 3))] * 2, Need(0.1, 1e-6))
+    made = fitted(make, config)
+    assert made.config.max_length <= longest * 2 // 3 and max(one.longest for one in made.train.items) <= made.config.max_length
+    assert "longer rows do not fit" in made.at_work.budget.changes[0]
+    squeeze(monkeypatch, *[Need(2.0, 1e-6)] * 2)
+    with pytest.raises(TrainingError, match="not even much shorter ones would fit"):
+        fitted(make, config)
+    assert "1.80 GB are needed" in capsys.readouterr().err
+
+
+def test_a_base_beyond_the_memory_is_not_even_loaded() -> None:
+    refuse_weights(1_000_000, "float32", "cpu", 0.01)
+    with pytest.raises(TrainingError, match=r"it takes 0\.4 GB, and there are 0\.3 GB.*smaller base"):
+        refuse_weights(100_000_000, "float32", "cpu", 0.3)
+    refuse_weights(100_000_000, "nf4", "cpu", 0.3)
+    room = room_gb("cpu", None)
+    assert room is not None and room_gb("cpu", 1e9) == pytest.approx(room, rel=0.2)
