@@ -50,7 +50,7 @@ def reversal_tokenizer() -> Any:
     return tokenizer
 
 
-def reversal_base(folder: Path, low: float = 0.2, high: float = 0.3, width: int = 128) -> Path:
+def reversal_base(folder: Path, low: float = 0.1, high: float = 0.3, width: int = 128) -> Path:
     """A model of about a million parameters that writes `low` to `high` of all strings backwards, taught from nothing."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -72,7 +72,7 @@ def reversal_base(folder: Path, low: float = 0.2, high: float = 0.3, width: int 
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if step % 5 == 4 and low <= (rate := success(model, tokenizer, [text for text, _ in zip(texts, range(256), strict=False)], False)):
+        if step % 5 == 4 and low <= (rate := success(model, tokenizer, [text for text, _ in zip(texts, range(256), strict=False)])):
             assert rate <= high, f"the base learned too fast: {rate:.0%} after {step + 1} steps"
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)

@@ -8,7 +8,7 @@ from typing import Any
 
 from thumbwheel.core import ids
 from thumbwheel.datasets.shapes import SHAPES
-from thumbwheel.datasets.types import ChatRow, Dataset, LabelRow, PairRow, ScoredRow
+from thumbwheel.datasets.types import ChatRow, Dataset, GroupRow, LabelRow, PairRow, PromptRow, ScoredRow
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.training.assemble import Assembly, assemble, settings
 from thumbwheel.training.checkpoint import Checkpoints
@@ -33,6 +33,12 @@ def row(shape: str, number: int, split: str = "train") -> Any:
         return ChatRow(**fields, completion=text(1, 8), finish_reason=None, token_ids=None)
     if shape == "pairs":
         return PairRow(**fields, chosen=text(1, 8), rejected=text(1, 10))
+    if shape == "prompts":
+        return PromptRow(**fields, reference=None, checker="regex", checker_config={"pattern": "[aeiou]"}, case_id=None)
+    if shape == "groups":
+        texts = [text(1, 8) for _ in range(3)]
+        blank: list[Any] = [None] * 3
+        return GroupRow(**fields, completions=texts, values=[1.0, 0.25, 0.0], finish_reasons=blank, token_ids=blank, logps=blank)
     if shape == "scored":
         return ScoredRow(**fields, completion=text(1, 8), value=float(chance.randint(1, 5)), scale=[1.0, 5.0])
     return LabelRow(**fields, completion=text(1, 8), label=chance.random() < 0.6)

@@ -12,6 +12,7 @@ import pytest
 
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.online import OnlineAlgorithm
 from thumbwheel.training.types import TrainConfig
 from tiny_models import tiny_base
 from training_rows import assembled, loop_of, plain_rows
@@ -31,13 +32,15 @@ def test_two_steps_then_resume_then_plain_peft(name: str, base: Path, tmp_path: 
     torch.set_num_threads(1)
     method = ALGORITHMS.get(name)
     rows = plain_rows(method.needs, 12, 4)
+    options = {"max_completion_length": 8, "curriculum": True} if issubclass(method, OnlineAlgorithm) else {}
     for folder, stops in ((tmp_path / "whole", [None]), (tmp_path / "parts", [2, None])):
         folder.mkdir()
         done = None
         for stop in stops:
-            made = assembled(name, base, folder, rows, eval_steps=2)
+            made = assembled(name, base, folder, rows, eval_steps=2, **options)
             loop = loop_of(made, folder, interrupted=lambda: loop.state.global_step == stop)  # noqa: B023 - used in this turn only
             done = loop.run(done).step
+            made.at_work.close()
     assert done == 3
     curves = [[json.loads(line) for line in (tmp_path / part / "metrics.jsonl").read_text().splitlines()] for part in ("whole", "parts")]
     assert all(math.isfinite(line.get("loss", line.get("eval_loss"))) for line in curves[0])
@@ -64,7 +67,7 @@ def test_it_names_itself_a_shape_and_documented_settings(name: str) -> None:
     assert method.needs in SHAPES.names()
     assert issubclass(method.Config, TrainConfig)
     assert all(field.description for field in method.Config.model_fields.values())
-    assert method.good or method.judges
+    assert method.good or method.judges or issubclass(method, OnlineAlgorithm)
 
 
 def test_listing_commands_and_settings_imports_no_torch() -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from thumbwheel.engine.rollout import Rollout
 from thumbwheel.engine.tree import Branch, Example
@@ -67,6 +67,12 @@ class OnlineConfig(TrainConfig):
     """The run ends when answers are so many times as long as the base's without a better dev reward."""
     held_out: tuple[str, ...] = ()
     """Reward functions that are watched on dev answers and never optimised; the run ends when they fall while the reward rises."""
+
+    @model_validator(mode="after")
+    def _room_for_a_prompt(self) -> Self:
+        if self.max_completion_length >= self.max_length:
+            raise ValueError(f"max_completion_length ({self.max_completion_length}) leaves no room in max_length ({self.max_length})")
+        return self
 
 
 C = TypeVar("C", bound=OnlineConfig)

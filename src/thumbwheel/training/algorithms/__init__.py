@@ -15,5 +15,7 @@ ALGORITHMS: Table[type[Method[Any]]] = Table(
         "dpo": "thumbwheel.training.algorithms.dpo:Dpo",
         "kto": "thumbwheel.training.algorithms.kto:Kto",
         "reward": "thumbwheel.training.algorithms.reward:Reward",
+        "grpo": "thumbwheel.training.algorithms.grpo:Grpo",
+        "grpo_offline": "thumbwheel.training.algorithms.grpo_offline:GrpoOffline",
     },
 )

@@ -1,20 +1,41 @@
-"""Supervised fine-tuning on good answers: mean negative log-likelihood a token over the optimiser batch, turn-end token included."""
+"""Supervised fine-tuning on good answers: mean negative log-likelihood a token over the optimiser batch, turn-end token included.
+
+With `weighting: reward` it learns from all answers that have a number, each as much as its own number says (advantage-weighted
+regression, Peng et al. 2019, arXiv 1910.00177).
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pydantic import Field
+
+from thumbwheel.core.errors import DataError
 from thumbwheel.engine.tree import Branch, Example
-from thumbwheel.training.algorithm import Algorithm, LossOut, Row, Scored, Totals, fitted, mean
+from thumbwheel.training.algorithm import Algorithm, LossOut, Row, Scored, Totals, fitted, mean, targets
+from thumbwheel.training.group import spread
 from thumbwheel.training.types import TrainConfig
 
 if TYPE_CHECKING:
     from thumbwheel.engine.prompt import PromptBuilder
 
+GOOD, REST = "sample", "rest"
+
 
 class SftConfig(TrainConfig):
-    """Settings of sft: those that all methods share."""
+    """Settings of sft."""
+
+    weighting: Literal["none", "reward"] = "none"
+    """none learns from good answers alike; reward from every answer with a number (`scored`), by exp((number - centre) / temperature)."""
+    weight_centre: float | None = None
+    """Number that weighs 1; unset, the mean of the training rows."""
+    weight_temperature: float | None = Field(None, gt=0)
+    """How much better weighs e times as much; unset, the standard deviation of the training rows."""
+    weight_limit: float = Field(20.0, ge=1)
+    """Most that an answer may weigh."""
 
 
 class Sft(Algorithm[SftConfig]):
@@ -23,9 +44,26 @@ class Sft(Algorithm[SftConfig]):
     name: ClassVar[str] = "sft"
     needs: ClassVar[str] = "chats"
     reference: ClassVar[bool] = False
-    good: ClassVar[frozenset[str]] = frozenset({"sample"})
+    good: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 5e-4
     Config: ClassVar[type[TrainConfig]] = SftConfig
+
+    @classmethod
+    def shape(cls, config: SftConfig) -> str:
+        """Good answers, or answers with numbers."""
+        return "scored" if config.weighting == "reward" else cls.needs
+
+    @classmethod
+    def settle(cls, config: SftConfig, rows: Sequence[Row]) -> SftConfig:
+        """Centre and temperature of the weights, from the training rows; raises DataError where all have the same number."""
+        if config.weighting == "none":
+            return config
+        values = [float(row["value"]) for row in rows]
+        temperature = config.weight_temperature or spread(values)
+        if not temperature:
+            raise DataError(f"{len(rows)} scored training rows", "all have the same number, so none weighs more", "Use weighting none")
+        centre = sum(values) / len(values) if config.weight_centre is None else config.weight_centre
+        return config.model_copy(update={"weight_centre": centre, "weight_temperature": temperature})
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
         """One branch; the ids that the model produced are taken where they were captured."""
@@ -34,10 +72,24 @@ class Sft(Algorithm[SftConfig]):
         captured = row.get("token_ids")
         answer = Target(row["completion"], row.get("finish_reason"), None if captured is None else tuple(captured))
         (made,) = fitted(row, [answer], builder, self.config.max_length, notes)
-        return Example(made.prompt_ids, (Branch(made.completion_ids),), str(row["group"]), float(row["weight"]))
+        weight = 1.0 if self.config.weighting == "none" else self._weight(float(row["value"]))
+        branch = Branch(made.completion_ids, role=GOOD if weight >= 1 else REST)
+        return Example(made.prompt_ids, (branch,), str(row["group"]), float(row["weight"]) * weight)
+
+    def _weight(self, value: float) -> float:
+        centre, temperature = self.config.weight_centre, self.config.weight_temperature
+        assert centre is not None  # noqa: S101 - settled before any row is read
+        assert temperature is not None  # noqa: S101
+        return math.exp(min((value - centre) / temperature, math.log(self.config.weight_limit)))
+
+    def totals(self, examples: Sequence[Example]) -> Totals:
+        """Weighted tokens of all answers."""
+        tokens = sum(one.weight * targets(branch) for one in examples for branch in one.branches)
+        return Totals(max(sum(one.weight for one in examples), 1e-12), max(float(tokens), 1e-12))
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
         """This micro-batch's share of the mean."""
-        share, metrics = self.anchor(scored, totals)
-        policy, _, _ = scored.sums()
-        return LossOut(share, metrics | {"logps/chosen": mean(policy)})
+        policy, _, count = scored.sums()
+        good, seen = scored.having(GOOD), policy.detach()
+        metrics = {"nll/good": (-seen[good].sum(), float(count[good].sum())), "logps/chosen": mean(seen[good])}
+        return LossOut(-(policy * scored.weights()).sum() / totals.good_tokens, metrics)
