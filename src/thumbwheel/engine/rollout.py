@@ -1,13 +1,15 @@
-"""What is asked of a source of fresh answers, and what it gives.
+"""What is asked of a source of fresh answers, what it gives, and where an answer ends.
 
-Lives here: the types only. The model in this process is `sampler.py`, an OpenAI-compatible server `endpoint.py`.
+The model in this process is `sampler.py`, an OpenAI-compatible server `endpoint.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+
+from thumbwheel.core.plugins import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +52,37 @@ class RolloutSource(Protocol):
 
     def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Rollout]]:
         """`n` answers to each prompt (token ids), as [prompt][n] in the order given."""
+
+
+class Ending:
+    """Where an answer ends, and its text without the ending. A stop text that is one token of the vocabulary by itself is that token."""
+
+    def __init__(self, sampling: Sampling, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        added = tokenizer.get_added_vocab() if sampling.stop else {}
+        self._ids = {*sampling.stop_ids, *(added[text] for text in sampling.stop if text in added)}
+        self._texts = [text for text in sampling.stop if text not in added]
+        self._window = max((len(text.encode()) for text in self._texts), default=0) + 8  # a token has at least a byte; special ones none
+
+    def reached(self, ids: Sequence[int]) -> bool:
+        """Whether the last of `ids` ended the answer."""
+        if ids[-1] in self._ids:
+            return True
+        return bool(self._texts) and any(text in self._decoded(ids[-self._window :]) for text in self._texts)
+
+    def text(self, ids: Sequence[int], ended: bool) -> str:
+        """The answer as text; special tokens are left out."""
+        found = self._decoded(ids[:-1] if ended and ids[-1] in self._ids else ids)
+        places = [found.find(text) for text in self._texts if text in found]
+        return found[: min(places)] if ended and places else found
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+SOURCES: Table[Any] = Table(
+    "rollout source",
+    "thumbwheel.rollout_sources",
+    {"local": "thumbwheel.engine.sampler:GroupSampler", "endpoint": "thumbwheel.engine.endpoint:EndpointSource"},
+)
+"""Where rollouts can come from; a backend of its own for another server is one more line."""

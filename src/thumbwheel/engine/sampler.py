@@ -17,7 +17,7 @@ from thumbwheel.core.log import Advance, say
 from thumbwheel.engine import decode
 from thumbwheel.engine.draw import Draw
 from thumbwheel.engine.merged import Merged, obstacle
-from thumbwheel.engine.rollout import Rollout, Sampling
+from thumbwheel.engine.rollout import Ending, Rollout, Sampling
 
 ROWS = 64
 """Answers that are decoded together."""
@@ -94,7 +94,7 @@ class GroupSampler:
             yield batch
 
     def _decode(self, batch: dict[Prompt, int], sampling: Sampling) -> dict[Prompt, list[Rollout]]:
-        room, ending = decode.context_of(self._model), _Ending(sampling, self._tokenizer)
+        room, ending = decode.context_of(self._model), Ending(sampling, self._tokenizer)
         drafts = {
             prompt: [_Draft(min(sampling.max_new_tokens, room - len(prompt))) for _ in range(count)] for prompt, count in batch.items()
         }
@@ -117,7 +117,7 @@ class GroupSampler:
         return self._start(self._model, prompts)
 
 
-def _run(state: decode.Decoding, draw: Draw, rows: list[_Draft], ending: _Ending) -> None:
+def _run(state: decode.Decoding, draw: Draw, rows: list[_Draft], ending: Ending) -> None:
     """Decode until the last of `rows`, one draft for each row of `state`, has ended."""
     step = 0
     while True:
@@ -150,40 +150,14 @@ class _Draft:
     def open(self) -> bool:
         return not self.ended and len(self.ids) < self.limit
 
-    def add(self, token: int, logp: float | None, ending: _Ending) -> None:
+    def add(self, token: int, logp: float | None, ending: Ending) -> None:
         self.ids.append(token)
         self.logps += [] if logp is None else [logp]
         self.ended = ending.reached(self.ids)
 
-    def rollout(self, ending: _Ending) -> Rollout:
+    def rollout(self, ending: Ending) -> Rollout:
         logps = tuple(self.logps) if len(self.logps) == len(self.ids) else None
         return Rollout(tuple(self.ids), logps, "stop" if self.ended else "length", ending.text(self.ids, self.ended))
-
-
-class _Ending:
-    """Where an answer ends, and its text without the ending. A stop text that is one token of the vocabulary by itself is that token."""
-
-    def __init__(self, sampling: Sampling, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        added = tokenizer.get_added_vocab() if sampling.stop else {}
-        self._ids = {*sampling.stop_ids, *(added[text] for text in sampling.stop if text in added)}
-        self._texts = [text for text in sampling.stop if text not in added]
-        self._window = max((len(text.encode()) for text in self._texts), default=0) + 8  # a token has at least a byte; special ones none
-
-    def reached(self, ids: Sequence[int]) -> bool:
-        """Whether the last of `ids` ended the answer."""
-        if ids[-1] in self._ids:
-            return True
-        return bool(self._texts) and any(text in self._decoded(ids[-self._window :]) for text in self._texts)
-
-    def text(self, ids: Sequence[int], ended: bool) -> str:
-        """The answer as text; special tokens are left out."""
-        found = self._decoded(ids[:-1] if ended and ids[-1] in self._ids else ids)
-        places = [found.find(text) for text in self._texts if text in found]
-        return found[: min(places)] if ended and places else found
-
-    def _decoded(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 def _valid(tokens: list[int], size: int) -> list[int]:

@@ -1,0 +1,164 @@
+"""Fresh answers from an OpenAI-compatible server: its token ids and log-probabilities, or a refusal; nothing is guessed.
+
+The server has to speak with the weights that the trainer believes it has, over the same vocabulary. Where it is not told so
+(`on_policy`), the log-probability of every sampled token is needed, so that a loss can correct for the difference. Servers report
+log-probabilities of the model's raw logits, that is at temperature 1, unless they are set otherwise (`processed`, as vLLM's
+`--logprobs-mode processed_logprobs`); at another temperature such numbers are refused. Does not live here: HTTP (llm/client.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+from thumbwheel.core.errors import ConfigError, ModelError
+from thumbwheel.engine.rollout import Ending, Rollout, Sampling
+from thumbwheel.llm.client import Client
+
+Server = Literal["vllm", "llama-server", "openai"]
+EXTRAS: dict[str, dict[str, Any]] = {
+    "vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True},
+    "llama-server": {"top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0, "cache_prompt": True},
+    "openai": {},
+}
+"""What is sent beyond OpenAI's own parameters, so that a server's defaults change nothing about the distribution."""
+ENDED = {"stop": "stop", "eos": "stop", "length": "length"}
+
+
+class EndpointSource:
+    """Answers of the model behind `client`, at most `concurrency` prompts at once.
+
+    With `messages` (prompt ids -> its chat messages) the server's chat endpoint is asked and its template used, which has to give
+    the same prompt ids; otherwise it is given the ids. `on_policy` says that the server speaks with the very policy that is trained, so
+    log-probabilities are neither asked for nor needed, and the rollouts have none.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        tokenizer: Any,
+        *,
+        server: Server = "vllm",
+        messages: Callable[[tuple[int, ...]], list[dict[str, Any]]] | None = None,
+        on_policy: bool = False,
+        processed: bool = False,
+        concurrency: int = 8,
+    ) -> None:
+        self._client, self._tokenizer, self._server, self._messages = client, tokenizer, server, messages
+        self._on_policy, self._processed = on_policy, processed
+        self._pool = ThreadPoolExecutor(concurrency, "endpoint")
+
+    def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Rollout]]:
+        """See RolloutSource. Raises ConfigError for settings whose log-probabilities would be wrong, ModelError for unusable replies."""
+        if not self._on_policy and not self._processed and sampling.temperature not in (0, 1):
+            raise ConfigError(
+                f"temperature {sampling.temperature:g} with rollouts from {self._client.url}",
+                "servers report log-probabilities at temperature 1, so the importance weights would be wrong",
+                "Sample at temperature 1, or serve processed ones (vLLM: --logprobs-mode processed_logprobs) and say processed",
+            )
+        ending = Ending(sampling, self._tokenizer)
+        jobs = [self._pool.submit(self._group, tuple(prompt), place, n, sampling, ending) for place, prompt in enumerate(prompts)]
+        return [job.result() for job in jobs]
+
+    def close(self) -> None:
+        """End the threads; the client stays open."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _group(self, prompt: tuple[int, ...], place: int, n: int, sampling: Sampling, ending: Ending) -> list[Rollout]:
+        found: list[Rollout] = []
+        while len(found) < n:  # a server may give fewer answers than it was asked for
+            path, body = self._request(prompt, n - len(found), sampling, _seed(sampling.seed, prompt, place, len(found)))
+            reply = self._client.post(path, body)
+            choices = reply.get("choices")
+            if not isinstance(choices, list) or not choices:
+                raise self._unusable("the reply has no choices", "Check that it is an OpenAI-compatible completion endpoint")
+            self._check_prompt(prompt, reply, choices[0])
+            found += [self._rollout(choice, sampling, ending) for choice in choices[: n - len(found)]]
+        return found
+
+    def _request(self, prompt: tuple[int, ...], n: int, sampling: Sampling, seed: int) -> tuple[str, dict[str, Any]]:
+        body: dict[str, Any] = {
+            "n": n, "max_tokens": sampling.max_new_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p, "seed": seed,
+        } | EXTRAS[self._server]  # fmt: skip
+        if sampling.top_k:
+            body["top_k"] = sampling.top_k
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if self._server == "vllm":
+            body["stop_token_ids"] = list(sampling.stop_ids)
+        if self._messages is not None:
+            return "chat/completions", body | {"messages": self._messages(prompt), "logprobs": True}
+        return "completions", body | {"prompt": list(prompt), "logprobs": 1}
+
+    def _check_prompt(self, prompt: tuple[int, ...], reply: dict[str, Any], choice: dict[str, Any]) -> None:
+        seen = reply.get("prompt_token_ids") or choice.get("prompt_token_ids")
+        count = len(seen) if seen else (reply.get("usage") or {}).get("prompt_tokens")
+        if (seen and tuple(seen) != prompt) or (count is not None and count != len(prompt)):
+            raise self._unusable(
+                f"it read a prompt of {len(prompt)} tokens as {count} others"
+                if seen
+                else f"it read {count} tokens where the prompt has {len(prompt)}",
+                "Serve the same base with the same chat template, or give it token ids (leave messages out)",
+            )
+
+    def _rollout(self, choice: dict[str, Any], sampling: Sampling, ending: Ending) -> Rollout:
+        finish = ENDED.get(str(choice.get("finish_reason")))
+        if finish is None:
+            raise self._unusable(
+                f"an answer ended with finish_reason {choice.get('finish_reason')!r}", "Only stop and length are understood"
+            )
+        ids, logps = self._tokens(choice)
+        if finish == "stop" and self._on_policy and sampling.stop_ids and not ending.reached(ids):
+            ids = [*ids, sampling.stop_ids[0]]  # the server keeps the token that ended the answer to itself
+        known = None if self._on_policy or sampling.temperature == 0 else logps
+        if known is None and not self._on_policy and sampling.temperature != 0:
+            raise self._unusable(
+                "it gives no log-probability for every sampled token, so off-policy answers cannot be corrected for",
+                "Start it with log-probabilities, or say that it serves the very policy that is trained (on_policy)",
+            )
+        ended = finish == "stop" and bool(ids) and ending.reached(ids)
+        return Rollout(
+            tuple(ids), None if known is None else tuple(known), "stop" if finish == "stop" else "length", ending.text(ids, ended)
+        )
+
+    def _tokens(self, choice: dict[str, Any]) -> tuple[list[int], list[float] | None]:
+        """Sampled ids and, where they are as many, their log-probabilities."""
+        texts, logps, named = _logprobs(choice.get("logprobs"))
+        ids: list[Any] = choice.get("token_ids") or named or self._retokenised(choice, texts)
+        if any(not isinstance(one, int) or not 0 <= one < len(self._tokenizer) for one in ids):
+            raise self._unusable("some of its token ids are not in this vocabulary", "Serve the model that is trained")
+        return ids, logps if logps is not None and len(logps) == len(ids) else None
+
+    def _retokenised(self, choice: dict[str, Any], texts: list[str]) -> list[int]:
+        """The ids of the answer's text, if they are the tokens that the server sampled."""
+        text = choice["message"].get("content") or "" if "message" in choice else choice.get("text", "")
+        ids: list[int] = list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        if texts and [self._tokenizer.decode([one]) for one in ids] != texts:
+            raise self._unusable(
+                f"it gives no token ids, and its {len(texts)} tokens are not the {len(ids)} that its text has here",
+                "Use a server that returns token ids: vLLM, llama-server",
+            )
+        return ids
+
+    def _unusable(self, why: str, fix: str) -> ModelError:
+        return ModelError(f"rollouts of {self._client.model!r} at {self._client.url}", why, fix)
+
+
+def _logprobs(given: Any) -> tuple[list[str], list[float] | None, list[int] | None]:
+    """(token texts, log-probabilities, token ids) in either of OpenAI's forms; llama-server adds ids to the newer one."""
+    if not isinstance(given, dict):
+        return [], None, None
+    if isinstance(content := given.get("content"), list):
+        named = [one.get("id") for one in content]
+        return [one.get("token", "") for one in content], [float(one["logprob"]) for one in content], None if None in named else named
+    logps = given.get("token_logprobs")
+    known = isinstance(logps, list) and None not in logps
+    return list(given.get("tokens") or []), [float(one) for one in logps] if known else None, None
+
+
+def _seed(seed: int, prompt: Sequence[int], place: int, number: int) -> int:
+    digest = hashlib.sha256(json.dumps([seed, list(prompt), place, number]).encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1

@@ -1,0 +1,75 @@
+"""A client for OpenAI-compatible servers: one JSON request, one JSON reply, tried again where trying again can help.
+
+What a server answers is data of strangers: this module checks that it is a JSON object and no more. Does not live here: what a reply means
+(engine/endpoint.py).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import httpx
+
+from thumbwheel.core.errors import ModelError
+
+AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504})
+"""Statuses after which the same request may succeed."""
+FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
+"""Seconds before the second attempt, doubled for each further one; and the most that a server may ask for."""
+
+
+class Client:
+    """`model` at `url` (as `http://127.0.0.1:8000/v1`); safe to use from several threads. Close it."""
+
+    def __init__(self, url: str, model: str, *, api_key: str | None = None, timeout: float = 120.0, attempts: int = 4) -> None:
+        self.url, self.model, self._attempts = url.rstrip("/"), model, attempts
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        limits = httpx.Limits(max_connections=None)  # who calls decides how many requests run at once
+        self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(timeout, connect=10.0), limits=limits)
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The reply to `body`, to which the model is added; raises ModelError when no attempt succeeds or another could not either."""
+        why, wait = "", 0.0
+        for attempt in range(self._attempts):
+            time.sleep(wait)
+            wait = FIRST_WAIT * 2**attempt * random.uniform(0.5, 1.0)
+            try:
+                reply = self._http.post(f"{self.url}/{path}", json={"model": self.model} | body)
+            except httpx.TransportError as error:
+                why = f"{type(error).__name__}: {error}"
+                continue
+            except httpx.InvalidURL as error:
+                raise self._error(str(error)) from None
+            if reply.status_code < 300:
+                return self._object(reply)
+            why = f"HTTP {reply.status_code}: {' '.join(reply.text.split())[:300]}"
+            if reply.status_code not in AGAIN:
+                raise self._error(why)
+            wait = max(wait, _asked(reply))
+        raise self._error(f"{self._attempts} attempts failed, the last with {why}")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _object(self, reply: httpx.Response) -> dict[str, Any]:
+        try:
+            found = reply.json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise self._error(f"its reply is no JSON object: {reply.text[:100]!r}")
+        return found
+
+    def _error(self, why: str) -> ModelError:
+        return ModelError(f"model {self.model!r} at {self.url}", why, "Check that the server runs, its URL, the model's name and the key")
+
+
+def _asked(reply: httpx.Response) -> float:
+    """Seconds that the server asks to wait."""
+    try:
+        return min(max(float(reply.headers.get("retry-after", 0)), 0.0), LONGEST_WAIT)
+    except ValueError:
+        return 0.0

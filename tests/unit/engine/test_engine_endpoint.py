@@ -1,0 +1,228 @@
+"""Rollouts from a server: over real HTTP, from a fake that speaks with a tiny model in the forms of vLLM, llama-server and OpenAI."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from thumbwheel.core.errors import ConfigError, ModelError
+from thumbwheel.engine.endpoint import EndpointSource
+from thumbwheel.engine.rollout import SOURCES, Sampling
+from thumbwheel.engine.sampler import GroupSampler
+from thumbwheel.llm.client import Client
+from thumbwheel.llm.fake import FakeServer, Reply, Request
+from tiny_models import tiny_base
+
+PROMPTS = [[11, 12, 13], [40, 41, 42, 43, 44]]
+STOPS = (17, 41, 99, 120, 130, 200)
+
+
+class Served:
+    """The fake's script: a tiny model behind the forms of three servers; `spoil` changes a choice before it goes out."""
+
+    def __init__(self, folder, server="vllm"):
+        from thumbwheel.engine.load import load_base
+
+        self.model, self.tokenizer = load_base(str(tiny_base(folder)), "float32")
+        self.server, self.spoil, self.most = server, lambda choice: choice, 64
+
+    def __call__(self, request: Request) -> Reply:
+        body = request.body
+        prompt = body.get("prompt") or self.tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True)["input_ids"]
+        sampling = Sampling(
+            max_new_tokens=body["max_tokens"], temperature=body["temperature"], stop=tuple(body.get("stop", ())),
+            stop_ids=tuple(body.get("stop_token_ids", STOPS)), seed=body["seed"],
+        )  # fmt: skip
+        (group,) = GroupSampler(self.model, self.tokenizer).sample([prompt], min(body["n"], self.most), sampling)
+        choices = [self.spoil(self.choice(one, "messages" in body)) for one in group]
+        return Reply({"choices": choices, "usage": {"prompt_tokens": len(prompt)}})
+
+    def choice(self, one, chat):
+        texts = [self.tokenizer.decode([token]) for token in one.ids]
+        logps = list(one.logps or [0.0] * len(one.ids))
+        made = {"finish_reason": one.finish} | ({"message": {"content": one.text}} if chat else {"text": one.text})
+        content = [{"id": i, "token": t, "logprob": p} for i, t, p in zip(one.ids, texts, logps, strict=True)]
+        if self.server == "vllm":
+            made["token_ids"] = list(one.ids)
+        if self.server == "llama-server":
+            made["logprobs"] = {"content": content}
+        elif chat:
+            made["logprobs"] = {"content": [{key: each[key] for key in ("token", "logprob")} for each in content]}
+        else:
+            made["logprobs"] = {"tokens": texts, "token_logprobs": logps}
+        return made
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """ask(prompts, n, sampling, server=..., script=..., ...) -> rollouts; the served model is at ask.served."""
+    served = Served(tmp_path)
+
+    def run(prompts, n, sampling, *, server="vllm", script=None, **given):
+        served.server = server
+        with FakeServer(script or served) as fake:
+            run.fake = fake
+            client = Client(fake.url, "tiny", attempts=2)
+            source = EndpointSource(client, served.tokenizer, server=server, **given)
+            try:
+                return source.sample(prompts, n, sampling)
+            finally:
+                source.close()
+                client.close()
+
+    run.served = served
+    return run
+
+
+def logps(model, prompt, ids):
+    with torch.no_grad():
+        rows = model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    return rows.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
+
+
+@pytest.mark.parametrize("server", ["vllm", "llama-server"])
+@pytest.mark.parametrize("chat", [False, True])
+def test_token_ids_and_log_probabilities_are_those_that_were_sampled(ask, server, chat):
+    messages = {}
+    prompts = PROMPTS
+    if chat:
+        for text in ("hello", "what is it?"):
+            asked = [{"role": "user", "content": text}]
+            messages[tuple(ask.served.tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"])] = asked
+        prompts = list(messages)
+    sampling = Sampling(max_new_tokens=12, stop_ids=STOPS, seed=4)
+    found = ask(prompts, 3, sampling, server=server, messages=messages.__getitem__ if chat else None)
+    assert [len(group) for group in found] == [3, 3]
+    assert len({one.ids for group in found for one in group}) == 6
+    for prompt, group in zip(prompts, found, strict=True):
+        for one in group:
+            assert one.logps == pytest.approx(logps(ask.served.model, prompt, one.ids), abs=1e-4)
+            assert one.finish == ("stop" if one.ids[-1] in STOPS else "length")
+            kept = one.ids[:-1] if one.finish == "stop" else one.ids
+            assert one.text == ask.served.tokenizer.decode(kept, skip_special_tokens=True)
+    assert found == ask(prompts, 3, sampling, server=server, messages=messages.__getitem__ if chat else None)
+    sent = ask.fake.requests[0]
+    assert sent.path == ("chat/completions" if chat else "completions")
+    assert (sent.body["model"], sent.body["top_p"], sent.body["top_k"], sent.body["min_p"]) == ("tiny", 1.0, 0, 0.0)
+
+
+def test_fewer_choices_than_asked_for_are_asked_for_again(ask):
+    ask.served.most = 2
+    (group,) = ask(PROMPTS[:1], 5, Sampling(max_new_tokens=8, stop_ids=STOPS))
+    assert len({one.ids for one in group}) == 5
+    assert [request.body["n"] for request in ask.fake.requests] == [5, 3, 1]
+
+
+def test_without_log_probabilities_it_refuses_unless_the_policy_is_served(ask):
+    def silent(choice):
+        return {key: value for key, value in choice.items() if key != "logprobs"}
+
+    ask.served.spoil = silent
+    sampling = Sampling(max_new_tokens=8, stop_ids=STOPS, temperature=1.0)
+    with pytest.raises(ModelError, match="no log-probability for every sampled token"):
+        ask(PROMPTS, 2, sampling)
+    found = ask(PROMPTS, 2, sampling, on_policy=True)
+    assert all(one.logps is None and one.ids for group in found for one in group)
+    ask.served.spoil = lambda choice: choice | {"logprobs": {"token_logprobs": [-1.0], "tokens": ["x"]}}
+    with pytest.raises(ModelError, match="no log-probability for every"):
+        ask(PROMPTS, 2, sampling)
+
+
+def test_log_probabilities_at_another_temperature_are_refused_unless_processed(ask):
+    sampling = Sampling(max_new_tokens=8, temperature=0.5)
+    with pytest.raises(ConfigError, match="temperature 1"):
+        ask(PROMPTS, 2, sampling)
+    assert ask(PROMPTS, 2, sampling, processed=True)[0][0].logps
+    assert ask(PROMPTS, 2, Sampling(max_new_tokens=8, temperature=0.0))[0][0].logps is None
+
+
+def test_text_without_token_ids_is_taken_only_if_its_tokens_are_those_sampled(ask):
+    text, tokenizer = "The quick brown fox", ask.served.tokenizer
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    texts = [tokenizer.decode([one]) for one in ids]
+
+    def script(request):
+        given = {"tokens": script.texts, "token_logprobs": [-1.0] * len(script.texts)}
+        return Reply({"choices": [{"text": text, "finish_reason": "length", "logprobs": given}], "usage": {}})
+
+    script.texts = texts
+    (group,) = ask(PROMPTS[:1], 1, Sampling(max_new_tokens=8), server="openai", script=script)
+    assert (group[0].ids, group[0].text, group[0].logps) == (tuple(ids), text, (-1.0,) * len(ids))
+    script.texts = [texts[0][:1], texts[0][1:], *texts[1:]]
+    with pytest.raises(ModelError, match="no token ids"):
+        ask(PROMPTS[:1], 1, Sampling(max_new_tokens=8), server="openai", script=script)
+
+
+def test_a_prompt_that_the_server_reads_differently_is_refused(ask):
+    messages = [{"role": "user", "content": "something else"}]
+    with pytest.raises(ModelError, match="where the prompt has 3"):
+        ask(PROMPTS[:1], 1, Sampling(max_new_tokens=4), messages=lambda prompt: messages)
+
+
+def test_the_ending_token_that_a_server_keeps_is_put_back_on_policy(ask):
+    def shorn(choice):
+        ended = choice["finish_reason"] == "stop"
+        return {key: value[:-1] if ended and key == "token_ids" else value for key, value in choice.items()}
+
+    ask.served.spoil = shorn
+    sampling = Sampling(max_new_tokens=20, stop_ids=(STOPS[0], *STOPS[1:]))
+    found = [one for group in ask(PROMPTS, 4, sampling, on_policy=True) for one in group]
+    assert any(one.finish == "stop" for one in found)
+    assert all(one.ids[-1] == STOPS[0] for one in found if one.finish == "stop")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ({"choices": []}, "no choices"), ({}, "no choices"), ("[1]", "no JSON object"), ("<html>", "no JSON object"),
+        ({"choices": [{"finish_reason": "content_filter", "text": ""}]}, "finish_reason"),
+        ({"choices": [{"finish_reason": "stop", "token_ids": [1 << 20]}]}, "vocabulary"),
+    ],
+)  # fmt: skip
+def test_replies_that_make_no_sense_are_refused(ask, content, why):
+    with pytest.raises(ModelError, match=why):
+        ask(PROMPTS[:1], 1, Sampling(max_new_tokens=4), script=lambda request: Reply(content))
+
+
+def test_failures_that_pass_are_tried_again_and_others_are_not(ask):
+    replies = [Reply("busy", 503, {"Retry-After": "0"}), Reply("slow down", 429)]
+
+    def script(request):
+        return replies.pop(0) if replies else ask.served(request)
+
+    with pytest.raises(ModelError, match="2 attempts failed, the last with HTTP 429: slow down"):
+        ask(PROMPTS[:1], 1, Sampling(max_new_tokens=4), script=script)
+    replies.append(Reply("busy", 503))
+    assert ask(PROMPTS[:1], 1, Sampling(max_new_tokens=4), script=script)
+    with pytest.raises(ModelError, match="HTTP 401: who are you"):
+        ask(PROMPTS[:1], 1, Sampling(max_new_tokens=4), script=lambda request: Reply("who are you", 401))
+    assert len(ask.fake.requests) == 1
+
+
+def test_a_server_that_is_not_there_or_does_not_answer(ask):
+    client = Client("http://127.0.0.1:9/v1", "m", attempts=2)
+    with pytest.raises(ModelError, match="ConnectError"):
+        client.post("completions", {})
+    with FakeServer(lambda request: Reply({}, delay=1.0)) as fake:
+        slow = Client(fake.url, "m", timeout=0.1, attempts=1)
+        with pytest.raises(ModelError, match="ReadTimeout"):
+            slow.post("completions", {})
+
+
+def test_only_so_many_prompts_are_asked_at_once_and_the_key_is_sent(ask):
+    def script(request):
+        reply = ask.served(request)
+        return Reply(reply.content, delay=0.05)
+
+    found = ask([[11, one] for one in range(20, 32)], 1, Sampling(max_new_tokens=2), script=script, concurrency=3)
+    assert len(found) == 12
+    assert 2 <= ask.fake.busiest <= 3
+    with FakeServer(lambda request: Reply({})) as fake:
+        Client(fake.url, "m", api_key="sesame").post("completions", {})
+        assert fake.requests[0].headers["Authorization"] == "Bearer sesame"
+
+
+def test_sources_are_a_table():
+    assert SOURCES.names() == ["local", "endpoint"]
+    assert SOURCES.get("local") is GroupSampler
+    assert SOURCES.get("endpoint") is EndpointSource
