@@ -17,5 +17,6 @@ ALGORITHMS: Table[type[Method[Any]]] = Table(
         "reward": "thumbwheel.training.algorithms.reward:Reward",
         "grpo": "thumbwheel.training.algorithms.grpo:Grpo",
         "grpo_offline": "thumbwheel.training.algorithms.grpo_offline:GrpoOffline",
+        "ppo": "thumbwheel.training.algorithms.ppo:Ppo",
     },
 )
