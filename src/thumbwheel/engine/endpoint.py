@@ -155,8 +155,9 @@ def _logprobs(given: Any) -> tuple[list[str], list[float] | None, list[int] | No
         named = [one.get("id") for one in content]
         return [one.get("token", "") for one in content], [float(one["logprob"]) for one in content], None if None in named else named
     logps = given.get("token_logprobs")
-    known = isinstance(logps, list) and None not in logps
-    return list(given.get("tokens") or []), [float(one) for one in logps] if known else None, None
+    if not isinstance(logps, list) or None in logps:
+        return list(given.get("tokens") or []), None, None
+    return list(given.get("tokens") or []), [float(one) for one in logps], None
 
 
 def _seed(seed: int, prompt: Sequence[int], place: int, number: int) -> int:

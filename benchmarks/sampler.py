@@ -1,0 +1,98 @@
+"""Sampling by ours against transformers' `generate`, in one process: `python benchmarks/sampler.py --folder DIR [--json FILE]`.
+
+The model (random, LoRA of rank 16 on every linear layer, as in training), prompts, number of answers and tokens are the same; no answer
+ends early, so both decode every token. The contestants take turns, the first turn is not counted, and the medians are compared: above 1
+is in our favour. `policy` samples through the adapter, `merged` from a merged copy, and `sync` is what bringing that copy up to date costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import material
+import torch
+import transformers
+
+from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
+from thumbwheel.engine.rollout import Sampling
+from thumbwheel.engine.sampler import GroupSampler
+from thumbwheel.engine.score import ScoreEngine
+
+
+def prompts_of(folder: Path, tokenizer: Any, count: int) -> list[list[int]]:
+    """The first prompts of the benchmark's pairs, as ids."""
+    pairs = json.loads((folder / "pairs.json").read_text())
+    return [tokenizer(pair["prompt"])["input_ids"] for pair in pairs[:count]]
+
+
+def generate(model: Any, prompts: list[list[int]], answers: int, tokens: int) -> None:
+    """What TRL does: every answer's prompt is a left-padded row of its own."""
+    longest = max(map(len, prompts))
+    rows = [[0] * (longest - len(prompt)) + prompt for prompt in prompts for _ in range(answers)]
+    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts for _ in range(answers)]
+    with torch.inference_mode():
+        found = model.generate(
+            input_ids=torch.tensor(rows), attention_mask=torch.tensor(mask), do_sample=True, top_k=0, top_p=1.0, temperature=1.0,
+            max_new_tokens=tokens, min_new_tokens=tokens, pad_token_id=0,
+        )  # fmt: skip
+    assert found.shape == (len(rows), longest + tokens)
+
+
+def contestants(folder: Path, given: argparse.Namespace) -> dict[str, Callable[[], None]]:
+    """name -> one sampling of everything."""
+    model, tokenizer = load_base(str(folder / given.size), "float32", local_only=True)
+    prompts = prompts_of(folder, tokenizer, given.prompts)
+    peer, _ = attach_lora(load_base(str(folder / given.size), "float32", local_only=True)[0], LoraSettings(), seed=0)
+    policy = ScoreEngine(attach_lora(model, LoraSettings(), seed=0)[0]).model
+    sampling = Sampling(max_new_tokens=given.tokens)
+    plain, merged = GroupSampler(policy, tokenizer), GroupSampler(policy, tokenizer, merge=True)
+
+    def sample(sampler: GroupSampler) -> None:
+        found = sampler.sample(prompts, given.answers, sampling)
+        assert all(len(one.ids) == given.tokens for group in found for one in group)
+
+    return {
+        "generate": lambda: generate(peer.eval(), prompts, given.answers, given.tokens),
+        "policy": lambda: sample(plain),
+        "merged": lambda: sample(merged),
+        "sync": merged.sync,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="where the models are made")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--size", default="26m", choices=list(material.SIZES))
+    for name, default in {"prompts": 2, "answers": 8, "tokens": 64, "rounds": 5}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    material.make(given.folder)
+    found = contestants(given.folder, given)
+    seconds: dict[str, list[float]] = {name: [] for name in found}
+    for _ in range(given.rounds + 1):
+        for name, run in found.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
+    report = {
+        "size": given.size, "prompts": given.prompts, "answers": given.answers, "tokens": given.tokens, "threads": torch.get_num_threads(),
+        "torch": torch.__version__, "transformers": transformers.__version__, "seconds": medians,
+        "ratio": {name: medians["generate"] / medians[name] for name in ("policy", "merged")},
+        "ratio_with_sync": medians["generate"] / (medians["merged"] + medians["sync"]),
+    }  # fmt: skip
+    print(json.dumps(report, indent=2))
+    if given.json:
+        given.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
