@@ -190,5 +190,5 @@ def _roomy(given: torch.Tensor, length: int, rows: torch.Tensor | None = None) -
     if rows is None:
         kept.copy_(given)
     else:
-        torch.index_select(given, 0, rows, out=kept) if kept.is_contiguous() else kept.copy_(given.index_select(0, rows))
+        torch.index_select(given, 0, rows, out=kept)
     return made

@@ -75,6 +75,13 @@ def test_full_fine_tuning_is_followed_too(monkeypatch):
     torch.testing.assert_close(logits(copy.model), logits(model), atol=2e-5, rtol=1e-5)
 
 
+def test_only_the_active_adapter_is_merged():
+    model = adapted(TREE["llama"], torch.float32)
+    alone = logits(model)
+    model.add_adapter("critic", LoraConfig(r=2, init_lora_weights=False, target_modules="all-linear", task_type="CAUSAL_LM"))
+    torch.testing.assert_close(logits(Merged(model).model), alone, atol=2e-5, rtol=1e-5)
+
+
 def test_what_cannot_be_merged_is_said_and_sampled_by_the_policy_itself(bpe, capsys):
     model = get_peft_model(
         tf.AutoModelForCausalLM.from_config(TREE["llama"]()), LoraConfig(r=2, use_dora=True, target_modules="all-linear")

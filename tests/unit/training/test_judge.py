@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -138,3 +140,32 @@ def test_closing_ends_the_processes_even_at_work(judge):
     one.close()
     assert not Path(f"/proc/{number}").exists() or os.name != "posix"
     one.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process ends when it next reads its pipe")
+def test_a_killed_parent_leaves_no_process_behind():
+    work = """
+import os, time
+from test_judge import ask
+from thumbwheel.training.judge import Judge
+judge = Judge({"user_rewards:hostile": 1.0}, timeout=60.0)
+judge.submit([ask("spin")])
+time.sleep(0.5)
+print(judge._processes[0]._child.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", work], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True
+    )
+    child = int(found.stdout)
+    until = time.monotonic() + 5
+    while time.monotonic() < until and _running(child):
+        time.sleep(0.05)
+    assert not _running(child)
+
+
+def _running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
