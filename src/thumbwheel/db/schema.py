@@ -278,6 +278,21 @@ model_versions = Table(
     UniqueConstraint("agent_id", "number"),
 )
 
+reward_models = Table(
+    "reward_models",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    Column("number", Integer, nullable=False),
+    _id("run_id", "runs.id", nullable=False),
+    Column("base", Text, nullable=False),
+    Column("base_fingerprint", String(64), nullable=False),
+    Column("files", Json, nullable=False),
+    Column("metrics", Json, nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+    UniqueConstraint("agent_id", "number"),
+)
+
 aliases = Table(
     "aliases",
     metadata,

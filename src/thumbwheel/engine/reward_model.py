@@ -9,6 +9,7 @@ them (models/reward_models.py).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -89,10 +90,9 @@ def voice_of(model: Any, adapter: str | None = "default") -> Voice:
 class RewardModel:
     """A saved one, frozen."""
 
-    def __init__(self, model: Any, tokenizer: Any, card: Card, token_budget: int = 4096) -> None:
-        self.card, self._budget = card, token_budget
-        self._builder = builder_for(model, tokenizer)
-        self._engine = ScoreEngine(model, voices={Role.REWARD: voice_of(model)})
+    def __init__(self, engine: ScoreEngine, tokenizer: Any, card: Card, token_budget: int = 4096) -> None:
+        self.card, self._budget, self._engine = card, token_budget, engine
+        self._builder = builder_for(engine.model, tokenizer)
 
     @classmethod
     def load(cls, folder: Path, *, device: str) -> RewardModel:
@@ -101,7 +101,17 @@ class RewardModel:
         model, tokenizer = load_scorer(base, local_only=True)
         if Path(base).is_dir() and base_fingerprint(base) != card.base_fingerprint:
             raise ModelError(f"reward model {str(folder)!r}", f"its base {base!r} has other weights by now", "Train it again")
-        return cls(load_adapter(model, folder).requires_grad_(False).to(device), tokenizer, card)
+        model = load_adapter(model, folder).requires_grad_(False).to(device)
+        return cls(ScoreEngine(model, voices={Role.REWARD: voice_of(model)}), tokenizer, card)
+
+    @classmethod
+    def beside(cls, engine: ScoreEngine, tokenizer: Any, folder: Path) -> RewardModel | None:
+        """The one in `folder` as the role REWARD of an engine over the same base, held once; None where `mount` gives none."""
+        voice = mount(engine, folder, Role.REWARD.value)
+        if voice is None:
+            return None
+        engine.add(Role.REWARD, voice)
+        return cls(engine, tokenizer, Card.read(folder))
 
     @property
     def scale(self) -> Scale | None:
@@ -109,20 +119,17 @@ class RewardModel:
         return self.card.scale
 
     def score(self, prompts: Sequence[Sequence[Message]], answers: Sequence[str]) -> list[float]:
-        """The model's own output for each answer to its prompt; raises ModelError for one that is longer than it learned on."""
-        examples = [self._example(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
-        found = [0.0] * len(examples)
+        """The model's own output for each answer to its prompt; no number (nan) for what is longer than it learned on, or refused."""
+        found = [math.nan] * len(answers)
+        fitted = [self._builder.fit(prompt, [Target(text)], self.card.max_length) for prompt, text in zip(prompts, answers, strict=True)]
+        places = [place for place, one in enumerate(fitted) if not one.refused]
+        rows = [fitted[place].rows[0] for place in places]
+        examples = [Example(row.prompt_ids, (Branch(row.completion_ids),), "") for row in rows]
         for batch in plan(examples, self._budget, self._engine.layout) if examples else []:
             scores = self._engine.score(batch, Role.REWARD, LAST).last
-            for place, score in zip(batch.example_ids, scores.tolist(), strict=True):
-                found[place] = score
+            for at, score in zip(batch.example_ids, scores.tolist(), strict=True):
+                found[places[at]] = score
         return found
-
-    def _example(self, prompt: Sequence[Message], answer: str) -> Example:
-        found = self._builder.fit(prompt, [Target(answer)], self.card.max_length)
-        if found.refused:
-            raise ModelError("a text for the reward model", found.refused, "Shorten it, or train one with a larger max_length")
-        return Example(found.rows[0].prompt_ids, (Branch(found.rows[0].completion_ids),), "")
 
 
 def mount(engine: ScoreEngine, folder: Path, name: str) -> Voice | None:

@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
-from thumbwheel.db.schema import agents, aliases, artifacts, model_versions
-from thumbwheel.models.types import Basis, ModelVersion, State
+from thumbwheel.db.schema import agents, aliases, artifacts, model_versions, reward_models
+from thumbwheel.models.types import Basis, ModelVersion, RewardModelRecord, State
 
 _JOINED = sa.select(model_versions, agents.c.slug.label("agent")).join(agents, agents.c.id == model_versions.c.agent_id)
 
@@ -45,6 +45,20 @@ def find(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Mode
     """Versions that match, oldest first."""
     rows = connection.execute(_JOINED.where(*where).order_by(model_versions.c.number)).mappings()
     return [_version(row) for row in rows]
+
+
+def add_reward_model(connection: sa.Connection, agent_id: str, values: Mapping[str, Any]) -> None:
+    """Insert the next reward model of the agent."""
+    highest = connection.execute(sa.select(sa.func.max(reward_models.c.number)).where(reward_models.c.agent_id == agent_id)).scalar()
+    row = {"id": ids.new("rwm"), "agent_id": agent_id, "number": 1 + (highest or 0), "recorded_at": datetime.now(UTC)}
+    connection.execute(reward_models.insert().values(**row, **values))
+
+
+def find_reward_models(connection: sa.Connection, agent: str) -> list[RewardModelRecord]:
+    """All of `agent`, oldest first."""
+    joined = sa.select(reward_models, agents.c.slug.label("agent")).join(agents, agents.c.id == reward_models.c.agent_id)
+    rows = connection.execute(joined.where(agents.c.slug == agent).order_by(reward_models.c.number)).mappings()
+    return [RewardModelRecord(**{key: row[key] for key in row if key != "agent_id"}) for row in rows]
 
 
 def by_agent(agent: str) -> sa.ColumnElement[bool]:

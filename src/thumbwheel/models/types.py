@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from thumbwheel.core.errors import Conflict
 
@@ -35,6 +36,26 @@ class Basis(StrEnum):
 
     GOLD = "gold"
     FEEDBACK = "feedback"
+
+
+@dataclass(frozen=True)
+class RewardModelRecord:
+    """A reward model of an agent: `rm1`, `rm2`, ... `files`: file name -> sha256. `metrics`: loss_type, dev and held_out figures."""
+
+    id: str
+    agent: str
+    number: int
+    run_id: str
+    base: str
+    base_fingerprint: str
+    files: dict[str, str]
+    metrics: dict[str, Any]
+    recorded_at: datetime
+
+    @property
+    def name(self) -> str:
+        """`rm3`."""
+        return f"rm{self.number}"
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,9 @@ def _show(result: dict[str, Any], agent: str, name: str, as_json: bool) -> None:
         log.say(f"dropped: {reason} ({count})")
     if result["reason"]:
         log.say(result["reason"])
-    if result["version"]:
+    if result["reward_model"]:
+        log.say(f"reward model {result['reward_model']}; next: thumbwheel reward-model show {result['reward_model']} --agent {agent}")
+    elif result["version"]:
         log.say(f"candidate {result['version']}; next: thumbwheel evaluate {result['version']} --agent {agent} --compare-base")
     else:
         command = f"thumbwheel train {name} --agent {agent} --resume {result['run_id']}"

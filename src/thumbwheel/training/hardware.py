@@ -219,13 +219,15 @@ def _has_bf16(where: Device) -> bool:
 def count_parameters(folder: str) -> int:
     """Parameters of the model in `folder`, from its configuration alone."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+    from thumbwheel.engine.forward import is_encoder
     from thumbwheel.engine.load import load_config
 
+    config = load_config(folder)
     with torch.device("meta"):
-        make: Any = AutoModelForCausalLM.from_config
-        model = make(load_config(folder))
+        make: Any = (AutoModelForMaskedLM if is_encoder(config) else AutoModelForCausalLM).from_config
+        model = make(config)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

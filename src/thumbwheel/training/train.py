@@ -29,6 +29,7 @@ from thumbwheel.training import store
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.base import locate, require_training
 from thumbwheel.training.hardware import machine
+from thumbwheel.training.judging import register
 from thumbwheel.training.launch import launch
 from thumbwheel.training.presets import with_preset
 from thumbwheel.training.rate import with_rate
@@ -68,25 +69,26 @@ def train(
     options: Mapping[str, Any] | None = None,
     resume: str | None = None,
 ) -> RunResult:
-    """Train a candidate by `algorithm` over `base` on `dataset` (default: built from the feedback in force), or go on with run `resume`.
+    """Train a candidate, or a reward model, by `algorithm` over `base`, or go on with run `resume`.
 
-    A finished run has a candidate version, a stopped one (Ctrl-C) can be resumed. Raises the error of a failed run: TrainingError
-    for one that stopped itself or died, StorageError for a full disk, DataError, ModelError, Conflict for a run in progress.
+    `dataset` is built from the feedback in force by default. A finished run has a candidate version, a stopped one (Ctrl-C) can be
+    resumed. Raises the error of a failed run: TrainingError for one that stopped itself or died, StorageError for a full disk,
+    DataError, ModelError, Conflict for a run in progress.
     """
     require_training()
     if resume is not None:
         return _resume(ws, agent, algorithm, resume, base, dataset, options)
     plan = _plan(ws, agent, algorithm, base, dataset, options)
-    parent = plan.start or ensure_base(ws, agent, plan.base, plan.fingerprint)
+    parent = _parent(ws, plan)
     run_id = ids.new("run")
     run = RunDir(ws.home.runs / run_id)
     run.create(_spec(ws, plan, run_id), plan.rows)
     handle = run.lock()
     try:
-        ws.db.write(lambda c: store.add(c, _record(plan, run_id, parent)))
+        ws.db.write(lambda c: store.add(c, _record(plan, run_id)))
         log.say(plan.preset)
         log.say(f"run {run_id}: {algorithm} on {len(plan.rows)} rows of dataset {plan.dataset.id}; log: {run.log}")
-        return _supervise(ws, run, run_id, parent, handle)
+        return _supervise(ws, agent, run, run_id, parent, handle)
     finally:
         os.close(handle)
 
@@ -192,14 +194,21 @@ def _spec(ws: Workspace, plan: Plan, run_id: str) -> dict[str, Any]:
     }
 
 
-def _record(plan: Plan, run_id: str, parent: ModelVersion) -> dict[str, Any]:
+def _parent(ws: Workspace, plan: Plan) -> ModelVersion | None:
+    """The version that the candidate is over; what judges gives none, and its base is no version of the agent."""
+    if ALGORITHMS.get(plan.algorithm).judges:
+        return None
+    return plan.start or ensure_base(ws, plan.agent, plan.base, plan.fingerprint)
+
+
+def _record(plan: Plan, run_id: str) -> dict[str, Any]:
     return {
         "id": run_id,
         "agent_id": plan.agent_id,
         "algorithm": plan.algorithm,
         "dataset_id": plan.dataset.id,
         "base": plan.base,
-        "base_fingerprint": parent.base_fingerprint,
+        "base_fingerprint": plan.fingerprint,
         "config": plan.config.model_dump(mode="json"),
         "environment": environment() | {"preset": plan.preset, "machine": asdict(machine())},
         "seed": plan.config.seed,
@@ -243,10 +252,12 @@ def _resume(
         if _fingerprint(Path(spec.folder)) != found.base_fingerprint:
             raise Conflict(f"run {run_id!r}", f"the weights of its base {found.base!r} have changed since", "Start a new run")
         start = spec.config.get("continue_from")
-        parent = find_version(ws, agent, start) if start else ensure_base(ws, agent, found.base, str(found.base_fingerprint))
-        adapter_folder(ws, parent)  # in the cache again, should somebody have emptied it
+        parent = None
+        if not ALGORITHMS.get(algorithm).judges:
+            parent = find_version(ws, agent, start) if start else ensure_base(ws, agent, found.base, str(found.base_fingerprint))
+            adapter_folder(ws, parent)  # in the cache again, should somebody have emptied it
         ws.db.write(lambda c: store.restart(c, run_id))
-        return _supervise(ws, run, run_id, parent, handle)
+        return _supervise(ws, agent, run, run_id, parent, handle)
     finally:
         os.close(handle)
 
@@ -263,7 +274,7 @@ def _same(run: Run, algorithm: str, base: str | None, dataset: str | None, optio
             raise InputError(f"{key} {asked!r} for run {run.id!r}", why, "Leave it out, or start a new run")
 
 
-def _supervise(ws: Workspace, run: RunDir, run_id: str, parent: ModelVersion, handle: int) -> RunResult:
+def _supervise(ws: Workspace, agent: str, run: RunDir, run_id: str, parent: ModelVersion | None, handle: int) -> RunResult:
     """Run the child to its end and record how it ended."""
     status = launch(run, handle)
     metrics = dict(status.result)
@@ -272,6 +283,9 @@ def _supervise(ws: Workspace, run: RunDir, run_id: str, parent: ModelVersion, ha
         raise _error(run, run_id, status)
     if status.state is RunState.STOPPED:
         return RunResult(run_id, status.state, status.reason, metrics)
+    if parent is None:
+        made = register(ws, agent, run_id, find_run(ws, run_id).dataset_id, run.adapter)
+        return RunResult(run_id, status.state, status.reason, metrics, reward_model=made.name)
     candidate = add_candidate(ws, parent, run_id, run.adapter)
     return RunResult(run_id, status.state, status.reason, metrics, candidate.id, candidate.name)
 

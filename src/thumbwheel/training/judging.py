@@ -1,0 +1,72 @@
+"""What becomes of a run that made a reward model: its figures on rows that nobody looked at, and its record.
+
+The gate's rows are opened here, once, after the training is over and in the parent's process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.datasets.build import load_rows
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models import reward_models
+from thumbwheel.models.types import RewardModelRecord
+
+if TYPE_CHECKING:
+    from thumbwheel.engine.reward_model import RewardModel, Scale
+
+
+def register(ws: Workspace, agent: str, run_id: str, dataset_id: str, result: Path) -> RewardModelRecord:
+    """The reward model in folder `result` as the next one of `agent`, with its held-out figures."""
+    from thumbwheel.engine.reward_model import RewardModel
+    from thumbwheel.training.hardware import device
+
+    model = RewardModel.load(result, device=device("auto"))
+    card = model.card
+    figures = {"loss_type": card.loss_type, "dev": dict(card.dev), "held_out": held_out(model, load_rows(ws, dataset_id, "gate"))}
+    return reward_models.add(ws, agent, run_id, card.base, card.base_fingerprint, result, figures)
+
+
+def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
+    """Figures on `rows` of the shape that the model learned from; `unreadable` are those that are too long for it."""
+    kept = list(rows)
+    prompts = [row.prompt for row in kept]
+    if model.card.loss_type == "bradley_terry":
+        chosen, rejected = (model.score(prompts, [getattr(row, side) for row in kept]) for side in ("chosen", "rejected"))
+        return of_answers([a > b for a, b in zip(chosen, rejected, strict=True) if not math.isnan(a + b)], len(kept))
+    scores = model.score(prompts, [row.completion for row in kept])
+    read = [(score, row) for score, row in zip(scores, kept, strict=True) if not math.isnan(score)]
+    if model.scale is not None:
+        return of_numbers(model.scale, [score for score, _ in read], [row.value for _, row in read], len(kept))
+    return of_answers([(score > 0) == row.label for score, row in read], len(kept))
+
+
+def of_answers(right: Sequence[bool], asked: int) -> dict[str, Any]:
+    """The share that is right, with its 95 % intervals: Wilson's, and the exact one (Clopper and Pearson)."""
+    from thumbwheel.stats.rates import clopper_pearson, wilson
+
+    n, hits = len(right), sum(right)
+    if not n:
+        return {"n": 0, "unreadable": asked}
+    score, exact = wilson(hits, n), clopper_pearson(hits, n)
+    intervals = {"low": score.low, "high": score.high, "exact_low": exact.low, "exact_high": exact.high}
+    return {"n": n, "unreadable": asked - n, "accuracy": hits / n} | intervals
+
+
+def of_numbers(scale: Scale, scores: Sequence[float], values: Sequence[float], asked: int) -> dict[str, Any]:
+    """Mean squared and mean absolute error in raw units, beside those of the mean of the very rows, which knows nothing of the answers."""
+    n = len(values)
+    if not n:
+        return {"n": 0, "unreadable": asked}
+    gaps = [scale.raw(score) - value for score, value in zip(scores, values, strict=True)]
+    centre = sum(values) / n
+    return {
+        "n": n,
+        "unreadable": asked - n,
+        "mse": sum(gap * gap for gap in gaps) / n,
+        "mae": sum(map(abs, gaps)) / n,
+        "mse_of_mean": sum((value - centre) ** 2 for value in values) / n,
+    }

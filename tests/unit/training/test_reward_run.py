@@ -1,0 +1,166 @@
+"""A run of reward from the command to its record: registered with held-out figures, listed, shown, asked, mounted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from encoders import tiny_encoder
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import InputError, ModelError, NotFound
+from thumbwheel.datasets.types import Dataset
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
+from thumbwheel.engine.prompt import Target
+from thumbwheel.engine.reward_model import Card, RewardModel, Scale, mount
+from thumbwheel.engine.score import LAST, Role, ScoreEngine
+from thumbwheel.engine.tree import Branch, Example, build
+from thumbwheel.models import reward_models
+from thumbwheel.models.types import RewardModelRecord
+from thumbwheel.models.versions import ensure_agent, versions
+from thumbwheel.training.judging import of_answers, of_numbers
+from thumbwheel.training.train import runs, train
+from training_rows import QUICK, row
+
+PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "the quick brown fox"}]
+ANSWERS = ["the lazy dog", "fox", "add return def"]
+
+
+@pytest.fixture(scope="module")
+def ws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    with Workspace.open(Home(tmp_path_factory.mktemp("home")), Sources({}, "", {})) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def first(ws: Workspace, base: Path) -> RewardModelRecord:
+    """The only run over a decoder; every test reads it."""
+    return trained(ws, "pairs", base)
+
+
+def dataset(ws: Workspace, shape: str) -> str:
+    """24 rows in train, 8 in dev, 10 in gate."""
+    from datetime import UTC, datetime
+
+    from thumbwheel.core import ids
+    from thumbwheel.datasets.build import _freeze
+    from thumbwheel.datasets.shapes import SHAPES
+
+    ensure_agent(ws, "a")
+    rows = [row(shape, n, "train" if n < 24 else "dev" if n < 32 else "gate") for n in range(42)]
+    manifest = {"counts": {"train": 24, "dev": 8, "gate": 10}}
+    frozen = Dataset(ids.derived("dst", "a", shape), "a", shape, ids.fingerprint(shape), manifest, datetime.now(UTC))
+    return _freeze(ws, frozen, SHAPES.get(shape)(), rows).id
+
+
+def trained(ws: Workspace, shape: str, base: Path, **options: Any) -> RewardModelRecord:
+    result = train(ws, "a", "reward", str(base), dataset=dataset(ws, shape), options=QUICK | options)
+    assert result.version is None and result.reward_model
+    return reward_models.find(ws, "a", result.reward_model)
+
+
+def test_a_run_gives_a_reward_model_and_no_version(ws: Workspace, first: RewardModelRecord, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from thumbwheel.training.reward_commands import reward_model
+
+    assert first.name == "rm1" and versions(ws, "a") == [] and first.run_id == runs(ws, "a")[0].id
+    held = first.metrics["held_out"]
+    assert held["n"] == 10 and 0 <= held["exact_low"] <= held["low"] <= held["accuracy"] <= held["high"] <= held["exact_high"] <= 1
+    assert {"loss", "accuracy", "margin", "ece"} <= first.metrics["dev"].keys()
+    ask = lambda *given: CliRunner().invoke(reward_model, [*given, "--agent", "a"], obj=lambda: ws, catch_exceptions=False)  # noqa: E731
+    assert json.loads(ask("list", "--json").stdout)[0]["name"] == json.loads(ask("show", "1", "--json").stdout)["name"] == "rm1"
+    assert "bradley_terry" in ask("list").stdout and "of 10 right" in ask("show", "rm1").stdout
+    (tmp_path / "pairs.jsonl").write_text('{"prompt": "question", "chosen": "fox", "rejected": "dog"}\n')
+    found = json.loads(ask("score", "rm1", "--file", str(tmp_path / "pairs.jsonl"), "--json").stdout)
+    assert [(line["line"], line["answer"]) for line in found] == [(1, "fox"), (1, "dog")]
+    alone = json.loads(ask("score", "rm1", "--prompt", "question", "--answer", "fox", "--json").stdout)
+    assert alone[0]["score"] == pytest.approx(found[0]["score"], abs=1e-5)
+    assert "longer than" in ask("score", "rm1", "--prompt", "question", "--answer", "fox " * 300).stdout
+    for wrong in (["score", "rm1"], ["score", "rm1", "--file", str(tmp_path / "none.jsonl")]):
+        with pytest.raises(InputError):
+            ask(*wrong)
+    with pytest.raises(NotFound, match="Known: rm1"):
+        ask("show", "rm9")
+
+
+def test_the_result_is_the_standard_form(ws: Workspace, first: RewardModelRecord, base: Path) -> None:
+    """PEFT and transformers alone give the same scores, on padded rows."""
+    from peft import PeftModel
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    folder = reward_models.folder(ws, first)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    inner = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=torch.float32, pad_token_id=tokenizer.pad_token_id)
+    plain = PeftModel.from_pretrained(inner, folder).eval()
+    rendered = lambda text: tokenizer.apply_chat_template([*PROMPT, {"role": "assistant", "content": text}], tokenize=False)  # noqa: E731
+    texts = [rendered(text).rstrip("\n") for text in ANSWERS]
+    with torch.no_grad():
+        expected = plain(**tokenizer(texts, return_tensors="pt", padding=True, padding_side="right")).logits[:, 0].tolist()
+    assert RewardModel.load(folder, device="cpu").score([PROMPT] * 3, ANSWERS) == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_encoder_judges_behind_the_same_interface(ws: Workspace, tmp_path: Path) -> None:
+    base = tiny_encoder(tmp_path / "encoder", "deberta-v2")
+    one = trained(ws, "scored", base, loss_type="regression", max_steps=2)
+    folder = reward_models.folder(ws, one)
+    card, model = Card.read(folder), RewardModel.load(folder, device="cpu")
+    assert card.scale == model.scale and 1 <= card.scale.low < card.scale.high <= 5
+    assert one.metrics["held_out"]["n"] == 10 and one.metrics["held_out"]["mae"] < 4
+    together = model.score([PROMPT] * 3, ANSWERS)
+    assert together == pytest.approx([model.score([PROMPT], [text])[0] for text in ANSWERS], abs=1e-5)
+    assert len(set(together)) == 3
+    assert mount(writer(tmp_path), folder, "judge") is None
+
+
+def writer(tmp_path: Path, base: Path | None = None) -> ScoreEngine:
+    from tiny_models import tiny_base
+
+    model, _ = load_base(str(base or tiny_base(tmp_path / "other", seed=9)), "float32")
+    return ScoreEngine(attach_lora(model, LoraSettings(rank=2), seed=0)[0])
+
+
+def test_mounted_on_the_policys_base_it_gives_the_same_scores(ws: Workspace, first: RewardModelRecord, base: Path, tmp_path: Path) -> None:
+    folder = reward_models.folder(ws, first)
+    alone = RewardModel.load(folder, device="cpu")
+    made = [alone._builder.fit(PROMPT, [Target(text)], 128).rows[0] for text in ANSWERS]
+    examples = [Example(one.prompt_ids, (Branch(one.completion_ids),), "g") for one in made]
+    engine = writer(tmp_path, base)
+    batch = build(examples, range(3), engine.layout)
+    before, trainable = engine.score(batch, Role.POLICY).logp, [one.requires_grad for one in engine.model.parameters()]
+    voice = mount(engine, folder, "judge")
+    assert voice is not None
+    engine.add(Role.REWARD, voice)
+    assert engine.score(batch, Role.REWARD, LAST).last.tolist() == pytest.approx(alone.score([PROMPT] * 3, ANSWERS), abs=1e-5)
+    assert torch.equal(engine.score(batch, Role.POLICY).logp, before)
+    assert sum(one.requires_grad for one in engine.model.parameters()) == sum(trainable)
+    assert not any(one.requires_grad for one in engine.parameters_of(Role.REWARD))
+    assert mount(writer(tmp_path), folder, "judge") is None
+    plain_model, _ = load_base(str(base), "float32")
+    assert mount(ScoreEngine(plain_model), folder, "judge") is None
+
+
+def test_a_base_that_changed_is_refused(ws: Workspace, first: RewardModelRecord, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(reward_models.folder(ws, first), tmp_path / "copy"))
+    replace(Card.read(folder), base_fingerprint="of something else").write(folder)
+    with pytest.raises(ModelError, match="other weights"):
+        RewardModel.load(folder, device="cpu")
+    (folder / "reward.json").write_text("{}")
+    with pytest.raises(ModelError, match="cannot be read"):
+        RewardModel.load(folder, device="cpu")
+
+
+def test_figures_of_held_out_rows() -> None:
+    found = of_answers([True] * 81 + [False] * 182, 263)  # Newcombe 1998, table I
+    assert (found["low"], found["high"]) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert (found["exact_low"], found["exact_high"]) == pytest.approx((0.2527, 0.3676), abs=1e-4)
+    assert of_answers([], 3) == {"n": 0, "unreadable": 3} == of_numbers(Scale(0, 1), [], [], 3)
+    numbers = of_numbers(Scale(1, 5), [-1.0, 0.0, 1.0], [1.0, 4.0, 5.0], 4)
+    assert numbers == pytest.approx({"n": 3, "unreadable": 1, "mse": 1 / 3, "mae": 1 / 3, "mse_of_mean": 26 / 9})
