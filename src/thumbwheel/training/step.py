@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.engine.refcache import RefCache, reference_logp
@@ -76,7 +77,7 @@ class Stepper:
         found: list[Metrics] = []
         tokens = 0
         for block in self.algorithm.blocks(examples):
-            baseline = self.algorithm.baseline(block, self._sums)
+            baseline = self.algorithm.baseline(block, partial(self._sums, block))
             for batch in self._plan(block):
                 out = self.algorithm.loss(self._scored(batch, grad), totals, baseline)
                 if grad:
@@ -95,10 +96,13 @@ class Stepper:
         found = self.engine.score(batch, role, want, grad)
         return Scored(batch, found.logp, reference, found.last)
 
-    def _sums(self, examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums a branch without gradient, for baselines; cached too, since dev rows and another run of the same seed pair up alike."""
+    def _sums(self, beside: Sequence[Example], examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums a branch without gradient, for baselines. References are found together with those of `beside`, whose prompts they share;
+        they are cached too, since dev rows and another run of the same seed pair up alike."""
         import torch
 
+        for batch in self._plan([*beside, *examples]):
+            reference_logp(self.engine, batch, self._cache)
         policy: list[torch.Tensor] = []
         reference: list[torch.Tensor] = []
         for batch in self._plan(examples):
