@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from logging import ERROR
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -160,7 +161,7 @@ def quiet() -> Iterator[None]:
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
-    logging.set_verbosity(max(level, logging.ERROR))
+    logging.set_verbosity(max(level, ERROR))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)

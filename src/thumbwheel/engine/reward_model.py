@@ -150,7 +150,7 @@ def mount(engine: ScoreEngine, folder: Path, name: str) -> Voice | None:
     tensors = load_file(folder / "adapter_model.safetensors")
     weight = tensors.pop(HEAD)
     engine.model.add_adapter(name, config)
-    loaded = set_peft_model_state_dict(engine.model, tensors, adapter_name=name)
+    loaded: Any = set_peft_model_state_dict(engine.model, tensors, adapter_name=name)
     own = lora.parameters_of(lora.adapter_layers(engine.model), name)
     if loaded.unexpected_keys or len(own) != len(tensors):
         raise ModelError(f"reward model {str(folder)!r}", "its adapter does not fit the layers of this base", "Train it again")
