@@ -87,7 +87,8 @@ def score(
     if as_json:
         log.answer(found)
         return
-    log.table(f"scores by {name}", ("line", "answer", "score", ""), [(one["line"], _short(str(one["answer"])), *_shown(one)) for one in found])
+    rows = [(one["line"], _short(str(one["answer"])), *_shown(one)) for one in found]
+    log.table(f"scores by {name}", ("line", "answer", "score", ""), rows)
 
 
 def _asked(prompt: str | None, answer: str | None, file: Path | None) -> Iterator[tuple[int, Sequence[dict[str, Any]], str]]:
