@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-LETTERS, LENGTH = "abcdefgh", 6
+LETTERS, LENGTH = "abcdefgh", 4
 TEMPLATE = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}{{ message['content'] }}<eos>"
     "{% else %}{{ message['content'] }}={% endif %}{% endfor %}"
 )
 
 
-def strings(seed: int) -> Iterator[str]:
-    """Different strings without end."""
+def strings(seed: int, different: bool = True) -> Iterator[str]:
+    """Strings without end, or all that there are, each once."""
     chance, seen = random.Random(seed), set()
-    while True:
+    while len(seen) < len(LETTERS) ** LENGTH:
         text = "".join(chance.choice(LETTERS) for _ in range(LENGTH))
         if text not in seen:
-            seen.add(text)
             yield text
+        if different:
+            seen.add(text)
 
 
 def reversal_rows(train: int, dev: int, seed: int = 1) -> list[dict[str, Any]]:
@@ -50,7 +52,7 @@ def reversal_tokenizer() -> Any:
     return tokenizer
 
 
-def reversal_base(folder: Path, low: float = 0.1, high: float = 0.3, width: int = 128) -> Path:
+def reversal_base(folder: Path, low: float = 0.2, high: float = 0.3, width: int = 128) -> Path:
     """A model of about a million parameters that writes `low` to `high` of all strings backwards, taught from nothing."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -63,16 +65,16 @@ def reversal_base(folder: Path, low: float = 0.1, high: float = 0.3, width: int 
     )  # fmt: skip
     model = Qwen2ForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
-    texts = strings(0)
+    texts = strings(0, different=False)
     for step in range(3000):
-        batch = torch.tensor([tokenizer(f"{text}={text[::-1]}<eos>")["input_ids"] for text, _ in zip(texts, range(64), strict=False)])
+        batch = torch.tensor([tokenizer(f"{text}={text[::-1]}<eos>")["input_ids"] for text in islice(texts, 64)])
         labels = batch.clone()
         labels[:, : LENGTH + 1] = -100
         loss = model(input_ids=batch, labels=labels).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if step % 5 == 4 and low <= (rate := success(model, tokenizer, [text for text, _ in zip(texts, range(256), strict=False)])):
+        if step % 5 == 4 and low <= (rate := success(model, tokenizer, list(islice(texts, 256)), sample=False)):
             assert rate <= high, f"the base learned too fast: {rate:.0%} after {step + 1} steps"
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
