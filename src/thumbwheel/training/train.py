@@ -22,6 +22,7 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.build import build, find, load_rows
 from thumbwheel.datasets.types import Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models import reward_models
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.models.versions import adapter_folder, add_candidate, ensure_base, require_agent
 from thumbwheel.models.versions import version as find_version
@@ -191,7 +192,16 @@ def _spec(ws: Workspace, plan: Plan, run_id: str) -> dict[str, Any]:
         "config": plan.config.model_dump(mode="json"),
         "reference_cache": str(ws.home.cache / "reference.db"),
         "start": str(adapter_folder(ws, plan.start)) if plan.start else None,
+        "reward_model": _reward_model(ws, plan.agent, plan.config.model_dump()),
     }
+
+
+def _reward_model(ws: Workspace, agent: str, settings: Mapping[str, Any]) -> str | None:
+    """Where the reward model lies that `settings` name: one of the agent's in the cache, or a folder as it is."""
+    named = settings.get("reward_model")
+    if named is None or Path(named).expanduser().is_dir():
+        return named and str(Path(named).expanduser().resolve())
+    return str(reward_models.folder(ws, reward_models.find(ws, agent, named)))
 
 
 def _parent(ws: Workspace, plan: Plan) -> ModelVersion | None:
@@ -256,6 +266,7 @@ def _resume(
         if not ALGORITHMS.get(algorithm).judges:
             parent = find_version(ws, agent, start) if start else ensure_base(ws, agent, found.base, str(found.base_fingerprint))
             adapter_folder(ws, parent)  # in the cache again, should somebody have emptied it
+            _reward_model(ws, agent, spec.config)
         ws.db.write(lambda c: store.restart(c, run_id))
         return _supervise(ws, agent, run, run_id, parent, handle)
     finally:
@@ -267,7 +278,7 @@ def _same(run: Run, algorithm: str, base: str | None, dataset: str | None, optio
     name = str(Path(base).expanduser().resolve()) if base and Path(base).expanduser().is_dir() else base
     given: dict[str, tuple[Any, Any]] = {"algorithm": (algorithm, run.algorithm), "base": (name, run.base)}
     given["dataset"] = (dataset, run.dataset_id)
-    given |= {key: (value, run.config.get(key)) for key, value in (options or {}).items()}
+    given |= {key: (list(value) if isinstance(value, tuple) else value, run.config.get(key)) for key, value in (options or {}).items()}
     for key, (asked, was) in given.items():
         if asked is not None and asked != was:
             why = f"it was started with {was!r} and resumes as it was"
