@@ -102,11 +102,16 @@ def _show_dry_run(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         log.answer(found)
         return
-    counted = {"dropped", "notes"}
-    rows = [(name.replace("_", " "), value) for name, value in found.items() if name not in counted]
-    rows += [(f"{name}: {reason}", count) for name in sorted(counted) for reason, count in found[name].items()]
+    counted = {"dropped": "", "notes": "", "memory_gb": " GB"}
+    plain = {name: value for name, value in found.items() if name not in {*counted, "held_out_rows", "detectable_gain"}}
+    rows = [(name.replace("_", " "), "; ".join(value) if isinstance(value, list) else value) for name, value in plain.items()]
+    for name, unit in counted.items():
+        rows += [(f"{name.removesuffix('_gb')}: {part.replace('_', ' ')}", f"{count}{unit}") for part, count in found[name].items()]
     log.table("dry run: nothing was trained", ("", ""), rows)
-    log.say(f"minutes and memory are rough: {found['probed_steps']} real steps were measured on this machine as it is now")
+    log.say(f"time and memory: {found['probed_steps']} real steps on this machine as it is now, and {found['past_runs']} past runs like it")
+    gain = found["detectable_gain"]
+    shows = "no gain for certain" if gain is None else f"about {100 * gain:.0f} points at 30 % discordance"
+    log.say(f"the later evaluation has {found['held_out_rows']} held-out rows: it shows {shows}")
 
 
 def hardware(

@@ -1,77 +1,102 @@
-"""The dry run: everything up to training, and a few real steps that are measured and thrown away.
+"""The dry run: what a run would be, from a trial of its first steps in a process of its own (trial.py) and from past runs here.
 
-Rough by nature: other work on the machine, longer rows than those of the probe and evaluation by generation are not in the
-figure. References are computed in the probe as in a first epoch, so later epochs are faster than it says.
+Minutes are those of a run without early stopping, and of a machine that is as busy as during the trial. Runs of the same method over the
+same base that this home has seen weigh as much as the trial.
 """
 
 from __future__ import annotations
 
-import tempfile
-import time
-from collections.abc import Sequence
-from itertools import islice
-from pathlib import Path
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from thumbwheel.training.algorithm import Row
-from thumbwheel.training.assemble import Assembly, assemble
-from thumbwheel.training.hardware import peak_memory_gb
-from thumbwheel.training.order import Order
-from thumbwheel.training.types import DryRun, TrainConfig
+from thumbwheel.datasets.types import Dataset
+from thumbwheel.stats.power import detectable_gain
+from thumbwheel.training.launch import environment
+from thumbwheel.training.rundir import RunDir
+from thumbwheel.training.types import DryRun, Run, RunState, Status, TrainConfig
 
-PROBED = 3
-"""Steps that are measured, after one that warms up."""
+DISCORDANCE = 0.3
+"""Share of held-out rows on which a tuned model and its base usually differ; the power of an evaluation depends on it."""
+ALIKE = 3.0
+"""A past run says something of one that is at most so many times larger or smaller."""
 
 
-def estimate(algorithm: str, config: TrainConfig, dataset_id: str, base: str, folder: Path, rows: Sequence[Row]) -> DryRun:
-    """What a run over `rows` would be."""
-    with tempfile.TemporaryDirectory() as scratch:
-        made = assemble(algorithm, config, base, folder, rows, Path(scratch) / "reference.db")
-        order = Order.of(len(made.train.items), config)
-        probed, seconds = _probe(made, order)
-        evaluation = _evaluation_seconds(made)
-    evaluations = 11 if config.eval_steps is None else 1 + order.steps // config.eval_steps
-    facts = made.facts
+def trial(run: RunDir) -> Status:
+    """How the trial of the run in this folder ended, with its figures."""
+    command = [sys.executable, "-P", "-m", "thumbwheel.training.trial", str(run.path)]
+    with run.log.open("ab") as out:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment(os.environ), check=False
+        )
+    found = run.status()
+    if found is not None:
+        return found
+    how = f"killed by signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+    return Status(RunState.FAILED, reason=f"the trial ended without a word ({how}): {run.log.read_text(encoding='utf-8')[-300:]}")
+
+
+def estimate(algorithm: str, config: TrainConfig, preset: str, dataset: Dataset, found: Mapping[str, Any], past: Sequence[Run]) -> DryRun:
+    """What the run is, from the figures `found` by its trial and the `past` runs of the agent over the same base."""
+    steps = found["steps"]
+    tokens = found["rows_an_epoch"] * steps / max(1, found["steps_an_epoch"])
+    seconds, memory = _seconds(config, found, steps), found["memory"]
+    rates = _rates(algorithm, found, past, tokens)
+    if rates:
+        seconds = statistics.geometric_mean([seconds, statistics.median(rates) * tokens])
+    held_out = dataset.counts.get("gate", 0)
     return DryRun(
         algorithm=algorithm,
-        dataset_id=dataset_id,
-        rows=facts["train_rows"],
-        dev_rows=facts["dev_rows"],
-        dropped=facts["dropped"],
-        notes=facts["notes"],
-        tokens=made.train.tokens,
-        scored_tokens=made.train.scored,
-        steps=order.steps,
-        matched_modules=facts["matched_modules"],
-        trainable_parameters=facts["trainable_parameters"],
-        dtype=made.dtype,
-        layout=facts["layout"] + (f" ({facts['layout_reason']})" if facts["layout_reason"] else ""),
-        minutes=round((order.steps * seconds + evaluations * evaluation) / 60, 2),
-        peak_memory_gb=round(peak_memory_gb(), 2),
-        probed_steps=probed,
+        dataset_id=dataset.id,
+        preset=preset,
+        rows=found["train_rows"],
+        dev_rows=found["dev_rows"],
+        dropped=found["dropped"],
+        notes=found["notes"],
+        tokens=found["tokens"],
+        scored_tokens=found["scored"],
+        steps=steps,
+        token_budget=found["token_budget"],
+        changes=found["changes"],
+        matched_modules=found["matched_modules"],
+        trainable_parameters=found["trainable_parameters"],
+        dtype=found["dtype"],
+        layout=found["layout"] + (f" ({found['layout_reason']})" if found["layout_reason"] else ""),
+        minutes=round(seconds / 60, 2),
+        past_runs=len(rates),
+        memory_gb={name: round(size, 6) for name, size in memory.items()},
+        disk_gb=round(found["checkpoint_gb"] * (config.save_total_limit + 3), 6),
+        held_out_rows=held_out,
+        detectable_gain=detectable_gain(held_out, DISCORDANCE) if held_out else None,
+        probed_steps=found["times"]["steps"],
     )
 
 
-def _probe(made: Assembly, order: Order) -> tuple[int, float]:
-    """(steps measured, seconds a step)."""
-    times: list[float] = []
+def _seconds(config: TrainConfig, found: Mapping[str, Any], steps: int) -> float:
+    """Of the whole run, by the trial alone; checkpoints come with the evaluations."""
+    times, a_epoch = found["times"], max(1, found["steps_an_epoch"])
+    work = found["rows_an_epoch"] / a_epoch
+    first = min(steps, a_epoch)
+    every = config.eval_steps or max(1, steps // 10)
+    evaluations = 1 + steps // every + bool(steps % every) if found["dev_rows"] else 0
+    saves = steps // (config.save_steps or every) + 2
+    learning = work * (first * times["first"] + (steps - first) * times["later"])
+    looking = (
+        bool(evaluations) * times["evaluation_first"] + max(0, evaluations - 1) * times["evaluation_later"] + evaluations * times["probe"]
+    )
+    return float(times["start"] + learning + looking + saves * times["save"])
 
-    def discard(loss: float) -> float:
-        made.model.zero_grad()
-        return loss
 
-    for step, rows in enumerate(islice(order.batches(), PROBED + 1)):
-        started = time.monotonic()
-        made.at_work.train([made.train.items[row] for row in rows], step, discard)
-        times.append(time.monotonic() - started)
-    measured = times[1:] or times
-    return len(measured), sum(measured) / len(measured)
-
-
-def _evaluation_seconds(made: Assembly) -> float:
-    """Of all dev rows, scaled up from a sample."""
-    sample = made.dev.items[:32]
-    if not sample:
-        return 0.0
-    started = time.monotonic()
-    made.at_work.evaluate(sample)
-    return (time.monotonic() - started) * len(made.dev.items) / len(sample)
+def _rates(algorithm: str, found: Mapping[str, Any], past: Sequence[Run], tokens: float) -> list[float]:
+    """Seconds a computed token of comparable past runs, all that happens in a run included."""
+    rates = []
+    for run in past:
+        metrics = run.metrics or {}
+        seen = (metrics.get("last_step") or {}).get("num_tokens")
+        same = run.algorithm == algorithm and run.state is RunState.FINISHED and metrics.get("dtype") == found["dtype"]
+        if same and seen and not metrics.get("resumed") and 1 / ALIKE < seen / tokens < ALIKE:
+            rates.append(metrics["seconds"] / seen)
+    return rates

@@ -229,15 +229,3 @@ def count_parameters(folder: str) -> int:
         make: Any = (AutoModelForMaskedLM if is_encoder(config) else AutoModelForCausalLM).from_config
         model = make(config)
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def peak_memory_gb() -> float:
-    """The most memory that this process has held so far."""
-    import resource
-
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / GB
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GB

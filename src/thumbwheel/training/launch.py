@@ -56,7 +56,7 @@ def launch(run: RunDir, lock: int) -> Status:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env=_environment(os.environ),
+            env=environment(os.environ),
             pass_fds=(lock,),
             process_group=0,  # Ctrl-C reaches the parent only, which hands it on
         )
@@ -69,7 +69,8 @@ def launch(run: RunDir, lock: int) -> Status:
     return _ended(run, child.returncode)
 
 
-def _environment(given: Mapping[str, str]) -> dict[str, str]:
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Of a child: `given`, offline and quiet."""
     quiet = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
     return dict(given) | quiet | {"PYTHONUNBUFFERED": "1"}
 

@@ -11,7 +11,7 @@ import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import TrainingError
@@ -120,9 +120,15 @@ class Meter(Protocol):
     def peak(self) -> float:
         """The high-water mark since the last reset."""
 
+    def most(self) -> float:
+        """The high-water mark of the whole process."""
+
 
 class ProcessMeter:
     """Resident memory by Linux's /proc; `able` where the high-water mark can be reset."""
+
+    before: ClassVar[float] = 0.0
+    """Highest mark that was forgotten."""
 
     def __init__(self) -> None:
         try:
@@ -140,15 +146,23 @@ class ProcessMeter:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
         if trim is not None:
             trim(0)
+        ProcessMeter.before = self.most()
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
     def peak(self) -> float:
         """Most that was resident."""
         return _status()["VmHWM"] / GB
 
+    def most(self) -> float:
+        """Most that was ever resident."""
+        return max(self.before, self.peak())
+
 
 class CudaMeter:
     """Memory of the GPU that torch has given out."""
+
+    before: ClassVar[float] = 0.0
+    """Highest mark that was forgotten."""
 
     def now(self) -> float:
         """Given out now."""
@@ -160,6 +174,7 @@ class CudaMeter:
         """Start again."""
         import torch
 
+        CudaMeter.before = self.most()
         torch.cuda.reset_peak_memory_stats()
 
     def peak(self) -> float:
@@ -168,6 +183,10 @@ class CudaMeter:
 
         return torch.cuda.max_memory_allocated() / GB
 
+    def most(self) -> float:
+        """Most that was ever given out."""
+        return max(self.before, self.peak())
+
 
 def meter(device: str) -> Meter | None:
     """The meter of `device`; None where nothing can be measured (macOS)."""
@@ -175,6 +194,12 @@ def meter(device: str) -> Meter | None:
         return CudaMeter()
     found = ProcessMeter() if device == "cpu" and sys.platform == "linux" else None
     return found if found is not None and found.able else None
+
+
+def peak_memory_gb(device: str) -> float | None:
+    """The most memory of `device` that this process has held; None is unknown."""
+    found = meter(device)
+    return round(found.most(), 3) if found else None
 
 
 def _status() -> dict[str, int]:

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from thumbwheel.engine.reward_model import Card
     from thumbwheel.training.assemble import Assembly
     from thumbwheel.training.loop import Ending
+    from thumbwheel.training.probe import Probe
 
 INTERRUPTED = 130
 """Exit code after a clean stop, as shells have it for Ctrl-C."""
@@ -67,7 +68,7 @@ def main(arguments: list[str]) -> int:
     except ThumbwheelError as error:
         log.say(f"error: {error}")
         return error.exit_code
-    return _guarded(run, interrupt)
+    return guarded(run, lambda: _work(run, interrupt))
 
 
 def die_with(parent: int) -> None:
@@ -78,9 +79,10 @@ def die_with(parent: int) -> None:
         sys.exit(1)
 
 
-def _guarded(run: RunDir, interrupt: Interrupt) -> int:
+def guarded(run: RunDir, work: Callable[[], int]) -> int:
+    """The exit code of `work()`; whatever it raises is put into the status."""
     try:
-        return _work(run, interrupt)
+        return work()
     except ThumbwheelError as error:
         log.say(f"error: {error}")
         kind = {"class": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}
@@ -115,12 +117,12 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
 
     spec = run.spec()
     run.write_status(Status(RunState.RUNNING))
-    started = time.monotonic()
+    started, resumed = time.monotonic(), any(run.checkpoints.iterdir())
     made = made_to_fit(run, spec)
     hold_to(made.engine.device.type, room_gb(made.engine.device.type, made.config.memory_limit_gb))
     run.write_status(Status(RunState.RUNNING, result={"planned_steps": made.steps}))
     ending = _loop(run, made, interrupt)
-    result = made.facts | _result(run, made, ending) | {"seconds": round(time.monotonic() - started, 1)}
+    result = made.facts | _result(run, made, ending) | {"seconds": round(time.monotonic() - started, 1), "resumed": resumed}
     return _finish(run, spec, made, ending, result)
 
 
@@ -151,7 +153,6 @@ def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
     from thumbwheel.training.loop import Loop
     from thumbwheel.training.metrics import MetricsFile
     from thumbwheel.training.optimizer import prepare
-    from thumbwheel.training.probe import Probe
 
     config = made.config
     checkpoints = Checkpoints(run.checkpoints, config.save_total_limit)
@@ -159,9 +160,6 @@ def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
     run.forget_metrics_after(-1 if resume_from is None else resume_from)
     log.say("starting" if resume_from is None else f"going on after step {resume_from}")
     trained = prepare(made.model, config, made.steps, made.at_work.groups())
-    probe = None
-    if config.probe_prompts and made.method.good:
-        probe = Probe.of(made.model, made.builder, made.dev.items, made.method.good, config.probe_prompts, config.probe_tokens)
     metrics = MetricsFile(run.metrics)
     loop = Loop(
         made.at_work,
@@ -171,7 +169,7 @@ def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
         made.dev.items,
         metrics,
         checkpoints,
-        probe=probe,
+        probe=probe_of(made),
         callbacks=[_callback(name) for name in config.callbacks],
         interrupted=interrupt,
         tokenizer=made.builder.tokenizer,
@@ -183,6 +181,16 @@ def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
         metrics.close()
 
 
+def probe_of(made: Assembly) -> Probe | None:
+    """The generation probe of a run; None where there is nothing to look at."""
+    from thumbwheel.training.probe import Probe
+
+    config = made.config
+    if not config.probe_prompts or not made.method.good:
+        return None
+    return Probe.of(made.model, made.builder, made.dev.items, made.method.good, config.probe_prompts, config.probe_tokens)
+
+
 def _callback(location: str) -> Any:
     module, _, name = location.partition(":")
     try:
@@ -192,7 +200,9 @@ def _callback(location: str) -> Any:
 
 
 def _result(run: RunDir, made: Assembly, ending: Ending) -> dict[str, Any]:
-    """The figures of the run: the base's evaluation, the best one, the last training step."""
+    """The figures of the run: the base's evaluation, the best one, the last training step, and what memory it took."""
+    from thumbwheel.training.memory import peak_memory_gb
+
     lines = run.read_metrics()
     evaluations = {line["step"]: line for line in lines if "eval_loss" in line}
     steps = [line for line in lines if "loss" in line]
@@ -204,6 +214,7 @@ def _result(run: RunDir, made: Assembly, ending: Ending) -> dict[str, Any]:
         "last_step": steps[-1] if steps else None,
         "token_budget": made.at_work.budget.tokens,
         "changes": made.at_work.budget.changes,
+        "peak_memory_gb": peak_memory_gb(made.engine.device.type),
         "planned_steps": made.steps,
     }
 

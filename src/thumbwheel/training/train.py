@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -29,6 +30,7 @@ from thumbwheel.models.versions import version as find_version
 from thumbwheel.training import store
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.base import locate, require_training
+from thumbwheel.training.estimate import estimate, trial
 from thumbwheel.training.hardware import machine
 from thumbwheel.training.judging import register
 from thumbwheel.training.launch import launch
@@ -104,11 +106,16 @@ def dry_run(
     options: Mapping[str, Any] | None = None,
 ) -> DryRun:
     """What `train` would do: rows, tokens, steps, drops, and time and memory from a few real steps. Nothing is recorded."""
-    from thumbwheel.training.estimate import estimate
-
     require_training()
     plan = _plan(ws, agent, algorithm, base, dataset, options)
-    return estimate(plan.algorithm, plan.config, plan.dataset.id, plan.base, plan.folder, plan.rows)
+    with tempfile.TemporaryDirectory() as scratch:
+        run = RunDir(Path(scratch))
+        run.create(_spec(ws, plan, "dry-run") | {"reference_cache": str(run.path / "reference.db")}, plan.rows)
+        status = trial(run)
+        if status.state is RunState.FAILED:
+            raise _error(run, "dry-run", status)
+    past = [one for one in runs(ws, agent) if one.base_fingerprint == plan.fingerprint]
+    return estimate(algorithm, plan.config, plan.preset, plan.dataset, status.result, past)
 
 
 def runs(ws: Workspace, agent: str) -> list[Run]:

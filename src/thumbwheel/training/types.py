@@ -5,7 +5,7 @@ A method's own settings live beside the method. Names are those of Hugging Face 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -174,10 +174,11 @@ class RunResult:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a run would do. Times and memory come from a few real steps on this machine and are rough."""
+    """What a run would do. Time and memory come from a trial of its first steps on this machine."""
 
     algorithm: str
     dataset_id: str
+    preset: str
     rows: int
     dev_rows: int
     dropped: Mapping[str, int]
@@ -185,10 +186,21 @@ class DryRun:
     tokens: int
     scored_tokens: int
     steps: int
+    token_budget: int
+    changes: Sequence[str]
+    """What was changed to make the run fit into memory."""
     matched_modules: int
     trainable_parameters: int
     dtype: str
     layout: str
     minutes: float
-    peak_memory_gb: float
+    past_runs: int
+    """Runs of this home whose speed is in `minutes`."""
+    memory_gb: Mapping[str, float]
+    """By what holds it, and the `peak` that they add up to; empty where it cannot be measured."""
+    disk_gb: float
+    """Of checkpoints and the result."""
+    held_out_rows: int
+    detectable_gain: float | None
+    """The smallest gain that an evaluation on these rows shows with 80 % probability when 30 % of the answers differ."""
     probed_steps: int

@@ -47,7 +47,10 @@ def test_dry_run_counts_and_keeps_nothing(ws: Workspace, base: Path) -> None:
     assert (found.rows, found.dev_rows, found.steps, found.matched_modules, found.probed_steps) == (30, 4, 8, 14, 3)
     assert found.tokens > found.scored_tokens > 60
     assert found.trainable_parameters == 4096
-    assert found.minutes >= 0 and found.peak_memory_gb > 0
+    assert found.minutes > 0 and found.past_runs == 0 and found.disk_gb > 0
+    parts = {name: size for name, size in found.memory_gb.items() if name != "peak"}
+    assert sum(parts.values()) == pytest.approx(found.memory_gb["peak"], abs=0.01) and parts["weights"] > 0 < parts["activations"]
+    assert (found.held_out_rows, found.detectable_gain, found.changes) == (0, None, [])
     nothing_left(ws)
 
 

@@ -1,0 +1,97 @@
+"""How far a dry run is from the run: minutes and peak memory foretold, then measured.
+
+`python benchmarks/estimates.py [--json FILE] [--cases sft:26m,dpo:26m,kto:small] [--rows 48]`.
+
+Each case is a dry run and then the run itself over the benchmark's own material, in a home of its own; both go through the same verbs as
+the command line. A ratio is foretold / measured. The targets are 15 % for memory and 30 % for time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import material
+import peers
+
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.datasets.build import _freeze
+from thumbwheel.datasets.shapes import SHAPES
+from thumbwheel.datasets.types import ChatRow, Dataset, LabelRow, PairRow
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.versions import ensure_agent
+from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.train import dry_run, find_run, run_dir, train
+
+OPTIONS: dict[str, Any] = {"num_train_epochs": 2, "eval_steps": 6, "early_stopping_patience": None, "probe_tokens": 32, "max_length": 512}
+TARGETS = {"memory": 0.15, "time": 0.30}
+
+
+def main() -> None:
+    """Parse, run the cases, print the table."""
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--json", help="write the figures to this file")
+    found.add_argument("--cases", default="sft:26m,dpo:26m,kto:135m", help="method:size, comma-separated")
+    found.add_argument("--rows", type=int, default=48, help="training rows of a case")
+    arguments = found.parse_args()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    folder = peers.BENCH / "material"
+    material.make(folder)
+    lines = [case(*one.split(":"), folder, arguments.rows) for one in arguments.cases.split(",")]
+    print(f"{'case':12}{'minutes foretold':>18}{'measured':>10}{'ratio':>7}{'GB foretold':>13}{'measured':>10}{'ratio':>7}")
+    for line in lines:
+        minutes = f"{line['minutes']:18.2f}{line['minutes_measured']:10.2f}{line['time_ratio']:7.2f}"
+        print(f"{line['case']:12}{minutes}{line['gb']:13.2f}{line['gb_measured']:10.2f}{line['memory_ratio']:7.2f}")
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps({"date": datetime.now(UTC).isoformat(), "targets": TARGETS, "cases": lines}, indent=1))
+    missed = [line["case"] for line in lines for kind in TARGETS if abs(line[f"{kind}_ratio"] - 1) > TARGETS[kind]]
+    sys.exit(f"off target: {', '.join(missed)}" if missed else 0)
+
+
+def case(method: str, size: str, folder: Path, count: int) -> dict[str, Any]:
+    """The figures of one method and size."""
+    with tempfile.TemporaryDirectory() as home, Workspace.open(Home.at(home).prepare(), Sources({}, "", {})) as ws:
+        shape = ALGORITHMS.get(method).needs
+        ensure_agent(ws, "bench")
+        counts = {"counts": {"train": count, "dev": count // 6, "gate": 0}}
+        made = Dataset(f"dst_{shape}", "bench", shape, shape, counts, datetime.now(UTC))
+        dataset = _freeze(ws, made, SHAPES.get(shape)(), rows_of(shape, folder, count)).id
+        base = str(folder / size)
+        foretold = dry_run(ws, "bench", method, base, dataset=dataset, options=OPTIONS)
+        result = train(ws, "bench", method, base, dataset=dataset, options=OPTIONS)
+        seconds = result.metrics["seconds"]
+        evaluated = sum("eval_loss" in line for line in run_dir(ws, find_run(ws, result.run_id)).read_metrics())
+    measured = {"minutes_measured": seconds / 60, "gb_measured": result.metrics["peak_memory_gb"]}
+    ratios = {"time_ratio": 60 * foretold.minutes / seconds, "memory_ratio": foretold.memory_gb["peak"] / measured["gb_measured"]}
+    facts = {"case": f"{method} {size}", "steps": foretold.steps, "evaluations": evaluated, "memory": dict(foretold.memory_gb)}
+    return facts | {"minutes": foretold.minutes, "gb": foretold.memory_gb["peak"]} | measured | ratios
+
+
+def rows_of(shape: str, folder: Path, count: int) -> list[Any]:
+    """`count` training rows and a sixth as many dev rows from the benchmark's pairs."""
+    pairs = json.loads((folder / "pairs.json").read_text())
+    made: list[Any] = []
+    for number, pair in enumerate(pairs[: count + count // 6]):
+        fields: dict[str, Any] = {
+            "row_id": f"row{number}", "group": f"g{number}", "split": "train" if number < count else "dev", "tools": None, "weight": 1.0,
+            "prompt": [{"role": "user", "content": pair["prompt"]}], "origin": "benchmark", "feedback_ids": [], "trace_ids": [],
+            "subject_ids": [],
+        }  # fmt: skip
+        if shape == "pairs":
+            made.append(PairRow(**fields, chosen=pair["chosen"], rejected=pair["rejected"]))
+        elif shape == "chats":
+            made.append(ChatRow(**fields, completion=pair["chosen"], finish_reason=None, token_ids=None))
+        else:
+            good = number % 2 == 0
+            made.append(LabelRow(**fields, completion=pair["chosen" if good else "rejected"], label=good))
+    return made
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""A trial of a run, in a process of its own: `python -m thumbwheel.training.trial RUN_DIR`. Its figures go into status.json.
+
+It is the run itself up to its first steps: the same assembly, updates with the real optimiser, an evaluation, the generation probe, a
+checkpoint. Time and memory are read from that; what they mean for the whole run is estimate.py's.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.core import log
+from thumbwheel.training.hardware import GB
+from thumbwheel.training.memory import Meter, meter, rows
+from thumbwheel.training.order import Order
+from thumbwheel.training.process import guarded, made_to_fit, probe_of
+from thumbwheel.training.rundir import RunDir
+from thumbwheel.training.types import RunState, Status
+
+if TYPE_CHECKING:
+    from thumbwheel.training.assemble import Assembly
+    from thumbwheel.training.checkpoint import Trained
+
+MEASURED = 3
+"""Steps that are measured, after one that warms up."""
+DEV = 64
+"""Dev rows that stand for all."""
+
+
+def main(folder: str) -> int:
+    """Make the trial of the run in `folder`; returns the exit code."""
+    log.configure()
+    run = RunDir(Path(folder))
+    return guarded(run, lambda: _work(run))
+
+
+def _work(run: RunDir) -> int:
+    for library in ("torch", "transformers", "peft"):  # beforehand, so that what they take is known
+        import_module(library)
+    started = time.monotonic()
+    gauge = meter("cpu")
+    process = gauge.now() if gauge and not _on_gpu() else 0.0
+    made = made_to_fit(run, run.spec())
+    times = {"start": time.monotonic() - started}
+    result = made.facts | {"changes": made.at_work.budget.changes, "token_budget": made.at_work.budget.tokens}
+    result |= {"steps": made.steps, "steps_an_epoch": Order.of(len(made.train.items), made.config).steps_an_epoch}
+    with tempfile.TemporaryDirectory(dir=run.path) as scratch:
+        times |= _times(made, Path(scratch))
+        disk = sum(path.stat().st_size for path in Path(scratch).rglob("*") if path.is_file()) / GB
+    made.at_work.close()
+    work = [rows(one, made.engine.layout.kind) for one in made.at_work.examples(made.train.items)]
+    figures = {"times": times, "checkpoint_gb": disk, "rows_an_epoch": sum(work), "tokens": made.train.tokens, "scored": made.train.scored}
+    memory = _memory(made, process, meter(made.engine.device.type))
+    run.write_status(Status(RunState.FINISHED, result=result | figures | {"memory": memory}))
+    return 0
+
+
+def _on_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _times(made: Assembly, scratch: Path) -> dict[str, float]:
+    """Seconds: `first` and `later` a row of a step in the first and in a later epoch, of an evaluation likewise, of probe and checkpoint.
+
+    One update is real before anything is measured, so that all memory of the optimiser is there.
+    """
+    from transformers import TrainerState
+
+    from thumbwheel.training.checkpoint import Checkpoints
+    from thumbwheel.training.optimizer import prepare
+
+    trained = prepare(made.model, made.config, made.steps, made.at_work.groups())
+    batches = list(islice(Order.of(len(made.train.items), made.config).batches(), MEASURED + 1))
+    steps = [[made.train.items[at] for at in batch] for batch in batches]
+    step = _step(made, trained)
+    step(steps[0])
+    measured = steps[1:] or steps
+    work = sum(rows(one, made.engine.layout.kind) for items in measured for one in made.at_work.examples(items))
+    first, later = (_seconds(lambda: _each(step, measured)) / work for _ in range(2))
+    probe, dev = probe_of(made), made.dev.items[:DEV]
+    evaluations = [_seconds(lambda: made.at_work.evaluate(dev)) * _share(made, len(dev)) for _ in range(2)] if dev else [0.0, 0.0]
+    saved = _seconds(lambda: Checkpoints(scratch, 1).save(trained, TrainerState(global_step=1), made.at_work.state()))
+    _heaviest(made)
+    return {
+        "first": first,
+        "later": later,
+        "evaluation_first": evaluations[0],
+        "evaluation_later": evaluations[1],
+        "probe": _seconds(probe.run) if probe else 0.0,
+        "save": saved,
+        "steps": len(measured),
+    }
+
+
+def _step(made: Assembly, trained: Trained) -> Callable[[Sequence[Any]], Any]:
+    def apply(loss: float) -> float:
+        trained.optimizer.step()
+        trained.optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    return lambda items: made.at_work.train(items, 0, apply)
+
+
+def _each(step: Callable[[Any], Any], several: Iterable[Any]) -> None:
+    for one in several:
+        step(one)
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    started = time.monotonic()
+    work()
+    return time.monotonic() - started
+
+
+def _share(made: Assembly, sample: int) -> float:
+    """How many times the sample an evaluation of the run is; methods that answer have a limit of their own."""
+    return min(len(made.dev.items), getattr(made.config, "eval_prompts", len(made.dev.items))) / sample
+
+
+def _heaviest(made: Assembly) -> None:
+    """Rehearse the largest items as one step: what a run will meet sooner or later."""
+    sizes = [rows(one, made.engine.layout.kind) for one in made.at_work.examples(made.train.items)]
+    order = sorted(range(len(sizes)), key=lambda at: -sizes[at])
+    chosen, total = order[:1], sizes[order[0]]
+    for at in order[1 : made.config.batch_size]:
+        if total + sizes[at] > 2 * made.at_work.budget.tokens:
+            break
+        chosen.append(at)
+        total += sizes[at]
+    made.at_work.rehearse([made.train.items[at] for at in chosen])
+
+
+def _memory(made: Assembly, process: float, gauge: Meter | None) -> dict[str, float]:
+    """GB by what holds them; empty where nothing can be measured."""
+    if gauge is None:
+        return {}
+    trained = sum(one.numel() * one.element_size() for one in made.model.parameters() if one.requires_grad) / GB
+    frozen = sum(one.numel() * one.element_size() for one in made.model.parameters() if not one.requires_grad) / GB
+    parts = {"process": process, "weights": frozen, "adapters": trained, "optimizer": 3 * trained, "head_tile": _head_tile(made) / GB}
+    return parts | {"activations": max(0.0, gauge.most() - sum(parts.values())), "peak": gauge.most()}
+
+
+def _head_tile(made: Assembly) -> float:
+    """Bytes of the pass over the vocabulary, as engine/head.py sizes it; 0 for what has none."""
+    from thumbwheel.engine.head import ROWS, TILE_BYTES, TILE_BYTES_ELSEWHERE
+
+    module = made.model.get_output_embeddings() if hasattr(made.model, "get_output_embeddings") else None
+    if module is None or not hasattr(module, "weight"):
+        return 0.0
+    vocabulary, width = module.weight.shape
+    at_once = min(ROWS, made.at_work.budget.tokens)
+    columns = min(vocabulary, max(256, TILE_BYTES.get(made.engine.device.type, TILE_BYTES_ELSEWHERE) // (4 * width)))
+    widened = columns * width if module.weight.element_size() < 4 else 0
+    return float(4 * (widened + at_once * (columns + 2 * width)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
