@@ -216,7 +216,7 @@ def test_08_policy_and_values_are_clipped_and_weighted_as_published(base: Path) 
 
 def test_09_the_kl_coefficient_adapts_to_a_target_in_nats_a_token_over_a_horizon_in_answers(base: Path) -> None:
     defaults = PpoConfig()
-    assert (defaults.init_kl_coef, defaults.kl_target_per_token, defaults.kl_horizon) == (0.2, 0.1, 10_000)
+    assert (defaults.init_kl_coef, defaults.kl_target_per_token, defaults.kl_horizon) == (0.2, 0.1, 1000)
     made = world(base, kl_horizon=60.0, kl_target_per_token=1e-6)
     first = made.experience(answers(made))
     second = made.experience(answers(made))

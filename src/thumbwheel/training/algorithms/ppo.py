@@ -76,11 +76,11 @@ class PpoConfig(OnlineConfig):
     """First weight of the KL to the base: standard deviations of the reward a nat."""
     kl_target_per_token: float | None = Field(0.1, gt=0)
     """Nats a token that the weight steers the KL towards; unset, the weight stays."""
-    kl_horizon: float = Field(10_000.0, gt=0)
+    kl_horizon: float = Field(1000.0, gt=0)
     """Answers over which the weight adapts: n of them change it by at most 0.2 * n / kl_horizon of itself."""
     kl_estimator: Estimator = "k1"
     """Of the KL that is part of the reward: k1 is unbiased there; k2 and k3 are never negative."""
-    early_stop_kl: float | None = Field(0.05, gt=0)
+    early_stop_kl: float | None = Field(0.02, gt=0)
     """Nats a token between the policy that sampled and the one that learns; at 1.5 times this the rest of the batch is left."""
     ratio_threshold: float = Field(10.0, gt=1)
     """An update whose mean probability ratio is above this is not made."""
@@ -96,7 +96,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
     """Clipped policy and value losses, each a mean over the tokens of the update: policy + vf_coef * value."""
 
     name: ClassVar[str] = "ppo"
-    rate: ClassVar[float] = 2e-4
+    rate: ClassVar[float] = 1e-4
     Config: ClassVar[type[TrainConfig]] = PpoConfig
 
     def __init__(self, config: PpoConfig) -> None:
