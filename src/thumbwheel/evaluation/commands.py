@@ -99,7 +99,7 @@ def show(evaluation: Evaluation, stored: StoredDecision | None) -> None:
     columns = ("measure", "before", "after", "gain", f"{evaluation.primary.level:.0%} interval", "n", "groups")
     title = f"{evaluation.candidate} against {evaluation.against} ({evaluation.agent}), basis {evaluation.basis}"
     ranked = [one for one in evaluation.preferences if one.name != evaluation.primary.name]
-    log.table(title, columns, [_line(one) for one in (evaluation.primary, *ranked)])
+    log.table(title, columns, [_line(one) for one in (evaluation.primary, *evaluation.opinions, *ranked)])
     guards = [(one.name, _number(one.before), _number(one.after), one.n) for one in evaluation.guards]
     log.table("guards", ("guard", "before", "after", "n"), guards)
     if evaluation.slices:

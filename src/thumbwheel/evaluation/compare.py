@@ -49,9 +49,11 @@ class Logged(NamedTuple):
     tokens: int
 
 
-def measure(name: str, before: Sequence[float], after: Sequence[float], groups: Sequence[Hashable], level: float) -> Measure:
-    """Mean of values in 0..1 on both sides, with the clustered interval of the gain."""
-    found = compare(before, after, groups, level=level)
+def measure(
+    name: str, before: Sequence[float], after: Sequence[float], groups: Sequence[Hashable], level: float, span: float | None = 1.0
+) -> Measure:
+    """Mean of values on both sides, with the clustered interval of the gain; `span` of the values, None where there is no limit."""
+    found = compare(before, after, groups, level=level, span=span)
     return Measure(
         name=name,
         before=found.before,

@@ -7,6 +7,7 @@ question about other rows is counted as another read of what was held out.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +18,10 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare, store
 from thumbwheel.evaluation.compare import Logged, Pair
 from thumbwheel.evaluation.gate import gate_level
-from thumbwheel.evaluation.measure import BASE, Sides, examples_of, judge, paired, require
+from thumbwheel.evaluation.measure import BASE, Sides, examples_of, judge, opinions, paired, require
 from thumbwheel.evaluation.rows import HeldOut, gate_rows
 from thumbwheel.evaluation.types import SUCCESS, Case, Changed, Evaluation, EvaluationConfig, Given, Guard, Judged, Measure
-from thumbwheel.models import versions
+from thumbwheel.models import reward_models, versions
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.rewards.function import Status
 
@@ -37,6 +38,7 @@ class _Measured:
     primary: Measure
     fresh: bool
     preferences: tuple[Measure, ...]
+    opinions: tuple[Measure, ...]
     guards: tuple[Guard, ...]
     slices: tuple[Measure, ...]
     examples: tuple[Changed, ...]
@@ -52,6 +54,8 @@ def evaluate(ws: Workspace, agent: str, version: str, config: EvaluationConfig |
     held-out rows, InputError for a version that is no candidate for anything, ModelError for a base that has changed.
     """
     config = config or ws.settings(EvaluationConfig, "evaluation")
+    if config.reward_model is not None:
+        config = config.model_copy(update={"reward_model": reward_models.find(ws, agent, config.reward_model).name})
     candidate = versions.version(ws, agent, version)
     incumbent = _incumbent(ws, candidate, against)
     rows = gate_rows(ws, candidate)
@@ -123,7 +127,7 @@ def _measure(
                 f"version {candidate.name!r}", "the gate split has no pair and not both good and bad answers", "Add cases or feedback"
             )
         low = compare.preferences(logged, gate_level(config.level, reads))[0].low
-        return _Measured(ranked[0], False, ranked, (nll,), (), (), low, dropped, _notes(sides, ranked[0]))
+        return _Measured(ranked[0], False, ranked, (), (nll,), (), (), low, dropped, _notes(sides, ranked[0]))
     before, after = _answers(sides, names, rows.cases, config)
     places = list(paired(before, after))
     judged = {place for place, *_ in places}
@@ -134,9 +138,9 @@ def _measure(
     primary = compare.success(SUCCESS, pairs, config.level)
     texts = ([before[place].text for place, *_ in places], [after[place].text for place, *_ in places])
     return _Measured(
-        primary, True, ranked, (*compare.generation_guards(before, after), nll), compare.slices(pairs, config.level),
-        compare.most_changed(pairs, *texts, config.examples), compare.success(SUCCESS, pairs, gate_level(config.level, reads)).low,
-        dropped, _notes(sides, primary),
+        primary, True, ranked, _opinions(ws, candidate.agent, pairs, texts, config), (*compare.generation_guards(before, after), nll),
+        compare.slices(pairs, config.level), compare.most_changed(pairs, *texts, config.examples),
+        compare.success(SUCCESS, pairs, gate_level(config.level, reads)).low, dropped, _notes(sides, primary),
     )  # fmt: skip
 
 
@@ -145,6 +149,21 @@ def _answers(sides: Sides, names: tuple[str, str], cases: Sequence[Case], config
     prompts = [case.prompt for case in cases]
     before = judge(cases, sides.answers(names[0], prompts, config, "answers before"))
     return before, judge(cases, sides.answers(names[1], prompts, config, "answers after"))
+
+
+def _opinions(
+    ws: Workspace, agent: str, pairs: Sequence[Pair], texts: tuple[Sequence[str], Sequence[str]], config: EvaluationConfig
+) -> tuple[Measure, ...]:
+    """What a reward model makes of the same answers, where one was named; what it cannot read on one side is left out."""
+    if config.reward_model is None:
+        return ()
+    before, after = opinions(ws, reward_models.find(ws, agent, config.reward_model), [one.case.prompt for one in pairs], texts)
+    known = [at for at in range(len(pairs)) if math.isfinite(before[at]) and math.isfinite(after[at])]
+    if not known:
+        return ()
+    first, second = ([values[at] for at in known] for values in (before, after))
+    groups = [pairs[at].case.group for at in known]
+    return (compare.measure(f"mean score by {config.reward_model}", first, second, groups, config.level, span=None),)
 
 
 def _logged(sides: Sides, names: tuple[str, str], given: Sequence[Given], config: EvaluationConfig) -> tuple[list[Logged], int]:
@@ -190,6 +209,7 @@ def _evaluation(
         primary=measured.primary,
         gate_low=measured.gate_low,
         preferences=measured.preferences,
+        opinions=measured.opinions,
         guards=measured.guards,
         slices=measured.slices,
         examples=measured.examples,

@@ -19,7 +19,8 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.rollout import Rollout, Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.evaluation.types import Case, EvaluationConfig, Given, Judged, Message
-from thumbwheel.models.types import ModelVersion
+from thumbwheel.models import reward_models
+from thumbwheel.models.types import ModelVersion, RewardModelRecord
 from thumbwheel.models.versions import adapter_folder
 from thumbwheel.rewards.checker import checker, checker_of
 from thumbwheel.rewards.function import Answer, Score, Status
@@ -189,3 +190,14 @@ def require(sides: Sides, cases: Sequence[Case]) -> None:
             sides.builder.prompt(case.prompt)
         except DataError as error:
             raise DataError(f"case {case.id!r}", f"{error.what}: {error.why}", error.fix) from None
+
+
+def opinions(
+    ws: Workspace, reward_model: RewardModelRecord, prompts: Sequence[Sequence[Message]], sides: Sequence[Sequence[str]]
+) -> list[list[float]]:
+    """The scores of a reward model for the answers of each side; nan for one that is too long for it."""
+    from thumbwheel.engine.reward_model import RewardModel
+    from thumbwheel.training.hardware import device
+
+    model = RewardModel.load(reward_models.folder(ws, reward_model), device=device())
+    return [model.score(prompts, answers) for answers in sides]

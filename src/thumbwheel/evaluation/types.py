@@ -40,6 +40,8 @@ class EvaluationConfig(Config):
     """Precision of the base for both sides."""
     examples: int = Field(default=10, ge=0)
     """How many of the most changed answers are kept."""
+    reward_model: str | None = None
+    """A reward model, as rm1, that scores the fresh answers too. It is shown and never decides."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,8 @@ class Evaluation(Config):
     gate_low: float
     """Lower end of the primary gain at the level that this read of the held-out rows leaves (see gate.py)."""
     preferences: tuple[Measure, ...]
+    opinions: tuple[Measure, ...] = ()
+    """Mean scores of fresh answers by reward models, in their own units."""
     guards: tuple[Guard, ...]
     slices: tuple[Measure, ...]
     examples: tuple[Changed, ...]

@@ -40,6 +40,20 @@ def test_a_taught_adapter_is_measured_and_approved_on_gold(home):
     assert (version.state, version.basis) == (State.APPROVED, Basis.GOLD)
 
 
+def test_a_reward_model_has_an_opinion_and_no_say(home, taught):
+    """Trained on the very preferences, it likes the taught answers; approval rests on gold cases all the same."""
+    from thumbwheel.training.train import train
+
+    ws, add = home(cases=34)
+    settings = {"max_steps": 12, "learning_rate": 5e-3, "lora_r": 4, "lora_alpha": 8, "batch_size": 8}
+    assert train(ws, AGENT, "reward", str(taught.base), options=settings).reward_model == "rm1"
+    found = evaluate(ws, AGENT, add("good"), QUICK.model_copy(update={"reward_model": "latest"}))
+    (opinion,) = found.opinions
+    assert (opinion.name, opinion.n, found.config.reward_model) == ("mean score by rm1", 34, "rm1")
+    assert opinion.low <= opinion.gain <= opinion.high and opinion.before != opinion.after
+    assert gate(ws, found).decision == gate(ws, evaluate(ws, AGENT, "latest", QUICK)).decision
+
+
 def test_an_adapter_that_changes_nothing_gains_nothing_and_is_rejected(home):
     ws, add = home()
     found = evaluate(ws, AGENT, add("zero"), QUICK)
