@@ -1,0 +1,102 @@
+"""PPO against a reward model: one base for all roles, a critic that knows what the reward model knows, a run that resumes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ppo_world import answers, config_of, parts_of, world
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.load import base_fingerprint
+from thumbwheel.engine.reward_model import Card, RewardModel
+from thumbwheel.engine.score import Role
+from thumbwheel.training.algorithms.ppo import Ppo
+from thumbwheel.training.judge import Ask
+from thumbwheel.training.online import Collected
+from thumbwheel.training.online_step import OnlineSteps
+from thumbwheel.training.rundir import RunDir
+from thumbwheel.training.train import train
+from thumbwheel.training.types import RunState
+from training_rows import QUICK, assembled, frozen, loop_of, plain_rows
+
+
+@pytest.fixture
+def judge(base: Path, tmp_path: Path) -> Path:
+    """A reward model over the base that learned a little."""
+    folder = tmp_path / "judge"
+    made = assembled("reward", base, tmp_path, plain_rows("pairs", 16, 4), max_steps=3, learning_rate=1e-2)
+    loop_of(made, tmp_path).run()
+    shutil.copytree(tmp_path / "checkpoints" / "checkpoint-3", folder)
+    made.builder.tokenizer.save_pretrained(folder)
+    Card("bradley_terry", str(base), base_fingerprint(base), 128).write(folder)
+    return folder
+
+
+def test_policy_critic_and_reward_model_are_on_one_base(judge: Path, base: Path) -> None:
+    config = config_of(reward_functions=())
+    steps = OnlineSteps(Ppo(config), parts_of(base, config, reward_model=judge))
+    engine = steps.engine
+    assert list(engine.model.peft_config) == ["default", "critic", "reward"]
+    trained = {id(one) for group in steps.groups() for one in group["params"]}
+    assert {id(one) for one in engine.model.parameters() if one.requires_grad} <= trained
+    assert not any(one.requires_grad for one in engine.parameters_of(Role.REWARD))
+
+    asks = [Ask({}, text, "stop", [{"role": "user", "content": "the fox"}]) for text in ("jumps over", "return def add")]
+    alone = RewardModel.load(judge, device="cpu").score([one.prompt for one in asks], [one.text for one in asks])
+    assert [one.value for one in steps._judge.judge(asks)] == pytest.approx(alone, abs=1e-5)
+    steps.close()
+
+
+def test_10_the_critic_starts_as_the_reward_model_in_units_of_the_normalised_reward(judge: Path, base: Path) -> None:
+    config = config_of(reward_functions=())
+    steps = OnlineSteps(Ppo(config), parts_of(base, config, reward_model=judge))
+    made = answers(world(base))
+    made = Collected(made.tasks[:1], made.rollouts[:1], made.rewards[:1])
+    found = steps.method.experience(made, steps._sweep)
+    ends = {role: steps._sweep.several(found.examples, role, "last")["last"][0] for role in (Role.CRITIC, Role.REWARD)}
+    scores = torch.tensor([one.value for one in made.rewards[0]])
+    expected = (ends[Role.REWARD] - scores.mean()) / scores.std(correction=0)
+    torch.testing.assert_close(ends[Role.CRITIC], expected, atol=1e-5, rtol=1e-5)
+    assert ends[Role.REWARD].abs().max() > 1e-3
+    before = ends[Role.CRITIC]
+    steps.method.experience(made, steps._sweep)  # once is enough
+    assert torch.equal(steps._sweep.several(found.examples, Role.CRITIC, "last")["last"][0], before)
+    steps.close()
+
+
+def test_another_base_has_a_critic_of_its_own_and_says_so(judge: Path, base: Path, tmp_path: Path, capsys: Any) -> None:
+    card = json.loads((judge / "reward.json").read_text())
+    other = Path(shutil.copytree(judge, tmp_path / "other"))
+    (other / "reward.json").write_text(json.dumps(card | {"base_fingerprint": "of another base"}))
+    config = config_of()
+    parts = parts_of(base, config, reward_model=other)
+    Ppo(config).begin(parts)
+    assert not parts.engine.voice(Role.CRITIC).head.weight.any()
+    assert "the critic starts from the base" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_against_rm1_is_interrupted_resumed_and_the_same(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    options = QUICK | {"reward_model": "rm1", "max_completion_length": 8, "num_generations": 2, "max_steps": 6, "save_steps": 2}
+    with Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws:
+        judged = train(ws, "a", "reward", str(base), dataset=frozen(ws, "a", "pairs", 16, 4).id, options=QUICK)
+        assert judged.reward_model == "rm1"
+        prompts = frozen(ws, "a", "prompts", 24, 4, checker=None).id
+        whole = train(ws, "a", "ppo", str(base), dataset=prompts, options=options)
+        broken = train(ws, "a", "ppo", str(base), dataset=prompts, options=options | {"callbacks": ["training_callbacks:Interrupt"]})
+        assert (whole.state, broken.state) == (RunState.FINISHED, RunState.STOPPED)
+        resumed = train(ws, "a", "ppo", resume=broken.run_id)
+        assert (whole.version, resumed.version) == ("v1", "v2")
+        curves = [[line | {"step_seconds": 0} for line in RunDir(ws.home.runs / run.run_id).read_metrics()] for run in (whole, resumed)]
+    assert curves[0] == curves[1]
+    assert {"kl", "kl_coef", "val/explained_variance", "rewards/reward_model/mean"} <= set(curves[0][-2])
