@@ -1,6 +1,6 @@
 """Sees a run game its reward: too far from the base, longer answers for nothing, reward up while what it does not optimise falls.
 
-It ends the run with the reason, which is no failure: the loop keeps the best checkpoint from before. What breaks a run is watch.py's.
+It ends the run with the reason, which is no failure: the loop keeps the best checkpoint from before. Numbers that break are watch.py's.
 The first evaluation is the base, since an adapter starts as no change.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 from thumbwheel.core import log
 from thumbwheel.stats.paired import compare
 from thumbwheel.stats.types import Comparison
+from thumbwheel.training.watch import collapse
 
 WINDOW = 3
 """Steps whose mean KL is held against the budget; one batch is a noisy estimate."""
@@ -26,11 +27,12 @@ Values = Sequence[float | None]
 
 @dataclass
 class Seen:
-    """One evaluation: of every dev answer its reward, tokens and values of the watched functions; and the mean reward in training since
-    the evaluation before."""
+    """One evaluation: of every dev answer its reward, tokens and values of the watched functions; the metrics over them; and the mean
+    reward in training since the evaluation before."""
 
     rewards: Values
     lengths: Sequence[int]
+    metrics: Mapping[str, float] = field(default_factory=dict)
     held_out: Mapping[str, Values] = field(default_factory=dict)
     trained: float | None = None
 
@@ -74,7 +76,8 @@ class Guard:
         self._seen.append(seen)
         if len(self._seen) == 1:
             return None
-        return self._longer_for_nothing(self._seen[0], seen) or next(filter(None, map(self._fallen, seen.held_out)), None)
+        fallen = next(filter(None, map(self._fallen, seen.held_out)), None)
+        return fallen or self._longer_for_nothing(self._seen[0], seen) or collapse(self._seen[0].metrics, seen.metrics)
 
     def _longer_for_nothing(self, base: Seen, now: Seen) -> str | None:
         if self._length_creep is None:

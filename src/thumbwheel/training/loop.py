@@ -119,7 +119,7 @@ class Loop:
                 name = self.config.metric_for_best_model
                 return self._ending(reason=f"early stopping: no better dev {name} in {self._worse} evaluations")
             if self._stop:
-                return self._ending(reason=self._stop)
+                return self._stopped(self._stop)
             if self._interrupted():
                 return self._ending(interrupted=True)
             if self.control.should_training_stop:
@@ -127,12 +127,16 @@ class Loop:
         return self._ending()
 
     def _ending(self, **how: Any) -> Ending:
-        """The last state is saved too, unless something is wrong with it; after a stop it is the result only where none is earlier."""
-        step, known = self.state.global_step, self._checkpoints.steps()
-        if not how.get("wrong") and step not in known:
+        """The last state is saved too, unless something is wrong with it."""
+        if not how.get("wrong") and self.state.global_step not in self._checkpoints.steps():
             self._save()
-        earlier = [one for one in known if one < step] if self._stop else []
-        return Ending(step, self.state.best_global_step or (None if how.get("wrong") else max(earlier, default=step)), **how)
+        return Ending(self.state.global_step, self.state.best_global_step or (None if how.get("wrong") else self.state.global_step), **how)
+
+    def _stopped(self, reason: str) -> Ending:
+        """With the best adapter from before, or the last one that was saved; without any there is nothing to keep."""
+        step = self.state.global_step
+        best = self.state.best_global_step or max((one for one in self._checkpoints.steps() if one < step), default=None)
+        return Ending(step, best, reason=reason) if best else Ending(step, None, wrong=reason)
 
     def _step(self, items: Sequence[Any]) -> str | None:
         """One step; the reason when it must not be taken."""
@@ -185,11 +189,12 @@ class Loop:
     def _after_step(self) -> str | None:
         if self.control.should_evaluate:
             metrics = self._evaluate()
+            if self._stop:
+                return None
             wrong = self._watch.evaluation(metrics)
             if wrong:
                 return f"{wrong} at step {self.state.global_step}"
-            if not self._stop:
-                self._judge(metrics)
+            self._judge(metrics)
         if self.control.should_save:
             self._save()
         return None

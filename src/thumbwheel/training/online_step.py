@@ -196,7 +196,7 @@ class OnlineSteps:
         tasks = items[: self.config.eval_prompts]
         collected = self.collect(tasks, 1, self._sampling(0, greedy=True))
         metrics = collected_metrics(collected)
-        seen = Seen([one.value for (one,) in collected.rewards], [len(one.ids) for (one,) in collected.rollouts])
+        seen = Seen([one.value for (one,) in collected.rewards], [len(one.ids) for (one,) in collected.rollouts], metrics)
         if self._watchers:
             watched = self._judged(self._watchers, tasks, collected.rollouts)
             seen.held_out = {name: [one.parts.get(name) for (one,) in watched] for name in self.config.held_out}

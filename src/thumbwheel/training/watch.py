@@ -50,12 +50,18 @@ class Watch:
         """The reason to stop after an evaluation of the dev rows; None when all is well."""
         if not math.isfinite(metrics["loss"]):
             return f"the dev loss is no number any more ({metrics['loss']})"
-        for name in ("format_rate", "eos_rate"):
-            before, now = self._base.get(name), metrics.get(name)
-            if before is not None and now is not None and before >= 0.25 and now <= before / 2:
-                what = "have the format of good answers" if name == "format_rate" else "come to an end"
-                return f"the answers collapsed: {now:.0%} of fresh greedy answers to dev prompts {what}, {before:.0%} under the base"
+        if fallen := collapse(self._base, metrics):
+            return fallen
         before, now = self._base.get("nll/good"), metrics.get("nll/good")
         if before is not None and now is not None and now > before + self._collapse_nll:
             return f"good answers became unlikely: {now:.2f} nats a token on the dev rows, {before:.2f} under the base"
         return None
+
+
+def collapse(base: Mapping[str, float], now: Mapping[str, float]) -> str | None:
+    """Whether fresh greedy answers still end and still have the format that good ones have, by the rates of two evaluations."""
+    for name, what in (("format_rate", "have the format of good answers"), ("eos_rate", "come to an end")):
+        before, after = base.get(name), now.get(name)
+        if before is not None and after is not None and before >= 0.25 and after <= before / 2:
+            return f"the answers collapsed: {after:.0%} of fresh greedy answers to dev prompts {what}, {before:.0%} under the base"
+    return None

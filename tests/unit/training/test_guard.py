@@ -14,7 +14,7 @@ N = 40
 def seen(reward: float, length: int = 10, **held_out: float) -> Seen:
     """Dev answers of which so many are right."""
     share = lambda part: [float(at < part * N) for at in range(N)]  # noqa: E731
-    return Seen(share(reward), [length] * N, {name: share(part) for name, part in held_out.items()})
+    return Seen(share(reward), [length] * N, {}, {name: share(part) for name, part in held_out.items()})
 
 
 def told(guard: Guard, *found: Seen) -> list[str | None]:
@@ -55,8 +55,17 @@ def test_a_reward_that_rises_in_training_alone_counts_too() -> None:
     assert results[:2] == [None, None] and "gamed" in str(results[2])
 
 
+def test_answers_that_no_longer_end() -> None:
+    ended = [Seen([1.0] * N, [9] * N, {"eos_rate": rate}) for rate in (0.9, 0.6, 0.4)]
+    assert told(Guard(None, None), *ended) == [
+        None,
+        None,
+        "the answers collapsed: 40% of fresh greedy answers to dev prompts come to an end, 90% under the base",
+    ]
+
+
 def test_answers_without_a_value_are_left_out() -> None:
-    blank = Seen([None] * N, [10] * N, {"truth": [None] * N})
+    blank = Seen([None] * N, [10] * N, {}, {"truth": [None] * N})
     assert told(Guard(None, 2.0), blank, blank) == [None, None]
     assert "without any dev reward" in str(told(Guard(None, 2.0), blank, Seen([None] * N, [30] * N))[1])
 
