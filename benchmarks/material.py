@@ -16,6 +16,14 @@ from pathlib import Path
 from typing import Any
 
 SIZES = {
+    "1m": {
+        "vocab_size": 8000,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "intermediate_size": 128,
+    },
     "26m": {
         "vocab_size": 32000,
         "hidden_size": 384,
@@ -33,6 +41,7 @@ SIZES = {
         "intermediate_size": 1536,
     },
 }
+"""The smallest is there to try the benchmark out; its figures mean nothing."""
 LONGEST = 1024
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
 SHARED = Path(os.environ.get("THUMBWHEEL_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data")
@@ -42,7 +51,7 @@ TURN = "\n\nAssistant:"
 
 def make(folder: Path) -> None:
     """Write pairs.json and one folder a size below `folder`; what exists stays."""
-    if (folder / "pairs.json").exists():
+    if all((folder / name).exists() for name in ("pairs.json", *SIZES)):
         return
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM

@@ -1,7 +1,8 @@
 """One measured run of ours, offline or online method: the product's own assembly and loop, over rows as its datasets hold them.
 
 Settings are the defaults but for what the peers are told too: rate, schedule, rows a step, no likelihood anchor (TRL has none), and for
-online methods the length and number of answers. The reference cache is a new file; `warm` fills it before the clock starts.
+online methods the length and number of answers. The reference cache is a new file; `warm` fills it before the clock starts. BENCH_KEEP
+names a folder in which a reward model is kept, BENCH_REWARD_MODEL the one that ppo is rewarded by.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ OWN: dict[str, dict[str, Any]] = {
     "kto": {"nll_weight": 0},
     "sft": {},
     "reward": {},
-    "grpo": {"beta": 0.0},
-    "ppo": {"num_ppo_epochs": 4},
+    "grpo": {"reward_functions": ("variety:variety",)},
+    "ppo": {"reward_functions": (), "critic_warmup_steps": 0},
 }
 ONLINE = ("grpo", "ppo")
 
@@ -74,11 +75,23 @@ def values(spec: Spec) -> dict[str, Any]:
 def prepared(spec: Spec, out: Path) -> Assembly:
     """Everything but the loop."""
     rows = [row(number, given) for number, given in enumerate(spec.load())]
-    made = assemble(spec.method, settings(spec.method, values(spec)), spec.model, Path(spec.model), rows, out / "reference.db")
+    judge = os.environ.get("BENCH_REWARD_MODEL")
+    chosen = settings(spec.method, values(spec))
+    made = assemble(spec.method, chosen, spec.model, Path(spec.model), rows, out / "reference.db", Path(judge) if judge else None)
     same_start(made.model)
     if len(made.train.items) != len(rows):
         raise SystemExit(f"{len(rows) - len(made.train.items)} rows were dropped: {made.train.dropped}")
     return made
+
+
+def keep_reward_model(made: Assembly, base: str, folder: Path) -> None:
+    """In the form in which a run leaves one."""
+    from thumbwheel.engine.load import base_fingerprint
+    from thumbwheel.engine.reward_model import Card
+
+    made.model.save_pretrained(folder)
+    made.builder.tokenizer.save_pretrained(folder)
+    Card("bradley_terry", base, base_fingerprint(base), made.config.max_length).write(folder)
 
 
 def main() -> None:
@@ -97,6 +110,8 @@ def main() -> None:
     loop.order = order
     loop.run()
     made.at_work.close()
+    if keep := os.environ.get("BENCH_KEEP"):
+        keep_reward_model(made, spec.model, Path(keep))
     report(clock.seconds, clock.losses, made.train.scored or None)
 
 

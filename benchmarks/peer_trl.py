@@ -19,6 +19,7 @@ from datasets import Dataset
 from onerun import ALPHA, RANK, RATE, Clock, Spec, has_bf16, report, same_start
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from variety import variety
 
 TRAINERS = {"dpo": "DPO", "kto": "KTO", "sft": "SFT", "reward": "Reward", "grpo": "GRPO"}
 MICRO = {"kto": 2, "grpo": 4}
@@ -57,9 +58,9 @@ def columns(spec: Spec) -> list[dict[str, Any]]:
     return rows
 
 
-def variety(completions: list[str], **_: Any) -> list[float]:
-    """A reward for GRPO: how many different words there are."""
-    return [float(len(set(text.split()))) for text in completions]
+def reward(completions: list[str], **_: Any) -> list[float]:
+    """The same as ours is told."""
+    return [variety(None, text, None) for text in completions]
 
 
 def scored(spec: Spec, dataset: Any) -> int | None:
@@ -90,7 +91,7 @@ def trainer_of(spec: Spec, clock: Clock) -> Any:
     if spec.method == "reward":
         kind |= {"task_type": "SEQ_CLS", "modules_to_save": ["score"]}
         load, more = AutoModelForSequenceClassification.from_pretrained, {"num_labels": 1}
-    extra = {"reward_funcs": variety} if spec.method == "grpo" else {}
+    extra = {"reward_funcs": reward} if spec.method == "grpo" else {}
     return getattr(trl, f"{name}Trainer")(
         model=load(spec.model, dtype=weights(spec), **more),
         args=arguments,

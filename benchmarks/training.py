@@ -212,13 +212,25 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
     return {"seconds": statistics.median(steps), "peak": statistics.median(run["peak_bytes"] for run in runs), "steps": len(steps)}
 
 
-def run(spec: Spec, script: str, threads: int) -> dict[str, Any]:
-    """One run in its own process."""
+def reward_model(spec: Spec, threads: int) -> str:
+    """The folder of a reward model over the base of `spec`, made by one step where it is missing."""
+    folder = Path(f"{spec.model}-reward")
+    if not (folder / "reward.json").exists():
+        run(replace(spec, method="reward", steps=1, a_step=2), "ours.py", threads, {"BENCH_KEEP": str(folder)})
+    return str(folder)
+
+
+def run(spec: Spec, script: str, threads: int, more: dict[str, str] | None = None) -> dict[str, Any]:
+    """One run in its own process, `more` in its environment."""
+    if more is None and spec.method == "ppo" and script == "ours.py":
+        more = {"BENCH_REWARD_MODEL": reward_model(spec, threads)}
     python = {"peer_trl.py": "trl-1.16", "peer_ppo.py": "trl-1.12"}.get(script)
     command = [str(peers.python_of(python)) if python else sys.executable, str(HERE / script), spec.text()]
     with tempfile.TemporaryDirectory() as out:
         counts = {"BENCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
-        environment = os.environ | counts | {"BENCH_OUT": out, "OMP_WAIT_POLICY": "PASSIVE"}  # for all alike, as our commands set it
+        shared = counts | {"BENCH_OUT": out, "OMP_WAIT_POLICY": "PASSIVE"}  # the policy for all alike, as our commands set it
+        environment = os.environ | shared | {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
+        environment |= more or {}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if done.returncode or not found:
