@@ -29,7 +29,9 @@ from thumbwheel.models.versions import ensure_agent
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.train import dry_run, find_run, run_dir, train
 
-OPTIONS: dict[str, Any] = {"num_train_epochs": 2, "eval_steps": 6, "early_stopping_patience": None, "probe_tokens": 32, "max_length": 512}
+OPTIONS: dict[str, Any] = {
+    "num_train_epochs": 2, "batch_size": 4, "eval_steps": 6, "early_stopping_patience": None, "probe_tokens": 32, "max_length": 512,
+}  # fmt: skip
 TARGETS = {"memory": 0.15, "time": 0.30}
 
 

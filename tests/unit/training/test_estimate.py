@@ -1,0 +1,70 @@
+"""What a trial's figures mean for the whole run, and what past runs add; the trial itself is in test_train.py."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import TrainingError
+from thumbwheel.datasets.types import Dataset
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.training.estimate import estimate
+from thumbwheel.training.train import dry_run, train
+from thumbwheel.training.types import Run, RunState
+from training_rows import QUICK, frozen, settings
+
+TIMES = {
+    "start": 10.0,
+    "first": 0.02,
+    "later": 0.01,
+    "evaluation_first": 6.0,
+    "evaluation_later": 4.0,
+    "probe": 1.0,
+    "save": 2.0,
+    "steps": 3,
+}
+FOUND: dict[str, Any] = {
+    "times": TIMES, "steps": 40, "steps_an_epoch": 10, "rows_an_epoch": 5000, "tokens": 5000, "scored": 900, "checkpoint_gb": 0.1,
+    "train_rows": 160, "dev_rows": 20, "dropped": {}, "notes": {}, "token_budget": 1024, "changes": [], "matched_modules": 14,
+    "trainable_parameters": 4096, "dtype": "float32", "layout": "tree", "layout_reason": "", "memory": {"weights": 1.0, "peak": 2.0},
+}  # fmt: skip
+SECONDS = 10 + 500 * (10 * 0.02 + 30 * 0.01) + 6 + 10 * 4 + 11 * 1 + 12 * 2
+
+
+def of(past: list[Run], **changes: Any) -> Any:
+    data = Dataset("dst_1", "a", "pairs", "f", {"counts": {"train": 160, "dev": 20, "gate": 180}}, datetime.now(UTC))
+    return estimate("dpo", settings("dpo", QUICK | changes), "preset cpu", data, FOUND, past)
+
+
+def run(tokens: float = 20_000, seconds: float = 4 * SECONDS, **changes: Any) -> Run:
+    metrics = {"last_step": {"num_tokens": tokens}, "seconds": seconds, "dtype": "float32", "resumed": False} | changes.pop("metrics", {})
+    return Run(
+        "run_1", "a", changes.pop("algorithm", "dpo"), "dst_1", "base", "f", {}, changes.pop("state", RunState.FINISHED), None, metrics
+    )
+
+
+def test_minutes_disk_and_power() -> None:
+    found = of([])
+    assert found.minutes == pytest.approx(SECONDS / 60, abs=0.01)
+    assert found.disk_gb == pytest.approx(0.5) and found.memory_gb["peak"] == 2.0
+    assert found.held_out_rows == 180 and found.detectable_gain == pytest.approx(0.11, abs=0.005)
+
+
+def test_past_runs_weigh_as_much_as_the_trial() -> None:
+    assert of([run()]).minutes == pytest.approx(2 * SECONDS / 60, abs=0.02) and of([run()]).past_runs == 1
+    others = [run(algorithm="kto"), run(state=RunState.STOPPED), run(tokens=1_000)]
+    others += [run(metrics=one) for one in ({"resumed": True}, {"dtype": "bfloat16"}, {"last_step": None})]
+    assert of(others).past_runs == 0
+
+
+def test_a_run_that_cannot_fit_is_refused_by_the_dry_run_and_by_the_run(tmp_path: Path, base: Path) -> None:
+    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
+        dataset = frozen(ws, "a", "pairs", 8).id
+        options = QUICK | {"memory_limit_gb": 0.05}
+        for verb in (dry_run, train):
+            with pytest.raises(TrainingError, match=r"not even much shorter ones would fit.*--quantization nf4"):
+                verb(ws, "a", "dpo", str(base), dataset=dataset, options=options)
