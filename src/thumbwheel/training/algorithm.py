@@ -149,10 +149,6 @@ class Method(ABC, Generic[C]):
     def prepare(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
         """The items that the steps take, in the order of `rows`."""
 
-    @abstractmethod
-    def steps(self, parts: Parts) -> Steps:
-        """The method at work."""
-
 
 @dataclass(frozen=True)
 class Scored:
@@ -223,13 +219,6 @@ class Algorithm(Method[C]):
             made.scored += sum(targets(branch) for branch in one.branches)
         made.notes = +made.notes  # without zeros
         return made
-
-    def steps(self, parts: Parts) -> Steps:
-        """One update a step."""
-        from thumbwheel.engine.refcache import RefCache
-        from thumbwheel.training.step import Stepper
-
-        return Stepper(parts.engine, self, RefCache(parts.cache), self.config.token_budget)
 
     def blocks(self, examples: Sequence[Example]) -> list[Sequence[Example]]:
         """Parts of an optimiser batch that share one baseline."""

@@ -6,18 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from thumbwheel.core.config import build
 from thumbwheel.core.errors import DataError
-from thumbwheel.training.algorithm import Method, Parts, Prepared, Row, Steps
+from thumbwheel.engine.refcache import RefCache
+from thumbwheel.training.algorithm import Algorithm, Method, Parts, Prepared, Row, Steps
 from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.online_step import OnlineSteps
 from thumbwheel.training.order import Order
+from thumbwheel.training.step import Stepper
 from thumbwheel.training.types import TrainConfig
 
 if TYPE_CHECKING:
     from thumbwheel.engine.prompt import PromptBuilder
     from thumbwheel.engine.score import ScoreEngine
+    from thumbwheel.training.online import OnlineAlgorithm
 
 
 @dataclass
@@ -99,8 +103,15 @@ def assemble(
     engine = ScoreEngine(adapted if config.quantization != "none" else adapted.to(where), checkpointing=config.gradient_checkpointing)
     if method.judges:
         engine.add(Role.REWARD, voice_of(adapted))
-    steps = method.steps(Parts(engine, builder, cache, reward_model))
+    steps = steps_of(method, Parts(engine, builder, cache, reward_model))
     return Assembly(config, method, builder, adapted, engine, steps, train, dev, matched, dtype)
+
+
+def steps_of(method: Method[Any], parts: Parts) -> Steps:
+    """The method at work: on recorded answers, or on fresh ones."""
+    if isinstance(method, Algorithm):
+        return Stepper(parts.engine, method, RefCache(parts.cache), method.config.token_budget)
+    return OnlineSteps(cast("OnlineAlgorithm[Any]", method), parts)
 
 
 def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[Any, PromptBuilder]:

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from thumbwheel.engine.rollout import Rollout
 from thumbwheel.engine.tree import Branch, Example
-from thumbwheel.training.algorithm import LossOut, Method, Parts, Prepared, Row, Steps
+from thumbwheel.training.algorithm import LossOut, Method, Parts, Prepared, Row
 from thumbwheel.training.types import Metric, TrainConfig
 
 if TYPE_CHECKING:
@@ -156,12 +156,6 @@ class OnlineAlgorithm(Method[C]):
             made.items.append(Task(ids, row, str(row["group"]), len(made.items)))
             made.tokens += len(ids)
         return made
-
-    def steps(self, parts: Parts) -> Steps:
-        """Sampling and judging, then this method's updates."""
-        from thumbwheel.training.online_step import OnlineSteps
-
-        return OnlineSteps(self, parts)
 
     @abstractmethod
     def experience(self, collected: Collected, score: Sweep) -> Experience:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from thumbwheel.training.checkpoint import Trained
@@ -13,7 +13,7 @@ SCHEDULES = {"constant": "constant_with_warmup"}
 """Our name -> transformers' name, where they differ."""
 
 
-def prepare(model: Any, config: TrainConfig, steps: int, groups: Sequence[Mapping[str, Any]] = ()) -> Trained:
+def prepare(model: Any, config: TrainConfig, steps: int, groups: Sequence[dict[str, Any]] = ()) -> Trained:
     """Model, optimiser and schedule for `steps` steps; `groups` are those of the optimiser where not all of the model trains alike."""
     import torch
     from torch.optim.lr_scheduler import LambdaLR
