@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,15 @@ def strings(seed: int, different: bool = True) -> Iterator[str]:
             seen.add(text)
 
 
-def reversal_rows(train: int, dev: int, seed: int = 1) -> list[dict[str, Any]]:
+def reversal_rows(train: int, dev: int, seed: int = 1, **changes: Any) -> list[dict[str, Any]]:
     """Rows of shape `prompts`; no prompt twice."""
     texts = strings(seed)
     return [
         {
             "row_id": f"row_{number:05d}", "group": f"g{number}", "split": "train" if number < train else "dev", "tools": None,
             "prompt": [{"role": "user", "content": text}], "weight": 1.0, "origin": "case", "feedback_ids": [], "trace_ids": [],
-            "subject_ids": [], "reference": text[::-1], "checker": "exact_answer", "checker_config": {},
-        }
+            "subject_ids": [], "reference": text[::-1], "checker": "exact_answer", "checker_config": {}, "case_id": None,
+        } | changes
         for number, text in zip(range(train + dev), texts, strict=False)
     ]  # fmt: skip
 
@@ -52,38 +52,70 @@ def reversal_tokenizer() -> Any:
     return tokenizer
 
 
-def reversal_base(folder: Path, low: float = 0.2, high: float = 0.3, width: int = 128) -> Path:
-    """A model of about a million parameters that writes `low` to `high` of all strings backwards, taught from nothing."""
+def untaught(tokenizer: Any, width: int, layers: int) -> Any:
+    """A random model."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    tokenizer = reversal_tokenizer()
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=4 * width, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=64, eos_token_id=1, pad_token_id=0, bos_token_id=None, tie_word_embeddings=True,
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=len(tokenizer), hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers, num_attention_heads=4,
+            num_key_value_heads=4, max_position_embeddings=64, eos_token_id=1, pad_token_id=0, bos_token_id=None, tie_word_embeddings=True,
+        )
     )  # fmt: skip
-    model = Qwen2ForCausalLM(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
-    texts = strings(0, different=False)
-    for step in range(3000):
-        batch = torch.tensor([tokenizer(f"{text}={text[::-1]}<eos>")["input_ids"] for text in islice(texts, 64)])
-        labels = batch.clone()
-        labels[:, : LENGTH + 1] = -100
-        loss = model(input_ids=batch, labels=labels).loss
-        loss.backward()
+
+
+def lessons(model: Any, tokenizer: Any, pairs: Iterator[tuple[str, str]], rate: float) -> Iterator[int]:
+    """Teach 64 (prompt, answer) at a time, for as long as the number of steps is asked for."""
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    for step in count(1):
+        texts = [(f"{prompt}=", f"{answer}<eos>") for prompt, answer in islice(pairs, 64)]
+        batch = tokenizer([prompt + answer for prompt, answer in texts], padding=True, padding_side="right", return_tensors="pt")
+        labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        labels[:, : len(texts[0][0])] = -100  # prompts are of one length, a letter a token
+        model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if step % 5 == 4 and low <= (rate := success(model, tokenizer, list(islice(texts, 256)), sample=False)):
-            assert rate <= high, f"the base learned too fast: {rate:.0%} after {step + 1} steps"
-            model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-            return folder
-    raise AssertionError("the base learned nothing")
+        yield step
 
 
-def success(model: Any, tokenizer: Any, texts: list[str], sample: bool = True) -> float:
-    """Share of the strings that one answer each, drawn at temperature 1 or greedy, writes backwards."""
+def saved(model: Any, tokenizer: Any, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def reversal_base(folder: Path, low: float = 0.2, high: float = 0.3) -> Path:
+    """A model of a million parameters whose greedy answers to `low` to `high` of all strings are right, taught from nothing."""
+    tokenizer = reversal_tokenizer()
+    model = untaught(tokenizer, width=128, layers=4)
+    texts = strings(0, different=False)
+    for step in lessons(model, tokenizer, ((text, text[::-1]) for text in texts), 5e-4):
+        if step % 5 == 0 and low <= (rate := success(model, tokenizer, list(islice(texts, 256)))):
+            assert rate <= high, f"the base learned too fast: {rate:.0%} after {step} steps"
+            return saved(model, tokenizer, folder)
+        assert step < 3000, "the base learned nothing"
+    raise AssertionError
+
+
+def terse_base(folder: Path) -> Path:
+    """A tiny model that mostly answers `ab`, whatever it is asked, and now and then something else, longer or shorter."""
+    tokenizer = reversal_tokenizer()
+    model = untaught(tokenizer, width=32, layers=2)
+    chance = random.Random(0)
+    other = lambda: "".join(chance.choice(LETTERS) for _ in range(chance.randint(1, 8)))  # noqa: E731
+    pairs = ((text, "ab" if chance.random() < 0.7 else other()) for text in strings(0, different=False))
+    for step in lessons(model, tokenizer, pairs, 3e-3):
+        if step == 80:
+            break
+    return saved(model, tokenizer, folder)
+
+
+def success(model: Any, tokenizer: Any, texts: list[str], sample: bool = False) -> float:
+    """Share of the strings that one answer each, greedy or drawn at temperature 1, writes backwards."""
     import torch
 
     ids = torch.tensor([tokenizer(f"{text}=")["input_ids"] for text in texts])

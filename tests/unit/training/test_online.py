@@ -1,0 +1,137 @@
+"""Learning from fresh answers: what enters the loss, and how a run ends whose reward can be gamed. The rewards here really can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reversal import reversal_rows, terse_base
+from thumbwheel.core.errors import ConfigError, DataError
+from thumbwheel.engine.rollout import Rollout
+from thumbwheel.training.algorithms.grpo import Grpo, GrpoConfig
+from thumbwheel.training.judge import Reward
+from thumbwheel.training.online import Collected, Task
+from thumbwheel.training.online_step import weighted
+from training_rows import assembled, loop_of
+
+TRUTH = {"checker": "regex", "checker_config": {"pattern": "ab", "full": True}}
+LONGER = {"checker": "regex", "checker_config": {"pattern": ".{4,}"}}
+RUN: dict[str, Any] = {
+    "batch_size": 8, "num_generations": 8, "max_completion_length": 12, "max_length": 40, "max_steps": 40, "eval_steps": 2, "save_steps": 1,
+    "learning_rate": 5e-3, "reward_workers": 1, "early_stopping_patience": None, "save_total_limit": 50,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def terse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its greedy answer to everything is `ab`."""
+    return terse_base(tmp_path_factory.mktemp("terse"))
+
+
+def trained(terse: Path, folder: Path, rows: list[dict[str, Any]], **changes: Any) -> tuple[Any, Any]:
+    made = assembled("grpo", terse, folder, rows, **RUN | changes)
+    loop = loop_of(made, folder)
+    try:
+        return loop.run(), loop
+    finally:
+        made.at_work.close()
+
+
+def kept(loop: Any, step: int | None, name: str) -> float:
+    """A dev metric of the evaluation of `step`."""
+    return next(line[f"eval_{name}"] for line in loop.state.log_history if line["step"] == step and f"eval_{name}" in line)
+
+
+def test_a_gamed_reward_ends_the_run_with_the_adapter_from_before(terse: Path, tmp_path: Path) -> None:
+    rows = reversal_rows(64, 24, **TRUTH)
+    ending, loop = trained(terse, tmp_path, rows, reward_functions=("reward_functions:length",), held_out=("checker",), length_creep=None)
+    assert "the reward is being gamed: checker, which is not optimised, fell" in ending.reason and ending.step < 40
+    assert kept(loop, 0, "held_out/checker") == 1 and kept(loop, ending.step, "held_out/checker") < 0.8
+    assert ending.best < ending.step and kept(loop, ending.best, "held_out/checker") > 0.8
+
+
+def test_longer_answers_for_nothing_end_it(terse: Path, tmp_path: Path) -> None:
+    """The training prompts pay for length, the dev prompts do not."""
+    rows = [*reversal_rows(64, 0, **LONGER), *reversal_rows(0, 24, seed=2, **TRUTH | {"checker_config": {"pattern": "a"}})]
+    ending, loop = trained(terse, tmp_path, rows, length_creep=1.5)
+    assert "and the dev reward is no better" in ending.reason and ending.best < ending.step
+    assert kept(loop, ending.step, "completions/mean_length") > 1.5 * kept(loop, 0, "completions/mean_length")
+
+
+def test_a_spent_kl_budget_ends_it(terse: Path, tmp_path: Path) -> None:
+    ending, loop = trained(terse, tmp_path, reversal_rows(64, 8, **LONGER), kl_budget=0.1, length_creep=None)
+    assert "the KL budget is spent" in ending.reason and ending.best < ending.step
+    history = [line["kl"] for line in loop.state.log_history if "kl" in line]
+    assert sum(history[-3:]) / 3 > 0.1 and all(sum(history[at : at + 3]) / 3 <= 0.1 for at in range(len(history) - 3))
+
+
+def test_answers_that_no_longer_end_are_a_collapse(terse: Path, tmp_path: Path) -> None:
+    rows = reversal_rows(64, 8, **LONGER | {"checker_config": {"pattern": ".{12}"}})
+    ending, _ = trained(terse, tmp_path, rows, length_creep=None, reward_functions=("reward_functions:length",))
+    assert "come to an end" in str(ending.reason or ending.wrong) and ending.best != ending.step
+
+
+def collected(*groups: list[tuple[int, float | None, str]]) -> Collected:
+    """Answers as (tokens, reward, finish)."""
+    tasks = [Task((5, 6), {}, f"g{at}", at) for at in range(len(groups))]
+    rollouts = [[Rollout(tuple(range(10, 10 + size)), None, finish, "") for size, _, finish in group] for group in groups]  # type: ignore[arg-type]
+    return Collected(tasks, rollouts, [[Reward(value, {}, {}, None) for _, value, _ in group] for group in groups])
+
+
+def test_what_enters_the_loss_and_what_only_its_denominator() -> None:
+    batch = collected(
+        [(2, 1.0, "stop"), (3, 0.0, "length"), (4, None, "stop"), (0, 1.0, "length")],
+        [(5, 1.0, "stop"), (6, 1.0, "stop")],
+        [(7, None, "stop"), (8, None, "stop")],
+    )
+    method = Grpo(GrpoConfig(scale_rewards="none", loss_type="grpo"))
+    found = method.experience(batch, score=None)  # type: ignore[arg-type]  # neither old nor reference log-probs are needed
+    (example,) = found.examples  # alike, unjudged and empty answers are not computed
+    assert [len(branch.ids) for branch in example.branches] == [2, 3]
+    assert found.tokens["advantage"][0].tolist() == pytest.approx([1 / 3] * 2 + [-2 / 3] * 3)
+    assert found.tokens["weight"][0].tolist() == pytest.approx([1 / 4 / 2] * 2 + [1 / 4 / 3] * 3)  # the group of equals counts
+    assert found.metrics["frac_reward_zero_std"] == pytest.approx(2 / 3)
+    masked = Grpo(GrpoConfig(scale_rewards="none", mask_truncated_completions=True)).experience(batch, score=None)  # type: ignore[arg-type]
+    assert [len(branch.ids) for branch in masked.examples[0].branches] == [2]
+    assert masked.tokens["weight"][0].tolist() == pytest.approx([1 / 13] * 2)
+
+
+def test_prompts_that_teach_nothing_are_answered_anew_as_often_as_asked() -> None:
+    batch = collected([(2, 1.0, "stop"), (2, 0.0, "stop")], [(2, 1.0, "stop"), (2, 1.0, "stop")])
+    method = Grpo(GrpoConfig(resample_zero_variance=2))
+    assert [method.again(batch, turn) for turn in (1, 2, 3)] == [[1], [1], []]
+    assert Grpo(GrpoConfig()).again(batch, 1) == []
+    better = batch.replaced([1], collected([(3, 0.0, "stop"), (4, 1.0, "stop")]))
+    assert better.values == [[1.0, 0.0], [0.0, 1.0]] and len(better.rollouts[1][1].ids) == 4
+
+
+def test_nothing_to_compare_is_no_update(terse: Path, tmp_path: Path) -> None:
+    import torch
+
+    rows = reversal_rows(8, 2, **LONGER | {"checker_config": {"pattern": ""}})
+    made = assembled("grpo", terse, tmp_path, rows, **RUN | {"max_steps": 1, "resample_zero_variance": 1})
+    asked: list[int] = []
+    given = made.at_work.source.sample
+    made.at_work.source.sample = lambda prompts, n, sampling: asked.append(sampling.seed) or given(prompts, n, sampling)
+    before = [one.clone() for one in made.model.parameters() if one.requires_grad]
+    loop = loop_of(made, tmp_path)
+    loop.run()
+    made.at_work.close()
+    line = next(line for line in loop.state.log_history if "reward" in line)
+    assert (line["updates"], line["frac_reward_zero_std"], line["loss"]) == (0, 1, 0)
+    assert len(asked) == 4 and asked[1] != asked[2]  # evaluation, the step, its second try, evaluation
+    assert all(
+        torch.equal(old, new) for old, new in zip(before, (one for one in made.model.parameters() if one.requires_grad), strict=True)
+    )
+
+
+def test_a_judge_that_always_fails_and_one_that_is_none(terse: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none of them has a reward \(reward_functions:crash: "):
+        trained(terse, tmp_path, reversal_rows(8, 2), reward_functions=("reward_functions:crash",))
+    with pytest.raises(ConfigError, match="nothing is left that judges"):
+        assembled("grpo", terse, tmp_path, reversal_rows(8, 2), **RUN | {"reward_functions": ()})
+    for given in ("checker=0", "checker=much"):
+        with pytest.raises(ConfigError, match="is no weight"):
+            weighted(given)
