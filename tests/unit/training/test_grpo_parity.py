@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 from test_parity_trl import recorder
 
-from thumbwheel.engine.rollout import Rollout, Sampling
+from thumbwheel.engine.rollout import Rollout, RolloutSource, Sampling
 from training_rows import assembled, loop_of, plain_rows, shake
 
 PROMPTS, ANSWERS, LONGEST, UPDATES = 3, 4, 12, 20
 SHARED = {"learning_rate": 2e-3, "lr_scheduler_type": "constant", "weight_decay": 0.01, "max_grad_norm": 1.0}
 
 
-class Recorded:
+class Recorded(RolloutSource):
     """A source of answers that were thought out beforehand; the text of each is its reward."""
 
     def __init__(self, eos: int, seed: int = 3) -> None:

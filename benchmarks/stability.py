@@ -1,0 +1,132 @@
+"""Do the defaults hold? Every method over ten seeds: what learns from feedback on the demo world, what samples on strings.
+
+    python benchmarks/stability.py --seeds 10 --json stability.json [--methods sft,dpo,kto,reward,grpo_offline,grpo,ppo]
+
+A run is sound when it finished, is not worse than its base by more than five points, and its answers still end and keep their form.
+The settings are the methods' own but for the length of a run on strings. One process; about an hour on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from reversal import reversal_base, reversal_rows, strings, success
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import ThumbwheelError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.demo.emit import EmitOptions, Emitted
+from thumbwheel.demo.run import AGENT, import_world, write_world
+from thumbwheel.evaluation.evaluate import evaluate
+from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.assemble import assemble, settings
+from thumbwheel.training.rate import with_rate
+from thumbwheel.training.train import train
+from training_rows import loop_of
+
+LOST = 0.05
+HELD_OUT = 400
+STRINGS: dict[str, Any] = {"batch_size": 16, "temperature": 0.7, "max_completion_length": 6, "max_length": 32, "max_steps": 250}
+Row = dict[str, Any]
+
+
+def on_demo(ws: Workspace, world: Emitted, method: str, seed: int) -> Row:
+    """Share of gold messages that are filed right; of a reward model the accuracy on dev pairs."""
+    result = train(ws, AGENT, method, str(world.base), options={"seed": seed})
+    base, best = (result.metrics[name] or {} for name in ("dev_base", "dev_best"))
+    row = {"state": result.state.value, "reason": result.reason, "step": result.metrics["best_step"]}
+    for rate in ("eos_rate", "format_rate"):
+        row |= {f"{rate}_before": base.get(f"eval_{rate}"), rate: best.get(f"eval_{rate}")}
+    if result.version is None:
+        return row | {"before": base.get("eval_accuracy"), "after": best.get("eval_accuracy")}
+    primary = evaluate(ws, AGENT, result.version).primary
+    return row | {"before": primary.before, "after": primary.after}
+
+
+def on_strings(base: Path, method: str, seed: int) -> Row:
+    """Share of held-out strings that are written backwards, greedily."""
+    rows = reversal_rows(512, 64)
+    asked = {row["prompt"][0]["content"] for row in rows}
+    held_out = list(islice((text for text in strings(99) if text not in asked), HELD_OUT))
+    config = with_rate(settings(method, STRINGS | {"seed": seed}), ALGORITHMS.get(method).rate, base)
+    with tempfile.TemporaryDirectory() as folder:
+        made = assemble(method, config, str(base), base, rows, Path(folder) / "reference.db")
+        before = success(made.model, made.builder.tokenizer, held_out)
+        loop = loop_of(made, Path(folder))
+        ending = loop.run()
+        made.at_work.close()
+        ends = [line["eval_eos_rate"] for line in loop.state.log_history if "eval_eos_rate" in line]
+        after = success(made.model, made.builder.tokenizer, held_out)
+    state = "failed" if ending.wrong else "finished"
+    return {"state": state, "reason": ending.wrong or ending.reason, "step": ending.step, "before": before, "after": after,
+            "eos_rate_before": ends[0], "eos_rate": ends[-1]}  # fmt: skip
+
+
+def sound(row: Row) -> bool:
+    """Whether a run is one that a user would want."""
+    if row["state"] != "finished" or row["after"] is None or row["after"] < (row["before"] or 0.0) - LOST:
+        return False
+    pairs = [(row.get(f"{name}_before"), row.get(name)) for name in ("eos_rate", "format_rate")]
+    return all(before is None or after is None or after >= before - LOST for before, after in pairs)
+
+
+def measured(methods: list[str], seeds: int, folder: Path) -> Iterator[Row]:
+    """A row a run."""
+    online = [name for name in methods if ALGORITHMS.get(name).needs == "prompts"]
+    with Workspace.open(Home.at(folder / "home").prepare(), Sources({}, "the defaults", {})) as ws:
+        if set(methods) - set(online):
+            world = write_world(folder / "world", EmitOptions(gold=200))
+            import_world(ws, world)
+            for method in (name for name in methods if name not in online):
+                yield from over_seeds("demo", method, seeds, partial(on_demo, ws, world, method))
+    if online:
+        base = reversal_base(folder / "strings")
+        for method in online:
+            yield from over_seeds("strings", method, seeds, partial(on_strings, base, method))
+
+
+def over_seeds(task: str, method: str, seeds: int, run: Callable[[int], Row]) -> Iterator[Row]:
+    """A row a seed; an error is one too."""
+    for seed in range(1, seeds + 1):
+        start = time.monotonic()
+        try:
+            found = run(seed)
+        except ThumbwheelError as error:
+            found = {"state": "failed", "reason": str(error), "before": None, "after": None}
+        row = {"task": task, "method": method, "seed": seed, "seconds": round(time.monotonic() - start, 1), **found}
+        yield row | {"sound": sound(row)}
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default=",".join(ALGORITHMS.names()))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for row in measured(given.methods.split(","), given.seeds, Path(folder)):
+            rows.append(row)
+            figures = [f"{value:.3f}" if value is not None else "-" for value in (row["before"], row["after"])]
+            print(f"{row['task']:8} {row['method']:13} seed {row['seed']:2}  {figures[0]} -> {figures[1]}  "
+                  f"{'sound' if row['sound'] else 'NOT SOUND'}  {row['seconds']:.0f} s  {row['reason'] or ''}", flush=True)  # fmt: skip
+            if given.json:
+                given.json.write_text(json.dumps(rows, indent=2))
+    for method in dict.fromkeys(row["method"] for row in rows):
+        own = [row for row in rows if row["method"] == method]
+        print(f"{method}: {sum(row['sound'] for row in own)} of {len(own)} sound")
+
+
+if __name__ == "__main__":
+    main()
