@@ -36,7 +36,7 @@ def options(spec: Spec) -> dict[str, Any]:
         found["bf16"] = False
     if spec.cache == "warm":
         found["precompute_ref_log_probs"] = True
-    if spec.method in ("dpo", "kto", "sft"):
+    if spec.method != "grpo":
         found["train_sampling_strategy"] = "sequential"
     if spec.method == "grpo":
         found |= {"num_generations": spec.group, "max_completion_length": spec.new_tokens, "shuffle_dataset": False}
