@@ -165,6 +165,9 @@ def quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
+            warnings.filterwarnings(
+                "ignore", "Unsupported layer type", UserWarning
+            )  # of norms in attach_full, whose arithmetic is their own
             yield
     finally:
         logging.set_verbosity(level)
@@ -247,6 +250,28 @@ def attach_lora(model: Any, settings: LoraSettings, *, seed: int | None = None) 
     return adapted, adapted_modules(adapted)
 
 
+def attach_full(model: Any) -> tuple[Any, list[str]]:
+    """(PEFT model, names of the trained modules) for full fine-tuning: every layer between embeddings and head has a trained copy.
+
+    The copies are an adapter of PEFT's kind LN_TUNING, which holds whole layers. So the base stays where it is, as the reference, and
+    what was trained is saved, loaded, switched off and merged like any adapter. Embeddings and head stay the base's.
+    """
+    from peft import LNTuningConfig, get_peft_model
+
+    behind = _behind_the_trunk(model) if classifies(model) else []
+    ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
+    names = [
+        name
+        for name, part in model.named_modules()
+        if next(part.parameters(recurse=False), None) is not None and id(part) not in ends and "Embedding" not in type(part).__name__
+        if not any(one in behind for one in name.split("."))
+    ]
+    task = "SEQ_CLS" if classifies(model) else "CAUSAL_LM"
+    with quiet():
+        adapted = get_peft_model(model, LNTuningConfig(target_modules=names, modules_to_save=behind or None, task_type=task))
+    return adapted, adapted_modules(adapted)
+
+
 def _behind_the_trunk(model: Any) -> list[str]:
     trunk = trunk_of(model)
     own = [name for name, part in model.named_children() if part is not trunk and any(True for _ in part.parameters())]
@@ -326,7 +351,7 @@ def _base_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad} if hasattr(model, "peft_config") else set()
     prefix = "base_model.model." if hasattr(model, "peft_config") else ""
     for name, parameter in model.named_parameters():
-        if name in trained or any(part in name for part in ("lora_", "modules_to_save", "prompt_encoder")):
+        if name in trained or any(part in name for part in ("lora_", "ln_tuning_layers", "modules_to_save", "prompt_encoder")):
             continue
         yield name.removeprefix(prefix).replace(".base_layer", "").replace(".original_module", ""), parameter.detach()
 

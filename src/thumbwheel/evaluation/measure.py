@@ -44,7 +44,7 @@ class Sides:
     @classmethod
     def load(cls, ws: Workspace, base: ModelVersion, versions: Sequence[ModelVersion], config: EvaluationConfig) -> Sides:
         """Load the base of `base` and the adapters of `versions`; raises ModelError where they do not fit or the base has changed."""
-        from thumbwheel.engine.load import load_adapter, load_base, quiet
+        from thumbwheel.engine.load import load_adapter, load_base
         from thumbwheel.engine.prompt import PromptBuilder
         from thumbwheel.training.base import locate
         from thumbwheel.training.hardware import choose_dtype, count_parameters, device
@@ -59,11 +59,23 @@ class Sides:
             if adapter is not None and not sides.names:
                 sides.model, sides.names[version.id] = load_adapter(model, adapter), "default"
             elif adapter is not None:
-                with quiet():
-                    sides.model.load_adapter(str(adapter), adapter_name=version.id)
+                sides._add(version, adapter)
                 sides.names[version.id] = version.id
         sides.model.to(device()).eval()
         return sides
+
+    def _add(self, version: ModelVersion, adapter: Path) -> None:
+        from thumbwheel.engine.load import quiet
+
+        try:
+            with quiet():
+                self.model.load_adapter(str(adapter), adapter_name=version.id)
+        except ValueError as error:  # PEFT holds adapters of one kind only
+            raise ModelError(
+                f"version {version.name!r} beside another one",
+                f"the two are adapters of different kinds ({str(error)[:120]})",
+                "Compare each with the base: --compare-base",
+            ) from None
 
     @contextmanager
     def speaking(self, side: str) -> Iterator[None]:

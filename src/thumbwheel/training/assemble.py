@@ -90,7 +90,7 @@ def assemble(
 
     where = device(config.device)
     parameters = count_parameters(str(folder))
-    dtype: Any = choose_dtype(config.dtype, parameters, where)
+    dtype: Any = "float32" if config.tuning == "full" else choose_dtype(config.dtype, parameters, where)
     refuse_weights(parameters, dtype if config.quantization == "none" else config.quantization, where, config.memory_limit_gb)
     method = ALGORITHMS.get(algorithm)(config)
     model, builder = _loaded(method, folder, dtype, where)
@@ -130,9 +130,11 @@ def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[
 
 def _adapted(model: Any, config: TrainConfig, base: str, start: Path | None) -> tuple[Any, list[str]]:
     """(model with the adapter that trains, names of the adapted modules)."""
-    from thumbwheel.engine.load import LoraSettings, adapted_modules, attach_lora, load_adapter
+    from thumbwheel.engine.load import LoraSettings, adapted_modules, attach_full, attach_lora, load_adapter
 
-    if start is None:
+    if config.tuning == "full":
+        adapted, matched = attach_full(model)
+    elif start is None:
         targets: Any = config.lora_targets if config.lora_targets == "all-linear" else tuple(map(str.strip, config.lora_targets.split(",")))
         lora = LoraSettings(rank=config.lora_r, alpha=config.lora_alpha, targets=targets, rslora=config.use_rslora)
         adapted, matched = attach_lora(model, lora, seed=config.seed)

@@ -12,6 +12,8 @@ from pathlib import Path
 from thumbwheel.training.types import TrainConfig
 
 EXPONENT, WIDTH = 0.78, 2000
+FULL = 10
+"""An adapter takes so many times the rate of full fine-tuning."""
 
 
 def rate_for(width: int, at_2000: float) -> float:
@@ -30,4 +32,4 @@ def with_rate(config: TrainConfig, at_2000: float, folder: Path) -> TrainConfig:
     from thumbwheel.engine.load import load_config
 
     width = load_config(folder).get_text_config().hidden_size
-    return config.model_copy(update={"learning_rate": rate_for(width, at_2000)})
+    return config.model_copy(update={"learning_rate": rate_for(width, at_2000 / FULL if config.tuning == "full" else at_2000)})

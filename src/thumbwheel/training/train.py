@@ -171,6 +171,9 @@ def _start(ws: Workspace, agent: str, config: TrainConfig, fingerprint: str) -> 
 def _adapter_settings(adapter: Path) -> dict[str, Any]:
     """Rank, scale and targets as the adapter's own metadata has them."""
     stored = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    if stored["peft_type"] != "LORA":
+        why = "it was fully fine-tuned, and only a LoRA adapter can be gone on with"
+        raise Conflict(f"adapter {stored['peft_type']!r}", why, "Leave continue_from out: every run starts from its base by default")
     targets = stored["target_modules"]
     named = {"lora_r": stored["r"], "lora_alpha": stored["lora_alpha"], "use_rslora": stored["use_rslora"]}
     return named | {"lora_targets": targets if isinstance(targets, str) else ",".join(targets)}

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from thumbwheel.core.config import Config
 
@@ -65,6 +65,9 @@ class TrainConfig(Config):
     """Checkpoints that are kept besides the best one."""
     logging_steps: int = Field(1, ge=1)
     """Every how many steps a line of metrics is written."""
+    tuning: Literal["lora", "full"] = "lora"
+    """lora trains a small adapter; full trains every layer between embeddings and head, for small models: about eight times the memory of
+    the base, and an adapter as large as the base."""
     lora_r: int = Field(16, ge=1)
     """Rank of the adapter."""
     lora_alpha: int = Field(32, ge=1)
@@ -87,6 +90,12 @@ class TrainConfig(Config):
     """Nats a token by which good dev answers may become less likely than under the base before the run stops itself."""
     callbacks: tuple[str, ...] = ()
     """Further transformers.TrainerCallback classes, each as "module:Class"."""
+
+    @model_validator(mode="after")
+    def _full_from_the_base(self) -> TrainConfig:
+        if self.tuning == "full" and (self.quantization != "none" or self.dtype == "bfloat16" or self.continue_from is not None):
+            raise ValueError("tuning full trains float32 weights from the base: leave quantization, dtype and continue_from as they are")
+        return self
 
     @property
     def peak_rate(self) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from thumbwheel.core.config import Home, Sources
-from thumbwheel.core.errors import Conflict, MissingExtra
+from thumbwheel.core.errors import ConfigError, Conflict, MissingExtra
 from thumbwheel.db.schema import model_versions
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine import load
@@ -17,6 +17,7 @@ from thumbwheel.engine.score import Role
 from thumbwheel.engine.tree import plan
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.models.versions import adapter_folder, versions
+from thumbwheel.training.assemble import settings
 from thumbwheel.training.train import dry_run, find_run, train
 from tiny_models import tiny_adapter, tiny_base, tuned_version
 from training_rows import QUICK, assembled, frozen, plain_rows
@@ -111,3 +112,38 @@ def test_training_over_a_quantised_base(quantization: str, tmp_path: Path) -> No
     for step in range(6):
         made.at_work.train(made.train.items, step, apply)
     assert losses[-1] < losses[0] - 0.1
+
+
+def test_full_fine_tuning_is_an_adapter_of_whole_layers(ws: Workspace, base: Path, tmp_path: Path) -> None:
+    """Everything between embeddings and head trains, the base stays the reference, and what comes out merges and loads like any adapter."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    from thumbwheel.export.package import export
+
+    dataset = frozen(ws, "a", "pairs", 12, 4).id
+    options = {name: value for name, value in QUICK.items() if not name.startswith("lora")} | {"max_steps": 2, "tuning": "full"}
+    result = train(ws, "a", "dpo", str(base), dataset=dataset, options=options)
+    assert result.metrics["dev_base"]["eval_rewards/margins"] == 0, "it starts as the base"
+    version = versions(ws, "a")[-1]
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    before = {name: one.clone() for name, one in plain.named_parameters()}
+    tuned = PeftModel.from_pretrained(plain, adapter_folder(ws, version))
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        answer = tuned(ids).logits
+        with tuned.disable_adapter():
+            start = tuned(ids).logits
+    merged = AutoModelForCausalLM.from_pretrained(export(ws, "a", version.name, "merged", tmp_path / "out").path, dtype=torch.float32)
+    assert torch.allclose(merged(ids).logits, answer, atol=1e-5)
+    assert not torch.allclose(start, answer, atol=1e-4)
+    moved = {name for name, one in merged.named_parameters() if not torch.equal(one, before[name])}
+    assert moved == {name for name in before if "embed" not in name and "lm_head" not in name}
+    with pytest.raises(Conflict, match="fully fine-tuned"):
+        train(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK | {"continue_from": version.name})
+
+
+def test_full_fine_tuning_over_a_quantised_base_is_refused() -> None:
+    with pytest.raises(ConfigError, match="float32"):
+        settings("sft", {"tuning": "full", "quantization": "nf4"})
