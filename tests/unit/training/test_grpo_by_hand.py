@@ -1,0 +1,82 @@
+"""GRPO in double precision against the formula written out answer by answer over the plain model: losses and gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_grpo_parity import Recorded
+
+from thumbwheel.training.group import SCALE_FLOOR
+from tiny_models import tiny_base
+from training_rows import assembled, plain_rows, shake
+
+TEMPERATURE = 0.7
+DIVISORS = {"dapo": lambda length, answers, tokens: tokens, "grpo": lambda length, answers, tokens: answers * length,
+            "dr_grpo": lambda length, answers, tokens: answers * 12}  # fmt: skip
+
+
+def logps(model: Any, prompt: tuple[int, ...], answer: tuple[int, ...]) -> Any:
+    """Of the answer's tokens at the sampling temperature."""
+    import torch
+
+    ids = torch.tensor([[*prompt, *answer]])
+    rows = (model(ids).logits[0, len(prompt) - 1 : -1] / TEMPERATURE).log_softmax(-1)
+    return rows.gather(1, ids[0, len(prompt) :, None])[:, 0]
+
+
+def by_hand(made: Any, batch: Any, old: Any, reference: Any) -> Any:
+    import torch
+
+    config, total = made.config, 0.0
+    answers = [one for group in batch.rollouts for one in group]
+    tokens = sum(len(one.ids) for one in answers)
+    for task, group, values in zip(batch.tasks, batch.rollouts, batch.values, strict=True):
+        rewards = torch.tensor(values, dtype=torch.float64)
+        for one, reward in zip(group, rewards, strict=True):
+            advantage = (reward - rewards.mean()) / (rewards.std() + SCALE_FLOOR)
+            now = logps(made.model, task.prompt, one.ids)
+            ratio = torch.exp(now - old[one])
+            gap = now - reference[one]
+            distance = {"k1": ratio * gap, "k2": ratio.detach() * gap**2 / 2, "k3": ratio * (torch.exp(-gap) - 1 + gap)}
+            losses = -torch.minimum(ratio * advantage, ratio.clamp(1 - config.epsilon, 1 + config.epsilon) * advantage)
+            losses = losses + config.beta * distance[config.kl_estimator]
+            total = total + (losses / DIVISORS[config.loss_type](len(one.ids), len(answers), tokens)).sum()
+    return total
+
+
+@pytest.mark.parametrize(("loss_type", "estimator"), [("dapo", "k1"), ("grpo", "k2"), ("dr_grpo", "k3")])
+def test_policy_old_policy_and_base_apart(tmp_path: Path, loss_type: str, estimator: str) -> None:
+    """GPT-2, because the norms of Qwen and Llama compute in single precision whatever the model's."""
+    import torch
+
+    base = tiny_base(tmp_path / "base", "gpt2")
+
+    made = assembled(
+        "grpo", base, tmp_path, plain_rows("prompts", 4), loss_type=loss_type, kl_estimator=estimator, beta=0.3, num_iterations=2,
+        temperature=TEMPERATURE, max_completion_length=12, token_budget=100, reward_functions=("reward_functions:spoken",),
+    )  # fmt: skip
+    made.model.double()
+    steps = made.at_work
+    steps.source = Recorded(made.builder.tokenizer.eos_token_id)
+    shake(made.model, seed=1)
+    batch = steps.collect(made.train.items, 4, steps._sampling(0))
+    steps.close()
+    experience = made.method.experience(batch, steps._sweep)
+    answers = [(task.prompt, one) for task, group in zip(batch.tasks, batch.rollouts, strict=True) for one in group]
+    with torch.no_grad():
+        old = {one: logps(made.model, prompt, one.ids) for prompt, one in answers}
+        with made.model.disable_adapter():
+            reference = {one: logps(made.model, prompt, one.ids) for prompt, one in answers}
+    shake(made.model, seed=2)
+    trained = [one for one in made.model.parameters() if one.requires_grad]
+    loss, metrics, _ = steps._gradients(experience, range(len(experience.examples)))
+    found = torch.cat([one.grad.flatten() for one in trained])
+    made.model.zero_grad()
+    expected = by_hand(made, batch, old, reference)
+    torch.autograd.backward(expected)
+    gradient = torch.cat([one.grad.flatten() for one in trained])
+    assert found.dtype == torch.float64 and metrics["clip_ratio/region_mean"] > 0.1
+    assert loss == pytest.approx(float(expected.detach()), rel=1e-9)
+    assert float((found - gradient).norm() / gradient.norm()) < 1e-9
