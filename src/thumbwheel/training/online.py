@@ -145,10 +145,13 @@ class OnlineAlgorithm(Method[C]):
     needs = "prompts"
 
     def prepare(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
-        """A task a row."""
+        """A task a row that something can judge."""
         made = Prepared()
         room = self.config.max_length - self.config.max_completion_length
         for row in rows:
+            if not self._judged(row):
+                made.dropped["neither a checker nor a reference, and nothing else judges"] += 1
+                continue
             ids = tuple(builder.prompt(row["prompt"], row.get("tools")))
             if len(ids) > room:
                 made.dropped[f"prompt longer than max_length less max_completion_length ({room} tokens)"] += 1
@@ -160,6 +163,10 @@ class OnlineAlgorithm(Method[C]):
     @abstractmethod
     def experience(self, collected: Collected, score: Sweep) -> Experience:
         """Advantages and whatever the loss needs, from a collected batch; without gradient."""
+
+    def _judged(self, row: Row) -> bool:
+        alone = self.config.reward_model is None and all(name.partition("=")[0] == "checker" for name in self.config.reward_functions)
+        return not alone or row.get("checker") is not None or row.get("reference") is not None
 
     @abstractmethod
     def loss(self, engine: ScoreEngine, batch: TreeBatch, values: Mapping[str, torch.Tensor], whole: Mapping[str, torch.Tensor]) -> LossOut:

@@ -107,6 +107,15 @@ def test_prompts_that_teach_nothing_are_answered_anew_as_often_as_asked() -> Non
     assert better.values == [[1.0, 0.0], [0.0, 1.0]] and len(better.rollouts[1][1].ids) == 4
 
 
+def test_prompts_that_nothing_can_judge_are_left_out(terse: Path, tmp_path: Path) -> None:
+    rows = [*reversal_rows(3, 1), reversal_rows(1, 0, seed=5, checker=None, reference=None)[0]]
+    made = assembled("grpo", terse, tmp_path, rows, **RUN)
+    made.at_work.close()
+    assert dict(made.train.dropped) == {"neither a checker nor a reference, and nothing else judges": 1} and len(made.train.items) == 3
+    with_function = Grpo(GrpoConfig(reward_functions=("checker", "reward_functions:length")))
+    assert len(with_function.prepare(rows, made.builder).items) == 5
+
+
 def test_nothing_to_compare_is_no_update(terse: Path, tmp_path: Path) -> None:
     import torch
 
