@@ -1,24 +1,32 @@
 """Fresh answers from an OpenAI-compatible server: its token ids and log-probabilities, or a refusal; nothing is guessed.
 
 The server has to speak with the weights that the trainer believes it has, over the same vocabulary. Where it is not told so
-(`on_policy`), the log-probability of every sampled token is needed, so that a loss can correct for the difference. Servers report
-log-probabilities of the model's raw logits, that is at temperature 1, unless they are set otherwise (`processed`, as vLLM's
-`--logprobs-mode processed_logprobs`); at another temperature such numbers are refused. Does not live here: HTTP (llm/client.py).
+(log-probabilities "none"), the log-probability of every sampled token is needed, so that a loss can correct for the difference. Servers
+report those of the model's raw logits, that is at temperature 1 ("raw"), unless they are set otherwise ("processed", as vLLM's
+`--logprobs-mode processed_logprobs`); at another temperature raw ones are refused. Does not live here: HTTP (llm/client.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from thumbwheel.core.errors import ConfigError, ModelError
-from thumbwheel.engine.rollout import Ending, Rollout, Sampling
+from thumbwheel.engine.rollout import Ending, Rollout, RolloutSource, Sampling
 from thumbwheel.llm.client import Client
 
+if TYPE_CHECKING:
+    from thumbwheel.engine.sampler import GroupSampler
+
+KEY = "THUMBWHEEL_ENDPOINT_KEY"
+"""The environment variable with the server's key, which is stored nowhere."""
 Server = Literal["vllm", "llama-server", "openai"]
+LogProbs = Literal["raw", "processed", "none"]
+"""What a server reports: at temperature 1, as sampled, or nothing that is needed because it speaks with the very policy that is trained."""
 EXTRAS: dict[str, dict[str, Any]] = {
     "vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True},
     "llama-server": {"top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0, "cache_prompt": True},
@@ -28,12 +36,11 @@ EXTRAS: dict[str, dict[str, Any]] = {
 ENDED = {"stop": "stop", "eos": "stop", "length": "length"}
 
 
-class EndpointSource:
+class EndpointSource(RolloutSource):
     """Answers of the model behind `client`, at most `concurrency` prompts at once.
 
     With `messages` (prompt ids -> its chat messages) the server's chat endpoint is asked and its template used, which has to give
-    the same prompt ids; otherwise it is given the ids. `on_policy` says that the server speaks with the very policy that is trained, so
-    log-probabilities are neither asked for nor needed, and the rollouts have none.
+    the same prompt ids; otherwise it is given the ids. With `logprobs` "none" the rollouts have none.
     """
 
     def __init__(
@@ -43,29 +50,44 @@ class EndpointSource:
         *,
         server: Server = "vllm",
         messages: Callable[[tuple[int, ...]], list[dict[str, Any]]] | None = None,
-        on_policy: bool = False,
-        processed: bool = False,
+        logprobs: LogProbs = "raw",
         concurrency: int = 8,
     ) -> None:
         self._client, self._tokenizer, self._server, self._messages = client, tokenizer, server, messages
-        self._on_policy, self._processed = on_policy, processed
-        self._pool = ThreadPoolExecutor(concurrency, "endpoint")
+        self._logprobs, self._pool = logprobs, ThreadPoolExecutor(concurrency, "endpoint")
+
+    @classmethod
+    def of(cls, settings: Any, own: GroupSampler) -> EndpointSource:
+        """The server that a run names in its `endpoint_` settings (training/online.py); raises ConfigError when one is missing."""
+        if not settings.endpoint_url or not settings.endpoint_model:
+            missing = "endpoint_model" if settings.endpoint_url else "endpoint_url"
+            raise ConfigError(
+                "rollouts from an endpoint", f"{missing} is not set", "Give endpoint_url, as http://127.0.0.1:8000/v1, and endpoint_model"
+            )
+        client = Client(settings.endpoint_url, settings.endpoint_model, api_key=os.environ.get(KEY))
+        return cls(client, own.tokenizer, server=settings.endpoint_server, logprobs=settings.endpoint_logprobs)
+
+    @property
+    def off_policy(self) -> bool:
+        """Unless the policy itself is served."""
+        return self._logprobs != "none"
 
     def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Rollout]]:
         """See RolloutSource. Raises ConfigError for settings whose log-probabilities would be wrong, ModelError for unusable replies."""
-        if not self._on_policy and not self._processed and sampling.temperature not in (0, 1):
+        if self._logprobs == "raw" and sampling.temperature not in (0, 1):
             raise ConfigError(
                 f"temperature {sampling.temperature:g} with rollouts from {self._client.url}",
                 "servers report log-probabilities at temperature 1, so the importance weights would be wrong",
-                "Sample at temperature 1, or serve processed ones (vLLM: --logprobs-mode processed_logprobs) and say processed",
+                "Sample at temperature 1, or serve processed ones (vLLM: --logprobs-mode processed_logprobs; endpoint_logprobs: processed)",
             )
         ending = Ending(sampling, self._tokenizer)
         jobs = [self._pool.submit(self._group, tuple(prompt), place, n, sampling, ending) for place, prompt in enumerate(prompts)]
         return [job.result() for job in jobs]
 
     def close(self) -> None:
-        """End the threads; the client stays open."""
+        """End the threads and the connections."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
 
     def _group(self, prompt: tuple[int, ...], place: int, n: int, sampling: Sampling, ending: Ending) -> list[Rollout]:
         found: list[Rollout] = []
@@ -111,13 +133,14 @@ class EndpointSource:
                 f"an answer ended with finish_reason {choice.get('finish_reason')!r}", "Only stop and length are understood"
             )
         ids, logps = self._tokens(choice)
-        if finish == "stop" and self._on_policy and sampling.stop_ids and not ending.reached(ids):
+        if finish == "stop" and not self.off_policy and sampling.stop_ids and not ending.reached(ids):
             ids = [*ids, sampling.stop_ids[0]]  # the server keeps the token that ended the answer to itself
-        known = None if self._on_policy or sampling.temperature == 0 else logps
-        if known is None and not self._on_policy and sampling.temperature != 0:
+        needed = self.off_policy and sampling.temperature != 0
+        known = logps if needed else None
+        if needed and known is None:
             raise self._unusable(
                 "it gives no log-probability for every sampled token, so off-policy answers cannot be corrected for",
-                "Start it with log-probabilities, or say that it serves the very policy that is trained (on_policy)",
+                "Start it with log-probabilities, or say that it serves the very policy that is trained (endpoint_logprobs: none)",
             )
         ended = finish == "stop" and bool(ids) and ending.reached(ids)
         return Rollout(

@@ -32,21 +32,23 @@ class Merged:
         shared = {id(tensor): tensor for tensor in (*source.parameters(), *source.buffers())}
         self.model = copy.deepcopy(source, shared).eval()
         self.model.__dict__.pop("peft_config", None)
-        adapted = lora.adapter_layers(policy)
-        within = {id(part) for layer in adapted for part in layer.modules()}
-        replaced = {id(layer) for layer in adapted}
         self._layers = []
-        for name, module in source.named_modules():
-            if id(module) in replaced or (_gains(module) and id(module) not in within):
-                self._layers.append(_standing_in()(module))
-                parent, _, last = name.rpartition(".")
-                setattr(self.model.get_submodule(parent), last, self._layers[-1])
+        for name, module in _replaced(policy):
+            self._layers.append(_standing_in()(module))
+            parent, _, last = name.rpartition(".")
+            setattr(self.model.get_submodule(parent), last, self._layers[-1])
         self.sync()
 
     def sync(self) -> None:
         """Take over the weights that the policy has now."""
         for layer in self._layers:
             layer.sync()
+
+
+def size(policy: Any) -> int:
+    """Bytes of the weights that a copy of `policy` would have of its own."""
+    weights = [getattr(module, "base_layer", module).weight for _, module in _replaced(policy)]
+    return sum(weight.numel() * weight.element_size() for weight in weights)
 
 
 def obstacle(policy: Any) -> str:
@@ -59,6 +61,15 @@ def obstacle(policy: Any) -> str:
     if any(config.is_prompt_learning for config in getattr(policy, "peft_config", {}).values()):
         return "its adapter is virtual tokens"
     return ""
+
+
+def _replaced(policy: Any) -> list[tuple[str, Any]]:
+    """(name, module) of every layer whose weight the copy does not share."""
+    adapted = lora.adapter_layers(policy)
+    within = {id(part) for layer in adapted for part in layer.modules()}
+    own = {id(layer) for layer in adapted}
+    modules = language_model(policy).named_modules()
+    return [(name, one) for name, one in modules if id(one) in own or (_gains(one) and id(one) not in within)]
 
 
 def _gains(module: Any) -> bool:

@@ -48,7 +48,20 @@ class Rollout:
 
 
 class RolloutSource(Protocol):
-    """Where fresh answers come from."""
+    """Where fresh answers come from. A class in the table is made by `of(settings, own)`: those of a run, and the policy's own sampler."""
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether the distribution may be another one than the policy's; all rollouts then have log-probs, to correct for it."""
+        return False
+
+    def sync(self) -> None:
+        """Sample from the weights that the policy has now, as far as the source can."""
+        return
+
+    def close(self) -> None:
+        """Let go of threads and connections."""
+        return
 
     def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Rollout]]:
         """`n` answers to each prompt (token ids), as [prompt][n] in the order given."""

@@ -17,7 +17,7 @@ from thumbwheel.core.log import Advance, say
 from thumbwheel.engine import decode
 from thumbwheel.engine.draw import Draw
 from thumbwheel.engine.merged import Merged, obstacle
-from thumbwheel.engine.rollout import Ending, Rollout, Sampling
+from thumbwheel.engine.rollout import Ending, Rollout, RolloutSource, Sampling
 
 ROWS = 64
 """Answers that are decoded together."""
@@ -27,7 +27,7 @@ DROP = 8
 Prompt = tuple[int, ...]
 
 
-class GroupSampler:
+class GroupSampler(RolloutSource):
     """Answers of `model` as its active adapter speaks; the model's mode is put back.
 
     With `merge` a merged copy decodes, which `sync` brings up to date after the weights have changed. `exact` is False then: the copy is
@@ -35,13 +35,18 @@ class GroupSampler:
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, merge: bool = False, rows: int = ROWS) -> None:
-        self._policy, self._tokenizer, self._rows = model, tokenizer, rows
+        self._policy, self.tokenizer, self._rows = model, tokenizer, rows
         self._merged: Merged | None = None
         if merge and (reason := obstacle(model)):
             say(f"Sampling without a merged copy of the weights, which is slower: {reason}.")
         elif merge:
             self._merged = Merged(model)
         self._start: Callable[..., decode.Decoding] | None = None
+
+    @classmethod
+    def of(cls, settings: Any, own: GroupSampler) -> GroupSampler:
+        """The policy's own, whatever the settings."""
+        return own
 
     @property
     def exact(self) -> bool:
@@ -94,7 +99,7 @@ class GroupSampler:
             yield batch
 
     def _decode(self, batch: dict[Prompt, int], sampling: Sampling) -> dict[Prompt, list[Rollout]]:
-        room, ending = decode.context_of(self._model), Ending(sampling, self._tokenizer)
+        room, ending = decode.context_of(self._model), Ending(sampling, self.tokenizer)
         drafts = {
             prompt: [_Draft(min(sampling.max_new_tokens, room - len(prompt))) for _ in range(count)] for prompt, count in batch.items()
         }

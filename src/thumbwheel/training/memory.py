@@ -221,6 +221,12 @@ def room_gb(device: str, limit: float | None) -> float | None:
     return available + here.now() if limit is None else min(limit, available + here.now())
 
 
+def free_gb(device: str, limit: float | None) -> float | None:
+    """What is left of that room; None is unknown."""
+    room, here = room_gb(device, limit), meter(device)
+    return None if room is None or here is None else room - here.now()
+
+
 def refuse_weights(parameters: int, kind: str, device: str, limit: float | None) -> None:
     """Raise TrainingError when the base alone, held as `kind`, is more than the room that there is."""
     size, room = parameters * BYTES[kind] / GB, room_gb(device, limit)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from thumbwheel.engine.rollout import Rollout
+from thumbwheel.engine.endpoint import LogProbs, Server
+from thumbwheel.engine.rollout import SOURCES, Rollout
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.algorithm import LossOut, Method, Parts, Prepared, Row
 from thumbwheel.training.types import Metric, TrainConfig
@@ -40,9 +41,21 @@ class OnlineConfig(TrainConfig):
     temperature: float = Field(1.0, gt=0)
     """Of sampling; log-probabilities are taken at the same temperature."""
     top_k: int = Field(0, ge=0)
-    """Sample among so many tokens only; 0 takes all. A cut makes the recorded log-probabilities approximate."""
+    """Sample among so many tokens only; 0 takes all. Log-probabilities stay those of the whole distribution, so a cut is not corrected."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Sample among the likeliest tokens of this mass only; 1 takes all."""
+    rollouts: str = "local"
+    """Who answers: local, the policy itself, or endpoint, a server. Dev answers are always the policy's own."""
+    endpoint_url: str | None = None
+    """Of an OpenAI-compatible server, as http://127.0.0.1:8000/v1; its key is read from THUMBWHEEL_ENDPOINT_KEY."""
+    endpoint_model: str | None = None
+    """The model's name there. It has to have this base's vocabulary."""
+    endpoint_server: Server = "vllm"
+    """What serves, which decides how it is asked for plain sampling and for token ids."""
+    endpoint_logprobs: LogProbs = "raw"
+    """Its log-probabilities: raw at temperature 1, processed as sampled, or none, where it serves the very policy that is trained."""
+    importance_cap: float = Field(3.0, ge=1)
+    """Most that a token of an answer from elsewhere counts: its probability here over the one there, cut off at this."""
     stop: tuple[str, ...] = ()
     """Texts that end an answer, besides the model's own turn-end tokens."""
     reward_functions: tuple[str, ...] = ("checker",)
@@ -74,6 +87,13 @@ class OnlineConfig(TrainConfig):
             raise ValueError(f"max_completion_length ({self.max_completion_length}) leaves no room in max_length ({self.max_length})")
         return self
 
+    @field_validator("rollouts")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in SOURCES.names():
+            raise ValueError(f"known are {', '.join(SOURCES.names())}")
+        return name
+
 
 C = TypeVar("C", bound=OnlineConfig)
 Verdict = Literal["update", "skip", "leave"]
@@ -91,11 +111,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Collected:
-    """A batch of answers with what they earned, both [task][answer]."""
+    """A batch of answers with what they earned, both [task][answer]; `off_policy` ones were drawn from another distribution."""
 
     tasks: Sequence[Task]
     rollouts: Sequence[Sequence[Rollout]]
     rewards: Sequence[Sequence[Reward]]
+    off_policy: bool = False
 
     @property
     def values(self) -> list[list[float | None]]:
@@ -107,7 +128,7 @@ class Collected:
         rollouts, rewards = list(self.rollouts), list(self.rewards)
         for place, new, earned in zip(places, others.rollouts, others.rewards, strict=True):
             rollouts[place], rewards[place] = new, earned
-        return Collected(self.tasks, rollouts, rewards)
+        return replace(self, rollouts=rollouts, rewards=rewards)
 
 
 @dataclass
@@ -160,13 +181,13 @@ class OnlineAlgorithm(Method[C]):
             made.tokens += len(ids)
         return made
 
-    @abstractmethod
-    def experience(self, collected: Collected, score: Sweep) -> Experience:
-        """Advantages and whatever the loss needs, from a collected batch; without gradient."""
-
     def _judged(self, row: Row) -> bool:
         alone = self.config.reward_model is None and all(name.partition("=")[0] == "checker" for name in self.config.reward_functions)
         return not alone or row.get("checker") is not None or row.get("reference") is not None
+
+    @abstractmethod
+    def experience(self, collected: Collected, score: Sweep) -> Experience:
+        """Advantages and whatever the loss needs, from a collected batch; without gradient."""
 
     @abstractmethod
     def loss(self, engine: ScoreEngine, batch: TreeBatch, values: Mapping[str, torch.Tensor], whole: Mapping[str, torch.Tensor]) -> LossOut:
@@ -206,3 +227,14 @@ class OnlineAlgorithm(Method[C]):
 def branches(rollouts: Sequence[Rollout]) -> tuple[Branch, ...]:
     """Answers as branches: every sampled token is a target, the ending one included."""
     return tuple(Branch(one.ids) for one in rollouts)
+
+
+def importance(logp: torch.Tensor, answers: Sequence[Rollout], cap: float) -> tuple[torch.Tensor, dict[str, float]]:
+    """([targets] how much likelier each token is by `logp` than where it was sampled, at most `cap`; metrics of that).
+
+    Truncated importance sampling as TRL 1.16's token_truncate: an advantage is multiplied by it.
+    """
+    sampled = logp.new_tensor([one for answer in answers for one in answer.logps or ()])
+    ratio = (logp - sampled).exp().clamp(max=cap)
+    figures = {"min": ratio.min(), "mean": ratio.mean(), "max": ratio.max()}
+    return ratio, {f"sampling/importance_sampling_ratio/{name}": float(value) for name, value in figures.items()}

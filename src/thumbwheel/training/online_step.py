@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import ConfigError, DataError
 from thumbwheel.engine.rollout import RolloutSource, Sampling
+from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, plan
 from thumbwheel.training.algorithm import Apply, Metrics, Outcome, Parts
@@ -19,6 +20,7 @@ from thumbwheel.training.judge import Ask, Judge, Reward
 from thumbwheel.training.memory import Budget
 from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, Task
 from thumbwheel.training.order import Order
+from thumbwheel.training.sampling import policy, source_of
 from thumbwheel.training.step import means
 
 if TYPE_CHECKING:
@@ -58,18 +60,21 @@ class EngineSweep:
 
 
 class OnlineSteps:
-    """The steps of an online method over one engine; `source` gives the answers, by default the model itself."""
+    """The steps of an online method over one engine; `source` gives the answers that are learned from."""
 
-    def __init__(self, method: OnlineAlgorithm[Any], parts: Parts, source: RolloutSource | None = None) -> None:
+    def __init__(self, method: OnlineAlgorithm[Any], parts: Parts) -> None:
         self.method, self.engine, self._builder, self.config = method, parts.engine, parts.builder, method.config
         self.engine.temperature = self.config.temperature
         method.begin(parts)
         self.budget = Budget(self.engine, self.config.token_budget)
         self._sweep = EngineSweep(self.engine, self.budget)
-        self.source = source or _sampler(parts)
+        self._answer_by(policy(parts, self.config.memory_limit_gb))
         self._judge, self._watchers = judges(self.config, parts)
         self._guard = Guard(self.config.kl_budget, self.config.length_creep)
         self._curriculum: Curriculum | None = None
+
+    def _answer_by(self, own: GroupSampler) -> None:
+        self._own, self.source = own, source_of(self.config, own)
 
     def groups(self) -> list[dict[str, Any]]:
         """The method's parameter groups."""
@@ -86,6 +91,7 @@ class OnlineSteps:
 
     def train(self, items: Sequence[Task], step: int, apply: Apply) -> Outcome:
         """Collect a batch and learn from it."""
+        self.source.sync()
         collected = self.collect(items, self.config.num_generations, self._sampling(step))
         for turn in count(1):
             again = self.method.again(collected, turn)
@@ -101,10 +107,14 @@ class OnlineSteps:
         metrics = collected_metrics(collected) | experience.metrics | metrics
         return Outcome(loss, metrics, tokens, self._guard.step(metrics))
 
-    def collect(self, tasks: Sequence[Task], n: int, sampling: Sampling) -> Collected:
-        """`n` answers to every task, judged. Raises DataError when none of them has a reward."""
-        rollouts = self.source.sample([task.prompt for task in tasks], n, sampling)
-        found = Collected(tasks, rollouts, self._judged(self._judge, tasks, rollouts))
+    def collect(self, tasks: Sequence[Task], n: int, sampling: Sampling, source: RolloutSource | None = None) -> Collected:
+        """`n` answers of `source` (by default the one that is learned from) to every task, judged.
+
+        Raises DataError when none of them has a reward.
+        """
+        source = source or self.source
+        rollouts = source.sample([task.prompt for task in tasks], n, sampling)
+        found = Collected(tasks, rollouts, self._judged(self._judge, tasks, rollouts), source.off_policy)
         rewards = [one for several in found.rewards for one in several]
         if all(one.value is None for one in rewards):
             why = "; ".join(sorted({f"{name}: {kind}" for one in rewards for name, kind in one.failures.items()}))
@@ -194,7 +204,8 @@ class OnlineSteps:
     def evaluate(self, items: Sequence[Task]) -> Outcome:
         """Greedy answers to dev prompts; the loss is the reward turned round, so that less is better there too."""
         tasks = items[: self.config.eval_prompts]
-        collected = self.collect(tasks, 1, self._sampling(0, greedy=True))
+        self._own.sync()
+        collected = self.collect(tasks, 1, self._sampling(0, greedy=True), self._own)
         metrics = collected_metrics(collected)
         seen = Seen([one.value for (one,) in collected.rewards], [len(one.ids) for (one,) in collected.rollouts], metrics)
         if self._watchers:
@@ -222,7 +233,7 @@ class OnlineSteps:
 
     def state(self) -> dict[str, Any]:
         """The method's, the guard's, the token budget and the curriculum's."""
-        found = {"method": self.method.state(), "guard": self._guard.state(), "budget": self.budget.state()}
+        found = {"method": self.method.state(), "guard": self._guard.state(), "budget": self.budget.state(), "exact": self._own.exact}
         return found | ({"curriculum": self._curriculum.state()} if self._curriculum else {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -230,20 +241,17 @@ class OnlineSteps:
         self.method.restore(state["method"])
         self._guard.restore(state["guard"])
         self.budget.restore(state["budget"])
+        if state["exact"] != self._own.exact:  # a copy is the policy up to rounding, which can decide a token
+            self._answer_by(GroupSampler(self.engine.model, self._builder.tokenizer, merge=not state["exact"]))
         if self._curriculum:
             self._curriculum.restore(state["curriculum"])
 
     def close(self) -> None:
-        """End the judges' processes."""
+        """End the judges' processes and the source."""
+        self.source.close()
         self._judge.close()
         if self._watchers:
             self._watchers.close()
-
-
-def _sampler(parts: Parts) -> RolloutSource:
-    from thumbwheel.engine.sampler import GroupSampler
-
-    return GroupSampler(parts.engine.model, parts.builder.tokenizer)
 
 
 def judges(config: Any, parts: Parts) -> tuple[Judge, Judge | None]:

@@ -121,7 +121,7 @@ def test_without_log_probabilities_it_refuses_unless_the_policy_is_served(ask):
     sampling = Sampling(max_new_tokens=8, stop_ids=STOPS, temperature=1.0)
     with pytest.raises(ModelError, match="no log-probability for every sampled token"):
         ask(PROMPTS, 2, sampling)
-    found = ask(PROMPTS, 2, sampling, on_policy=True)
+    found = ask(PROMPTS, 2, sampling, logprobs="none")
     assert all(one.logps is None and one.ids for group in found for one in group)
     ask.served.spoil = lambda choice: choice | {"logprobs": {"token_logprobs": [-1.0], "tokens": ["x"]}}
     with pytest.raises(ModelError, match="no log-probability for every"):
@@ -132,7 +132,7 @@ def test_log_probabilities_at_another_temperature_are_refused_unless_processed(a
     sampling = Sampling(max_new_tokens=8, temperature=0.5)
     with pytest.raises(ConfigError, match="temperature 1"):
         ask(PROMPTS, 2, sampling)
-    assert ask(PROMPTS, 2, sampling, processed=True)[0][0].logps
+    assert ask(PROMPTS, 2, sampling, logprobs="processed")[0][0].logps
     assert ask(PROMPTS, 2, Sampling(max_new_tokens=8, temperature=0.0))[0][0].logps is None
 
 
@@ -166,7 +166,7 @@ def test_the_ending_token_that_a_server_keeps_is_put_back_on_policy(ask):
 
     ask.served.spoil = shorn
     sampling = Sampling(max_new_tokens=20, stop_ids=(STOPS[0], *STOPS[1:]))
-    found = [one for group in ask(PROMPTS, 4, sampling, on_policy=True) for one in group]
+    found = [one for group in ask(PROMPTS, 4, sampling, logprobs="none") for one in group]
     assert any(one.finish == "stop" for one in found)
     assert all(one.ids[-1] == STOPS[0] for one in found if one.finish == "stop")
 

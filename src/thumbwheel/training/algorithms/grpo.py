@@ -6,7 +6,7 @@ advantages are those of TRL 1.16 under the same names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -16,7 +16,7 @@ from thumbwheel.engine.score import Role
 from thumbwheel.engine.tree import Example
 from thumbwheel.training.algorithm import LossOut, Metrics, mean
 from thumbwheel.training.group import KlEstimator, Level, Normaliser, Scale, advantages, clip_metrics, clipped, flat, kl, ratios, shares
-from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, OnlineConfig, Sweep, branches
+from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, OnlineConfig, Sweep, branches, importance
 from thumbwheel.training.types import TrainConfig
 
 if TYPE_CHECKING:
@@ -80,19 +80,32 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
         config = self.config
         found = Experience([], {"advantage": [], "weight": []})
         found.metrics["frac_reward_zero_std"] = len(_flat_groups(collected)) / len(collected.tasks)
+        taken: list[Rollout] = []
         for task, answers in zip(collected.tasks, self._learned(collected), strict=True):
             if not answers:
                 continue
             rollouts, advantage, weight = zip(*answers, strict=True)
+            taken += rollouts
             found.examples.append(Example(task.prompt, branches(rollouts), task.group))
             sizes = torch.tensor([len(one.ids) for one in rollouts])
             for name, each in (("advantage", advantage), ("weight", weight)):
                 found.tokens[name].append(torch.tensor(each, dtype=torch.float64).repeat_interleave(sizes))
-        if config.num_iterations > 1:
+        if config.num_iterations > 1 or collected.off_policy:
             found.tokens["old"] = score(found.examples, Role.POLICY)
+        if collected.off_policy and found.examples:
+            self._correct(found, taken)
         if config.beta or config.kl_budget:
             found.tokens["reference"] = score(found.examples, Role.REF)
         return found
+
+    def _correct(self, found: Experience, answers: Sequence[Rollout]) -> None:
+        """Weigh the advantages of answers from elsewhere."""
+        import torch
+
+        old, sizes = found.tokens["old"], [len(one) for one in found.tokens["old"]]
+        weights, metrics = importance(torch.cat(old), answers, self.config.importance_cap)
+        found.tokens["advantage"] = [one * weight for one, weight in zip(found.tokens["advantage"], weights.split(sizes), strict=True)]
+        found.metrics |= metrics
 
     def _learned(self, collected: Collected) -> list[list[tuple[Rollout, float, float]]]:
         """Of every task the answers that change a gradient, each with its advantage and the weight of its tokens."""

@@ -18,7 +18,7 @@ from thumbwheel.engine.tree import Example, TreeBatch
 from thumbwheel.training import critic
 from thumbwheel.training.algorithm import LossOut, Metrics, Parts, mean
 from thumbwheel.training.group import clipped
-from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, OnlineConfig, Sweep, Verdict, branches
+from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, OnlineConfig, Sweep, Verdict, branches, importance
 from thumbwheel.training.returns import Estimator, KlController, Moments, divergence, explained_variance, gae, whiten
 from thumbwheel.training.types import TrainConfig
 
@@ -178,6 +178,9 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         self._kl.update(kl, len(answers))
         sizes = [sum(len(branch.ids) for branch in one.branches) for one in examples]
         tokens = {"old": logp, "values": values, "returns": returns, "advantages": whiten(advantages)}
+        if collected.off_policy:
+            weights, more = importance(logp, answers, self.config.importance_cap)
+            tokens["advantages"], metrics = tokens["advantages"] * weights, metrics | more
         return Experience(examples, {name: list(torch.split(flat, sizes)) for name, flat in tokens.items()}, metrics)
 
     def _take_in(self, scores: Sequence[float]) -> None:

@@ -1,0 +1,37 @@
+"""Where a run's fresh answers come from: the policy in this process, or another source of the table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from thumbwheel.core import log
+from thumbwheel.engine import merged
+from thumbwheel.engine.rollout import SOURCES, RolloutSource
+from thumbwheel.engine.sampler import GroupSampler
+from thumbwheel.training.algorithm import Parts
+from thumbwheel.training.hardware import GB
+from thumbwheel.training.memory import free_gb
+
+if TYPE_CHECKING:
+    from thumbwheel.training.online import OnlineConfig
+
+SHARE = 0.5
+"""Of the free memory a copy of the weights may take so much; the updates need the rest."""
+
+
+def policy(parts: Parts, limit: float | None) -> GroupSampler:
+    """The policy as it answers itself: through a merged copy where there is room for one."""
+    model, device = parts.engine.model, parts.engine.device.type
+    size, free = merged.size(model) / GB, free_gb(device, limit)
+    merge = free is None or size <= SHARE * free
+    if not merge:
+        log.say(f"Sampling without a merged copy of the weights, which is slower: it takes {size:.2f} GB, and {free:.2f} GB are free.")
+    return GroupSampler(model, parts.builder.tokenizer, merge=merge)
+
+
+def source_of(config: OnlineConfig, own: GroupSampler) -> RolloutSource:
+    """Where the answers come from that are learned from."""
+    if config.top_k or config.top_p < 1:
+        log.say("top_k and top_p cut the distribution that answers are drawn from; it is learned from as if they did not.")
+    found: RolloutSource = SOURCES.get(config.rollouts).of(config, own)
+    return found

@@ -1,0 +1,170 @@
+"""Where fresh answers come from: the policy through a copy that follows it, or a server whose answers are weighed or refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ppo_world import answers, flat, world
+from rollout_server import Uniform
+from thumbwheel.core.errors import ConfigError, ModelError
+from thumbwheel.engine.rollout import Rollout
+from thumbwheel.engine.sampler import GroupSampler
+from thumbwheel.llm.fake import FakeServer
+from thumbwheel.training import sampling
+from thumbwheel.training.algorithms.grpo import Grpo, GrpoConfig
+from thumbwheel.training.assemble import Assembly
+from thumbwheel.training.judge import Reward
+from thumbwheel.training.online import Collected, Task, importance
+from training_rows import assembled, plain_rows, shake
+
+
+def grpo(base: Path, folder: Path, **changes: Any) -> Assembly:
+    given = {"batch_size": 2, "num_generations": 3, "max_completion_length": 6, "max_steps": 2, "reward_workers": 1}
+    return assembled("grpo", base, folder, plain_rows("prompts", 8, 2), **given | changes)
+
+
+def drawn(made: Assembly) -> Collected:
+    made.at_work.source.sync()
+    return made.at_work.collect(made.train.items[:3], 4, made.at_work._sampling(7))
+
+
+def test_the_policy_answers_through_a_copy_that_is_brought_up_to_date_before_every_batch(base: Path, tmp_path: Path) -> None:
+    made = grpo(base, tmp_path)
+    steps = made.at_work
+    assert not steps._own.exact and steps.source is steps._own and not steps.source.off_policy
+    plain = GroupSampler(made.model, made.builder.tokenizer)
+
+    def apply(loss: float) -> float:
+        shake(made.model, scale=0.3)  # an update that changes every answer
+        return 0.0
+
+    seen: list[Any] = []
+    collect = steps.collect
+    steps.collect = lambda *given: seen.append(collect(*given)) or seen[-1]
+    for step in range(2):
+        prompts = [task.prompt for task in made.train.items[:3]]
+        expected = plain.sample(prompts, 3, steps._sampling(step))
+        steps.train(made.train.items[:3], step, apply)
+        assert [[one.ids for one in group] for group in seen[-1].rollouts] == [[one.ids for one in group] for group in expected]
+    expected = plain.sample([task.prompt for task in made.dev.items], 1, steps._sampling(0, greedy=True))
+    steps.evaluate(made.dev.items)
+    assert [one.ids for (one,) in seen[-1].rollouts] == [one.ids for (one,) in expected]
+    steps.close()
+
+
+def test_without_memory_for_the_copy_the_policy_samples_itself_and_a_resumed_run_does_as_before(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    roomy = grpo(base, tmp_path)
+    monkeypatch.setattr(sampling, "free_gb", lambda device, limit: 0.0)
+    tight = grpo(base, tmp_path)
+    assert capsys.readouterr().err.count("Sampling without a merged copy of the weights") == 1
+    assert (roomy.at_work._own.exact, tight.at_work._own.exact) == (False, True)
+    before = drawn(roomy)
+    tight.at_work.restore(roomy.at_work.state())
+    assert not tight.at_work._own.exact and tight.at_work.source is tight.at_work._own
+    assert drawn(tight).rollouts == before.rollouts
+    for made in (roomy, tight):
+        made.at_work.close()
+
+
+def test_a_copy_beside_activations_that_are_computed_twice(base: Path, tmp_path: Path) -> None:
+    plain, twice = grpo(base, tmp_path), grpo(base, tmp_path, gradient_checkpointing=True)
+    assert drawn(plain).rollouts == drawn(twice).rollouts
+    for made in (plain, twice):
+        made.at_work.close()
+
+
+def test_a_cut_of_the_distribution_is_said(base: Path, tmp_path: Path, capsys: Any) -> None:
+    grpo(base, tmp_path, top_k=5).at_work.close()
+    assert "top_k and top_p cut the distribution" in capsys.readouterr().err
+
+
+def test_importance_by_hand() -> None:
+    given = [Rollout((4, 5), (math.log(0.25), math.log(0.4)), "stop", ""), Rollout((6,), (math.log(0.1),), "stop", "")]
+    weights, metrics = importance(torch.tensor([0.5, 0.2, 0.9]).log(), given, 3.0)
+    torch.testing.assert_close(weights, torch.tensor([2.0, 0.5, 3.0]))
+    name = "sampling/importance_sampling_ratio"
+    assert metrics == pytest.approx({f"{name}/min": 0.5, f"{name}/mean": 5.5 / 3, f"{name}/max": 3.0})
+
+
+def collected(off_policy: bool) -> Collected:
+    """Two answers to one prompt and two of equal worth to another, which teach nothing; sampled at these probabilities."""
+    tasks = [Task((1, 2), {}, name, number) for number, name in enumerate("ab")]
+    made = [Rollout((4, 5), (math.log(0.25), math.log(0.4)), "stop", ""), Rollout((6,), (math.log(0.1),), "stop", "")]
+    rewards = [[Reward(value, {}, {}, None) for value in values] for values in ((1.0, 0.0), (1.0, 1.0))]
+    return Collected(tasks, [made, made], rewards, off_policy)
+
+
+def test_grpo_weighs_answers_from_elsewhere_and_only_those() -> None:
+    asked: list[int] = []
+
+    def score(examples: Sequence[Any], role: Any) -> list[torch.Tensor]:
+        asked.append(len(examples))
+        return [torch.tensor([0.5, 0.2, 0.9]).log() for _ in examples]
+
+    method = Grpo(GrpoConfig(scale_rewards="none", num_generations=2))
+    here = method.experience(collected(off_policy=False), score)  # type: ignore[arg-type]
+    assert asked == [] and set(here.tokens) == {"advantage", "weight"}  # the log-probs of the update itself are the old ones
+    there = method.experience(collected(off_policy=True), score)  # type: ignore[arg-type]
+    assert asked == [1]
+    (plain,), (weighed,) = here.tokens["advantage"], there.tokens["advantage"]
+    torch.testing.assert_close(plain, torch.tensor([0.5, 0.5, -0.5], dtype=torch.float64))
+    torch.testing.assert_close(weighed, torch.tensor([1.0, 0.25, -1.5], dtype=torch.float64))
+    torch.testing.assert_close(there.tokens["weight"][0], here.tokens["weight"][0])
+    assert there.metrics["sampling/importance_sampling_ratio/max"] == pytest.approx(3.0)
+
+
+def test_ppo_weighs_them_too(base: Path) -> None:
+    from dataclasses import replace
+
+    here, there = world(base), world(base)
+    given = answers(here)
+    known = [[replace(one, logps=(-5.0,) * len(one.ids)) for one in group] for group in given.rollouts]
+    plain = here.experience(given)
+    weighed = there.experience(Collected(given.tasks, known, given.rewards, off_policy=True))
+    weights = (flat(plain, "old") + 5.0).exp().clamp(max=3.0)
+    torch.testing.assert_close(flat(weighed, "advantages"), flat(plain, "advantages") * weights)
+    assert len(weights.unique()) > 3
+    for name in ("old", "values", "returns"):
+        assert torch.equal(flat(weighed, name), flat(plain, name))
+
+
+def test_a_server_is_named_or_refused(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="endpoint_url is not set"):
+        grpo(base, tmp_path, rollouts="endpoint")
+    with pytest.raises(ConfigError, match="endpoint_model is not set"):
+        grpo(base, tmp_path, rollouts="endpoint", endpoint_url="http://127.0.0.1:9/v1")
+    with pytest.raises(ConfigError, match="known are local, endpoint"):
+        grpo(base, tmp_path, rollouts="elsewhere")
+
+
+def test_a_server_that_cannot_be_learned_from_ends_the_run_with_its_name(base: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("thumbwheel.llm.client.FIRST_WAIT", 0.01)
+    server = Uniform()
+    given = {"rollouts": "endpoint", "endpoint_model": "theirs"}
+    with FakeServer(server) as fake:
+        server.silent = True
+        made = grpo(base, tmp_path, endpoint_url=fake.url, **given)
+        with pytest.raises(ModelError, match="no log-probability for every sampled token") as refused:
+            drawn(made)
+        assert fake.url in str(refused.value)
+        made.at_work.close()
+        told = grpo(base, tmp_path, endpoint_url=fake.url, endpoint_logprobs="none", **given)
+        assert not drawn(told).off_policy
+        told.at_work.close()
+        warm = grpo(base, tmp_path, endpoint_url=fake.url, temperature=0.7, **given)
+        with pytest.raises(ConfigError, match=r"temperature 0\.7.*endpoint_logprobs: processed"):
+            drawn(warm)
+        warm.at_work.close()
+    gone = grpo(base, tmp_path, endpoint_url=fake.url, **given)
+    with pytest.raises(ModelError, match="4 attempts failed") as down:
+        drawn(gone)
+    assert fake.url in str(down.value) and "Check that the server runs" in down.value.fix
+    gone.at_work.close()
