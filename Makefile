@@ -14,7 +14,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu" $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
