@@ -95,6 +95,7 @@ def peak_bytes() -> int:
     return int(line.split()[1]) * 1024
 
 
-def report(seconds: Sequence[float], losses: Sequence[float], scored: int | None = None) -> None:
-    """The line that the driver reads; `scored` tokens over all steps, where they are fixed beforehand."""
-    print("RESULT " + json.dumps({"seconds": list(seconds), "losses": list(losses), "scored": scored, "peak_bytes": peak_bytes()}))
+def report(seconds: Sequence[float], losses: Sequence[float], scored: int | None = None, tokens: Sequence[int] = ()) -> None:
+    """The line that the driver reads; `scored` tokens over all steps, where they are fixed beforehand, and `tokens` of each step."""
+    found = {"seconds": list(seconds), "losses": list(losses), "scored": scored, "tokens": list(tokens), "peak_bytes": peak_bytes()}
+    print("RESULT " + json.dumps(found))

@@ -84,6 +84,11 @@ def prepared(spec: Spec, out: Path) -> Assembly:
     return made
 
 
+def size(item: Any) -> int:
+    """Tokens of an item, its prompt once."""
+    return len(item.prompt) + sum(len(branch.ids) for branch in getattr(item, "branches", ()))
+
+
 def keep_reward_model(made: Assembly, base: str, folder: Path) -> None:
     """In the form in which a run leaves one."""
     from thumbwheel.engine.load import base_fingerprint
@@ -112,7 +117,8 @@ def main() -> None:
     made.at_work.close()
     if keep := os.environ.get("BENCH_KEEP"):
         keep_reward_model(made, spec.model, Path(keep))
-    report(clock.seconds, clock.losses, made.train.scored or None)
+    sizes = [sum(map(size, (made.train.items[at] for at in rows))) for rows in order.batches()]
+    report(clock.seconds, clock.losses, made.train.scored or None, sizes)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ HERE = Path(__file__).parent
 A_STEP = {"dpo": 8, "kto": 16, "kto-siblings": 16, "sft": 8, "reward": 8, "grpo": 2, "ppo": 16}
 """Rows an update; grpo samples 8 answers to each."""
 FEWER = {("dpo", "135m"): 4}
+PEERS = ("default", "default-fp32", "tuned")
 METHODS = ("dpo", "kto", "sft", "reward", "grpo", "ppo")
 WARM = ("dpo",)
 """Methods compared with a warm reference cache too."""
@@ -113,7 +114,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--json", help="write the rows to this file")
     found.add_argument("--methods", default=",".join(METHODS), help="comma-separated; kto means kto and kto-siblings")
     found.add_argument("--sizes", default="26m,135m", help=f"comma-separated: {', '.join(material.SIZES)}")
-    found.add_argument("--peers", default="default,tuned", help="comma-separated: default, tuned")
+    found.add_argument("--peers", default="default,tuned", help=f"comma-separated: {', '.join(PEERS)}")
     found.add_argument("--cache", default="cold,warm", help="comma-separated: cold, warm (dpo only)")
     found.add_argument("--data", default="pairs,hh", help="comma-separated: pairs (random text), hh (hh-rlhf, at 26m)")
     found.add_argument("--steps", type=int, default=3, help="optimiser steps a run, the first not counted")
@@ -130,6 +131,8 @@ def matches(arguments: argparse.Namespace) -> list[Match]:
     sizes = arguments.sizes.split(",")
     if unknown := (set(asked) - {*METHODS, *A_STEP}) | (set(sizes) - set(material.SIZES)):
         sys.exit(f"no benchmark for {', '.join(sorted(unknown))}; methods: {', '.join(A_STEP)}; sizes: {', '.join(material.SIZES)}")
+    if unknown := set(arguments.peers.split(",")) - set(PEERS):
+        sys.exit(f"no peer {', '.join(sorted(unknown))}; known: {', '.join(PEERS)}")
     methods = [part for method in asked for part in (("kto", "kto-siblings") if method == "kto" else (method,))]
     caches, data = arguments.cache.split(","), arguments.data.split(",")
     found = [Match(method, size, "pairs", "cold") for size in sizes for method in methods] if "cold" in caches and "pairs" in data else []
@@ -149,11 +152,12 @@ def contestants(match: Match, names: list[str], steps: int) -> dict[str, tuple[S
     ours = match.spec(steps)
     script = "peer_ppo.py" if ours.method == "ppo" else "peer_trl.py"
     found = {"ours": (ours, "ours.py")}
-    for name in names:
-        known = precision() if name == "tuned" else "auto"
-        found[name] = (replace(ours, kind=name, precision=known), script)
-        if name == "default" and not has_bf16():
-            found["default-fp32"] = (replace(ours, kind=name, precision="fp32"), script)
+    if "default" in names and not has_bf16():
+        names = [*names, "default-fp32"]
+    for name in dict.fromkeys(names):
+        kind, _, exact = name.partition("-")
+        known = exact or (precision() if kind == "tuned" else "auto")
+        found[name] = (replace(ours, kind=kind, precision=known), script)
     return found
 
 
