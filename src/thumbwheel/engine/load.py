@@ -219,17 +219,22 @@ def _load_error(given: str, error: Exception) -> ModelError:
 def attach_lora(model: Any, settings: LoraSettings, *, seed: int | None = None) -> tuple[Any, list[str]]:
     """(PEFT model, names of the adapted modules); adapter weights are fp32 masters whatever the base (fp64 on fp64).
 
-    Of a scorer what follows its trunk (pooler, head) trains wholly and is saved with the adapter. Raises ModelError where nothing matches.
-    `seed` makes the initial adapter reproducible.
+    Of a scorer what follows its trunk (pooler, head) trains wholly and is saved with the adapter. Stacked weights of experts are no
+    layers: they get an adapter where PEFT knows the architecture, or by name. Raises ModelError where nothing matches. `seed` makes the
+    initial adapter reproducible.
     """
     import torch
     from peft import LoraConfig, get_peft_model
 
-    targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
+    stacked = [name for name, one in model.named_parameters() if one.ndim == 3]
+    named = [] if isinstance(settings.targets, str) else list(settings.targets)
+    experts = [target for target in named if any(name.endswith(f".{target}") for name in stacked)]
+    targets = settings.targets if isinstance(settings.targets, str) else [target for target in named if target not in experts]
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # type: ignore[arg-type] # PEFT divides it; a float is as good
         target_modules=targets,
+        target_parameters=experts or None,
         use_rslora=settings.rslora,
         lora_dropout=0.0,
         bias="none",

@@ -7,6 +7,7 @@ forward. Does not live here: creating or loading adapters (load.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
@@ -33,6 +34,22 @@ def active_adapter(model: Any, layers: list[Any]) -> str | None:
         return None
     (name,) = model.active_adapters  # several at once are a mixture, which has no name
     return str(name)
+
+
+def unadapted_experts(model: Any) -> list[str]:
+    """Kinds of expert weights without an adapter, as `mlp.experts.down_proj`: parameters with one matrix for each expert."""
+    from peft.tuners.lora import ParamWrapper
+    from torch.nn.modules.conv import _ConvNd
+
+    adapted = {id(module.get_param()) for module in model.modules() if isinstance(module, ParamWrapper)}
+    own = (
+        (f"{path}.{name}", one)
+        for path, module in model.named_modules()
+        if not isinstance(module, _ConvNd)
+        for name, one in module.named_parameters(recurse=False)
+    )
+    left = (name for name, one in own if one.ndim == 3 and "lora_" not in name and id(one) not in adapted)
+    return sorted({re.sub(r".*\.\d+\.|base_layer\.", "", name) for name in left})
 
 
 def parameters_of(layers: list[Any], adapter: str) -> list[torch.nn.Parameter]:

@@ -8,8 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from thumbwheel.core import log
 from thumbwheel.core.config import build
 from thumbwheel.core.errors import DataError
+from thumbwheel.engine.lora import unadapted_experts
 from thumbwheel.engine.refcache import RefCache
 from thumbwheel.training.algorithm import Algorithm, Method, Parts, Prepared, Row, Steps
 from thumbwheel.training.algorithms import ALGORITHMS
@@ -53,6 +55,7 @@ class Assembly:
             "dropped": dict(self.train.dropped + self.dev.dropped),
             "notes": dict(self.train.notes + self.dev.notes),
             "matched_modules": len(self.matched),
+            "not_adapted": unadapted_experts(self.model),
             "trainable_parameters": sum(one.numel() for one in self.model.parameters() if one.requires_grad),
             "dtype": self.dtype,
             "learning_rate": self.config.learning_rate,
@@ -101,6 +104,8 @@ def assemble(
         reasons = ", ".join(f"{reason} ({count})" for reason, count in train.dropped.items())
         raise DataError(f"{len(rows)} rows", f"none is left to train on: {reasons or 'none is in train'}", "See: thumbwheel dataset show")
     engine = ScoreEngine(adapted if config.quantization != "none" else adapted.to(where), checkpointing=config.gradient_checkpointing)
+    if left := unadapted_experts(adapted):
+        log.say(f"no adapter is on the experts' weights {', '.join(left)}; name them in lora_targets to train them too")
     if method.judges:
         engine.add(Role.REWARD, voice_of(adapted))
     steps = steps_of(method, Parts(engine, builder, cache, reward_model))
