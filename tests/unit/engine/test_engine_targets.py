@@ -93,5 +93,6 @@ def test_no_match_is_an_error_that_names_what_there_is():
 
 
 def test_a_convolution_is_no_expert():
-    model = tf.AutoModelForCausalLM.from_config(tf.MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=1, state_size=4, **SMALL))
+    config = tf.MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=1, state_size=4, **SMALL)
+    model = tf.AutoModelForCausalLM.from_config(config)
     assert unadapted_experts(attach_lora(model, LoraSettings(rank=2, targets=("in_proj",)))[0]) == []
