@@ -32,6 +32,8 @@ TAILS = (0.01, 0.99)
 class RewardConfig(TrainConfig):
     """Settings of reward."""
 
+    num_train_epochs: float = Field(8.0, gt=0)
+    """Passes over the training rows; early stopping ends them when the dev rows stop gaining."""
     loss_type: Literal["bradley_terry", "regression", "classification"] = "bradley_terry"
     """bradley_terry learns from pairs which answer is better; regression from ratings and scores how good an answer is; classification
     from labels whether it is good."""
@@ -48,7 +50,7 @@ class Reward(Algorithm[RewardConfig]):
 
     name: ClassVar[str] = "reward"
     needs: ClassVar[str] = "pairs"
-    rate: ClassVar[float] = 5e-5
+    rate: ClassVar[float] = 2e-4
     judges: ClassVar[bool] = True
     reference: ClassVar[bool] = False
     Config: ClassVar[type[TrainConfig]] = RewardConfig
