@@ -100,17 +100,21 @@ def clip_metrics(ratio: torch.Tensor, advantage: torch.Tensor, low: float, high:
     return {f"clip_ratio/{name}": (flag.sum().to(ratio), count) for name, flag in flags.items()}
 
 
-def kl(estimator: KlEstimator, logp: torch.Tensor, reference: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor:
-    """[M] an estimate of KL(policy || base) from a token that the old policy sampled (Schulman, "Approximating KL divergence").
+def divergence(estimator: KlEstimator, logp: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """[M] estimates of KL(p || q) in nats from tokens of p (Schulman, "Approximating KL divergence").
 
-    k1 = log p - log q, k2 = k1^2 / 2, k3 = q / p - 1 + k1; times the ratio of policy to old policy. The gradients of all three are
-    those of the KL itself in expectation, which is why the ratio of k2 is detached: k2's own gradient is the KL's already.
+    k1 = log p - log q, unbiased and noisy; k2 = k1^2 / 2, biased; k3 = q / p - 1 + k1, unbiased and never negative.
     """
-    import torch
-
-    gap = logp - reference
+    gap = logp - other
     if estimator == "k1":
-        return ratio * gap
-    if estimator == "k2":
-        return ratio.detach() * gap**2 / 2
-    return ratio * (torch.exp(-gap) + gap - 1)
+        return gap
+    return gap**2 / 2 if estimator == "k2" else (-gap).expm1() + gap
+
+
+def kl(estimator: KlEstimator, logp: torch.Tensor, reference: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor:
+    """[M] the same of KL(policy || base) in a loss, from tokens that the old policy sampled: times the ratio of policy to old policy.
+
+    The gradients of all three are those of the KL itself in expectation, which is why the ratio of k2 is detached: k2's own gradient is
+    the KL's already.
+    """
+    return (ratio.detach() if estimator == "k2" else ratio) * divergence(estimator, logp, reference)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
-Estimator = Literal["k1", "k2", "k3"]
 STEP = 0.2
 """Largest relative error of the KL that the adaptive coefficient answers to (Ziegler et al. 2019, arXiv 1909.08593)."""
 
@@ -38,17 +37,6 @@ def gae(rewards: Sequence[float], values: Sequence[float], after: float, gamma: 
 def whiten(values: torch.Tensor) -> torch.Tensor:
     """[n] with mean 0 and standard deviation 1 over all n (variance biased: divided by n)."""
     return (values - values.mean()) * (values.var(correction=0) + 1e-8).rsqrt()
-
-
-def divergence(policy: torch.Tensor, reference: torch.Tensor, estimator: Estimator) -> torch.Tensor:
-    """Per-token estimates in nats of KL(policy || reference) from tokens of the policy (joschu.net/blog/kl-approx.html).
-
-    k1, their difference, is unbiased and noisy; k2, half its square, is biased; k3 is unbiased and never negative.
-    """
-    difference = policy - reference
-    if estimator == "k1":
-        return difference
-    return difference**2 / 2 if estimator == "k2" else (-difference).expm1() + difference
 
 
 def explained_variance(values: torch.Tensor, returns: torch.Tensor) -> float:

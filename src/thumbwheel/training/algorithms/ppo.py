@@ -17,9 +17,9 @@ from thumbwheel.engine.score import Role, ScoreEngine, Voice
 from thumbwheel.engine.tree import Example, TreeBatch
 from thumbwheel.training import critic
 from thumbwheel.training.algorithm import LossOut, Metrics, Parts, mean
-from thumbwheel.training.group import clipped
+from thumbwheel.training.group import KlEstimator, clipped, divergence
 from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, OnlineConfig, Sweep, Verdict, branches, importance
-from thumbwheel.training.returns import Estimator, KlController, Moments, divergence, explained_variance, gae, whiten
+from thumbwheel.training.returns import KlController, Moments, explained_variance, gae, whiten
 from thumbwheel.training.types import TrainConfig
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class PpoConfig(OnlineConfig):
     """Nats a token that the weight steers the KL towards; unset, the weight stays."""
     kl_horizon: float = Field(1000.0, gt=0)
     """Answers over which the weight adapts: n of them change it by at most 0.2 * n / kl_horizon of itself."""
-    kl_estimator: Estimator = "k1"
+    kl_estimator: KlEstimator = "k1"
     """Of the KL that is part of the reward: k1 is unbiased there; k2 and k3 are never negative."""
     early_stop_kl: float | None = Field(0.02, gt=0)
     """Nats a token between the policy that sampled and the one that learns; at 1.5 times this the rest of the batch is left."""
@@ -158,7 +158,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         self._take_in(scores)
         logp, entropy, values, last = self._opinions(examples, score)
         reference = torch.cat(score(examples, Role.REF)).to(logp)
-        rewards = -self._kl.coefficient * divergence(logp, reference, self.config.kl_estimator)
+        rewards = -self._kl.coefficient * divergence(self.config.kl_estimator, logp, reference)
         ends = list(accumulate(len(one.ids) for one in answers))
         for end, answer, value in zip(ends, answers, scores, strict=True):
             rewards[end - 1] += self._earned(answer, value)
@@ -255,7 +255,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         moved = ratio.detach()
         return losses.sum() / total, {
             "loss/policy_avg": mean(losses),
-            "policy/approxkl_avg": mean(divergence(values["old"], logp.detach(), "k3")),
+            "policy/approxkl_avg": mean(divergence("k3", values["old"], logp.detach())),
             "policy/clipfrac_avg": mean(((moved - 1).abs() > reach).to(moved)),
             "val/ratio": mean(moved),
         }
