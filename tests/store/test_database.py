@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
@@ -232,6 +234,19 @@ def test_a_fresh_schema_is_a_migrated_one(tmp_path: Path) -> None:
         assert compare_metadata(context, metadata) == []
         assert context.get_current_revision() == migrate.HEAD
     engine.dispose()
+
+
+def test_a_database_of_the_first_version_is_brought_up_and_keeps_its_rows(tmp_path: Path) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrate.FOLDER))
+    with writing(tmp_path / "db", tmp_path / "lock") as engine, engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.execute(sa.text("INSERT INTO agents VALUES ('agt_1', 'a', '2026-01-01 00:00:00.000000')"))
+    migrate.upgrade(tmp_path / "db", tmp_path / "lock")
+    with sqlite3.connect(tmp_path / "db") as opened:
+        assert opened.execute("SELECT slug FROM agents").fetchall() == [("a",)]
+        assert opened.execute("SELECT count(*) FROM reward_models").fetchone() == (0,)
 
 
 def test_head_is_the_newest_revision() -> None:
