@@ -166,7 +166,7 @@ def _check_level(sources: Sources, known: Mapping[str, type[Config]], found: Map
 
 
 def options(cls: type[Config]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command one option per plain field of `cls`; the command gets those that were given as `options`.
+    """Give a command one option per plain field of `cls`; the command gets those that were given as `options`. A tuple repeats its option.
 
     The field's docstring is the help and its default is shown, so the class is the one place where a setting is described.
     """
@@ -178,7 +178,7 @@ def options(cls: type[Config]) -> Callable[[Callable[..., Any]], Callable[..., A
         @wraps(command)
         def run(**arguments: Any) -> Any:
             given = {name: _raw(arguments.pop(name)) for name in extra}
-            return command(**arguments, options={name: value for name, value in given.items() if value is not None})
+            return command(**arguments, options={name: value for name, value in given.items() if value not in (None, [])})
 
         kept = [parameter for name, parameter in signature.parameters.items() if name != "options"]
         run.__signature__ = signature.replace(parameters=[*kept, *extra.values()])  # type: ignore[attr-defined]
@@ -186,6 +186,9 @@ def options(cls: type[Config]) -> Callable[[Callable[..., Any]], Callable[..., A
         return run
 
     return decorate
+
+
+TEXTS = tuple[str, ...]
 
 
 def _raw(value: Any) -> Any:
@@ -207,7 +210,7 @@ def _option_type(annotation: Any) -> Any:
     inner = _without_none(annotation)
     if typing.get_origin(inner) is typing.Literal:
         return Enum("Choice", {str(value): value for value in typing.get_args(inner)})
-    return inner
+    return list[str] if inner == TEXTS else inner
 
 
 def _without_none(annotation: Any) -> Any:
@@ -220,7 +223,7 @@ def _without_none(annotation: Any) -> Any:
 
 def _plain(annotation: Any) -> bool:
     inner = _without_none(annotation)
-    return inner in (int, float, bool, str, Path) or typing.get_origin(inner) is typing.Literal
+    return inner in (int, float, bool, str, Path, TEXTS) or typing.get_origin(inner) is typing.Literal
 
 
 @dataclass(frozen=True)

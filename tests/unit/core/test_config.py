@@ -35,6 +35,8 @@ class Sample(Config):
     """How fast."""
     mode: Literal["slow", "fast"] = "slow"
     """Which way."""
+    tags: tuple[str, ...] = ()
+    """Several words."""
     loud: bool = False
     """Whether to shout."""
     limit: int | None = None
@@ -102,7 +104,9 @@ def test_generated_options_carry_help_and_defaults() -> None:
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
     assert "How fast. (default: 0.5)" in shown and "slow" in shown and "--inner" not in shown
     assert CliRunner().invoke(app, ["--rate", "0.9", "--mode", "fast", "--loud"]).exit_code == 0
-    assert seen == [{"name": "x", "rate": 0.9, "mode": "fast", "loud": True}]
+    assert seen.pop() == {"name": "x", "rate": 0.9, "mode": "fast", "loud": True}
+    assert CliRunner().invoke(app, ["--tags", "a", "--tags", "b"]).exit_code == 0
+    assert seen == [{"name": "x", "tags": ["a", "b"]}]
     assert CliRunner().invoke(app, ["--mode", "sideways"]).exit_code == 2
 
 
