@@ -27,8 +27,8 @@ def test_a_method_has_a_page_with_its_true_defaults(name: str) -> None:
     assert rows
     for setting, default in rows:
         field = fields[setting.strip("`")]
-        said = {"unset": "None", "none": "()"}.get(default.strip(), default.strip())
-        assert said == str(field.default), f"{setting}: the page says {default.strip()}, the default is {field.default}"
+        said = {None: "unset", (): "none"}.get(field.default, str(field.default))
+        assert said == default.strip(), f"{setting}: the page says {default.strip()}, the default is {field.default}"
 
 
 def test_every_page_is_of_a_method() -> None:
