@@ -16,7 +16,7 @@ from training_rows import loop_of
 
 HELD_OUT = 400
 RUN: dict[str, Any] = {
-    "batch_size": 16, "temperature": 0.7, "max_completion_length": 6, "max_length": 32, "max_steps": 250, "eval_steps": 125,
+    "batch_size": 16, "temperature": 0.7, "max_completion_length": 6, "max_length": 32, "max_steps": 320, "eval_steps": 160,
     "reward_workers": 1,
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from training_rows import loop_of
 HELD_OUT = 400
 RUN: dict[str, Any] = {
     "batch_size": 32, "critic": "shared", "init_kl_coef": 0.05, "kl_target_per_token": None, "temperature": 0.7,
-    "max_completion_length": 6, "max_length": 32, "max_steps": 90, "eval_steps": 90, "reward_workers": 1,
+    "max_completion_length": 6, "max_length": 32, "max_steps": 110, "eval_steps": 110, "reward_workers": 1,
 }  # fmt: skip
 
 
