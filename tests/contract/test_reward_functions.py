@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import ConfigError
-from thumbwheel.rewards.function import LONGEST_ANSWER, Answer, RewardFunction, Score, Status
+from thumbwheel.rewards.function import LONGEST_ANSWER, Case, RewardFunction, Score, Status
 from thumbwheel.rewards.functions import FUNCTIONS
 
 SETTINGS = {"regex": {"pattern": "(yes )+please"}}
@@ -54,7 +54,7 @@ def test_it_is_a_function_with_a_documented_config(function):
 def test_hostile_answers_are_scores_in_bounded_time(function, name):
     start = time.perf_counter()
     for reference in REFERENCES:
-        (found,) = function.score([Answer(HOSTILE[name], reference)])
+        (found,) = function.score([Case(HOSTILE[name], reference)])
         assert isinstance(found, Score)
         assert found.value in (None, 0.0)  # none of them is a right answer
     assert time.perf_counter() - start < 5
@@ -63,7 +63,7 @@ def test_hostile_answers_are_scores_in_bounded_time(function, name):
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(answers=st.lists(st.tuples(st.text(max_size=60), st.sampled_from(REFERENCES)), max_size=8))
 def test_one_score_per_answer_in_order_and_deterministic(function, answers):
-    given_answers = [Answer(text, reference) for text, reference in answers]
+    given_answers = [Case(text, reference) for text, reference in answers]
     found = function.score(given_answers)
     assert found == [function.score([one])[0] for one in given_answers]
     for one in found:
@@ -73,12 +73,31 @@ def test_one_score_per_answer_in_order_and_deterministic(function, answers):
 
 
 def test_too_long_is_failed_not_wrong(function):
-    (found,) = function.score([Answer("a" * (LONGEST_ANSWER + 1), "5")])
+    (found,) = function.score([Case("a" * (LONGEST_ANSWER + 1), "5")])
     assert (found.status, found.value) == (Status.FAILED, None)
     assert str(LONGEST_ANSWER) in found.evidence["reason"]
 
 
-@pytest.mark.parametrize(("value", "status"), [(None, Status.OK), (0.0, Status.FAILED), (1.5, Status.OK), (float("nan"), Status.OK)])
+@pytest.mark.parametrize(
+    ("value", "status"), [(None, Status.OK), (0.0, Status.FAILED), (float("inf"), Status.OK), (float("nan"), Status.OK)]
+)
 def test_a_score_cannot_contradict_itself(value, status):
     with pytest.raises(ValueError, match="score"):
         Score(value, status)
+
+
+class Broken(RewardFunction[Config]):
+    Config = Config
+
+    def judge(self, case):
+        if case.text == "raise":
+            raise ZeroDivisionError("by nothing")
+        return Score(float(case.text))
+
+
+def test_what_raises_and_what_leaves_its_range_are_failures_and_the_others_are_judged():
+    scores = Broken.create({}).score([Case("0.5"), Case("raise"), Case("1.5"), Case("1")])
+    assert [one.value for one in scores] == [0.5, None, None, 1.0]
+    assert [one.status for one in scores] == [Status.OK, Status.FAILED, Status.FAILED, Status.OK]
+    assert "ZeroDivisionError" in scores[1].evidence["reason"]
+    assert "0..1" in scores[2].evidence["reason"]

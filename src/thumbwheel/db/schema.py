@@ -341,3 +341,50 @@ exports = Table(
     Column("parity", Json, nullable=False),
     Column("recorded_at", Utc, nullable=False),
 )
+
+rewards = Table(  # the ledger: what one component, in one version, said about one target with what was known then
+    "rewards",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    Column("target_id", Id, nullable=False),
+    Column("component", String(64), nullable=False),
+    Column("component_version", String(64), nullable=False),
+    Column("inputs", String(64), nullable=False),  # fingerprint of what the component read
+    Column("value", Float),
+    Column("status", String(16), nullable=False),
+    Column("evidence", Json, nullable=False),
+    Column("as_of", Utc),
+    Column("recorded_at", Utc, nullable=False),
+    UniqueConstraint("target_id", "component", "component_version", "inputs"),
+    Index("ix_rewards_agent_id_component", "agent_id", "component"),
+)
+
+suggestions = Table(  # labels that a classifier proposes; a person's verdict makes feedback of them
+    "suggestions",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    _id("trace_id", "traces.id", nullable=False),
+    Column("value", Boolean, nullable=False),
+    Column("confidence", Float, nullable=False),
+    Column("classifier", String(64), nullable=False),  # fingerprint of the labels and settings that it was fitted on
+    Column("rank", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    _id("feedback_id", "feedback.id"),
+    Column("recorded_at", Utc, nullable=False),
+    Column("reviewed_at", Utc),
+    UniqueConstraint("agent_id", "classifier", "trace_id"),
+)
+
+tombstones = Table(  # what was erased, by keyed hashes only, so that an import cannot bring it back
+    "tombstones",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    Column("kind", String(16), nullable=False),
+    Column("key", String(64), nullable=False),
+    Column("report", Json),
+    Column("recorded_at", Utc, nullable=False),
+    UniqueConstraint("agent_id", "kind", "key"),
+)

@@ -21,7 +21,7 @@ from thumbwheel.evaluation.types import DevComparison, DevScore, EvaluationConfi
 from thumbwheel.models import versions as known_versions
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.rewards.checker import checker_of
-from thumbwheel.rewards.function import Answer
+from thumbwheel.rewards.function import Case
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.stats.rates import ranking_area
 
@@ -74,7 +74,7 @@ def agrees(answer: str, judged: Sequence[Given]) -> float:
 def equals(answer: str, good: str) -> float:
     """1 when `answer` says what the known good answer says, else 0."""
     if checker_of(good) == "json_fields":
-        return FUNCTIONS.get("json_fields").create({"allow_extra": False}).score([Answer(answer, good)])[0].value or 0.0
+        return FUNCTIONS.get("json_fields").create({"allow_extra": False}).score([Case(answer, good)])[0].value or 0.0
     return float(" ".join(answer.split()) == " ".join(good.split()))
 
 

@@ -22,8 +22,9 @@ from thumbwheel.evaluation.types import Case, EvaluationConfig, Given, Judged, M
 from thumbwheel.models import reward_models
 from thumbwheel.models.types import ModelVersion, RewardModelRecord
 from thumbwheel.models.versions import adapter_folder
+from thumbwheel.rewards import function as rewards
 from thumbwheel.rewards.checker import checker, checker_of
-from thumbwheel.rewards.function import Answer, Score, Status
+from thumbwheel.rewards.function import Score, Status
 
 if TYPE_CHECKING:
     from thumbwheel.engine.prompt import PromptBuilder
@@ -174,7 +175,7 @@ def score(cases: Sequence[Case], texts: Sequence[str]) -> list[Score]:
         except (NotFound, ConfigError) as error:
             found.update((place, Score.none(Status.BLOCKED, str(error))) for place in places)
             continue
-        scores = function.score([Answer(texts[place], cases[place].reference) for place in places])
+        scores = function.score([rewards.Case(texts[place], cases[place].reference, cases[place].prompt) for place in places])
         found.update(zip(places, scores, strict=True))
     return [found[place] for place in range(len(cases))]
 

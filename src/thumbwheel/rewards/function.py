@@ -1,8 +1,9 @@
-"""The contract of a reward function, also called a checker: answers in, one `Score` per answer out.
+"""The contract of a reward function, also called a checker: cases in, one `Score` per case out.
 
-A function gets data and returns data; it keeps no state, reads no files and asks no model. What it cannot judge is a `Score` with a
-status and no value, never an exception, so one hostile answer cannot stop the others. To add one: a file in `functions/` with a
-`RewardFunction` subclass, and a line in that folder's table; `tests/contract/test_reward_functions.py` then holds it to this contract.
+The same functions judge stored traces, fresh answers in training and held-out answers in evaluation. A function gets data and returns
+data; it keeps no state and never touches the database. What it cannot judge is a `Score` with a status and no value, never an
+exception, so one hostile answer cannot stop the others. To add one: a file in `functions/` with a `RewardFunction` subclass, and a line
+in that folder's table; `tests/contract/test_reward_functions.py` then holds it to this contract.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeVar
 
 from thumbwheel.core.config import Config, build
+from thumbwheel.rewards.types import Statement
 
 LONGEST_ANSWER = 200_000
 """Characters; a longer answer is failed before anything reads it."""
@@ -33,16 +36,47 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One answer to judge, with the reference of its case (any JSON value; None where the case has none)."""
+class Step:
+    """One step of a judged run. `kind` is llm, tool, reasoning, task or decision; what is unknown is None, never invented."""
+
+    kind: str
+    name: str | None = None
+    input: Any = None
+    output: Any = None
+    status: str = "ok"
+    seconds: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One answer to judge, with everything that may count: the run it ended, what was said about it, what its task asks.
+
+    `text` is the answer and `reference` that of its task (any JSON value; None where there is none); `prompt` are the messages before
+    it. `steps`, `status` and `metadata` are those of the run, `finish` why the answer ended ("stop", "length" or None). `feedback` is
+    what was in force about it at `as_of`, in the order in which it was said. `mates` are the other answers to the same prompt.
+    `target_id` is the stored trace; None for a fresh answer.
+    """
 
     text: str
     reference: Any = None
+    prompt: Sequence[Mapping[str, Any]] = ()
+    steps: tuple[Step, ...] = ()
+    status: str = "ok"
+    finish: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    feedback: tuple[Statement, ...] = ()
+    mates: tuple[str, ...] = ()
+    occurred_at: datetime | None = None
+    as_of: datetime | None = None
+    target_id: str | None = None
 
 
 @dataclass(frozen=True)
 class Score:
-    """`value` in 0..1 exactly when `status` is ok. `well_formed`: whether the answer has the asked form; None where none was asked."""
+    """`value` is a finite number exactly when `status` is ok. `well_formed`: whether the answer has the asked form; None where none was
+    asked."""
 
     value: float | None
     status: Status = Status.OK
@@ -52,8 +86,8 @@ class Score:
     def __post_init__(self) -> None:
         if (self.value is not None) != (self.status is Status.OK):
             raise ValueError(f"a score that is {self.status} with the value {self.value!r}")
-        if self.value is not None and not (math.isfinite(self.value) and 0 <= self.value <= 1):
-            raise ValueError(f"a score of {self.value!r}; scores lie in 0..1")
+        if self.value is not None and not math.isfinite(self.value):
+            raise ValueError(f"a score of {self.value!r}; scores are finite")
 
     @classmethod
     def none(cls, status: Status, reason: str, well_formed: bool | None = None) -> Score:
@@ -69,9 +103,16 @@ class Unjudgeable(Exception):
 
 
 class RewardFunction(ABC, Generic[C]):
-    """Base of the functions. A subclass names its `Config` and judges one answer, or overrides `score` to judge many at once."""
+    """Base of the functions. A subclass names its `Config` and judges one case, or overrides `score` to judge many at once."""
 
     Config: ClassVar[type[Config]]
+    version: ClassVar[int] = 1
+    """Raised when the same case would get another score; what an older one judged is then judged again."""
+    low: ClassVar[float] = 0.0
+    high: ClassVar[float] = 1.0
+    """Scores lie between them, both included."""
+    reads: ClassVar[frozenset[str]] = frozenset({"text", "reference"})
+    """Fields of `Case` that a score depends on: where none of them has changed, a stored score stands."""
 
     def __init__(self, config: C) -> None:
         self.config = config
@@ -81,18 +122,23 @@ class RewardFunction(ABC, Generic[C]):
         """The function with `settings`; raises ConfigError for an unknown key or an impossible value."""
         return cls(build(cls.Config, settings or {}, where))  # type: ignore[arg-type]
 
-    def score(self, answers: Sequence[Answer]) -> list[Score]:
-        """One score per answer, in their order."""
-        return [self._one(answer) for answer in answers]
+    def score(self, cases: Sequence[Case]) -> list[Score]:
+        """One score per case, in their order."""
+        return [self._one(case) for case in cases]
 
     @abstractmethod
-    def judge(self, answer: Answer) -> Score:
-        """The score of one answer of bounded length; may raise Unjudgeable."""
+    def judge(self, case: Case) -> Score:
+        """The score of one case whose answer is of bounded length; may raise Unjudgeable."""
 
-    def _one(self, answer: Answer) -> Score:
-        if len(answer.text) > LONGEST_ANSWER:
-            return Score.none(Status.FAILED, f"the answer has {len(answer.text)} characters; at most {LONGEST_ANSWER} are judged")
+    def _one(self, case: Case) -> Score:
+        if len(case.text) > LONGEST_ANSWER:
+            return Score.none(Status.FAILED, f"the answer has {len(case.text)} characters; at most {LONGEST_ANSWER} are judged")
         try:
-            return self.judge(answer)
-        except (Unjudgeable, RecursionError, MemoryError, OverflowError) as error:
-            return Score.none(Status.FAILED, str(error) or type(error).__name__)
+            found = self.judge(case)
+        except Unjudgeable as error:
+            return Score.none(Status.FAILED, str(error))
+        except Exception as error:  # noqa: BLE001 - a function that raises is a recorded failure, never the end of the others
+            return Score.none(Status.FAILED, f"{type(error).__name__}: {error}")
+        if found.value is not None and not self.low <= found.value <= self.high:
+            return Score.none(Status.FAILED, f"it gave {found.value:g}; its scores lie in {self.low:g}..{self.high:g}")
+        return found

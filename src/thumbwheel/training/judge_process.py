@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.rewards.checker import checker
-from thumbwheel.rewards.function import Answer, Score, Status
+from thumbwheel.rewards.function import Case, Score, Status
 from thumbwheel.training.process import die_with
 
 MEMORY = 4 << 30
@@ -69,7 +69,8 @@ def judge(name: str, ask: Mapping[str, Any]) -> dict[str, Any]:
         found = checker(row.get("checker"), row.get("checker_config"), reference, f"row {row.get('row_id', '')!r}")
     else:
         found = function(name)
-    return scored(found.score([Answer(ask["text"], reference)])[0])
+    case = Case(ask["text"], reference, ask["prompt"], finish=ask["finish"], metadata=row)
+    return scored(found.score([case])[0])
 
 
 def function(name: str) -> Any:

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thumbwheel.core.errors import ConfigError
-from thumbwheel.rewards.function import Answer, Status
+from thumbwheel.rewards.function import Case, Status
 from thumbwheel.rewards.functions import FUNCTIONS
 
 GRADED = Path(__file__).parents[3] / "../shared/data/math/gsm8k-model-solutions-graded.jsonl"
 
 
 def score(name, text, reference=None, **config):
-    return FUNCTIONS.get(name).create(config).score([Answer(text, reference)])[0]
+    return FUNCTIONS.get(name).create(config).score([Case(text, reference)])[0]
 
 
 @pytest.mark.parametrize(

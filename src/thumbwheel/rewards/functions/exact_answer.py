@@ -12,7 +12,7 @@ import unicodedata
 from decimal import Decimal, InvalidOperation
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.function import Answer, RewardFunction, Score, Status, Unjudgeable
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Unjudgeable
 
 LONGEST_NUMBER = 400
 """Digits; the decimals of a float64 end well before."""
@@ -39,17 +39,17 @@ class ExactAnswer(RewardFunction[ExactAnswerConfig]):
 
     Config = ExactAnswerConfig
 
-    def judge(self, answer: Answer) -> Score:
+    def judge(self, case: Case) -> Score:
         """1 when the final answer equals the reference, else 0; evidence: both, as they were compared."""
-        if answer.reference is None or isinstance(answer.reference, dict | list):
+        if case.reference is None or isinstance(case.reference, dict | list):
             return Score.none(Status.NOT_APPLICABLE, "the case has no reference that is a text or a number")
-        wanted_text = answer.reference if isinstance(answer.reference, str) else str(answer.reference)
+        wanted_text = case.reference if isinstance(case.reference, str) else str(case.reference)
         mark, expected = marked(wanted_text)
         wanted = number(expected)
         form_asked = self.config.require_mark or mark is not None
-        mark, found = marked(answer.text)
+        mark, found = marked(case.text)
         if mark is None and wanted is not None:
-            found = last_number(answer.text)
+            found = last_number(case.text)
         well_formed = (mark is not None) if form_asked else None
         equal = self._equal(found, expected, wanted) and not (self.config.require_mark and mark is None)
         return Score(float(equal), evidence={"found": found[:200], "expected": expected[:200], "mark": mark}, well_formed=well_formed)

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import model_validator
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.function import DEEPEST_JSON, Answer, RewardFunction, Score, Status, Unjudgeable
+from thumbwheel.rewards.function import DEEPEST_JSON, Case, RewardFunction, Score, Status, Unjudgeable
 
 STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 LONGEST_NUMBER = 400
@@ -41,12 +41,12 @@ class JsonFields(RewardFunction[JsonFieldsConfig]):
 
     Config = JsonFieldsConfig
 
-    def judge(self, answer: Answer) -> Score:
+    def judge(self, case: Case) -> Score:
         """All fields right: 1, else 0 (or the weighted share); evidence names the wrong, missing and extra fields."""
-        reference = self._reference(answer.reference)
+        reference = self._reference(case.reference)
         names = self.config.fields or (tuple(reference) if reference is not None else ())
         try:
-            found = parse_object(answer.text)
+            found = parse_object(case.text)
         except ValueError as error:
             problem, found = str(error), None
         if reference is None:

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import MissingExtra
-from thumbwheel.rewards.function import Answer, RewardFunction, Score, Status, Unjudgeable
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Unjudgeable
 
 LONGEST_PATTERN = 1000
 MOST_REPEATS = 20_000
@@ -49,12 +49,12 @@ class Regex(RewardFunction[RegexConfig]):
 
     Config = RegexConfig
 
-    def judge(self, answer: Answer) -> Score:
+    def judge(self, case: Case) -> Score:
         """1 on a match (and an equal group), else 0; evidence: what matched."""
         group = self.config.group
-        if group is not None and answer.reference is None:
+        if group is not None and case.reference is None:
             return Score.none(Status.NOT_APPLICABLE, f"the case has no reference to compare group {group!r} with")
-        match = self._match(answer.text)
+        match = self._match(case.text)
         if match is None:
             return Score(0.0, evidence={"matched": None}, well_formed=None if group is None else False)
         if group is None:
@@ -63,7 +63,7 @@ class Regex(RewardFunction[RegexConfig]):
             caught = match[group]
         except IndexError:
             raise Unjudgeable(f"the pattern has no group {group!r}") from None
-        return Score(float(caught == str(answer.reference)), evidence={"matched": match[0][:200], "group": caught}, well_formed=True)
+        return Score(float(caught == str(case.reference)), evidence={"matched": match[0][:200], "group": caught}, well_formed=True)
 
     def _match(self, text: str) -> Any:
         pattern = compiled(self.config.pattern, self.config.ignore_case)
