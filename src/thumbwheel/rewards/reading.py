@@ -1,0 +1,163 @@
+"""What statements say, without the database: one as good, bad or neither, all of them about one answer by the rule (`types.RULE`).
+
+Does not live here: where statements come from (`store`, `label`). A statement that says nothing has no value; missing is never 0 or 0.5.
+To read a new kind of feedback, add a reader to READERS and the kind to `store.JUDGING`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from thumbwheel.rewards.types import Edit, Judgement, LabelConfig, Statement, Value
+
+
+class Said(Protocol):
+    """What has a time and a name: a statement, or a vote."""
+
+    @property
+    def feedback_id(self) -> str:
+        """Of the piece of feedback."""
+
+    @property
+    def at(self) -> datetime:
+        """When it was said."""
+
+
+S = TypeVar("S", bound=Said)
+SCALES = {"rating": (1.0, 5.0), "score": (0.0, 1.0), "outcome": (0.0, 1.0)}
+EDGE = 1e-9
+"""4 of 1..5 stars lies at 0.75 and 0.6 of 0..1 at 0.6 exactly; a boundary must not depend on rounding."""
+
+
+def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judgement:
+    """What `said` says about one trace, by the rule. A rater of weight 0 is not heard."""
+    heard = [s for s in said if s.weight > 0]
+    votes = {s.feedback_id: reading(s, config) for s in heard if s.kind != "correction"}
+    opinions = [s for s in heard if s.kind != "correction" and (s.kind != "label" or votes[s.feedback_id] is not None)]
+    counted, torn = newest(opinions, voice, lambda s: votes[s.feedback_id])
+    for_, against = (sorted((s for s in counted if votes[s.feedback_id] is side), key=_when) for side in (True, False))
+    gain, loss = (math.fsum(s.weight for s in side) for side in (for_, against))
+    good = None if gain == loss else gain > loss
+    edit, edit_conflict = edit_of(heard)
+    return Judgement(
+        trace_id,
+        good,
+        None if good is None else abs(gain - loss) / (gain + loss),
+        None if good is None else (for_ if good else against)[0].kind,
+        tuple(sorted(s.feedback_id for s in (*for_, *against))),
+        torn or bool(for_ and against),
+        edit,
+        edit_conflict,
+        value_of(opinions, config),
+    )
+
+
+def reading(said: Statement, config: LabelConfig) -> bool | None:
+    """Good (True), bad (False) or neither (None) as one statement has it."""
+    return READERS[said.kind](said, config) if said.kind in READERS else None
+
+
+def _thumb(said: Statement, config: LabelConfig) -> bool | None:
+    return said.value if isinstance(said.value, bool) else None
+
+
+def _number(said: Statement, config: LabelConfig) -> bool | None:
+    place = place_of(said)
+    if place is None:
+        return None
+    part, _ = place
+    if part >= config.good_from - EDGE:
+        return True
+    return False if part <= config.bad_to + EDGE else None
+
+
+def place_of(said: Statement) -> tuple[float, tuple[float, float]] | None:
+    """(where the number lies on its scale from 0 to 1, the scale); None for what is no number, or none of its scale."""
+    if isinstance(said.value, bool) or not isinstance(said.value, int | float):
+        return None
+    low, high = (said.scale["min"], said.scale["max"]) if said.scale else SCALES[said.kind]
+    return ((said.value - low) / (high - low), (low, high)) if low <= said.value <= high and low != high else None
+
+
+def value_of(said: Iterable[Statement], config: LabelConfig, kinds: Container[str] = SCALES) -> Value | None:
+    """The weighted mean of what the raters gave as numbers of `kinds`, the newest of each."""
+    numbers = [one for one in said if one.kind in kinds and place_of(one) is not None]
+    latest, _ = newest(numbers, voice, lambda one: one.value)
+    return Value.mean([(_as_value(one, config), one.weight) for one in latest])
+
+
+def _as_value(said: Statement, config: LabelConfig) -> Value:
+    place = place_of(said)
+    assert place is not None  # noqa: S101 - narrows the type; the caller has checked it
+    part, scale = place
+    turned = said.kind == "outcome" and (said.name or "").casefold() in config.bad_outcomes
+    return Value(1 - part if turned else part, scale, said.kind, (said.feedback_id,))
+
+
+def _label(said: Statement, config: LabelConfig) -> bool | None:
+    truth = said.value if isinstance(said.value, bool) else True
+    word = (said.name or "" if isinstance(said.value, bool) else str(said.value)).casefold()
+    if word in config.good_labels:
+        return truth
+    return not truth if word in config.bad_labels else None
+
+
+def _outcome(said: Statement, config: LabelConfig) -> bool | None:
+    found = said.value if isinstance(said.value, bool) else _number(said, config)
+    bad = (said.name or "").casefold() in config.bad_outcomes
+    return found if found is None or not bad else not found
+
+
+READERS: dict[str, Callable[[Statement, LabelConfig], bool | None]] = {
+    "thumb": _thumb,
+    "rating": _number,
+    "score": _number,
+    "label": _label,
+    "outcome": _outcome,
+}
+
+
+def voice(said: Statement) -> tuple[str, ...]:
+    """Who speaks: all opinions of a rater replace each other, an outcome is a fact of its own and replaces no opinion."""
+    return (said.rater, f"outcome:{said.name or ''}") if said.kind == "outcome" else (said.rater,)
+
+
+def edit_of(said: Iterable[Statement]) -> tuple[Edit | None, bool]:
+    """The correction that the raters settled on, and whether they differ."""
+    edits = [s for s in said if s.kind == "correction" and isinstance(s.value, str)]
+    latest, torn = newest(edits, voice, lambda s: s.value)
+    weights: dict[str, float] = defaultdict(float)
+    for one in latest:
+        weights[one.value] += one.weight
+    leading = [text for text, weight in weights.items() if weight == max(weights.values())]
+    conflict = torn or len(weights) > 1
+    if len(leading) != 1:
+        return None, conflict
+    return Edit(leading[0], tuple(sorted(s.feedback_id for s in latest if s.value == leading[0]))), conflict
+
+
+def newest(said: Iterable[S], speaker: Callable[[S], tuple[str, ...]], meaning: Callable[[S], Any]) -> tuple[list[S], bool]:
+    """The newest of each voice, and whether a voice contradicts itself at the same instant: such a voice does not count.
+
+    Among several of the same instant one that means nothing (None) gives way to one that does.
+    """
+    voices: dict[tuple[str, ...], list[S]] = defaultdict(list)
+    for one in said:
+        voices[speaker(one)].append(one)
+    kept, torn = [], False
+    for own in voices.values():
+        last = max(s.at for s in own)
+        final = sorted((s for s in own if s.at == last), key=lambda s: (meaning(s) is None, s.feedback_id))
+        if len({meaning(s) for s in final if meaning(s) is not None}) > 1:
+            torn = True
+        else:
+            kept.append(final[0])
+    return kept, torn
+
+
+def _when(said: Statement) -> tuple[datetime, str]:
+    return said.at, said.feedback_id
