@@ -12,11 +12,11 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any, Literal
 
 from thumbwheel.core.errors import ConfigError, ModelError
-from thumbwheel.engine.rollout import Ending, Rollout, RolloutSource, Sampling
+from thumbwheel.engine.rollout import Ended, Ending, Rollout, RolloutSource, Sampling
 from thumbwheel.llm.client import Client
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class EndpointSource(RolloutSource):
         """Unless the policy itself is served."""
         return self._logprobs != "none"
 
-    def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Rollout]]:
+    def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, ended: Ended | None = None) -> list[list[Rollout]]:
         """See RolloutSource. Raises ConfigError for settings whose log-probabilities would be wrong, ModelError for unusable replies."""
         if self._logprobs == "raw" and sampling.temperature not in (0, 1):
             raise ConfigError(
@@ -82,6 +82,11 @@ class EndpointSource(RolloutSource):
             )
         ending = Ending(sampling, self._tokenizer)
         jobs = [self._pool.submit(self._group, tuple(prompt), place, n, sampling, ending) for place, prompt in enumerate(prompts)]
+        places = {job: place for place, job in enumerate(jobs)}
+        for job in as_completed(jobs):
+            for one in job.result():
+                if ended is not None:
+                    ended(places[job], one)
         return [job.result() for job in jobs]
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ The model in this process is `sampler.py`, an OpenAI-compatible server `endpoint
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -47,6 +47,10 @@ class Rollout:
     text: str
 
 
+Ended = Callable[[int, Rollout], None]
+"""Told (place of the prompt, answer) as soon as an answer has ended, in any order, while others are still being written."""
+
+
 class RolloutSource(Protocol):
     """Where fresh answers come from. A class in the table is made by `of(settings, own)`: those of a run, and the policy's own sampler."""
 
@@ -63,8 +67,8 @@ class RolloutSource(Protocol):
         """Let go of threads and connections."""
         return
 
-    def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Rollout]]:
-        """`n` answers to each prompt (token ids), as [prompt][n] in the order given."""
+    def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, ended: Ended | None = None) -> list[list[Rollout]]:
+        """`n` answers to each prompt (token ids), as [prompt][n] in the order given; `ended` is told of the same objects."""
 
 
 class Ending:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from thumbwheel.core.errors import ModelError
@@ -17,7 +18,7 @@ from thumbwheel.core.log import Advance, say
 from thumbwheel.engine import decode
 from thumbwheel.engine.draw import Draw
 from thumbwheel.engine.merged import Merged, obstacle
-from thumbwheel.engine.rollout import Ending, Rollout, RolloutSource, Sampling
+from thumbwheel.engine.rollout import Ended, Ending, Rollout, RolloutSource, Sampling
 
 ROWS = 64
 """Answers that are decoded together."""
@@ -25,6 +26,7 @@ DROP = 8
 """Ended rows leave when they are one in so many: each time the whole cache is copied."""
 
 Prompt = tuple[int, ...]
+Tell = Callable[[Prompt, int, Rollout], None]
 
 
 class GroupSampler(RolloutSource):
@@ -58,7 +60,9 @@ class GroupSampler(RolloutSource):
         if self._merged is not None:
             self._merged.sync()
 
-    def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, advance: Advance | None = None) -> list[list[Rollout]]:
+    def sample(
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, ended: Ended | None = None, advance: Advance | None = None
+    ) -> list[list[Rollout]]:
         """`n` answers to each prompt, in the order given; at temperature 0 equal prompts are answered once.
 
         A prompt that leaves no room in the model's context has empty answers that were cut off. `advance` moves by distinct prompts.
@@ -67,13 +71,22 @@ class GroupSampler(RolloutSource):
 
         greedy = sampling.temperature == 0
         wanted = Counter({tuple(prompt): 1 for prompt in prompts} if greedy else [tuple(prompt) for prompt in prompts for _ in range(n)])
+        places: dict[Prompt, list[int]] = {}
+        for place, prompt in enumerate(prompts):
+            places.setdefault(tuple(prompt), []).append(place)
+
+        def tell(prompt: Prompt, number: int, one: Rollout) -> None:
+            if ended is not None:
+                for place in places[prompt] if greedy else places[prompt][number // n :][:1]:
+                    ended(place, one)
+
         answers: dict[Prompt, list[Rollout]] = {}
         training = self._policy.training
         self._policy.eval()
         try:
             with torch.inference_mode():
                 for batch in self._batches(wanted):
-                    answers.update(self._decode(batch, sampling))
+                    answers.update(self._decode(batch, sampling, tell))
                     if advance is not None:
                         advance(len(batch))
         finally:
@@ -98,10 +111,11 @@ class GroupSampler(RolloutSource):
         if batch:
             yield batch
 
-    def _decode(self, batch: dict[Prompt, int], sampling: Sampling) -> dict[Prompt, list[Rollout]]:
+    def _decode(self, batch: dict[Prompt, int], sampling: Sampling, tell: Tell) -> dict[Prompt, list[Rollout]]:
         room, ending = decode.context_of(self._model), Ending(sampling, self.tokenizer)
         drafts = {
-            prompt: [_Draft(min(sampling.max_new_tokens, room - len(prompt))) for _ in range(count)] for prompt, count in batch.items()
+            prompt: [_Draft(min(sampling.max_new_tokens, room - len(prompt)), partial(tell, prompt, number)) for number in range(count)]
+            for prompt, count in batch.items()
         }
         open_ = [prompt for prompt in batch if len(prompt) < room]
         if open_:
@@ -112,7 +126,7 @@ class GroupSampler(RolloutSource):
             answers = [(prompt, number) for prompt in open_ for number in range(batch[prompt])]
             draw = Draw.of(sampling, answers, state.logits.device)
             _run(state, draw, [drafts[prompt][number] for prompt, number in answers], ending)
-        return {prompt: [draft.rollout(ending) for draft in found] for prompt, found in drafts.items()}
+        return {prompt: [draft.done or draft.finish(ending) for draft in found] for prompt, found in drafts.items()}
 
     def _begin(self, prompts: Sequence[Prompt]) -> decode.Decoding:
         if self._start is None:
@@ -147,9 +161,11 @@ class _Draft:
     """An answer that is being written; `limit` tokens have room."""
 
     limit: int
+    tell: Callable[[Rollout], None]
     ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
     ended: bool = False
+    done: Rollout | None = None
 
     @property
     def open(self) -> bool:
@@ -159,10 +175,14 @@ class _Draft:
         self.ids.append(token)
         self.logps += [] if logp is None else [logp]
         self.ended = ending.reached(self.ids)
+        if not self.open:
+            self.finish(ending)
 
-    def rollout(self, ending: Ending) -> Rollout:
+    def finish(self, ending: Ending) -> Rollout:
         logps = tuple(self.logps) if len(self.logps) == len(self.ids) else None
-        return Rollout(tuple(self.ids), logps, "stop" if self.ended else "length", ending.text(self.ids, self.ended))
+        self.done = Rollout(tuple(self.ids), logps, "stop" if self.ended else "length", ending.text(self.ids, self.ended))
+        self.tell(self.done)
+        return self.done
 
 
 def _valid(tokens: list[int], size: int) -> list[int]:

@@ -96,7 +96,7 @@ class Sides:
         sampling = Sampling(max_new_tokens=config.max_new_tokens, temperature=0.0, stop_ids=self.builder.stop_ids)
         with self.speaking(side), log.progress(what, len({tuple(one) for one in ids}), "answers") as advance:
             sampler = GroupSampler(self.model, self.builder.tokenizer, rows=config.batch_size)
-            return [answer for (answer,) in sampler.sample(ids, 1, sampling, advance)]
+            return [answer for (answer,) in sampler.sample(ids, 1, sampling, advance=advance)]
 
     def log_probabilities(
         self, side: str, examples: Sequence[Example], config: EvaluationConfig, what: str

@@ -52,6 +52,14 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Judging:
+    """An answer whose functions are at work: name -> what it will say."""
+
+    ask: Ask
+    replies: Mapping[str, Future[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
 class Reward:
     """`value` is the weighted mean of the `parts` that have a value, None where none has; `failures`: part -> class of failure."""
 
@@ -82,7 +90,6 @@ class Judge:
         self._idle: SimpleQueue[_Process] = SimpleQueue()
         self._processes = [_Process(self._functions) for _ in range(workers if functions else 0)]
         self._pool = ThreadPoolExecutor(max(workers, 1), "judge")
-        self._collector = ThreadPoolExecutor(1, "judge-collector")
         for refused in list(self._pool.map(_Process.start, self._processes)):
             for name, found in refused.items():
                 self.close()
@@ -96,20 +103,27 @@ class Judge:
 
     def judge(self, asks: Sequence[Ask]) -> list[Reward]:
         """The rewards of `asks`, in their order."""
-        return self.submit(asks).result()
+        return self.finish([self.start(one) for one in asks])
 
-    def submit(self, asks: Sequence[Ask]) -> Future[list[Reward]]:
-        """The same, without waiting."""
-        given = [{"row": dict(one.row), "text": one.text, "finish": one.finish, "prompt": one.prompt} for one in asks]
-        replies = [{name: self._pool.submit(self._reply, name, ask) for name in self._functions} for ask in given]
-        return self._collector.submit(self._collect, list(asks), replies)
+    def start(self, ask: Ask) -> Judging:
+        """Let the functions judge `ask` in their processes while the caller goes on."""
+        given = {"row": dict(ask.row), "text": ask.text, "finish": ask.finish, "prompt": ask.prompt}
+        return Judging(ask, {name: self._pool.submit(self._reply, name, given) for name in self._functions})
+
+    def finish(self, started: Sequence[Judging]) -> list[Reward]:
+        """Their rewards, in this order. The reward model judges now, all together, on the caller's thread: it shares the policy's base."""
+        modelled: list[Reply] = [{} for _ in started]
+        if self._model is not None and started:
+            values = self._model.score([one.ask.prompt for one in started], [one.ask.text for one in started])
+            modelled = [{MODEL: _finite(value)} for value in values]
+        waited = [{name: reply.result() for name, reply in one.replies.items()} for one in started]
+        return [self._reward(own | more) for own, more in zip(waited, modelled, strict=True)]
 
     def close(self) -> None:
         """End the processes; what was submitted is given up."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             process.close()
-        self._collector.shutdown(wait=False, cancel_futures=True)
 
     def _reply(self, name: str, ask: Mapping[str, Any]) -> Reply:
         process = self._idle.get()
@@ -117,13 +131,6 @@ class Judge:
             return process.ask({"name": name, "ask": ask}, self._timeout)
         finally:
             self._idle.put(process)
-
-    def _collect(self, asks: list[Ask], replies: list[dict[str, Future[Reply]]]) -> list[Reward]:
-        modelled: list[Reply] = [{} for _ in asks]
-        if self._model is not None and asks:
-            values = self._model.score([ask.prompt for ask in asks], [ask.text for ask in asks])
-            modelled = [{MODEL: _finite(value)} for value in values]
-        return [self._reward({name: one.result() for name, one in own.items()} | more) for own, more in zip(replies, modelled, strict=True)]
 
     def _reward(self, replies: dict[str, Reply]) -> Reward:
         parts = {name: reply.get("value") for name, reply in replies.items()}

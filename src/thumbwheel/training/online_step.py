@@ -8,7 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import ConfigError, DataError
-from thumbwheel.engine.rollout import RolloutSource, Sampling
+from thumbwheel.engine.rollout import Rollout, RolloutSource, Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, plan
@@ -16,7 +16,7 @@ from thumbwheel.training.algorithm import Apply, Metrics, Outcome, Parts
 from thumbwheel.training.curriculum import Curriculum
 from thumbwheel.training.group import spread
 from thumbwheel.training.guard import Guard, Seen
-from thumbwheel.training.judge import Ask, Judge, Reward
+from thumbwheel.training.judge import Ask, Judge, Judging, Reward
 from thumbwheel.training.memory import Budget
 from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, Task
 from thumbwheel.training.order import Order
@@ -113,8 +113,13 @@ class OnlineSteps:
         Raises DataError when none of them has a reward.
         """
         source = source or self.source
-        rollouts = source.sample([task.prompt for task in tasks], n, sampling)
-        found = Collected(tasks, rollouts, self._judged(self._judge, tasks, rollouts), source.off_policy)
+        started: dict[tuple[int, int], Judging] = {}
+
+        def ended(place: int, one: Rollout) -> None:
+            started[place, id(one)] = self._judge.start(_ask(tasks[place], one))
+
+        rollouts = source.sample([task.prompt for task in tasks], n, sampling, ended)
+        found = Collected(tasks, rollouts, self._judged(self._judge, tasks, rollouts, started), source.off_policy)
         rewards = [one for several in found.rewards for one in several]
         if all(one.value is None for one in rewards):
             why = "; ".join(sorted({f"{name}: {kind}" for one in rewards for name, kind in one.failures.items()}))
@@ -125,13 +130,16 @@ class OnlineSteps:
             )
         return found
 
-    def _judged(self, judge: Judge, tasks: Sequence[Task], rollouts: Sequence[Sequence[Any]]) -> list[list[Reward]]:
-        asks = [
-            Ask(task.row, one.text, one.finish, task.row["prompt"])
-            for task, several in zip(tasks, rollouts, strict=True)
+    def _judged(
+        self, judge: Judge, tasks: Sequence[Task], rollouts: Sequence[Sequence[Rollout]], started: Mapping[tuple[int, int], Judging]
+    ) -> list[list[Reward]]:
+        """The rewards; what a source did not tell of while it sampled is judged now."""
+        judging = [
+            started.get((place, id(one))) or judge.start(_ask(tasks[place], one))
+            for place, several in enumerate(rollouts)
             for one in several
         ]  # fmt: skip
-        rewards = iter(judge.judge(asks))
+        rewards = iter(judge.finish(judging))
         return [[next(rewards) for _ in several] for several in rollouts]
 
     def _sampling(self, step: int, greedy: bool = False) -> Sampling:
@@ -209,7 +217,7 @@ class OnlineSteps:
         metrics = collected_metrics(collected)
         seen = Seen([one.value for (one,) in collected.rewards], [len(one.ids) for (one,) in collected.rollouts], metrics)
         if self._watchers:
-            watched = self._judged(self._watchers, tasks, collected.rollouts)
+            watched = self._judged(self._watchers, tasks, collected.rollouts, {})
             seen.held_out = {name: [one.parts.get(name) for (one,) in watched] for name in self.config.held_out}
             for name, values in seen.held_out.items():
                 metrics |= _known(f"held_out/{name}", values)
@@ -284,6 +292,10 @@ def weighted(given: str) -> tuple[str, float]:
     if not value > 0:
         raise ConfigError(f"reward function {given!r}", f"{weight!r} is no weight", 'Write it as "checker=2", with a number above 0')
     return name, value
+
+
+def _ask(task: Task, one: Rollout) -> Ask:
+    return Ask(task.row, one.text, one.finish, task.row["prompt"])
 
 
 def success(collected: Collected) -> list[tuple[int, float]]:

@@ -32,7 +32,7 @@ def some_prompts(count, seed=0, longest=40):
 
 def greedy(model, tokenizer, prompts, stops, limit, rows, advance=None) -> list[Rollout]:
     sampling = Sampling(max_new_tokens=limit, temperature=0.0, stop_ids=tuple(stops))
-    return [one for (one,) in GroupSampler(model, tokenizer, rows=rows).sample(prompts, 1, sampling, advance)]
+    return [one for (one,) in GroupSampler(model, tokenizer, rows=rows).sample(prompts, 1, sampling, advance=advance)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -210,6 +210,23 @@ def test_one_prefill_a_prompt_and_ended_rows_cost_nothing(tmp_path):
     assert rows == sorted(rows, reverse=True)
     assert rows[0] < 8
     assert rows[-1] <= 2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_answer_is_told_once_as_soon_as_it_has_ended(tmp_path, temperature):
+    model, tokenizer = load(tmp_path)
+    prompts = [[11] * 7, [12] * 9, [11] * 7]
+    sampler, steps, told = GroupSampler(model, tokenizer), [], []
+    handle = model.register_forward_pre_hook(lambda *_: steps.append(0))
+    free = sampler.sample(prompts, 4, Sampling(max_new_tokens=8, temperature=temperature))
+    stops = (free[1][0].ids[2],)
+    steps.clear()
+    sampling = Sampling(max_new_tokens=8, temperature=temperature, stop_ids=stops)
+    found = sampler.sample(prompts, 4, sampling, lambda place, one: told.append((place, id(one), len(steps))))
+    handle.remove()
+    assert {(place, name) for place, name, _ in told} == {(place, id(one)) for place, group in enumerate(found) for one in group}
+    assert len(told) == (3 if temperature == 0 else 12)
+    assert min(at for *_, at in told) < len(steps)  # while others were still being written
 
 
 def test_impossible_settings_are_refused():

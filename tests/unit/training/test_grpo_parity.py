@@ -31,7 +31,7 @@ class Recorded(RolloutSource):
     def __init__(self, eos: int, seed: int = 3) -> None:
         self._eos, self._chance, self.given = eos, random.Random(seed), []
 
-    def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Rollout]]:
+    def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, ended: Any = None) -> list[list[Rollout]]:
         self.given.append([[self._answer(alike=place == 0) for _ in range(n)] for place in range(len(prompts))])
         return self.given[-1]
 

@@ -106,11 +106,11 @@ def test_order_is_kept_over_many_workers_and_the_caller_is_not_blocked(judge):
     one = judge({"user_rewards:length": 1.0, "user_rewards:hostile": 0.0}, timeout=1.0, workers=2)
     asks = [ask("loop"), *(ask("x" * count) for count in range(60))]
     before = time.monotonic()
-    future = one.submit(asks)
-    later = one.submit([ask("abc")])
+    started = [one.start(each) for each in asks]
+    later = one.start(ask("abc"))
     assert time.monotonic() - before < 0.5
-    assert [round(found.value * 10) for found in future.result()] == [4, *range(60)]
-    assert later.result()[0].value == pytest.approx(0.3)
+    assert [round(found.value * 10) for found in one.finish(started)] == [4, *range(60)]
+    assert one.finish([later])[0].value == pytest.approx(0.3)
 
 
 def test_a_failure_is_said_once_with_its_reason(judge, capsys):
@@ -133,7 +133,7 @@ def test_weights_without_a_mean_are_refused(functions):
 
 def test_closing_ends_the_processes_even_at_work(judge):
     one = judge({"user_rewards:hostile": 1.0}, timeout=60.0)
-    one.submit([ask("loop")])
+    one.start(ask("loop"))
     time.sleep(0.3)
     (process,) = one._processes
     number = process._child.pid
@@ -149,7 +149,7 @@ import os, time
 from test_judge import ask
 from thumbwheel.training.judge import Judge
 judge = Judge({"user_rewards:hostile": 1.0}, timeout=60.0)
-judge.submit([ask("spin")])
+judge.start(ask("spin"))
 time.sleep(0.5)
 print(judge._processes[0]._child.pid, flush=True)
 os.kill(os.getpid(), 9)

@@ -123,7 +123,7 @@ def test_nothing_to_compare_is_no_update(terse: Path, tmp_path: Path) -> None:
     made = assembled("grpo", terse, tmp_path, rows, **RUN | {"max_steps": 1, "resample_zero_variance": 1})
     asked: list[int] = []
     given = made.at_work.source.sample
-    made.at_work.source.sample = lambda prompts, n, sampling: asked.append(sampling.seed) or given(prompts, n, sampling)
+    made.at_work.source.sample = lambda prompts, n, sampling, ended: asked.append(sampling.seed) or given(prompts, n, sampling)
     before = [one.clone() for one in made.model.parameters() if one.requires_grad]
     loop = loop_of(made, tmp_path)
     loop.run()

@@ -58,6 +58,23 @@ def test_the_policy_answers_through_a_copy_that_is_brought_up_to_date_before_eve
     steps.close()
 
 
+def test_answers_are_judged_while_others_are_still_being_written(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = grpo(base, tmp_path)
+    steps = made.at_work
+    monkeypatch.setattr(steps._own, "_rows", 4)  # one prompt's answers at a time
+    events: list[str] = []
+    start, decode = steps._judge.start, steps._own._decode
+    monkeypatch.setattr(steps._judge, "start", lambda ask: events.append("judge") or start(ask))
+    monkeypatch.setattr(steps._own, "_decode", lambda *given: events.append("decode") or decode(*given))
+    found = drawn(made)
+    assert events.count("judge") == sum(map(len, found.rollouts)) == 12
+    assert events.count("decode") == 3
+    assert events.index("judge") < max(at for at, event in enumerate(events) if event == "decode")
+    again = steps._judged(steps._judge, found.tasks, found.rollouts, {})
+    assert [[one.value for one in group] for group in again] == [[one.value for one in group] for group in found.rewards]
+    steps.close()
+
+
 def test_without_memory_for_the_copy_the_policy_samples_itself_and_a_resumed_run_does_as_before(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
