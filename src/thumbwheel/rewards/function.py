@@ -95,6 +95,13 @@ class Score:
         return cls(None, status, {"reason": reason}, well_formed)
 
 
+def too_long(case: Case) -> Score | None:
+    """The failed score of an answer that nothing may read; for functions that judge many at once."""
+    if len(case.text) <= LONGEST_ANSWER:
+        return None
+    return Score.none(Status.FAILED, f"the answer has {len(case.text)} characters; at most {LONGEST_ANSWER} are judged")
+
+
 C = TypeVar("C", bound=Config)
 
 
@@ -122,6 +129,14 @@ class RewardFunction(ABC, Generic[C]):
         """The function with `settings`; raises ConfigError for an unknown key or an impossible value."""
         return cls(build(cls.Config, settings or {}, where))  # type: ignore[arg-type]
 
+    def identity(self) -> Any:
+        """What decides scores besides name and version, as a JSON value: the settings; of a setting that names a file, its content."""
+        return self.config.model_dump(mode="json")
+
+    def inputs(self, case: Case) -> Mapping[str, Any]:
+        """What of `case` a score depends on: the fields in `reads`, or where a function overrides it the parts of them that it heeds."""
+        return {name: getattr(case, name) for name in sorted(self.reads)}
+
     def score(self, cases: Sequence[Case]) -> list[Score]:
         """One score per case, in their order."""
         return [self._one(case) for case in cases]
@@ -131,8 +146,8 @@ class RewardFunction(ABC, Generic[C]):
         """The score of one case whose answer is of bounded length; may raise Unjudgeable."""
 
     def _one(self, case: Case) -> Score:
-        if len(case.text) > LONGEST_ANSWER:
-            return Score.none(Status.FAILED, f"the answer has {len(case.text)} characters; at most {LONGEST_ANSWER} are judged")
+        if (refused := too_long(case)) is not None:
+            return refused
         try:
             found = self.judge(case)
         except Unjudgeable as error:

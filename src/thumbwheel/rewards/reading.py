@@ -161,3 +161,8 @@ def newest(said: Iterable[S], speaker: Callable[[S], tuple[str, ...]], meaning: 
 
 def _when(said: Statement) -> tuple[datetime, str]:
     return said.at, said.feedback_id
+
+
+def of_kinds(said: Iterable[Statement], *kinds: str) -> tuple[Statement, ...]:
+    """The statements of these kinds, without those of raters that nobody hears (weight 0)."""
+    return tuple(one for one in said if one.kind in kinds and one.weight > 0)

@@ -11,8 +11,16 @@ FUNCTIONS: Table[type[RewardFunction[Any]]] = Table(
     "reward function",
     "thumbwheel.reward_functions",
     {
+        "decision": "thumbwheel.rewards.functions.decision:Decision",
+        "edit_distance": "thumbwheel.rewards.functions.edit_distance:EditDistance",
         "exact_answer": "thumbwheel.rewards.functions.exact_answer:ExactAnswer",
         "json_fields": "thumbwheel.rewards.functions.json_fields:JsonFields",
+        "length": "thumbwheel.rewards.functions.length:Length",
+        "outcome": "thumbwheel.rewards.functions.outcome:Outcome",
+        "rating": "thumbwheel.rewards.functions.rating:Rating",
         "regex": "thumbwheel.rewards.functions.regex:Regex",
+        "reward_model": "thumbwheel.rewards.functions.reward_model:RewardModel",
+        "score": "thumbwheel.rewards.functions.score:GivenScore",
+        "thumb": "thumbwheel.rewards.functions.thumb:Thumb",
     },
 )

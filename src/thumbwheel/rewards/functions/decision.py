@@ -1,0 +1,270 @@
+"""`decision`: what a decision of one of the five agents was worth, by what a person said at once and by what came of it.
+
+`metadata["decision"]` has agent_type, confidence, item, outcome and correction; keys may be written camelCase or snake_case. What a person
+said is a label CONFIRMED, CORRECTED, OVERRIDDEN or IGNORED; outcomes that come later are feedback (`outcome` or `label`) named like the
+metric, and stand before what the decision brought along. Each component is a number with a weight; the total is their weighted sum, cut off
+at `bound` on both sides, and the score is its place between the same two bounds. Without any component the score is pending, never a
+middle. A person's label alone is enough: a RETRIEVER's decision has no item and gets its score from feedback.
+
+With `compatible` the arithmetic of the system that the weights come from is kept: cut off at 5, scored as (total + 2) / 4, which leaves
+0..1 below -2 and above 2; its coefficients beside the weights; any known working time of a PRIORITIZER's item is a good one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from thumbwheel.core.config import Config
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.reading import newest, of_kinds
+from thumbwheel.rewards.types import Statement
+
+SAID = {"CONFIRMED": 1.0, "CORRECTED": -0.5, "OVERRIDDEN": -0.8, "IGNORED": 0.0}
+ACCEPTED = {"CONFIRMED": 1.0, "CORRECTED": -0.5}
+ACCEPTED_TEXT = {"CONFIRMED": 1.0, "CORRECTED": -1.0}
+OLD_BOUND = 5.0
+MINUTES = {"EXPEDITE": 120.0, "PROJECT": 480.0, "HABIT": 60.0, "HOME": 180.0}
+"""How long an item of a swimlane is expected to take."""
+PRIORITIES = {"HIGH": 0.8, "MEDIUM": 1.0, "LOW": 1.2}
+QUICK, SLOW = 1.2, 2.0
+"""Actual over expected time: below the one is good, above the other bad."""
+
+
+class DecisionConfig(Config):
+    """Settings of `decision`."""
+
+    bound: float = Field(5.0, gt=0)
+    """The total is cut off at this on both sides, and -bound scores 0, +bound 1."""
+    compatible: bool = False
+    """Keep the arithmetic of the system that the weights come from; `bound` has no effect then."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about a decision; keys are lower case without underscores. `said`: (word, weight) of each rater."""
+
+    confidence: float | None
+    item: Mapping[str, Any]
+    outcome: Mapping[str, Any]
+    correction: Mapping[str, Any]
+    action: Mapping[str, Any]
+    said: tuple[tuple[str, float], ...]
+    compatible: bool
+
+    def word(self, values: Mapping[str, float]) -> float | None:
+        """The mean by weight of what the raters' words are worth; None where nobody spoke."""
+        total = math.fsum(weight for _, weight in self.said)
+        return math.fsum(values.get(word, 0.0) * weight for word, weight in self.said) / total if total else None
+
+    def calibration(self) -> float | None:
+        """How far the confidence was off, below 0."""
+        confirmed = self.word({"CONFIRMED": 1.0})
+        return None if confirmed is None or self.confidence is None else -abs(self.confidence - confirmed)
+
+    def status(self) -> str | None:
+        """DONE or COLD_STORAGE where the item is finished, else None."""
+        if self.outcome.get("completedsuccessfully") is True:
+            return "DONE"
+        found = str(self.outcome.get("status") or self.item.get("status") or "").upper()
+        found = "COLD_STORAGE" if self.outcome.get("abandoned") is True else found
+        return found if found in ("DONE", "COLD_STORAGE") else None
+
+    def cycles(self) -> float:
+        """How often the item was taken up again."""
+        return self.number("cyclecount") or 0.0
+
+    def completion(self) -> float | None:
+        """Done, done after rework, or put away."""
+        return {"DONE": 0.5 if self.cycles() else 1.0, "COLD_STORAGE": -0.3}.get(self.status() or "")
+
+    def finished(self, value: float) -> float | None:
+        """`value` for an item that is finished."""
+        return value if self.status() else None
+
+    def blocked(self) -> bool:
+        """Whether the item ever was."""
+        return bool(self.outcome.get("wasblocked") or self.outcome.get("blockedat") or self.item.get("blockedat"))
+
+    def number(self, key: str) -> float | None:
+        """A metric of the outcome, else of the item; None for what is no finite number."""
+        for place in (self.outcome, self.item):
+            found = place.get(key)
+            if isinstance(found, int | float) and math.isfinite(found):
+                return float(found)
+        return None
+
+    def slowness(self) -> float | None:
+        """Actual over expected time of an item that is done."""
+        if (efficiency := self.number("timeefficiency")) is not None and not isinstance(self.outcome.get("timeefficiency"), bool):
+            return 1 / efficiency if efficiency > 0 else None
+        actual = self.number("timetocomplete") if "timetocomplete" in self.outcome else self.number("totaltimeincreate")
+        expected = self.number("expectedtime")
+        if expected is None:
+            lane, priority = (str(self.item.get(key, "")).upper() for key in ("swimlane", "priority"))
+            expected = MINUTES.get(lane, MINUTES["PROJECT"]) * PRIORITIES.get(priority, 1.0)
+        return actual / expected if actual is not None and expected else None
+
+    def pace(self) -> float | None:
+        """Good or bad by the time that an item took which is done."""
+        slowness = self.slowness() if self.status() == "DONE" else None
+        if slowness is None:
+            return None
+        return 0.5 if slowness < QUICK else -0.5 if slowness > SLOW else 0.0
+
+    def any_pace(self) -> float | None:
+        """The same, where it is not the old arithmetic: there any known time is a good one."""
+        return (0.5 if self.number("timeefficiency") else None) if self.compatible else self.pace()
+
+    def flag(self, key: str, value: float) -> float | None:
+        """`value` where the metric holds, 0 where it does not, None where it is unknown."""
+        found = self.outcome.get(key)
+        return None if found is None else (value if found else 0.0)
+
+    def metric(self, key: str, coefficient: float) -> float | None:
+        """A metric with its sign; in the old arithmetic with the whole coefficient, although it has a weight too."""
+        found = self.number(key)
+        return None if found is None else found * (coefficient if self.compatible else math.copysign(1.0, coefficient))
+
+    def goal(self) -> float | None:
+        """Whether the labels name the leading goal."""
+        leading, labels = self.outcome.get("leadinggoal"), self.action.get("labels") or self.item.get("labels")
+        return None if not leading or not isinstance(labels, list) else 0.5 if leading in labels else 0.0
+
+    def changed(self) -> float | None:
+        """The share of the action's fields that the correction changed, below 0."""
+        fields = {key for key in self.action if key not in ("confidence", "reasoning")}
+        if not fields or not self.correction:
+            return None
+        share: float = sum(self.correction.get(key, self.action[key]) != self.action[key] for key in fields) / len(fields)
+        return -share * (0.1 if self.compatible else 1.0)
+
+    def rewritten(self) -> float | None:
+        """The relative change of the generated text's length, below 0."""
+        before, after = (place.get("generatedcontent") for place in (self.action, self.correction))
+        if not isinstance(before, str) or not isinstance(after, str) or not before:
+            return None
+        share = abs(len(after) - len(before)) / len(before)
+        return -share * 0.1 if self.compatible else -min(1.0, share)
+
+
+Part = tuple[str, float, Callable[[Facts], float | None]]
+"""group.name, weight, value (None: unknown)."""
+
+PARTS: Mapping[str, tuple[Part, ...]] = {
+    "FILER": (
+        ("immediate.userFeedback", 1.0, lambda f: f.word(SAID)),
+        ("immediate.confidenceCalibration", 0.1, Facts.calibration),
+        ("delayed.completionSuccess", 0.5, Facts.completion),
+        ("delayed.blockageAvoidance", 0.3, lambda f: f.finished(-1.0 if f.blocked() else 0.0)),
+        ("delayed.reworkPenalty", 0.2, lambda f: f.finished(-0.2 * f.cycles())),
+        ("delayed.timeEfficiency", 0.3, Facts.pace),
+        ("strategic.goalAlignment", 0.4, Facts.goal),
+    ),
+    "LIBRARIAN": (
+        ("immediate.userFeedback", 1.0, lambda f: f.word(SAID)),
+        ("delayed.conflictPrevention", 2.0, lambda f: f.flag("conflictprevented", 1.0)),
+        ("delayed.falsePositivePenalty", 0.5, lambda f: f.flag("falsepositive", -0.5)),
+        ("delayed.missedIssuePenalty", 2.0, lambda f: f.flag("missedissue", -1.0)),
+        ("delayed.dependencyAccuracy", 0.5, lambda f: f.flag("dependencywasreal", 0.5)),
+    ),
+    "PRIORITIZER": (
+        ("immediate.userAcceptance", 1.0, lambda f: f.word(ACCEPTED)),
+        ("delayed.completionSuccess", 1.0, lambda f: f.finished(float(f.status() == "DONE"))),
+        ("delayed.timeEfficiency", 0.5, Facts.any_pace),
+        ("delayed.strategicProgress", 0.8, lambda f: f.metric("strategicprogress", 0.3)),
+        ("delayed.opportunityCost", 0.3, lambda f: f.metric("opportunitycost", -0.2)),
+        ("contextual.energyAlignment", 0.2, lambda f: f.metric("energyalignment", 0.2)),
+        ("contextual.flowMaintenance", 0.2, lambda f: f.metric("flowmaintenance", 0.2)),
+    ),
+    "STORER": (
+        ("immediate.userAcceptance", 1.0, lambda f: f.word(ACCEPTED)),
+        ("immediate.editDistance", 0.5, Facts.changed),
+        ("delayed.corpusCoherence", 0.7, lambda f: f.metric("corpuscoherence", 0.5)),
+        ("delayed.findability", 0.6, lambda f: f.metric("findability", 0.3)),
+        ("delayed.duplicationPenalty", 0.4, lambda f: f.flag("duplicationdetected", -0.5)),
+    ),
+    "RETRIEVER": (
+        ("immediate.userAcceptance", 1.0, lambda f: f.word(ACCEPTED_TEXT)),
+        ("immediate.editDistance", 0.5, Facts.rewritten),
+        ("accuracy.citationCorrectness", 0.8, lambda f: f.metric("citationcorrectness", 0.5)),
+        ("accuracy.hallucinationPenalty", 2.0, lambda f: f.metric("hallucinationcount", -1.0)),
+        ("accuracy.completeness", 0.6, lambda f: f.metric("completeness", 0.3)),
+        ("quality.coherence", 0.4, lambda f: f.metric("coherence", 0.4)),
+        ("quality.styleAlignment", 0.3, lambda f: f.metric("stylealignment", 0.2)),
+    ),
+}
+
+
+class Decision(RewardFunction[DecisionConfig]):
+    """See the module. Only with `compatible` does a score leave 0..1."""
+
+    Config = DecisionConfig
+    low, high = (-OLD_BOUND + 2) / 4, (OLD_BOUND + 2) / 4
+    reads = frozenset({"text", "metadata", "feedback"})
+
+    def inputs(self, case: Case) -> Mapping[str, Any]:
+        """The decision, its action, and of the feedback labels and outcomes."""
+        known = case.metadata.get("decision")
+        return {"decision": known, "text": known and case.text, "feedback": of_kinds(case.feedback, "label", "outcome")}
+
+    def judge(self, case: Case) -> Score:
+        """The place of the total between the bounds; evidence: every component with its weight."""
+        known = case.metadata.get("decision")
+        agent = str(known.get("agent_type") or known.get("agentType") or "").upper() if isinstance(known, dict) else ""
+        if agent not in PARTS or not isinstance(known, dict):
+            return Score.none(Status.NOT_APPLICABLE, f"no rewards are known for decisions of {agent}" if agent else "it is no decision")
+        heard = of_kinds(case.feedback, "label", "outcome")
+        facts = self._facts(case, known, heard)
+        found = {name: (value, weight) for name, weight, of in PARTS[agent] if (value := of(facts)) is not None}
+        if not found:
+            return Score.none(Status.PENDING, "nobody said anything about it, and no outcome is known")
+        total = math.fsum(value * weight for value, weight in found.values())
+        bound = OLD_BOUND if self.config.compatible else self.config.bound
+        reward = max(-bound, min(bound, total))
+        value = (reward + 2) / 4 if self.config.compatible else (reward + bound) / (2 * bound)
+        components = {name: {"value": value, "weight": weight} for name, (value, weight) in found.items()}
+        evidence = {"agent_type": agent, "total": total, "bound": bound, "components": components}
+        return Score(value, evidence=evidence | {"feedback_ids": sorted(one.feedback_id for one in heard)})
+
+    def _facts(self, case: Case, known: Mapping[str, Any], heard: tuple[Statement, ...]) -> Facts:
+        words = [one for one in heard if _word(one)]
+        latest, _ = newest(words, lambda one: (one.rater,), _word)
+        said = tuple((str(_word(one)), one.weight) for one in latest)
+        own = str(known.get("feedback") or "").upper()
+        metrics = {_key(one.name): one.value for one in sorted(heard, key=lambda one: one.at) if one.name and not _word(one)}
+        confidence = known.get("confidence")
+        return Facts(
+            float(confidence) if isinstance(confidence, int | float) else None,
+            _folded(known.get("item")),
+            _folded(known.get("outcome")) | metrics,
+            _folded(known.get("correction")),
+            _folded(known.get("action") or _json(case.text)),
+            said or (((own, 1.0),) if own in SAID else ()),
+            self.config.compatible,
+        )
+
+
+def _word(said: Statement) -> str | None:
+    found = said.value.upper() if said.kind == "label" and isinstance(said.value, str) else None
+    return found if found in SAID else None
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "").casefold()
+
+
+def _folded(found: Any) -> dict[str, Any]:
+    return {_key(str(name)): value for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

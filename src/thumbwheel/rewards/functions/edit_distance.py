@@ -1,0 +1,46 @@
+"""`edit_distance`: how much of an answer the raters' correction left as it was: 1 where nothing was changed, 0 where nothing was kept.
+
+It is 1 - d / n, with d the insertions, deletions and replacements (Levenshtein) and n the length of the longer text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from thumbwheel.core.config import Config
+from thumbwheel.rewards.function import LONGEST_ANSWER, Case, RewardFunction, Score, Status, Unjudgeable
+from thumbwheel.rewards.reading import edit_of, of_kinds
+
+
+class EditDistanceConfig(Config):
+    """Settings of `edit_distance`."""
+
+    unit: Literal["characters", "words"] = "characters"
+    """What is counted as changed or kept."""
+
+
+class EditDistance(RewardFunction[EditDistanceConfig]):
+    """See the module."""
+
+    Config = EditDistanceConfig
+    reads = frozenset({"text", "feedback"})
+
+    def inputs(self, case: Case) -> Mapping[str, Any]:
+        """The answer, and of the feedback the corrections alone."""
+        return {"text": case.text, "feedback": of_kinds(case.feedback, "correction")}
+
+    def judge(self, case: Case) -> Score:
+        """The similarity of answer and correction; evidence: the number of changes, and who corrected."""
+        from rapidfuzz.distance import Levenshtein
+
+        edit, conflict = edit_of(of_kinds(case.feedback, "correction"))
+        if edit is None:
+            return Score.none(Status.NOT_APPLICABLE, "the corrections differ, without a majority" if conflict else "nobody corrected it")
+        if len(edit.text) > LONGEST_ANSWER:
+            raise Unjudgeable(f"the correction has {len(edit.text)} characters; at most {LONGEST_ANSWER} are compared")
+        before, after = (text.split() if self.config.unit == "words" else text for text in (case.text.strip(), edit.text.strip()))
+        changes = Levenshtein.distance(before, after)
+        longer = max(len(before), len(after))
+        evidence = {"changes": changes, "of": longer, "unit": self.config.unit, "feedback_ids": list(edit.feedback_ids)}
+        return Score(1 - changes / longer if longer else 1.0, evidence=evidence)

@@ -1,0 +1,85 @@
+"""`outcome`: what became of it within a declared window, good or bad, worth less the longer it took.
+
+An outcome counts from the answer on until `window_days` later; where nobody knows when the answer was given, every outcome counts, and the
+evidence says so. Without an outcome the score is pending while the window is open, and does not apply after that: silence is no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from pydantic import Field
+
+from thumbwheel.core.config import Config
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.reading import newest, of_kinds, place_of, voice
+from thumbwheel.rewards.types import LabelConfig, Statement
+
+DAY = timedelta(days=1)
+
+
+class OutcomeConfig(Config):
+    """Settings of `outcome`."""
+
+    names: tuple[str, ...] = ()
+    """Outcomes that count; none named: all of them."""
+    window_days: float = Field(30.0, gt=0, le=36_500)
+    """The attribution window: an outcome later than this after the answer is not credited to it."""
+    discount: float = Field(1.0, gt=0, le=1)
+    """What a day of waiting leaves of an outcome's value: 0.9 makes 1.0 after two days 0.81."""
+    bad: tuple[str, ...] = LabelConfig().bad_outcomes
+    """Outcomes that are bad when they are true or high."""
+
+
+class Outcome(RewardFunction[OutcomeConfig]):
+    """See the module."""
+
+    Config = OutcomeConfig
+    reads = frozenset({"feedback", "occurred_at", "as_of"})
+
+    def inputs(self, case: Case) -> Mapping[str, Any]:
+        """The outcomes that count, when the answer was given, and of the time only whether the window is open."""
+        return {"feedback": self._counted(case), "occurred_at": case.occurred_at, "open": self._open(case)}
+
+    def judge(self, case: Case) -> Score:
+        """The mean by weight of the newest word about each outcome, discounted; evidence: each of them."""
+        latest, _ = newest(self._counted(case), voice, lambda one: one.value)
+        if not latest:
+            days = f"{self.config.window_days:g} days"
+            if self._open(case):
+                return Score.none(Status.PENDING, f"no outcome yet; its window of {days} is open")
+            return Score.none(Status.NOT_APPLICABLE, f"no outcome within {days}")
+        values = [self._value(one) * self.config.discount ** self._days(case, one) for one in latest]
+        parts = [
+            {"name": one.name, "days": round(self._days(case, one), 3), "value": value} for one, value in zip(latest, values, strict=True)
+        ]
+        weights = [one.weight for one in latest]
+        evidence = {"outcomes": parts, "window_days": self.config.window_days, "feedback_ids": sorted(one.feedback_id for one in latest)}
+        if case.occurred_at is None:
+            evidence["window"] = "not applied: nobody knows when the answer was given"
+        return Score(math.fsum(v * w for v, w in zip(values, weights, strict=True)) / math.fsum(weights), evidence=evidence)
+
+    def _counted(self, case: Case) -> tuple[Statement, ...]:
+        names, last = {name.casefold() for name in self.config.names}, self.config.window_days
+        return tuple(
+            one
+            for one in of_kinds(case.feedback, "outcome")
+            if (not names or (one.name or "").casefold() in names)
+            and (isinstance(one.value, bool) or place_of(one) is not None)
+            and (case.occurred_at is None or timedelta() <= one.at - case.occurred_at <= last * DAY)
+        )
+
+    def _open(self, case: Case) -> bool:
+        known = case.occurred_at is not None and case.as_of is not None
+        return known and case.as_of < case.occurred_at + self.config.window_days * DAY  # type: ignore[operator]
+
+    def _value(self, said: Statement) -> float:
+        found = float(said.value) if isinstance(said.value, bool) else (place_of(said) or (0.0, None))[0]
+        return 1 - found if (said.name or "").casefold() in {name.casefold() for name in self.config.bad} else found
+
+    @staticmethod
+    def _days(case: Case, said: Statement) -> float:
+        return 0.0 if case.occurred_at is None else (said.at - case.occurred_at) / DAY

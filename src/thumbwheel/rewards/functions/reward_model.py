@@ -1,0 +1,87 @@
+"""`reward_model`: what a trained reward model says, from 0 to 1.
+
+A regression model's place between the ends of its scale (cut off at the ends); for the others the logistic function of their output: the
+chance of being good after classification, and after training on pairs a number in which only the order means something. Needs the extra
+`train`: without it, and without the model, every score is blocked, with the reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.core.config import Config
+from thumbwheel.core.errors import MissingExtra, ModelError, ThumbwheelError
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, too_long
+
+CARD = "reward.json"
+
+if TYPE_CHECKING:
+    from thumbwheel.engine.reward_model import RewardModel as Model
+
+
+class RewardModelConfig(Config):
+    """Settings of `reward_model`."""
+
+    model: str
+    """The reward model: a folder with its reward.json; in the ledger also rm1, rm2, ... or latest, of the same agent."""
+    device: str = "cpu"
+    """Where it runs, as torch names it."""
+
+
+class RewardModel(RewardFunction[RewardModelConfig]):
+    """See the module."""
+
+    Config = RewardModelConfig
+    reads = frozenset({"text", "prompt"})
+
+    def __init__(self, config: RewardModelConfig) -> None:
+        super().__init__(config)
+        self._loaded: Model | None = None
+
+    def identity(self) -> Any:
+        """The content of the folder, wherever it lies."""
+        folder = Path(self.config.model)
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+    def score(self, cases: Sequence[Case]) -> list[Score]:
+        """All of them in a few batches."""
+        found = [too_long(case) for case in cases]
+        scores = iter(self._score([case for case, refused in zip(cases, found, strict=True) if refused is None]))
+        return [refused or next(scores) for refused in found]
+
+    def _score(self, cases: Sequence[Case]) -> list[Score]:
+        try:
+            model = self._loaded = self._loaded or self._load()
+        except ThumbwheelError as error:
+            return [Score.none(Status.BLOCKED, str(error)) for _ in cases]
+        found = model.score([[dict(message) for message in case.prompt] for case in cases], [case.text for case in cases])
+        return [self._as_score(model, value) for value in found]
+
+    def judge(self, case: Case) -> Score:
+        """One of them."""
+        return self.score([case])[0]
+
+    def _load(self) -> Model:
+        if not (Path(self.config.model) / CARD).is_file():
+            raise ModelError(f"reward model {self.config.model!r}", f"there is no {CARD} in that folder", "Name one that was trained")
+        try:
+            import peft  # noqa: F401 - the first thing that is missing names the extra
+            import torch  # noqa: F401
+        except ImportError as error:
+            raise MissingExtra.of("reward function 'reward_model'", error.name or "torch", "train") from None
+        from thumbwheel.engine.reward_model import RewardModel as Loaded
+
+        return Loaded.load(Path(self.config.model), device=self.config.device)
+
+    def _as_score(self, model: Model, value: float) -> Score:
+        if math.isnan(value):
+            return Score.none(Status.FAILED, f"prompt and answer are longer than the model reads ({model.card.max_length} tokens)")
+        evidence: dict[str, Any] = {"output": value, "loss_type": model.card.loss_type}
+        if model.scale is not None:
+            return Score(min(1.0, max(0.0, (value + 1) / 2)), evidence=evidence | {"raw": model.scale.raw(value)})
+        return Score(0.5 * (1 + math.tanh(value / 2)), evidence=evidence)

@@ -1,0 +1,127 @@
+"""Rewards of decisions: the golden vectors, one bound for cutting off and for the place between, and every defect of the original."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.functions import FUNCTIONS
+from thumbwheel.rewards.functions.decision import PARTS
+from thumbwheel.rewards.types import Statement
+
+AT = datetime(2026, 1, 5, tzinfo=UTC)
+
+
+def said(value, name="user_feedback", kind="label", rater="r1", weight=1.0):
+    return Statement(f"f-{name}-{rater}", kind, name, value, None, rater, weight, AT)
+
+
+def judge(agent, word=None, *more, text="{}", compatible=False, **decision):
+    statements = (*([said(word)] if word else []), *more)
+    case = Case(text, metadata={"decision": {"agent_type": agent, **decision}}, feedback=statements)
+    (found,) = FUNCTIONS.get("decision").create({"compatible": compatible}).score([case])
+    return found
+
+
+GOLDEN = [
+    ("FILER", "CONFIRMED", {"confidence": 0.8, "item": {"status": "DONE", "cycleCount": 0, "totalTimeInCreate": 300, "swimlane": "PROJECT",
+                                                        "priority": "MEDIUM"}}, 1.63, 0.9075),
+    ("FILER", "OVERRIDDEN", {"confidence": 0.9, "item": {"status": "COLD_STORAGE", "cycleCount": 3, "blockedAt": "2026-01-05T08:00:00Z"}},
+     -1.46, 0.135),
+    ("LIBRARIAN", "CORRECTED", {"outcome": {"missedIssue": True}}, -2.5, -0.125),
+    ("RETRIEVER", None, {"outcome": {"hallucinationCount": 3}}, -6.0, -0.75),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("agent", "word", "decision", "total", "normalised"), GOLDEN)
+def test_golden_vectors_of_the_original_arithmetic(agent, word, decision, total, normalised):
+    found = judge(agent, word, compatible=True, **decision)
+    assert found.evidence["total"] == pytest.approx(total)
+    assert found.value == pytest.approx(normalised)
+    assert found.evidence["bound"] == 5.0
+
+
+@pytest.mark.parametrize(("agent", "word", "decision", "total", "normalised"), GOLDEN)
+def test_defect_2c7_the_bound_that_cuts_off_is_the_bound_that_normalises(agent, word, decision, total, normalised):
+    found = judge(agent, word, **decision)
+    assert found.evidence["total"] == pytest.approx(total)
+    assert found.value == pytest.approx((max(-5.0, min(5.0, total)) + 5) / 10)
+    for bound in (0.5, 2.0, 5.0):
+        function = FUNCTIONS.get("decision").create({"bound": bound})
+        case = Case("{}", metadata={"decision": {"agent_type": agent, **decision}}, feedback=(said(word),) if word else ())
+        assert 0 <= function.score([case])[0].value <= 1
+
+
+@pytest.mark.parametrize("agent", sorted(PARTS))
+@pytest.mark.parametrize("compatible", [False, True])
+def test_defect_2c10_a_decision_without_any_signal_waits(agent, compatible):
+    found = judge(agent, compatible=compatible, confidence=0.9, item={"status": "TODO", "cycleCount": 2})
+    assert (found.value, found.status) == (None, Status.PENDING)
+    assert "components" not in found.evidence
+
+
+def test_what_is_no_decision_and_a_guardrail_do_not_apply():
+    assert judge("GUARDRAIL", "CONFIRMED").status is Status.NOT_APPLICABLE
+    (plain,) = FUNCTIONS.get("decision").create({}).score([Case("hello")])
+    assert (plain.value, plain.evidence["reason"]) == (None, "it is no decision")
+
+
+def test_defect_2c11_a_retriever_without_an_item_gets_its_reward_from_feedback():
+    assert judge("RETRIEVER", "CONFIRMED").value == pytest.approx(0.6)
+    given = {"text": '{"generatedContent": "12345678"}', "correction": {"generatedContent": "123456"}}
+    corrected, old = (judge("RETRIEVER", "CORRECTED", compatible=compatible, **given) for compatible in (False, True))
+    assert corrected.evidence["total"] == pytest.approx(-1 - 0.5 * 0.25)
+    assert old.evidence["total"] == pytest.approx(-1 - 0.5 * 0.1 * 0.25)
+
+
+def test_defect_2c12_slow_work_of_a_prioritizer_is_not_good_and_coefficients_count_once():
+    slow = {"item": {"status": "DONE"}, "outcome": {"timeEfficiency": 0.25, "strategicProgress": 1.0, "opportunityCost": 0.5}}
+    found, old = judge("PRIORITIZER", "CONFIRMED", **slow), judge("PRIORITIZER", "CONFIRMED", compatible=True, **slow)
+    parts, olds = found.evidence["components"], old.evidence["components"]
+    assert (parts["delayed.timeEfficiency"]["value"], olds["delayed.timeEfficiency"]["value"]) == (-0.5, 0.5)
+    assert parts["delayed.strategicProgress"] == {"value": 1.0, "weight": 0.8}
+    assert olds["delayed.strategicProgress"] == {"value": 0.3, "weight": 0.8}
+    assert found.evidence["total"] == pytest.approx(1 + 1 - 0.5 * 0.5 + 0.8 - 0.5 * 0.3)
+    assert old.evidence["total"] == pytest.approx(1 + 1 + 0.5 * 0.5 + 0.8 * 0.3 - 0.2 * 0.5 * 0.3)
+
+
+def test_ignored_was_said_and_nothing_was_not():
+    ignored = judge("LIBRARIAN", "IGNORED")
+    assert (ignored.status, ignored.evidence["total"], ignored.value) == (Status.OK, 0.0, 0.5)
+    assert judge("LIBRARIAN").value is None
+
+
+def test_a_storers_correction_counts_the_fields_that_it_changed():
+    action = json.dumps({"integrationDecision": "INTEGRATE", "location": "end", "confidence": 0.7})
+    found = judge("STORER", "CORRECTED", text=action, correction={"location": "start"}, outcome={"corpusCoherence": 0.5})
+    assert found.evidence["components"]["immediate.editDistance"]["value"] == -0.5
+    assert found.evidence["total"] == pytest.approx(-0.5 - 0.25 + 0.35)
+
+
+def test_late_outcomes_come_as_feedback_in_either_spelling():
+    early = judge("LIBRARIAN", "CONFIRMED")
+    late = judge("LIBRARIAN", "CONFIRMED", said(True, "conflict_prevented", "outcome"))
+    assert late.evidence["total"] - early.evidence["total"] == pytest.approx(2.0)
+    done = judge("FILER", None, said("DONE", "status"), item={"status": "TODO"})
+    assert done.evidence["components"]["delayed.completionSuccess"]["value"] == 1.0
+    assert "f-status-r1" in done.evidence["feedback_ids"]
+
+
+def test_several_people_are_heard_by_their_weight():
+    found = judge("LIBRARIAN", None, said("CONFIRMED", weight=3.0), said("OVERRIDDEN", rater="r2"))
+    assert found.evidence["total"] == pytest.approx((3 * 1.0 - 0.8) / 4)
+
+
+def test_a_goal_counts_only_where_it_is_known():
+    kwargs = {"text": '{"labels": ["Job 1 (Income)"]}', "outcome": {"leadingGoal": "Job 1 (Income)"}}
+    assert judge("FILER", "CONFIRMED", **kwargs).evidence["total"] == pytest.approx(1.2)
+    assert "strategic.goalAlignment" not in judge("FILER", "CONFIRMED", text=kwargs["text"]).evidence["components"]
+
+
+def test_the_declared_range_holds_the_ends_of_the_old_arithmetic():
+    function = FUNCTIONS.get("decision")
+    assert (function.low, function.high) == (-0.75, 1.75)
+    assert judge("RETRIEVER", None, compatible=True, outcome={"hallucinationCount": 99}).value == function.low
