@@ -355,9 +355,10 @@ rewards = Table(  # the ledger: what one component, in one version, said about o
     Column("status", String(16), nullable=False),
     Column("evidence", Json, nullable=False),
     Column("as_of", Utc),
+    Column("current", Boolean, nullable=False),  # whether its inputs are those that the last run of today's feedback found
     Column("recorded_at", Utc, nullable=False),
     UniqueConstraint("target_id", "component", "component_version", "inputs"),
-    Index("ix_rewards_agent_id_component", "agent_id", "component"),
+    Index("ix_rewards_agent_id_target_id", "agent_id", "target_id"),
 )
 
 suggestions = Table(  # labels that a classifier proposes; a person's verdict makes feedback of them

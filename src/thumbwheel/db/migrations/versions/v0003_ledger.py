@@ -26,13 +26,14 @@ def upgrade() -> None:
     sa.Column('status', sa.String(length=16), nullable=False),
     sa.Column('evidence', Json, nullable=False),
     sa.Column('as_of', Utc(), nullable=True),
+    sa.Column('current', sa.Boolean(), nullable=False),
     sa.Column('recorded_at', Utc(), nullable=False),
     sa.ForeignKeyConstraint(['agent_id'], ['agents.id'], name=op.f('fk_rewards_agent_id')),
     sa.PrimaryKeyConstraint('id', name=op.f('pk_rewards')),
     sa.UniqueConstraint('target_id', 'component', 'component_version', 'inputs',
                         name=op.f('uq_rewards_target_id_component_component_version_inputs'))
     )
-    op.create_index('ix_rewards_agent_id_component', 'rewards', ['agent_id', 'component'])
+    op.create_index('ix_rewards_agent_id_target_id', 'rewards', ['agent_id', 'target_id'])
     op.create_table('suggestions',
     sa.Column('id', sa.String(length=40), nullable=False),
     sa.Column('agent_id', sa.String(length=40), nullable=False),

@@ -1,0 +1,166 @@
+"""How component scores become one reward: which components, their weights, and what is done about those without a value.
+
+The reward is the weighted mean of the components that are `ok`; all others leave the denominator. The preset `isaa` keeps the arithmetic
+of the system that it comes from instead: there what has no value counts as a middle (NEUTRAL) and a failure as 0, so that a faultless plain
+answer cannot reach the mark of a good one. `ocd` is one component, `decision`, in its old arithmetic. To add a preset: a line in PRESETS.
+
+Does not live here: running components (`ledger`), and judging fresh answers (training), which takes the same mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from thumbwheel.core import ids
+from thumbwheel.core.config import Config
+from thumbwheel.core.plugins import nearest
+from thumbwheel.rewards.function import Score, Status
+
+CHECKER = "checker"
+"""The component that judges by what the trace's own case names."""
+Arithmetic = Literal["applicable", "isaa"]
+NEUTRAL: Mapping[str, float] = {"efficiency": 1.0}
+"""What a component without a value counts as in the arithmetic of isaa, where it is not 0.5: nothing spent was the best."""
+
+
+class ComponentConfig(Config):
+    """One component of the reward."""
+
+    weight: float = Field(default=1.0, ge=0)
+    """Its part in the weighted mean; 0 keeps it out of the reward, and recorded."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the function."""
+    function: str | None = None
+    """The reward function, or `checker` (what the trace's case names); where none is named, the one called like the component."""
+    timeout: float = Field(default=60.0, gt=0)
+    """Seconds for one answer; what takes longer is a failure."""
+
+
+def _weights(weights: Mapping[str, float], settings: Mapping[str, dict[str, Any]] | None = None) -> dict[str, ComponentConfig]:
+    return {name: ComponentConfig(weight=weight, settings=(settings or {}).get(name, {})) for name, weight in weights.items()}
+
+
+PRESETS: Mapping[str, tuple[Arithmetic, Mapping[str, ComponentConfig]]] = {
+    "default": (
+        "applicable",
+        _weights(
+            {CHECKER: 2.0, "thumb": 1.0, "rating": 1.0, "score": 1.0, "outcome": 1.0, "edit_distance": 1.0, "decision": 1.0},
+        ),
+    ),
+    "isaa": (
+        "isaa",
+        _weights(
+            {
+                "code_execution": 2.0,
+                "syntax": 1.0,
+                "tool_success": 2.0,
+                "task_completion": 1.5,
+                "efficiency": 0.5,
+                "format_compliance": 1.0,
+            }
+        ),
+    ),
+    "ocd": ("applicable", _weights({"decision": 1.0}, {"decision": {"compatible": True}})),
+    "none": ("applicable", {}),
+}
+
+
+class RewardConfig(Config):
+    """What the reward of an agent's answers is made of."""
+
+    preset: str = "default"
+    """Where to start from: default (the checker of a case, and what people said), isaa, ocd, or none."""
+    components: dict[str, ComponentConfig] = Field(default_factory=dict)
+    """Added to those of the preset, or in place of one."""
+    arithmetic: Arithmetic | None = None
+    """applicable: what has no value leaves the mean; isaa: it counts as a middle, and a failure as 0. Unset: the preset's own."""
+    good_from: float = 0.6
+    """A reward from this on is called good."""
+
+    @field_validator("preset")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in PRESETS:
+            raise ValueError(f"known are {', '.join(PRESETS)}.{nearest(name, PRESETS)}")
+        return name
+
+    def parts(self) -> dict[str, ComponentConfig]:
+        """Every component that is to be run, by name."""
+        return {**PRESETS[self.preset][1], **self.components}
+
+    def combine(self, scores: Mapping[str, Score]) -> float | None:
+        """The reward of these components; None where nothing has a value."""
+        arithmetic = self.arithmetic or PRESETS[self.preset][0]
+        values = {name: counted(name, score, arithmetic) for name, score in scores.items()}
+        return weighted_mean(values, {name: part.weight for name, part in self.parts().items()})
+
+    def fingerprint(self) -> str:
+        """Of all that turns scores into a reward."""
+        parts = {name: [part.function or name, part.weight, part.settings] for name, part in self.parts().items()}
+        return ids.fingerprint([parts, self.arithmetic or PRESETS[self.preset][0]])
+
+
+class RewardsConfig(RewardConfig):
+    """The section `rewards`: for all agents, and in `agents` what differs for one."""
+
+    agents: dict[str, RewardConfig] = Field(default_factory=dict)
+    """agent -> its own settings, in place of those above; components are added to those above, or stand in place of one."""
+
+    def of(self, agent: str) -> RewardConfig:
+        """The settings of `agent`."""
+        own = self.agents.get(agent, RewardConfig())
+        given = {name: getattr(own, name) for name in own.model_fields_set} | {"components": {**self.components, **own.components}}
+        return RewardConfig(**({name: getattr(self, name) for name in RewardConfig.model_fields} | given))
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The reward of one answer and what it is made of: component -> score. `value` is None where nothing applies."""
+
+    target_id: str
+    value: float | None
+    scores: Mapping[str, Score]
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        """Component -> status."""
+        return {name: str(score.status) for name, score in self.scores.items()}
+
+
+def counted(name: str, score: Score, arithmetic: Arithmetic) -> float | None:
+    """The value with which a score enters the mean; None where it leaves the denominator."""
+    if score.value is not None or arithmetic == "applicable":
+        return score.value
+    return 0.0 if score.status is Status.FAILED else NEUTRAL.get(name, 0.5)
+
+
+def weighted_mean(values: Mapping[str, float | None], weights: Mapping[str, float]) -> float | None:
+    """The mean of the values that are there, by weight; None where none has a weight above 0.
+
+    >>> weighted_mean({"a": 1.0, "b": None, "c": 0.0}, {"a": 3.0, "b": 5.0, "c": 1.0})
+    0.75
+    """
+    known = {name: value for name, value in values.items() if value is not None}
+    total = math.fsum(weights[name] for name in known)
+    return math.fsum(value * weights[name] for name, value in known.items()) / total if total else None
+
+
+def group_normalised(rewards: Sequence[float | None], ddof: int = 0) -> list[float | None]:
+    """Each reward less the mean of its group, over the group's standard deviation (n - ddof in the denominator; 0: of a population).
+
+    What has no reward has no advantage, and is not counted. A group without variance, or of one, has the advantage 0: it teaches nothing.
+
+    >>> [round(value, 4) for value in group_normalised([1.0, 2.0, 3.0])]
+    [-1.2247, 0.0, 1.2247]
+    """
+    known = [reward for reward in rewards if reward is not None]
+    mean = math.fsum(known) / len(known) if known else 0.0
+    squares = math.fsum((reward - mean) ** 2 for reward in known)
+    deviation = math.sqrt(squares / (len(known) - ddof)) if len(known) > ddof else 0.0
+    flat = math.isclose(deviation, 0.0, abs_tol=1e-8)
+    return [None if reward is None else 0.0 if flat else (reward - mean) / deviation for reward in rewards]

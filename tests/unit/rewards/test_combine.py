@@ -1,0 +1,100 @@
+"""The combination: what applies counts, the presets' golden vectors, groups, and settings by agent."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thumbwheel.core.config import Sources, build
+from thumbwheel.core.errors import ConfigError
+from thumbwheel.rewards.combine import PRESETS, RewardConfig, RewardsConfig, group_normalised, weighted_mean
+from thumbwheel.rewards.function import Case, Score, Status
+from thumbwheel.rewards.functions import FUNCTIONS
+
+AWAY = Score.none(Status.NOT_APPLICABLE, "nothing of the kind")
+PLAIN_CHAT = dict.fromkeys(PRESETS["isaa"][1], AWAY) | {"format_compliance": Score(1.0)}
+
+
+def test_golden_vector_plain_chat_in_the_arithmetic_of_isaa():
+    found = RewardConfig(preset="isaa").combine(PLAIN_CHAT)
+    assert found == pytest.approx(4.75 / 8)
+    assert round(found, 3) == 0.594
+
+
+def test_defect_0c7_a_faultless_plain_answer_is_good():
+    config = RewardConfig(preset="isaa", arithmetic="applicable")
+    assert config.combine(PLAIN_CHAT) == 1.0 >= config.good_from
+    assert RewardConfig(preset="isaa").combine(PLAIN_CHAT) < config.good_from
+
+
+def test_a_failure_is_zero_only_in_the_arithmetic_of_isaa():
+    failed = {"format_compliance": Score(1.0), "syntax": Score.none(Status.FAILED, "raised")}
+    assert RewardConfig(preset="isaa").combine(failed) == 0.5
+    assert RewardConfig(preset="isaa", arithmetic="applicable").combine(failed) == 1.0
+
+
+def test_golden_vector_of_ocd_is_the_decision_in_its_old_arithmetic():
+    part = RewardConfig(preset="ocd").parts()["decision"]
+    function = FUNCTIONS.get("decision").create(part.settings)
+    item = {"status": "DONE", "cycleCount": 0, "totalTimeInCreate": 300, "swimlane": "PROJECT", "priority": "MEDIUM"}
+    case = Case("{}", metadata={"decision": {"agent_type": "FILER", "confidence": 0.8, "item": item, "feedback": "CONFIRMED"}})
+    assert RewardConfig(preset="ocd").combine({"decision": function.score([case])[0]}) == pytest.approx(0.9075)
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
+def test_what_has_no_value_leaves_the_denominator(status):
+    scores = {"thumb": Score(1.0), "rating": Score(0.5), "checker": Score.none(status, "why")}
+    assert RewardConfig().combine(scores) == 0.75
+    assert RewardConfig().combine({"checker": scores["checker"]}) is None
+    assert RewardConfig().combine({}) is None
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.one_of(st.none(), st.floats(0, 1)), max_size=6), st.floats(0.1, 10))
+def test_the_mean_lies_between_the_values_and_only_the_ratio_of_weights_counts(values, factor):
+    weights = {name: place + 0.5 for place, name in enumerate("abcdef")}
+    found = weighted_mean(values, weights)
+    known = [value for value in values.values() if value is not None]
+    assert (found is None) == (not known)
+    if found is not None:
+        assert min(known) - 1e-9 <= found <= max(known) + 1e-9
+        assert weighted_mean(values, {name: weight * factor for name, weight in weights.items()}) == pytest.approx(found)
+
+
+def test_golden_vector_of_a_group():
+    assert group_normalised([1.0, 2.0, 3.0]) == pytest.approx([-math.sqrt(1.5), 0.0, math.sqrt(1.5)])
+    assert group_normalised([1.0, 2.0, 3.0])[2] == pytest.approx(1.2247, abs=5e-5)
+    assert group_normalised([1.0, 2.0, 3.0], ddof=1) == [-1.0, 0.0, 1.0]
+
+
+def test_a_group_without_variance_teaches_nothing():
+    assert group_normalised([0.1 + 0.2, 0.3, 0.3]) == [0.0, 0.0, 0.0]
+    assert group_normalised([0.7]) == [0.0] == group_normalised([0.7], ddof=1)
+    assert group_normalised([None, 1.0, 0.0, None]) == [None, 1.0, -1.0, None]
+    assert group_normalised([None]) == [None]
+    assert group_normalised([]) == []
+
+
+def test_settings_by_agent_stand_before_those_for_all():
+    file = {
+        "rewards": {
+            "components": {"thumb": {"weight": 5}, "short": {"function": "length", "settings": {"most": 20}}},
+            "agents": {"filer": {"preset": "ocd", "components": {"thumb": {"weight": 0}}}},
+        }
+    }
+    found = Sources(file, "x.yaml", {}).load(RewardsConfig, "rewards")
+    assert (found.of("other").parts()["thumb"].weight, found.of("other").parts()["checker"].weight) == (5.0, 2.0)
+    assert set(found.of("filer").parts()) == {"decision", "thumb", "short"}
+    assert found.of("filer").parts()["thumb"].weight == 0.0
+    assert found.of("filer").fingerprint() != found.of("other").fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"preset": "defualt"}, "Did you mean 'default'"), ({"components": {"a": {"weight": -1}}}, "weight"), ({"presets": 1}, "'preset'")],
+)
+def test_impossible_settings_are_refused_with_their_name(given, message):
+    with pytest.raises(ConfigError, match=message):
+        build(RewardsConfig, given, "rewards")
