@@ -1,6 +1,7 @@
-"""Numbered lines of a file as a stream: plain or gzip, of any size, in constant memory.
+"""Numbered pieces of a text file as a stream: its lines, or the elements of a JSON array or of a pretty-printed object.
 
-Lives here: opening, the checks that tell a text of lines from anything else, the bound on one line. Not here: what is in a line.
+Plain or gzip, of any size, in constant memory. Lives here: opening, the checks that tell text from anything else, the bound on one
+piece. Not here: what is in a piece (`rowfile.py`), how an array is taken apart (`elements.py`).
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import io
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from thumbwheel.capture.elements import Piece, elements
 from thumbwheel.core.errors import InputError
 
 Seen = Callable[[int], None]
@@ -29,13 +32,13 @@ _GZIP = b"\x1f\x8b"
 
 
 def numbered(path: Path, seen: Seen) -> Iterator[tuple[int, bytes, str | None]]:
-    """(line number from 1, line without its end, None or why it cannot be taken) of every line that is not blank.
+    """(number from 1, text without its end, None or why it cannot be taken) of every line, or element of an array, that is not blank.
 
-    Raises InputError for a missing file, a directory, an empty or binary file, one JSON array, and an archive that breaks off.
+    Raises InputError for a missing file, a directory, an empty or binary file, and a file that breaks off.
     """
-    with _opened(path) as (raw, stream):
+    with opened(path) as (raw, stream):
         number = found = 0
-        for number, (line, problem) in enumerate(_lines(path, stream), start=1):
+        for number, (line, problem) in enumerate(_pieces(path, stream), start=1):
             if number % _EVERY == 0:
                 seen(raw.tell())
             if line.strip():
@@ -47,7 +50,8 @@ def numbered(path: Path, seen: Seen) -> Iterator[tuple[int, bytes, str | None]]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[BinaryIO, io.BufferedReader]]:
+def opened(path: Path) -> Iterator[tuple[BinaryIO, io.BufferedReader]]:
+    """(the file, for its position; its unpacked bytes). Raises InputError where it is no file of text."""
     try:
         raw = path.open("rb")
     except IsADirectoryError:
@@ -70,13 +74,24 @@ def _check_head(path: Path, stream: io.BufferedReader) -> None:
         raise InputError(f"file {str(path)!r}", "it is UTF-16", f"Convert it: iconv -f UTF-16 -t UTF-8 {path.name} > utf8.jsonl")
     if b"\x00" in head:
         raise InputError(f"file {str(path)!r}", "it is a binary file, not lines of text", "Export it as JSON lines (.jsonl or .jsonl.gz)")
-    if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+
+
+def _pieces(path: Path, stream: io.BufferedReader) -> Iterator[Piece]:
+    """The lines; the elements where the file is one array; the whole objects where it is pretty-printed."""
+    head = stream.peek(_HEAD)[:_HEAD].removeprefix(b"\xef\xbb\xbf").lstrip()
+    first = head.partition(b"\n")[0].strip()
+    if not head.startswith(b"[") and first != b"{":
+        yield from _lines(path, stream)
+        return
+    try:
+        yield from elements(partial(stream.read1, _PIECE), LONGEST, SHOWN, array=head.startswith(b"["))
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(
-            f"file {str(path)!r}", "it is a JSON array, not one object a line", f"Convert it: jq -c '.[]' {path.name} > lines.jsonl"
-        )
+            f"file {str(path)!r}", f"it breaks off ({error})", "What was read before is kept; repair the file and import it again"
+        ) from None
 
 
-def _lines(path: Path, stream: io.BufferedReader) -> Iterator[tuple[bytes, str | None]]:
+def _lines(path: Path, stream: io.BufferedReader) -> Iterator[Piece]:
     """(line, None), or the first SHOWN bytes and the reason for a line that is longer than LONGEST."""
     first = True
     try:

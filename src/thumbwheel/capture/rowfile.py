@@ -1,0 +1,106 @@
+"""Rows of a file as a stream, whatever holds them: JSON lines, a JSON array, pretty-printed objects, CSV with a header, Parquet.
+
+Every row is a dict with its number, or is refused with its number and the reason. Lives here: which container a file is, and JSON. Not
+here: taking text apart (`lines.py`), tables (`tables.py`), what the keys of a row mean (`sources/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from thumbwheel.capture.lines import Seen, numbered
+from thumbwheel.capture.tables import csv_rows, is_csv, is_parquet, parquet_rows
+from thumbwheel.capture.types import Unreadable
+from thumbwheel.core.errors import InputError
+
+HOPELESS = 1000
+"""A file whose first lines, as many as this, hold not one JSON object is not read any further."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A row with its number and text; where `row` is None, `reason` says why it cannot be taken."""
+
+    number: int
+    row: dict[str, Any] | None
+    text: str
+    reason: str = ""
+
+
+def rows(path: Path, seen: Seen) -> Iterator[Found]:
+    """Every row of the file in order, in constant memory; raises InputError where the file as a whole cannot be read."""
+    container = container_of(path)
+    return _json(path, seen) if container == "json" else table_rows(path, seen, container)
+
+
+def table_rows(path: Path, seen: Seen, container: str) -> Iterator[Found]:
+    """The rows of a table, "csv" or "parquet"."""
+    read = csv_rows if container == "csv" else parquet_rows
+    for number, row, text, problem in read(path, seen):
+        reason = problem or ("it holds a NUL character, which a database cannot keep in a text" if has_nul(row) else "")
+        yield Found(number, None if reason else row, text, reason)
+
+
+def container_of(path: Path) -> str:
+    """json, csv or parquet: a Parquet file by its first bytes, CSV by its name (.csv, .tsv, also .gz)."""
+    return "parquet" if is_parquet(path) else "csv" if is_csv(path) else "json"
+
+
+def _json(path: Path, seen: Seen) -> Iterator[Found]:
+    hopeless = 0
+    for number, raw, problem in numbered(path, seen):
+        try:
+            row = row_of(raw, problem)
+        except Unreadable as error:
+            hopeless += hopeless >= 0
+            if hopeless >= HOPELESS:
+                raise InputError(
+                    f"file {str(path)!r}", f"its first {HOPELESS} lines hold not one JSON object", "Give a file with one object a line"
+                ) from None
+            yield Found(number, None, text_of(raw), str(error))
+            continue
+        hopeless = -1
+        yield Found(number, row, text_of(raw))
+
+
+def row_of(raw: bytes, problem: str | None = None) -> dict[str, Any]:
+    """The JSON object of a line; raises Unreadable for anything else, NaN and NUL characters included."""
+    if problem:
+        raise Unreadable(problem)
+    try:
+        row = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise Unreadable(_json_problem(raw, error)) from None
+    if not isinstance(row, dict):
+        raise Unreadable(f"it is a JSON {type(row).__name__}, not an object")
+    if b"\\u0000" in raw and has_nul(row):
+        raise Unreadable("it holds a NUL character, which a database cannot keep in a text")
+    return row
+
+
+def _json_problem(raw: bytes, error: ValueError) -> str:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as bad:
+        return f"it is not UTF-8 (byte {bad.start + 1})"
+    hint = "; JSON has no NaN or Infinity" if b"NaN" in raw or b"Infinity" in raw else ""
+    return f"it is no JSON: {str(error).replace(' line 1', '')}{hint}"
+
+
+def has_nul(value: Any) -> bool:
+    """Whether a text in `value` holds a NUL character."""
+    if isinstance(value, str):
+        return "\x00" in value
+    if isinstance(value, dict):
+        return any(has_nul(part) for pair in value.items() for part in pair)
+    return isinstance(value, list) and any(map(has_nul, value))
+
+
+def text_of(raw: bytes) -> str:
+    """The line as text; bytes that are not UTF-8 are shown as \\xNN."""
+    return raw.decode("utf-8", "backslashreplace")
