@@ -12,7 +12,7 @@ from thumbwheel.rewards.function import LONGEST_ANSWER, Case, RewardFunction, Sc
 from thumbwheel.rewards.functions import FUNCTIONS
 
 SETTINGS = {"regex": {"pattern": "(yes )+please"}, "reward_model": {"model": "no-such-folder"}}
-OF_FORM = {"length"}
+OF_FORM = {"format_compliance", "length"}
 """They judge the form of an answer, which a wrong one may have."""
 HOSTILE = {
     "empty": "",

@@ -13,7 +13,9 @@ FUNCTIONS: Table[type[RewardFunction[Any]]] = Table(
     {
         "decision": "thumbwheel.rewards.functions.decision:Decision",
         "edit_distance": "thumbwheel.rewards.functions.edit_distance:EditDistance",
+        "efficiency": "thumbwheel.rewards.functions.efficiency:Efficiency",
         "exact_answer": "thumbwheel.rewards.functions.exact_answer:ExactAnswer",
+        "format_compliance": "thumbwheel.rewards.functions.format_compliance:FormatCompliance",
         "json_fields": "thumbwheel.rewards.functions.json_fields:JsonFields",
         "length": "thumbwheel.rewards.functions.length:Length",
         "outcome": "thumbwheel.rewards.functions.outcome:Outcome",
@@ -21,6 +23,9 @@ FUNCTIONS: Table[type[RewardFunction[Any]]] = Table(
         "regex": "thumbwheel.rewards.functions.regex:Regex",
         "reward_model": "thumbwheel.rewards.functions.reward_model:RewardModel",
         "score": "thumbwheel.rewards.functions.score:GivenScore",
+        "task_completion": "thumbwheel.rewards.functions.task_completion:TaskCompletion",
         "thumb": "thumbwheel.rewards.functions.thumb:Thumb",
+        "tool_match": "thumbwheel.rewards.functions.tool_match:ToolMatch",
+        "tool_success": "thumbwheel.rewards.functions.tool_success:ToolSuccess",
     },
 )

@@ -1,0 +1,164 @@
+"""Tool calls as values: reading them out of the ways in which models write them, and out of the steps of a run.
+
+Ways: an object or a list as JSON (`name` with `arguments`, `parameters` or `input`; `function` as OpenAI nests it, arguments as a text too;
+`tool_calls`; `{"name": {arguments}}`), Python calls (`[f(a=1), g.h(b=[2])]`), each alone, in a code fence, in `<tool_call>` tags, or on a
+line of its own. Nothing is ever run. Not here: what the right calls are (`functions/tool_match.py`).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from thumbwheel.rewards.function import DEEPEST_JSON, Step
+
+LONGEST, MOST_LINES, MOST_CALLS = 20_000, 400, 200
+"""Characters of one piece that is parsed, lines that are tried, calls that are compared."""
+
+TAGGED = re.compile(r"<(tool_call|function_call|tool|function)>(.*?)</\1>", re.DOTALL)
+FENCED = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+ARGUMENTS = ("arguments", "parameters", "input", "args")
+STRINGS = re.compile(r"'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"")
+SIGNS = re.compile(r"[-+~.*/%]{40}|(?:not\s+){20}")
+"""Runs that an honest call does not have and a parser has to descend for."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a tool: its arguments by name, and those that were given by place."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    places: tuple[Any, ...] = ()
+
+
+def of_steps(steps: tuple[Step, ...]) -> list[Call]:
+    """The calls that a run made, in order; the live hook's `{"args", "kwargs"}` is understood."""
+    return [call for step in steps if step.kind == "tool" and step.name for call in [_of_input(step.name, step.input)]]
+
+
+def _of_input(name: str, given: Any) -> Call:
+    if isinstance(given, Mapping) and set(given) == {"args", "kwargs"} and isinstance(given["kwargs"], Mapping):
+        return Call(name, given["kwargs"], tuple(given["args"] or ()))
+    return _call(name, given) or Call(name, {}, () if given is None else (given,))
+
+
+def of_text(text: str) -> list[Call] | None:
+    """The calls written in an answer, in order; None where none can be read."""
+    tagged = [found[2] for found in TAGGED.finditer(text)]
+    fenced = [] if tagged else [found[1] for found in FENCED.finditer(text)]
+    for pieces in (tagged, fenced, [text], text.split("\n")[:MOST_LINES]):
+        found = [call for piece in pieces for call in _read(piece.strip()) or ()]
+        if found:
+            return found[:MOST_CALLS]
+    return None
+
+
+def _read(piece: str) -> list[Call] | None:
+    if not piece or len(piece) > LONGEST or not _shallow(piece):
+        return None
+    return _json(piece) if piece[0] in "[{" and (_is_json(piece)) else _python(piece)
+
+
+def _is_json(piece: str) -> bool:
+    try:
+        json.loads(piece)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _json(piece: str) -> list[Call] | None:
+    return of_value(json.loads(piece))
+
+
+def of_value(value: Any) -> list[Call] | None:
+    """The calls that a JSON value spells; None where it spells none."""
+    if isinstance(value, list):
+        found = [of_value(one) for one in value]
+        return None if not found or any(one is None for one in found) else [call for one in found for call in one or ()]
+    if not isinstance(value, Mapping):
+        return None
+    if isinstance(value.get("tool_calls"), list):
+        return of_value(value["tool_calls"])
+    if isinstance(value.get("function"), Mapping):
+        return of_value(value["function"])
+    call = _named(value)
+    return None if call is None else [call]
+
+
+def _named(value: Mapping[str, Any]) -> Call | None:
+    name = value.get("name", value.get("function", value.get("tool")))
+    if isinstance(name, str):
+        key = next((key for key in ARGUMENTS if key in value), None)
+        return _call(name, value[key] if key else {})
+    if len(value) == 1:
+        ((name, arguments),) = value.items()
+        return Call(name, arguments) if isinstance(arguments, Mapping) else None
+    return None
+
+
+def _call(name: str, arguments: Any) -> Call | None:
+    """With the arguments of an object, or of a text that is one."""
+    if isinstance(arguments, str) and len(arguments) <= LONGEST and _shallow(arguments):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            return None
+    return Call(name, arguments) if isinstance(arguments, Mapping) else None
+
+
+def _python(piece: str) -> list[Call] | None:
+    if "(" not in piece or SIGNS.search(piece):
+        return None
+    try:
+        body = ast.parse(piece, mode="eval").body
+        nodes = body.elts if isinstance(body, ast.List | ast.Tuple) else [body]
+        found = [_of_node(node) for node in nodes]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return None if not found or any(one is None for one in found) else [one for one in found if one is not None]
+
+
+def _of_node(node: ast.expr) -> Call | None:
+    if not isinstance(node, ast.Call) or (name := _dotted(node.func)) is None or any(one.arg is None for one in node.keywords):
+        return None
+    return Call(name, {one.arg or "": _value(one.value) for one in node.keywords}, tuple(_value(one) for one in node.args))
+
+
+def _dotted(node: ast.expr) -> str | None:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
+
+
+def _value(node: ast.expr) -> Any:
+    """A literal, as JSON would have it; anything else is its own text, for functions are often given formulas."""
+    try:
+        return _plain(ast.literal_eval(node))
+    except (ValueError, TypeError, SyntaxError):
+        return ast.unparse(node)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list | set | frozenset):
+        return [_plain(one) for one in value]
+    return {str(key): _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def _shallow(piece: str) -> bool:
+    """Whether brackets outside of strings nest no deeper than is read."""
+    return all(level <= DEEPEST_JSON for level in _levels(piece))
+
+
+def _levels(piece: str) -> Iterator[int]:
+    level = 0
+    for character in STRINGS.sub("", piece):
+        level += (character in "([{") - (character in ")]}")
+        yield level

@@ -1,0 +1,79 @@
+"""`efficiency`: how little a run used of three budgets: tokens, tool calls and reasoning steps.
+
+Each part is 1 where nothing was used and 0 at the budget or above; the score is their mean by weight, over the parts that are known. Tokens
+that nobody counted are unknown, not zero, and a run without tool calls or reasoning steps is not praised for that. With `compatible` the
+arithmetic of the system that the preset `isaa` comes from is kept, where unknown tokens are none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from thumbwheel.core.config import Config
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+
+
+class EfficiencyConfig(Config):
+    """Settings of `efficiency`."""
+
+    tokens: int = Field(2000, gt=0)
+    """Prompt and completion tokens of all model calls together at which that part is 0."""
+    calls: int = Field(10, gt=0)
+    """Tool calls at which that part is 0."""
+    steps: int = Field(15, gt=0)
+    """Reasoning steps at which that part is 0."""
+    tokens_weight: float = Field(0.4, ge=0)
+    """Weight of the tokens."""
+    calls_weight: float = Field(0.3, ge=0)
+    """Weight of the tool calls."""
+    steps_weight: float = Field(0.3, ge=0)
+    """Weight of the reasoning steps."""
+    compatible: bool = False
+    """Keep the arithmetic of the system that the weights of `isaa` come from."""
+
+    @model_validator(mode="after")
+    def _something_counts(self) -> EfficiencyConfig:
+        if not self.tokens_weight + self.calls_weight + self.steps_weight:
+            raise ValueError("every weight is zero; one must be above")
+        return self
+
+
+class Efficiency(RewardFunction[EfficiencyConfig]):
+    """See the module."""
+
+    Config = EfficiencyConfig
+    reads = frozenset({"steps"})
+
+    def inputs(self, case: Case) -> Mapping[str, Any]:
+        """The three amounts."""
+        return dict(used(case))
+
+    def judge(self, case: Case) -> Score:
+        """The mean of the parts that are known; evidence: what was used."""
+        amounts = used(case)
+        if self.config.compatible and amounts["tokens"] is None:
+            amounts["tokens"] = 0
+        parts = [
+            (getattr(self.config, f"{name}_weight"), max(0.0, 1 - amount / getattr(self.config, name)))
+            for name, amount in amounts.items()
+            if amount is not None and (amount or name == "tokens")
+        ]
+        total = math.fsum(weight for weight, _ in parts)
+        if not total:
+            return Score.none(Status.NOT_APPLICABLE, "nobody counted the tokens, and the run has no tool call and no reasoning step")
+        return Score(min(1.0, math.fsum(weight * value for weight, value in parts) / total), evidence={"used": amounts})
+
+
+def used(case: Case) -> dict[str, int | None]:
+    """Tokens (None unless every model call of the run knows both counts), tool calls, reasoning steps."""
+    counts = [(one.prompt_tokens, one.completion_tokens) for one in case.steps if one.kind == "llm"]
+    known = bool(counts) and all(count is not None for both in counts for count in both)
+    return {
+        "tokens": sum(count or 0 for both in counts for count in both) if known else None,
+        "calls": sum(one.kind == "tool" for one in case.steps),
+        "steps": sum(one.kind == "reasoning" for one in case.steps),
+    }

@@ -1,0 +1,112 @@
+"""`format_compliance`: the answer keeps the rules of form that its agent has; by default: no XML outside of code.
+
+Code (fenced blocks, `inline code`) is taken out before XML is looked for, and what only looks like a tag is none: generics such as
+`List<int>`, placeholders such as `<stdin>` or `<your name>`, comparisons. A tag is a closing one, a self-closing one, one with attributes,
+one whose closing tag follows, or one of `forbidden_tags` in any form. Each violation takes `penalty`, all of them `most` at the most.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from pydantic import Field
+
+from thumbwheel.core.config import Config
+from thumbwheel.rewards.function import Case, RewardFunction, Score
+
+FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
+INLINE = re.compile(r"`[^`\n]{1,500}`")
+TAG = re.compile(r"(?P<generic>(?<=\w))?<(?P<close>/?)(?P<name>[A-Za-z][\w.:-]{0,60})(?P<rest>(?:\s[^<>]{0,500})?/?)>")
+ATTRIBUTE = re.compile(r"\s[\w:.-]+\s*=\s*[\"'{]")
+
+
+class FormatComplianceConfig(Config):
+    """Settings of `format_compliance`: the rules of one agent."""
+
+    xml: bool = False
+    """XML and HTML tags are allowed everywhere."""
+    allowed_tags: tuple[str, ...] = ()
+    """Tags that are allowed although `xml` is not."""
+    forbidden_tags: tuple[str, ...] = ("think", "thinking", "reasoning", "tool_call", "function_call", "answer", "response", "final_answer")
+    """Tags that are no placeholders: each is a violation even where it is never closed."""
+    fences: bool = True
+    """Fenced code blocks are allowed; one that is never closed is a violation in any case."""
+    must_contain: tuple[str, ...] = ()
+    """Texts that have to be there; upper and lower case are the same."""
+    must_not_contain: tuple[str, ...] = ()
+    """Texts that must not be there; upper and lower case are the same."""
+    most_characters: int | None = Field(None, gt=0)
+    """The answer is not longer than this."""
+    valid_json: bool = False
+    """The whole answer is JSON."""
+    penalty: float = Field(0.1, gt=0, le=1)
+    """What one violation takes."""
+    most: float = Field(0.5, gt=0, le=1)
+    """What all violations together take at the most."""
+
+
+class FormatCompliance(RewardFunction[FormatComplianceConfig]):
+    """See the module."""
+
+    Config = FormatComplianceConfig
+    reads = frozenset({"text"})
+
+    def judge(self, case: Case) -> Score:
+        """1 - min(most, penalty * violations); evidence: the first twenty violations."""
+        broken = self.violations(case.text)
+        taken = min(self.config.most, self.config.penalty * len(broken))
+        return Score(1 - taken, evidence={"violations": len(broken), "first": broken[:20]}, well_formed=not broken)
+
+    def violations(self, text: str) -> list[str]:
+        """Each of them in a few words, in the order of the rules."""
+        prose, fenced, open_fence = without_code(text)
+        folded, rules = text.casefold(), self.config
+        found = [] if rules.xml else self._tags(prose)
+        found += ["a code fence that is never closed"] if open_fence else []
+        found += [f"{fenced} fenced code blocks"] if fenced and not rules.fences else []
+        found += [f"without {word!r}" for word in rules.must_contain if word.casefold() not in folded]
+        found += [f"with {word!r}" for word in rules.must_not_contain if word.casefold() in folded]
+        if rules.most_characters is not None and len(text) > rules.most_characters:
+            found.append(f"{len(text)} characters")
+        if rules.valid_json and not is_json(text):
+            found.append("no JSON")
+        return found
+
+    def _tags(self, prose: str) -> list[str]:
+        allowed, forbidden = ({name.casefold() for name in names} for names in (self.config.allowed_tags, self.config.forbidden_tags))
+        tags = [one for one in TAG.finditer(prose) if one["name"].casefold() not in allowed]
+        closed = {one["name"].casefold() for one in tags if one["close"]}
+
+        def is_tag(one: re.Match[str]) -> bool:
+            name, rest = one["name"].casefold(), one["rest"]
+            if one["close"] or rest.endswith("/") or name in forbidden:
+                return True
+            return name in closed or (one["generic"] is None and ATTRIBUTE.match(rest) is not None)
+
+        return [one[0][:60] for one in tags if is_tag(one)]
+
+
+def without_code(text: str) -> tuple[str, int, bool]:
+    """(the text without fenced and inline code, how many fenced blocks it had, whether the last one is never closed)."""
+    kept: list[str] = []
+    fence, count = "", 0
+    for line in text.split("\n"):
+        found = FENCE.match(line)
+        if fence:
+            closing = found and found[1].startswith(fence) and not found[2].strip()
+            fence = "" if closing else fence
+        elif found and not (found[1][0] == "`" and "`" in found[2]):
+            fence, count = found[1], count + 1
+        else:
+            kept.append(INLINE.sub("", line))
+    return "\n".join(kept), count, bool(fence)
+
+
+def is_json(text: str) -> bool:
+    """Whether all of it parses."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
