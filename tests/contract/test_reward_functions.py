@@ -11,7 +11,11 @@ from thumbwheel.core.errors import ConfigError
 from thumbwheel.rewards.function import LONGEST_ANSWER, Case, RewardFunction, Score, Status
 from thumbwheel.rewards.functions import FUNCTIONS
 
-SETTINGS = {"regex": {"pattern": "(yes )+please"}, "reward_model": {"model": "no-such-folder"}}
+SETTINGS = {
+    "judge": {"url": "http://127.0.0.1:9/v1", "model": "none", "attempts": 1},
+    "regex": {"pattern": "(yes )+please"},
+    "reward_model": {"model": "no-such-folder"},
+}
 OF_FORM = {"format_compliance", "length"}
 """They judge the form of an answer, which a wrong one may have."""
 HOSTILE = {

@@ -66,7 +66,6 @@ def test_defect_0c8_completion_cannot_exceed_one_and_no_tasks_are_no_middle():
     twice = tasks(("a", "created"), ("a", "completed"), ("a", "completed"), (None, "error"))
     assert score("task_completion", Case("", steps=twice)).value == pytest.approx(1 / 2 - 0.1)
     assert score("task_completion", Case("done")).status is Status.NOT_APPLICABLE
-    assert score("task_completion", Case("done"), compatible=True).value == 0.5
 
 
 # --- efficiency
@@ -92,7 +91,6 @@ def test_defect_0c3_tokens_that_nobody_counted_are_unknown_and_not_efficient():
     unknown = (Step("llm", prompt_tokens=10), Step("llm", prompt_tokens=5, completion_tokens=5))
     assert score("efficiency", Case("", steps=unknown)).status is Status.NOT_APPLICABLE
     assert score("efficiency", Case("", steps=(*unknown, Step("tool", "t")))).value == pytest.approx(0.9)
-    assert score("efficiency", Case("", steps=unknown), compatible=True).value == 1
 
 
 # --- format_compliance

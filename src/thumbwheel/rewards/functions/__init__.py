@@ -17,6 +17,7 @@ FUNCTIONS: Table[type[RewardFunction[Any]]] = Table(
         "exact_answer": "thumbwheel.rewards.functions.exact_answer:ExactAnswer",
         "format_compliance": "thumbwheel.rewards.functions.format_compliance:FormatCompliance",
         "json_fields": "thumbwheel.rewards.functions.json_fields:JsonFields",
+        "judge": "thumbwheel.rewards.functions.judge:Judge",
         "length": "thumbwheel.rewards.functions.length:Length",
         "outcome": "thumbwheel.rewards.functions.outcome:Outcome",
         "rating": "thumbwheel.rewards.functions.rating:Rating",

@@ -1,8 +1,7 @@
 """`efficiency`: how little a run used of three budgets: tokens, tool calls and reasoning steps.
 
 Each part is 1 where nothing was used and 0 at the budget or above; the score is their mean by weight, over the parts that are known. Tokens
-that nobody counted are unknown, not zero, and a run without tool calls or reasoning steps is not praised for that. With `compatible` the
-arithmetic of the system that the preset `isaa` comes from is kept, where unknown tokens are none.
+that nobody counted are unknown, not zero, and a run without tool calls or reasoning steps is not praised for that.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ class EfficiencyConfig(Config):
     """Weight of the tool calls."""
     steps_weight: float = Field(0.3, ge=0)
     """Weight of the reasoning steps."""
-    compatible: bool = False
-    """Keep the arithmetic of the system that the weights of `isaa` come from."""
 
     @model_validator(mode="after")
     def _something_counts(self) -> EfficiencyConfig:
@@ -55,8 +52,6 @@ class Efficiency(RewardFunction[EfficiencyConfig]):
     def judge(self, case: Case) -> Score:
         """The mean of the parts that are known; evidence: what was used."""
         amounts = used(case)
-        if self.config.compatible and amounts["tokens"] is None:
-            amounts["tokens"] = 0
         parts = [
             (getattr(self.config, f"{name}_weight"), max(0.0, 1 - amount / getattr(self.config, name)))
             for name, amount in amounts.items()

@@ -1,8 +1,7 @@
 """`task_completion`: the part of the tasks of a run that were completed, less something for those that failed.
 
 A task is known by its id (`task_id` or `id` in the step's input or output); its last status counts, so one that is reported twice is one
-task, and the score cannot pass 1. A task without id stands for itself. A run without tasks has no score. With `compatible` the arithmetic
-of the system that the preset `isaa` comes from is kept: steps are counted as they come, and a run without tasks scores a middle.
+task, and the score cannot pass 1. A task without id stands for itself. A run without tasks has no score.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Ste
 
 COMPLETED = frozenset({"ok", "completed", "complete", "success", "succeeded", "done", "finished"})
 FAILED = frozenset({"failed", "failure", "error", "cancelled", "canceled", "timeout"})
-UNUSED = 0.5
-"""What `compatible` gives a run without tasks."""
 
 
 class TaskCompletionConfig(Config):
@@ -26,8 +23,6 @@ class TaskCompletionConfig(Config):
 
     failed_penalty: float = Field(0.2, ge=0, le=1)
     """What a failed task takes away, on top of not being completed, as a part of one task."""
-    compatible: bool = False
-    """Keep the arithmetic of the system that the weights of `isaa` come from."""
 
 
 class TaskCompletion(RewardFunction[TaskCompletionConfig]):
@@ -44,9 +39,7 @@ class TaskCompletion(RewardFunction[TaskCompletionConfig]):
         """completed / tasks - penalty * failed / tasks, at least 0; evidence: the counts and the ids of what is not completed."""
         steps = [one for one in case.steps if one.kind == "task"]
         if not steps:
-            return (
-                Score(UNUSED, evidence={"tasks": 0}) if self.config.compatible else Score.none(Status.NOT_APPLICABLE, "the run has no task")
-            )
+            return Score.none(Status.NOT_APPLICABLE, "the run has no task")
         states = {key_of(one, place): one.status.casefold() for place, one in enumerate(steps)}
         completed = [key for key, status in states.items() if status in COMPLETED]
         failed = [key for key, status in states.items() if status in FAILED]

@@ -1,0 +1,100 @@
+"""Kappa and alpha against published figures, and what must hold of them for any verdicts."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thumbwheel.core.errors import InputError
+from thumbwheel.stats.agreement import alpha, cohen_kappa, kappa, krippendorff_alpha
+
+N = None
+KRIPPENDORFF_2011 = [
+    [1, 2, 3, 3, 2, 1, 4, 1, 2, N, N, N],
+    [1, 2, 3, 3, 2, 2, 4, 1, 2, 5, N, 3],
+    [N, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, N],
+    [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, N],
+]
+"""Section C of the paper: four observers, twelve units."""
+UNITS = [list(unit) for unit in zip(*KRIPPENDORFF_2011, strict=True)]
+
+
+def table(*rows):
+    """Verdicts of two raters from their table of counts."""
+    cells = [(row, column) for row, counts in enumerate(rows) for column, count in enumerate(counts) for _ in range(count)]
+    return [row for row, _ in cells], [column for _, column in cells]
+
+
+@pytest.mark.parametrize(("metric", "published"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)])
+def test_alpha_of_krippendorffs_own_example(metric, published):
+    assert krippendorff_alpha(UNITS, metric) == pytest.approx(published, abs=5e-4)
+
+
+def test_alpha_of_krippendorffs_binary_and_nominal_examples():
+    binary = list(zip([0, 1, 0, 0, 0, 0, 0, 0, 1, 0], [1, 1, 1, 0, 0, 1, 0, 0, 0, 0], strict=True))
+    nominal = list(zip("aabbdcccedda", "babbbccceddd", strict=True))
+    assert krippendorff_alpha(binary) == pytest.approx(0.095, abs=5e-4)
+    assert krippendorff_alpha(nominal) == pytest.approx(0.692, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "known"),
+    [
+        (((20, 5), (10, 15)), 0.4),
+        (((45, 15), (25, 15)), 0.1304),
+        (((25, 35), (5, 35)), 0.2593),
+        (((10, 0), (0, 10)), 1.0),
+        (((0, 10), (10, 0)), -1.0),
+    ],
+)
+def test_kappa_of_known_tables(rows, known):
+    assert cohen_kappa(*table(*rows)) == pytest.approx(known, abs=5e-5)
+
+
+def test_what_says_nothing_has_no_value():
+    assert cohen_kappa([], []) is None
+    assert cohen_kappa([1, 1], [1, 1]) is None
+    assert krippendorff_alpha([[1, None], [2]]) is None
+    assert krippendorff_alpha([[1, 1], [1, 1]]) is None
+    assert alpha([[1, 1]]).as_dict() == {"value": None, "low": None, "high": None, "units": 1, "share": 1.0}
+    with pytest.raises(InputError, match="same items"):
+        cohen_kappa([1], [1, 2])
+    with pytest.raises(InputError, match="no numbers"):
+        krippendorff_alpha([["a", "b"]], "ordinal")
+
+
+def test_intervals_hold_the_value_and_are_the_same_every_time():
+    first, second = table((40, 10), (10, 40))
+    found = kappa(first, second)
+    assert found.value == pytest.approx(0.6)
+    assert found.interval.low < 0.6 < found.interval.high
+    assert 0.2 < found.interval.width < 0.45
+    assert found.share == 0.8
+    assert found == kappa(first, second)
+    of_units = alpha(UNITS, "ordinal")
+    assert of_units.interval.low < of_units.value <= of_units.interval.high
+    assert of_units.units == 11
+
+
+VERDICTS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min_size=1, max_size=30)
+
+
+@given(VERDICTS)
+def test_kappa_is_symmetric_bounded_and_blind_to_names_and_order(pairs):
+    first, second = zip(*pairs, strict=True)
+    found = cohen_kappa(first, second)
+    assert found == cohen_kappa(second, first) == cohen_kappa(first[::-1], second[::-1])
+    assert found is None or -1 <= found <= 1
+    assert found == cohen_kappa([one.upper() for one in first], [one.upper() for one in second])
+    assert (found == 1) == (first == second and found is not None)
+
+
+@given(st.lists(st.lists(st.none() | st.integers(1, 5), max_size=5), max_size=12), st.sampled_from(["nominal", "ordinal", "interval"]))
+def test_alpha_is_blind_to_order_missing_values_and_scale(units, metric):
+    found = krippendorff_alpha(units, metric)
+    assert found is None or found <= 1
+    again = krippendorff_alpha([[*unit[::-1], None] for unit in units[::-1]] + [[None], [3]], metric)
+    moved = krippendorff_alpha([[None if one is None else one * 2 + 1 for one in unit] for unit in units], metric)
+    for other in (again, moved):
+        assert (found is None and other is None) or math.isclose(found, other, abs_tol=1e-9)
