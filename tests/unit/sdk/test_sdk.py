@@ -92,7 +92,7 @@ def test_a_failed_write_leaves_no_half_line(inbox: Path, monkeypatch: pytest.Mon
         return real(handle, data[:30])
 
     with monkeypatch.context() as patch:
-        patch.setattr(sdk.os, "write", full)
+        patch.setattr(os, "write", full)
         with pytest.raises(OSError, match="No space"):
             thumbwheel.trace("a", input="x", output="y", id="t2")
     assert (inbox / "spool.jsonl").read_bytes() == before

@@ -1,12 +1,6 @@
-"""What a user's app imports: `trace()` and `feedback()`; it needs nothing of the rest, and no torch.
+"""`trace()` and `feedback()`: each call appends one JSON line to a spool in the home's inbox and returns when the line is on disk.
 
-Each call appends one JSON line to a spool in the home's inbox and returns when the line is on disk; any `thumbwheel` command
-drains the inbox into the database. Not here: reading, training, or anything that looks at the database.
-
-    import thumbwheel
-
-    answer = thumbwheel.trace("support", input="How do I reset it?", output="Hold the button for ten seconds.")
-    thumbwheel.feedback("support", answer, thumb=True, rater="customer-17")
+Any `thumbwheel` command drains the inbox into the database. Not here: runs of an agent step by step (`collector`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,148 @@
+"""The collector: files in day folders with the listed keys, labels, statistics, and the same run in the home's inbox."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import thumbwheel
+from thumbwheel.sdk import ExecutionTrace, TraceCollector
+
+KEYS = [
+    "trace_id", "session_id", "timestamp", "user_query", "tool_calls", "reasoning_steps", "tasks_created", "tasks_completed",
+    "tasks_failed", "final_response", "total_tokens_in", "total_tokens_out", "total_cost", "execution_duration_ms", "llm_calls_count",
+    "label", "reward_score", "manual_review", "review_notes",
+]  # fmt: skip
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def record(collector: TraceCollector, query: str = "hi", tools: int = 1, **totals: Any) -> ExecutionTrace:
+    collector.start_trace("s1", query)
+    for _ in range(tools):
+        collector.record_tool_call("search", {"q": query}, "x" * 3000, True, 12.5)
+    collector.record_reasoning_step("internal_reasoning", "y" * 2000, 0.5, ["a"], [])
+    collector.record_task({"task_id": "t", "type": "LLMTask", "description": "z" * 900}, "created")
+    collector.record_task({"task_id": "t", "type": "LLMTask", "description": "z", "error": "e" * 900}, "failed")
+    return collector.finish_trace("ho", **totals)
+
+
+def test_a_file_has_the_listed_keys_in_a_folder_of_its_day(home: Path) -> None:
+    collector = TraceCollector()
+    one = record(collector, "Grüße", total_tokens_in=3, total_cost=0.5)
+    path = home / "rl_traces" / f"{datetime.now():%Y-%m-%d}" / f"{one.trace_id}.json"
+    text = path.read_text(encoding="utf-8")
+    found = json.loads(text)
+    assert list(found) == KEYS == [one.name for one in fields(ExecutionTrace)][:-1]
+    assert "Grüße" in text and "\n  " in text
+    (call,) = found["tool_calls"]
+    assert list(call) == ["tool_name", "arguments", "result", "success", "duration_ms", "error", "timestamp"]
+    assert (len(call["result"]), call["arguments"]) == (2000, {"q": "Grüße"})
+    assert [len(found["reasoning_steps"][0]["content"]), len(found["tasks_created"][0]["description"])] == [1000, 500]
+    assert len(found["tasks_failed"][0]["error"]) == 500
+    assert (found["total_tokens_in"], found["total_tokens_out"], found["total_cost"], found["llm_calls_count"]) == (3, None, 0.5, None)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_with_an_agent_the_run_is_a_trace_of_it_too(home: Path) -> None:
+    from thumbwheel.app.open import opener
+    from thumbwheel.capture.feedback import list_feedback
+    from thumbwheel.db.schema import steps, traces
+
+    collector = TraceCollector(agent="desk")
+    outer = collector.start_trace("s1", "outer")
+    inner = record(collector, "inner", total_tokens_in=3, total_tokens_out=4)
+    collector.finish_trace("done")
+    collector.label_trace(inner.trace_id, False, "wrong shelf")
+    with opener(home, None, "warning")() as ws, ws.db.read() as connection:
+        rows = {row["external_id"]: row for row in connection.execute(traces.select()).mappings()}
+        kinds = [row["kind"] for row in connection.execute(steps.select().order_by(steps.c.position)).mappings() if row["trace_id"] ==
+                 rows[inner.trace_id]["id"]]  # fmt: skip
+        (given,) = list_feedback(ws, "desk")
+    assert rows[inner.trace_id]["parent_id"] == rows[outer.trace_id]["id"]
+    assert rows[inner.trace_id]["output"] == "ho"
+    assert kinds == ["reasoning", "tool", "task", "task", "llm"]
+    assert (given["kind"], given["value"], given["targets"][0]["target_id"]) == ("thumb", False, rows[inner.trace_id]["id"])
+
+
+def test_labels_statistics_and_what_is_still_unlabelled(home: Path) -> None:
+    collector = TraceCollector()
+    empty = collector.get_statistics()
+    assert (empty["total"], empty["avg_cost"], empty["avg_tool_calls"]) == (0, None, None)
+    good, bad, left = (
+        record(collector, name, tools, total_cost=cost) for name, tools, cost in (("a", 0, 1.0), ("b", 1, None), ("c", 2, 2.0))
+    )
+    collector.label_trace(good.trace_id, True)
+    labelled = collector.label_trace(bad.trace_id, False, "no")
+    assert (labelled.manual_review, labelled.review_notes) == (True, "no")
+    assert collector.get_statistics() == {
+        "total": 3, "labeled": 2, "unlabeled": 1, "positive_labels": 1, "negative_labels": 1, "avg_tool_calls": 1.0,
+        "avg_reasoning_steps": 1.0, "avg_cost": 1.5,
+    }  # fmt: skip
+    assert [one.trace_id for one in collector.get_unlabeled_traces()] == [left.trace_id]
+    assert collector.get_unlabeled_traces(limit=0) == []
+    assert len(collector.load_traces(labeled_only=True)) == 2
+    assert [one.user_query for one in collector.load_traces(min_tool_calls=2)] == ["c"]
+    today = date.today()
+    assert len(collector.load_traces(start_date=today, end_date=datetime.now().isoformat())) == 3
+    assert collector.load_traces(start_date=today + timedelta(days=1)) == []
+    for wrong in ("nope", "../../etc/passwd", "*"):
+        with pytest.raises(KeyError):
+            collector.label_trace(wrong, True)
+    with pytest.raises(TypeError):
+        collector.label_trace(good.trace_id, 1)  # type: ignore[arg-type]
+
+
+def test_a_file_of_another_writer_keeps_its_own_keys_and_a_broken_one_costs_itself(home: Path) -> None:
+    collector = TraceCollector()
+    folder = home / "rl_traces" / "2026-01-05"
+    folder.mkdir(parents=True)
+    (folder / "abc123.json").write_text(
+        '{"trace_id": "abc123", "user_query": "q", "colour": "red", "tool_calls": [{"tool_name": "t", "new": 1}]}'
+    )
+    for name, text in {"broken": "{", "list": "[]", "other": '{"a": 1}', "calls": '{"trace_id": "x", "tool_calls": [1]}'}.items():
+        (folder / f"{name}.json").write_text(text)
+    with pytest.warns(UserWarning, match="left out"):
+        (one,) = collector.load_traces()
+    assert one.extra == {"colour": "red"} and one.tool_calls[0].tool_name == "t" and one.total_tokens_in is None
+    with pytest.warns(UserWarning, match="left out"):
+        assert collector.get_statistics()["total"] == 1
+    collector.label_trace("abc123", True)
+    assert json.loads((folder / "abc123.json").read_text())["colour"] == "red"
+
+
+def test_nothing_open_is_an_error_and_a_wrong_word_too(home: Path) -> None:
+    collector = TraceCollector()
+    for call in (
+        lambda: collector.record_tool_call("t", {}, "", True),
+        lambda: collector.record_reasoning_step("x", "y"),
+        lambda: collector.record_task({}, "created"),
+        lambda: collector.finish_trace("x"),
+    ):
+        with pytest.raises(RuntimeError, match="start_trace"):
+            call()
+    collector.start_trace("s", "q")
+    with pytest.raises(ValueError, match="done"):
+        collector.record_task({}, "done")  # type: ignore[arg-type]
+    other = TraceCollector(home / "other")
+    assert other.current() is None
+    collector.finish_trace("")
+    assert collector.current() is None
+
+
+def test_defect_0c10_equal_queries_at_one_time_are_two_traces(home: Path) -> None:
+    collector = TraceCollector()
+    assert len({record(collector, "same").trace_id for _ in range(20)}) == 20 == len(collector.files())
+
+
+def test_the_sdk_has_it_all_by_name() -> None:
+    assert {"TraceCollector", "hook_into_agent", "trace", "feedback"} <= set(thumbwheel.__all__)
