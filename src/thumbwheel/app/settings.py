@@ -5,10 +5,11 @@ from __future__ import annotations
 from thumbwheel.core.config import Config
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.evaluation.types import EvaluationConfig, GatePolicy
+from thumbwheel.rewards.combine import RewardsConfig
 from thumbwheel.training.algorithms import ALGORITHMS
 
 
 def sections() -> dict[str, type[Config]]:
     """Section of the YAML file -> its class."""
     methods = {f"train.{name}": ALGORITHMS.get(name).Config for name in ALGORITHMS.names()}
-    return {"dataset": DatasetConfig, "evaluation": EvaluationConfig, "gate": GatePolicy, **methods}
+    return {"dataset": DatasetConfig, "evaluation": EvaluationConfig, "gate": GatePolicy, "rewards": RewardsConfig, **methods}

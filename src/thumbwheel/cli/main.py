@@ -23,6 +23,7 @@ COMMANDS = {
     "import": ("thumbwheel.capture.commands:import_", "Bring traces and feedback in from a file."),
     "feedback": ("thumbwheel.capture.commands:feedback", "Add, list and count feedback."),
     "case": ("thumbwheel.capture.commands:case", "Gold cases: inputs that you reviewed, with what makes an answer right."),
+    "reward": ("thumbwheel.rewards.commands:reward", "What recorded answers were worth: judge, list, explain, weigh."),
     "dataset": ("thumbwheel.datasets.commands:dataset", "Plan, build, show and export training data."),
     "hardware": ("thumbwheel.training.commands:hardware", "What this machine has, and the preset that suits it."),
     "train": ("thumbwheel.training.commands:train", "Train a LoRA adapter or a reward model, by any method."),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from thumbwheel.rewards.function import RewardFunction
+from thumbwheel.core.config import Config
+from thumbwheel.core.errors import ConfigError, NotFound
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 from thumbwheel.rewards.functions import FUNCTIONS
 
 
@@ -26,3 +30,44 @@ def checker_of(reference: Any) -> str:
         except (ValueError, RecursionError):
             return "exact_answer"
     return "exact_answer"
+
+
+class NoSettings(Config):
+    """`checker` has no settings of its own: the case brings them."""
+
+
+class Checked(RewardFunction[NoSettings]):
+    """The component `checker`: judges by what the trace's own case names, or what its kind of reference has."""
+
+    Config = NoSettings
+    low, high = -math.inf, math.inf
+    reads = frozenset({"text", "reference", "prompt", "steps", "finish", "status", "metadata"})
+
+    def inputs(self, case: Case) -> Mapping[str, Any]:
+        """What the named function depends on, and which it is."""
+        try:
+            function = self._function(case)
+        except (NotFound, ConfigError) as error:
+            return {"unusable": str(error)}
+        if function is None:
+            return {}
+        return {"function": self._name(case), "version": function.version, "identity": function.identity(), **function.inputs(case)}
+
+    def judge(self, case: Case) -> Score:
+        """The score of that function; blocked where there is none of that name or its settings are impossible."""
+        try:
+            function = self._function(case)
+        except (NotFound, ConfigError) as error:
+            return Score.none(Status.BLOCKED, str(error))
+        if function is None:
+            return Score.none(Status.NOT_APPLICABLE, "no case with a reference or a checker belongs to it")
+        (found,) = function.score([case])
+        return replace(found, evidence={"checker": self._name(case), **found.evidence})
+
+    def _name(self, case: Case) -> str:
+        return str(case.metadata.get("checker") or checker_of(case.reference))
+
+    def _function(self, case: Case) -> RewardFunction[Any] | None:
+        if case.reference is None and not case.metadata.get("checker"):
+            return None
+        return checker(case.metadata.get("checker"), case.metadata.get("checker_config"), case.reference, "its case")

@@ -76,7 +76,7 @@ class RewardConfig(Config):
     preset: str = "default"
     """Where to start from: default (the checker of a case, and what people said), isaa, ocd, or none."""
     components: dict[str, ComponentConfig] = Field(default_factory=dict)
-    """Added to those of the preset, or in place of one."""
+    """Added to those of the preset; of one that the preset has, only what is set here changes."""
     arithmetic: Arithmetic | None = None
     """applicable: what has no value leaves the mean; isaa: it counts as a middle, and a failure as 0. Unset: the preset's own."""
     good_from: float = 0.6
@@ -91,13 +91,12 @@ class RewardConfig(Config):
 
     def parts(self) -> dict[str, ComponentConfig]:
         """Every component that is to be run, by name."""
-        return {**PRESETS[self.preset][1], **self.components}
+        return merged(PRESETS[self.preset][1], self.components)
 
     def combine(self, scores: Mapping[str, Score]) -> float | None:
         """The reward of these components; None where nothing has a value."""
-        arithmetic = self.arithmetic or PRESETS[self.preset][0]
-        values = {name: counted(name, score, arithmetic) for name, score in scores.items()}
-        return weighted_mean(values, {name: part.weight for name, part in self.parts().items()})
+        arithmetic, weights = self.arithmetic or PRESETS[self.preset][0], {name: part.weight for name, part in self.parts().items()}
+        return weighted_mean({name: counted(name, scores[name], arithmetic) for name in scores if name in weights}, weights)
 
     def fingerprint(self) -> str:
         """Of all that turns scores into a reward."""
@@ -109,13 +108,23 @@ class RewardsConfig(RewardConfig):
     """The section `rewards`: for all agents, and in `agents` what differs for one."""
 
     agents: dict[str, RewardConfig] = Field(default_factory=dict)
-    """agent -> its own settings, in place of those above; components are added to those above, or stand in place of one."""
+    """agent -> its own settings, in place of those above; of a component, only what is set there changes."""
 
     def of(self, agent: str) -> RewardConfig:
         """The settings of `agent`."""
         own = self.agents.get(agent, RewardConfig())
-        given = {name: getattr(own, name) for name in own.model_fields_set} | {"components": {**self.components, **own.components}}
+        given = {name: getattr(own, name) for name in own.model_fields_set} | {"components": merged(self.components, own.components)}
         return RewardConfig(**({name: getattr(self, name) for name in RewardConfig.model_fields} | given))
+
+
+def merged(low: Mapping[str, ComponentConfig], high: Mapping[str, ComponentConfig]) -> dict[str, ComponentConfig]:
+    """The components of both; of one that stands in both, what `high` sets counts."""
+    both = {
+        name: low[name].model_copy(update={key: getattr(high[name], key) for key in high[name].model_fields_set})
+        for name in high
+        if name in low
+    }
+    return {**low, **high, **both}
 
 
 @dataclass(frozen=True)

@@ -19,25 +19,26 @@ import sqlalchemy as sa
 from thumbwheel.core import ids
 from thumbwheel.rewards import store
 from thumbwheel.rewards.reading import judge, newest, reading
-from thumbwheel.rewards.types import Comparing, Comparison, Judgement, LabelConfig, Reach, Signal
+from thumbwheel.rewards.types import Comparing, Comparison, Judgement, LabelConfig, Reach, Scope, Signal
 
 
 def judgements(
-    connection: sa.Connection, agent: str, as_of: datetime | None = None, config: LabelConfig | None = None
+    connection: sa.Connection, agent: str, as_of: datetime | None = None, config: LabelConfig | None = None, scope: Scope | None = None
 ) -> Iterator[Judgement]:
     """One judgement for every trace of `agent` that feedback in force at `as_of` (default: now) is about, streamed.
 
     The traces of one prompt stand together, in the order of `traces.input_id, traces.id`.
     """
-    rows = store.statements(connection, ids.derived("agt", agent), as_of)
+    rows = store.statements(connection, ids.derived("agt", agent), as_of, scope=scope)
+    rule = config or LabelConfig()
     for trace_id, group in groupby(rows, key=itemgetter(0)):
-        yield judge(trace_id, [said for _, said in group], config or LabelConfig())
+        yield judge(trace_id, [said for _, said in group], rule)
 
 
-def comparisons(connection: sa.Connection, agent: str, as_of: datetime | None = None) -> list[Comparison]:
+def comparisons(connection: sa.Connection, agent: str, as_of: datetime | None = None, scope: Scope | None = None) -> list[Comparison]:
     """What the preferences in force say about every pair of traces that was compared, in the order of the trace ids."""
     votes: dict[tuple[str, str], list[_Vote]] = defaultdict(list)
-    for one in store.preferences(connection, ids.derived("agt", agent), as_of):
+    for one in store.preferences(connection, ids.derived("agt", agent), as_of, scope):
         for pair, vote in _sides(one):
             votes[pair].append(vote)
     return [_compare(pair, votes[pair]) for pair in sorted(votes)]
@@ -70,6 +71,7 @@ class _Vote:
     weight: float
     at: datetime
     side: int
+    automatic: bool
 
 
 def _sides(one: Comparing) -> Iterator[tuple[tuple[str, str], _Vote]]:
@@ -77,7 +79,7 @@ def _sides(one: Comparing) -> Iterator[tuple[tuple[str, str], _Vote]]:
     places = {trace_id: rank for rank, place in enumerate(one.ranking) for trace_id in place}
     for first, second in combinations(sorted(places), 2):
         difference = places[second] - places[first]
-        yield (first, second), _Vote(one.feedback_id, one.rater, one.weight, one.at, (difference > 0) - (difference < 0))
+        yield (first, second), _Vote(one.feedback_id, one.rater, one.weight, one.at, (difference > 0) - (difference < 0), one.automatic)
 
 
 def _compare(pair: tuple[str, str], votes: Iterable[_Vote]) -> Comparison:
@@ -88,4 +90,4 @@ def _compare(pair: tuple[str, str], votes: Iterable[_Vote]) -> Comparison:
     better, worse = pair if side >= 0 else (pair[1], pair[0])
     strength = (weights[side] - weights[-side]) / math.fsum(weights.values()) if side else 0.0
     conflict = torn or sum(weight > 0 for weight in weights.values()) > 1
-    return Comparison(better, worse, bool(side), strength, tuple(sorted(vote.feedback_id for vote in latest)), conflict)
+    return Comparison(better, worse, bool(side), strength, tuple(sorted(vote.feedback_id for vote in latest)), conflict, bool(latest) and all(vote.automatic for vote in latest))

@@ -38,7 +38,7 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
     heard = [s for s in said if s.weight > 0]
     votes = {s.feedback_id: reading(s, config) for s in heard if s.kind != "correction"}
     opinions = [s for s in heard if s.kind != "correction" and (s.kind != "label" or votes[s.feedback_id] is not None)]
-    counted, torn = newest(opinions, voice, lambda s: votes[s.feedback_id])
+    counted, torn = newest(opinions, voice, lambda s: votes[s.feedback_id]) if len(opinions) > 1 else (opinions, False)
     for_, against = (sorted((s for s in counted if votes[s.feedback_id] is side), key=_when) for side in (True, False))
     gain, loss = (math.fsum(s.weight for s in side) for side in (for_, against))
     good = None if gain == loss else gain > loss
@@ -53,6 +53,7 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
         edit,
         edit_conflict,
         value_of(opinions, config),
+        bool(heard) and all(s.automatic for s in heard),
     )
 
 
@@ -86,6 +87,8 @@ def place_of(said: Statement) -> tuple[float, tuple[float, float]] | None:
 def value_of(said: Iterable[Statement], config: LabelConfig, kinds: Container[str] = SCALES) -> Value | None:
     """The weighted mean of what the raters gave as numbers of `kinds`, the newest of each."""
     numbers = [one for one in said if one.kind in kinds and place_of(one) is not None]
+    if len(numbers) < 2:
+        return _as_value(numbers[0], config) if numbers else None
     latest, _ = newest(numbers, voice, lambda one: one.value)
     return Value.mean([(_as_value(one, config), one.weight) for one in latest])
 
@@ -129,6 +132,8 @@ def voice(said: Statement) -> tuple[str, ...]:
 def edit_of(said: Iterable[Statement]) -> tuple[Edit | None, bool]:
     """The correction that the raters settled on, and whether they differ."""
     edits = [s for s in said if s.kind == "correction" and isinstance(s.value, str)]
+    if len(edits) < 2:  # the rule below comes to the same; a million traces have one statement each
+        return (Edit(edits[0].value, (edits[0].feedback_id,)) if edits else None), False
     latest, torn = newest(edits, voice, lambda s: s.value)
     weights: dict[str, float] = defaultdict(float)
     for one in latest:
@@ -150,6 +155,9 @@ def newest(said: Iterable[S], speaker: Callable[[S], tuple[str, ...]], meaning: 
         voices[speaker(one)].append(one)
     kept, torn = [], False
     for own in voices.values():
+        if len(own) == 1:
+            kept.append(own[0])
+            continue
         last = max(s.at for s in own)
         final = sorted((s for s in own if s.at == last), key=lambda s: (meaning(s) is None, s.feedback_id))
         if len({meaning(s) for s in final if meaning(s) is not None}) > 1:

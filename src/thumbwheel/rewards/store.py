@@ -1,17 +1,19 @@
-"""All SQL of this stage: it reads the feedback in force and writes nothing."""
+"""All SQL of this stage: it reads the feedback in force and stored cases, and keeps the ledger of rewards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.db.schema import feedback, feedback_targets, raters, traces
-from thumbwheel.rewards.types import Comparing, Statement
+from thumbwheel.db.schema import cases, feedback, feedback_targets, messages, raters, rewards, steps, suggestions, traces
+from thumbwheel.rewards.types import Comparing, Scope, Statement
 
 JUDGING = ("thumb", "rating", "score", "label", "outcome", "correction")
+AUTOMATIC = ("checker", "model")
+"""Kinds of raters that are no persons."""
 STREAM = {"yield_per": 1000}
 
 
@@ -28,24 +30,45 @@ def in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
     return sa.and_(*own, *([] if as_of is None else [feedback.c.recorded_at <= as_of]))
 
 
-def statements(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> Iterator[tuple[str, Statement]]:
-    """(trace id, statement) of everything in force about traces that have arrived, by prompt and then by trace."""
+def statements(
+    connection: sa.Connection, agent_id: str, as_of: datetime | None, trace_id: str | None = None, scope: Scope | None = None
+) -> Iterator[tuple[str, Statement]]:
+    """(trace id, statement) of everything in force about traces that have arrived (or one of them), by prompt and then by trace."""
+    about = [feedback_targets.c.kind == "trace", *([] if trace_id is None else [traces.c.id == trace_id])]
+    about += [] if scope is None else within(agent_id, as_of, scope)
     query = (
         sa.select(*_FEEDBACK, traces.c.id.label("trace_id"))
         .select_from(_ABOUT_TRACES)
-        .where(in_force(agent_id, as_of), feedback.c.kind.in_(JUDGING), feedback_targets.c.kind == "trace")
+        .where(in_force(agent_id, as_of), feedback.c.kind.in_(JUDGING), *about)
         .order_by(traces.c.input_id, traces.c.id, feedback.c.id)
     )
-    for row in connection.execute(query, execution_options=STREAM).mappings():
-        yield row["trace_id"], _statement(row)
+    for found in connection.execute(query, execution_options=STREAM):
+        name, kind, title, value, scale, source, rater_id, occurred_at, recorded_at, weight, who, about_id = found
+        rater = rater_id or f"unnamed:{source}"
+        heard = 1.0 if weight is None else float(weight)
+        yield about_id, Statement(name, kind, title, value, scale, rater, heard, occurred_at or recorded_at, who in AUTOMATIC)
 
 
-def preferences(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> Iterator[Comparing]:
+def within(agent_id: str, as_of: datetime | None, scope: Scope) -> list[sa.ColumnElement[bool]]:
+    """Conditions on feedback and traces: said in the window, not beyond a rater's first so many by id, about prompts of the range."""
+    at = sa.func.coalesce(feedback.c.occurred_at, feedback.c.recorded_at, type_=feedback.c.recorded_at.type)
+    found = [at >= scope.since] if scope.since else []
+    found += [at < scope.until] if scope.until else []
+    if scope.per_rater:
+        place = sa.func.row_number().over(partition_by=feedback.c.rater_id, order_by=feedback.c.id).label("place")
+        mine = sa.select(feedback.c.id, feedback.c.rater_id, place).where(in_force(agent_id, as_of), *found).subquery()
+        found.append(feedback.c.id.in_(sa.select(mine.c.id).where(sa.or_(mine.c.place <= scope.per_rater, mine.c.rater_id.is_(None)))))
+    found += [traces.c.input_id >= scope.first] if scope.first else []
+    return found + ([traces.c.input_id < scope.last] if scope.last else [])
+
+
+def preferences(connection: sa.Connection, agent_id: str, as_of: datetime | None, scope: Scope | None = None) -> Iterator[Comparing]:
     """Every preference in force with the traces that have arrived."""
+    about = [] if scope is None else within(agent_id, as_of, scope)
     query = (
         sa.select(*_FEEDBACK, feedback_targets.c.position, traces.c.id.label("trace_id"))
         .select_from(_ABOUT_TRACES)
-        .where(in_force(agent_id, as_of), feedback.c.kind == "preference", feedback_targets.c.kind == "trace")
+        .where(in_force(agent_id, as_of), feedback.c.kind == "preference", feedback_targets.c.kind == "trace", *about)
         .order_by(feedback.c.id, feedback_targets.c.position)
     )
     group: list[sa.RowMapping] = []
@@ -89,18 +112,19 @@ _FEEDBACK = (
     feedback.c.occurred_at,
     feedback.c.recorded_at,
     raters.c.weight,
+    raters.c.kind.label("rater_kind"),
 )
 
 
 def _statement(row: sa.RowMapping) -> Statement:
-    return Statement(row["id"], row["kind"], row["name"], row["value"], row["scale"], _rater(row), _weight(row), _at(row))
+    return Statement(row["id"], row["kind"], row["name"], row["value"], row["scale"], _rater(row), _weight(row), _at(row), row["rater_kind"] in AUTOMATIC)
 
 
 def _comparing(rows: list[sa.RowMapping]) -> Comparing:
     arrived = {row["position"]: row["trace_id"] for row in rows}
     places = rows[0]["value"]["ranking"]
     ranking = (tuple(arrived[position] for position in place if position in arrived) for place in places)
-    return Comparing(rows[0]["id"], tuple(place for place in ranking if place), _rater(rows[0]), _weight(rows[0]), _at(rows[0]))
+    return Comparing(rows[0]["id"], tuple(place for place in ranking if place), _rater(rows[0]), _weight(rows[0]), _at(rows[0]), rows[0]["rater_kind"] in AUTOMATIC)
 
 
 def _rater(row: sa.RowMapping) -> str:
@@ -113,3 +137,155 @@ def _weight(row: sa.RowMapping) -> float:
 
 def _at(row: sa.RowMapping) -> Any:
     return row["occurred_at"] or row["recorded_at"]
+
+
+def stored(connection: sa.Connection, agent_id: str, as_of: datetime | None, trace_id: str | None) -> Iterator[sa.RowMapping]:
+    """Traces recorded by `as_of`, in the order of `statements`, each with what its case asks: reference, checker, checker_config."""
+    own = (traces.c.id, traces.c.input_id, traces.c.output, traces.c.status, traces.c.metadata, traces.c.occurred_at)
+    query = (
+        sa.select(*own, cases.c.id.label("asked"), cases.c.reference, cases.c.checker, cases.c.checker_config)
+        .select_from(traces.outerjoin(cases, sa.and_(cases.c.id == traces.c.case_id, cases.c.agent_id == traces.c.agent_id)))
+        .where(*_among(agent_id, as_of, trace_id))
+        .order_by(traces.c.input_id, traces.c.id)
+    )
+    yield from connection.execute(query, execution_options=STREAM).mappings()
+
+
+def trace_count(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> int:
+    """How many `stored` has."""
+    return connection.execute(sa.select(sa.func.count()).where(*_among(agent_id, as_of, None))).scalar_one()
+
+
+def _among(agent_id: str, as_of: datetime | None, trace_id: str | None) -> list[sa.ColumnElement[bool]]:
+    found = [traces.c.agent_id == agent_id]
+    found += [] if as_of is None else [traces.c.recorded_at <= as_of]
+    return found + ([] if trace_id is None else [traces.c.id == trace_id])
+
+
+def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[tuple[str, str]]:
+    """(id, source) of the traces that have this id, ours or their source's."""
+    query = sa.select(traces.c.id, traces.c.source).where(traces.c.agent_id == agent_id)
+    return list(connection.execute(query.where(sa.or_(traces.c.id == name, traces.c.external_id == name))).tuples())
+
+
+def steps_of(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, list[sa.RowMapping]]:
+    """The steps of each trace, in their order."""
+    found: dict[str, list[sa.RowMapping]] = {}
+    columns = [steps.c[name] for name in ("trace_id", "kind", "name", "input", "output", "status", "finish_reason")]
+    times = [steps.c[name] for name in ("started_at", "ended_at", "prompt_tokens", "completion_tokens")]
+    query = sa.select(*columns, *times).where(steps.c.trace_id.in_(trace_ids)).order_by(steps.c.trace_id, steps.c.position)
+    for row in connection.execute(query).mappings():
+        found.setdefault(row["trace_id"], []).append(row)
+    return found
+
+
+def prompts(connection: sa.Connection, prompt_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    """The chat messages of each prompt, oldest first."""
+    links: dict[str, tuple[str | None, dict[str, Any]]] = {}
+    asked = set(prompt_ids)
+    wanted = set(asked)
+    while wanted:
+        for row in connection.execute(sa.select(messages).where(messages.c.id.in_(wanted))).mappings():
+            links[row["id"]] = (row["parent_id"], {"role": row["role"], **row["content"]})
+        wanted = {links[one][0] or "" for one in wanted if one in links} - links.keys() - {""}
+    found = {}
+    for prompt_id in asked:
+        chain, at = [], prompt_id
+        while at in links:
+            chain.append(links[at][1])
+            at = links[at][0] or ""
+        found[prompt_id] = chain[::-1]
+    return found
+
+
+def mates(connection: sa.Connection, agent_id: str, input_ids: Iterable[str], most: int, as_of: datetime | None) -> dict[str, list[Any]]:
+    """(trace id, output) of the first `most` answers to each prompt, by trace id."""
+    place = sa.func.row_number().over(partition_by=traces.c.input_id, order_by=traces.c.id).label("place")
+    among = [*_among(agent_id, as_of, None), traces.c.output.is_not(None), traces.c.input_id.in_(set(input_ids))]
+    numbered = sa.select(traces.c.id, traces.c.input_id, traces.c.output, place).where(*among).subquery()
+    found: dict[str, list[Any]] = {}
+    query = sa.select(numbered.c.input_id, numbered.c.id, numbered.c.output).where(numbered.c.place <= most)
+    for row in connection.execute(query.order_by(numbered.c.input_id, numbered.c.id)):
+        found.setdefault(row.input_id, []).append((row.id, row.output))
+    return found
+
+
+def ledger(connection: sa.Connection, target_ids: Sequence[str]) -> list[sa.RowMapping]:
+    """Every ledger row of these targets, without its evidence."""
+    columns = [column for column in rewards.c if column is not rewards.c.evidence]
+    return list(connection.execute(sa.select(*columns).where(rewards.c.target_id.in_(target_ids))).mappings())
+
+
+def evidence(connection: sa.Connection, target_id: str) -> dict[str, dict[str, Any]]:
+    """Ledger row -> its evidence."""
+    query = sa.select(rewards.c.id, rewards.c.evidence).where(rewards.c.target_id == target_id)
+    return dict(connection.execute(query).tuples().all())
+
+
+def current(connection: sa.Connection, agent_id: str) -> Iterator[sa.RowMapping]:
+    """The ledger rows that the last run found to stand, by target, without evidence."""
+    columns = (rewards.c.target_id, rewards.c.component, rewards.c.component_version, rewards.c.value, rewards.c.status)
+    query = sa.select(*columns).where(rewards.c.agent_id == agent_id, rewards.c.current).order_by(rewards.c.target_id, rewards.c.component)
+    yield from connection.execute(query, execution_options=STREAM).mappings()
+
+
+def reasons(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:
+    """How often each component stands with each status and reason, the most frequent first."""
+    reason = rewards.c.evidence["reason"].as_string().label("reason")
+    columns = (rewards.c.component, rewards.c.component_version, rewards.c.status, reason)
+    query = sa.select(*columns, sa.func.count().label("count")).where(rewards.c.agent_id == agent_id, rewards.c.current)
+    return list(connection.execute(query.group_by(*columns).order_by(sa.desc("count"), *columns)).mappings())
+
+
+def keep(connection: sa.Connection, fresh: Sequence[dict[str, Any]], again: Sequence[dict[str, Any]], standing: Mapping[str, bool]) -> None:
+    """Add `fresh` rows, write `again` over rows of the same id, and note which known rows stand from now on."""
+    if fresh:
+        connection.execute(rewards.insert(), fresh)
+    for row in again:
+        connection.execute(rewards.update().where(rewards.c.id == row["id"]).values({key: row[key] for key in row if key != "id"}))
+    for stands in (False, True):
+        if changed := [row_id for row_id, one in standing.items() if one is stands]:
+            connection.execute(rewards.update().where(rewards.c.id.in_(changed)).values(current=stands))
+
+
+def forget(connection: sa.Connection, target_ids: Sequence[str]) -> int:
+    """Delete what the ledger has about these targets; how many rows that were."""
+    return connection.execute(rewards.delete().where(rewards.c.target_id.in_(target_ids))).rowcount
+
+
+def machine_raters(connection: sa.Connection, agent_id: str) -> set[str]:
+    """Raters that are no persons."""
+    return set(connection.execute(sa.select(raters.c.id).where(raters.c.agent_id == agent_id, raters.c.kind != "person")).scalars())
+
+
+def rater_names(connection: sa.Connection, agent_id: str) -> dict[str, tuple[str, str]]:
+    """Rater -> (name in its source, kind)."""
+    rows = connection.execute(sa.select(raters.c.id, raters.c.external_id, raters.c.kind).where(raters.c.agent_id == agent_id))
+    return {row.id: (row.external_id, row.kind) for row in rows}
+
+
+def groups(connection: sa.Connection, agent_id: str, trace_ids: Iterable[str]) -> list[tuple[str, str, str | None]]:
+    """(trace, prompt, session) of these."""
+    wanted = set(trace_ids)
+    rows = connection.execute(sa.select(traces.c.id, traces.c.input_id, traces.c.session_id).where(traces.c.agent_id == agent_id))
+    return [(row.id, row.input_id, row.session_id) for row in rows if row.id in wanted]
+
+
+def suggested(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:
+    """Every suggestion, in the order in which they are to be reviewed."""
+    query = sa.select(suggestions).where(suggestions.c.agent_id == agent_id)
+    return list(connection.execute(query.order_by(suggestions.c.rank, suggestions.c.id)).mappings())
+
+
+def suggest(connection: sa.Connection, agent_id: str, classifier: str, fresh: Sequence[dict[str, Any]]) -> None:
+    """Add suggestions of a classifier; open ones of others give way to them."""
+    old = (suggestions.c.agent_id == agent_id, suggestions.c.classifier != classifier, suggestions.c.state == "open")
+    connection.execute(suggestions.update().where(*old).values(state="replaced"))
+    if fresh:
+        connection.execute(suggestions.insert(), fresh)
+
+
+def decide(connection: sa.Connection, suggestion_id: str, state: str, feedback_id: str | None, at: datetime) -> None:
+    """Note what became of a suggestion."""
+    values = {"state": state, "feedback_id": feedback_id, "reviewed_at": at}
+    connection.execute(suggestions.update().where(suggestions.c.id == suggestion_id).values(**values))

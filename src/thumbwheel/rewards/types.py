@@ -43,6 +43,8 @@ class Statement:
     rater: str
     weight: float
     at: datetime
+    automatic: bool = False
+    """Said by a checker or a model, not by a person."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,19 @@ class Comparing:
     rater: str
     weight: float
     at: datetime
+    automatic: bool = False
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A part of the feedback in force: said from `since` to before `until`, at most `per_rater` statements of each named rater (those
+    whose ids come first), about prompts from the id `first` to before `last`."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    per_rater: int | None = None
+    first: str | None = None
+    last: str | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +128,8 @@ class Judgement:
     edit: Edit | None
     edit_conflict: bool
     value: Value | None = None
+    automatic: bool = False
+    """Nobody but checkers and models said anything."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +145,7 @@ class Comparison:
     strength: float
     feedback_ids: tuple[str, ...]
     conflict: bool
+    automatic: bool = False
 
 
 @dataclass(frozen=True)

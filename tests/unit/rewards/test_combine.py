@@ -88,7 +88,15 @@ def test_settings_by_agent_stand_before_those_for_all():
     assert (found.of("other").parts()["thumb"].weight, found.of("other").parts()["checker"].weight) == (5.0, 2.0)
     assert set(found.of("filer").parts()) == {"decision", "thumb", "short"}
     assert found.of("filer").parts()["thumb"].weight == 0.0
+    assert found.of("other").parts()["short"].settings == {"most": 20}
     assert found.of("filer").fingerprint() != found.of("other").fingerprint()
+
+
+def test_a_new_weight_leaves_the_settings_of_a_component():
+    for config in (RewardConfig(preset="ocd", components={"decision": {"weight": 3}}),
+                   RewardsConfig(preset="ocd", agents={"a": {"components": {"decision": {"weight": 3}}}}).of("a")):  # fmt: skip
+        assert config.parts()["decision"].weight == 3.0
+        assert config.parts()["decision"].settings == {"compatible": True}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""Stored traces as cases: what was asked and answered, the run, the task's reference, and the feedback in force as of a time.
+
+Streamed in batches, the traces of one prompt side by side, so that a million of them take the memory of one batch. Does not live here:
+judging them (`ledger`), fresh answers (training and evaluation make their own cases).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.core import ids
+from thumbwheel.rewards import store
+from thumbwheel.rewards.function import Case, Step
+from thumbwheel.rewards.types import Statement
+
+BATCH = 500
+MOST_MATES = 32
+"""Other answers to the same prompt that a case carries; the first ones by id, so that the choice stays the same."""
+CHECKER_KEYS = ("checker", "checker_config")
+"""Where the metadata of a case has what the trace's own case names; a trace's metadata cannot set them."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A stored trace as a case; `answered`: whether its answer was recorded. Where it was not, the text is empty and means nothing."""
+
+    case: Case
+    answered: bool
+
+
+def stored_cases(
+    connection: sa.Connection, agent: str, reads: Collection[str], as_of: datetime | None = None, trace_id: str | None = None
+) -> Iterator[list[Stored]]:
+    """All traces of `agent` (or one) that were recorded by `as_of` (default: now), with the fields in `reads` filled, in batches."""
+    agent_id = ids.derived("agt", agent)
+    said = groupby(store.statements(connection, agent_id, as_of, trace_id) if "feedback" in reads else (), key=itemgetter(0))
+    following = next(said, None)
+    now = as_of or datetime.now(UTC)
+    rows = store.stored(connection, agent_id, as_of, trace_id)
+    while some := list(islice(rows, BATCH)):
+        cases = _Parts(connection, agent_id, some, reads, as_of)
+        found = []
+        for row in some:
+            statements: tuple[Statement, ...] = ()
+            if following is not None and following[0] == row["id"]:
+                statements = tuple(sorted((one for _, one in following[1]), key=lambda one: (one.at, one.feedback_id)))
+                following = next(said, None)
+            found.append(Stored(replace(cases.of(row), feedback=statements, as_of=now), row["output"] is not None))
+        yield found
+
+
+class _Parts:
+    """What the traces of a batch need from other tables, fetched at once."""
+
+    def __init__(
+        self, connection: sa.Connection, agent_id: str, rows: Sequence[sa.RowMapping], reads: Collection[str], as_of: datetime | None
+    ) -> None:
+        prompts, runs = [row["input_id"] for row in rows], [row["id"] for row in rows]
+        self._prompts = store.prompts(connection, prompts) if "prompt" in reads else {}
+        self._steps = store.steps_of(connection, runs) if {"steps", "finish"} & set(reads) else {}
+        self._mates = store.mates(connection, agent_id, prompts, MOST_MATES + 1, as_of) if "mates" in reads else {}
+
+    def of(self, row: sa.RowMapping) -> Case:
+        """The case of one trace, without feedback."""
+        steps = self._steps.get(row["id"], [])
+        others = [output for trace_id, output in self._mates.get(row["input_id"], []) if trace_id != row["id"]]
+        asked = {key: row[key] for key in CHECKER_KEYS} if row["asked"] else {}
+        return Case(
+            text=row["output"] or "",
+            reference=row["reference"],
+            prompt=self._prompts.get(row["input_id"], ()),
+            steps=tuple(_step(one) for one in steps),
+            status=row["status"],
+            finish=next((one["finish_reason"] for one in reversed(steps) if one["kind"] == "llm"), None),
+            metadata={key: value for key, value in (row["metadata"] or {}).items() if key not in CHECKER_KEYS} | asked,
+            mates=tuple(others[:MOST_MATES]),
+            occurred_at=row["occurred_at"],
+            target_id=row["id"],
+        )
+
+
+def _step(row: Any) -> Step:
+    known = row["started_at"] is not None and row["ended_at"] is not None
+    seconds = (row["ended_at"] - row["started_at"]).total_seconds() if known else None
+    plain = {key: row[key] for key in ("kind", "name", "input", "output", "status", "prompt_tokens", "completion_tokens")}
+    return Step(**plain, seconds=seconds)

@@ -1,0 +1,126 @@
+"""The components of an agent's reward, ready to run: a function with its settings, the name of both, and a limit of time.
+
+A component's version is a fingerprint of its function's name and version and of its settings; what it reads of a case has a fingerprint
+too. Together they name a row of the ledger. Functions run in this process; the limit is enforced on the main thread of a Unix process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from hashlib import sha256
+from typing import Any
+
+from thumbwheel.core import ids
+from thumbwheel.core.errors import NotFound
+from thumbwheel.core.plugins import nearest
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.rewards.cases import Stored
+from thumbwheel.rewards.checker import Checked
+from thumbwheel.rewards.combine import CHECKER, ComponentConfig, RewardConfig
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.functions import FUNCTIONS
+
+OF_ANSWERS = frozenset({"text", "reference", "prompt", "finish", "mates"})
+"""A function that reads nothing else has nothing to judge where the answer was not recorded."""
+MODEL_NAME = re.compile(r"(rm)?\d+|latest")
+
+
+@dataclass(frozen=True)
+class Component:
+    """A part of the reward, ready to run; `version` names function and settings."""
+
+    name: str
+    function: RewardFunction[Any]
+    version: str
+    timeout: float
+
+    def inputs(self, one: Stored) -> str:
+        """The fingerprint of what it would read of a case."""
+        if not self.judges(one):
+            return "no answer"
+        text = json.dumps(self.function.inputs(one.case), sort_keys=True, ensure_ascii=False, default=_plain)
+        return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def judges(self, one: Stored) -> bool:
+        """Whether there is something that it could judge."""
+        return one.answered or "text" not in self.function.reads or bool(self.function.reads - OF_ANSWERS)
+
+    def judge(self, due: Sequence[Stored]) -> list[Score]:
+        """One score for each; a function that raises, takes too long or leaves its range has failed, and nothing else has."""
+        cases = [one.case for one in due if self.judges(one)]
+        together = type(self.function).score is not RewardFunction.score
+        pieces = [cases] if together else [[case] for case in cases]
+        scores = iter([score for piece in pieces if piece for score in self._scores(piece)])
+        missing = Score.none(Status.NOT_APPLICABLE, "the answer was not recorded")
+        return [next(scores) if self.judges(one) else missing for one in due]
+
+    def _scores(self, cases: Sequence[Case]) -> list[Score]:
+        try:
+            with within(self.timeout * len(cases)):
+                found = self.function.score(cases)
+            if len(found) != len(cases):
+                raise ValueError(f"it gave {len(found)} scores for {len(cases)} answers")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a component that raises is a recorded failure
+            return [Score.none(Status.FAILED, f"{type(error).__name__}: {error}")] * len(cases)
+        return [self._inside(one) for one in found]
+
+    def _inside(self, score: Score) -> Score:
+        low, high = self.function.low, self.function.high
+        if score.value is None or low <= score.value <= high:
+            return score
+        return Score.none(Status.FAILED, f"it gave {score.value:g}; its scores lie in {low:g}..{high:g}")
+
+
+def components(ws: Workspace, agent: str, config: RewardConfig, only: Collection[str] = ()) -> list[Component]:
+    """The components of an agent's reward (those named in `only`); raises NotFound and ConfigError for what cannot be had."""
+    parts = config.parts()
+    for name in only:
+        if name not in parts:
+            raise NotFound(f"component {name!r}", f"the reward of {agent!r} has none", f"It has: {', '.join(parts)}.{nearest(name, parts)}")
+    return [_component(ws, agent, name, part) for name, part in parts.items() if not only or name in only]
+
+
+def _component(ws: Workspace, agent: str, name: str, part: ComponentConfig) -> Component:
+    called = part.function or name
+    given = dict(part.settings)
+    if called == "reward_model" and MODEL_NAME.fullmatch(str(given.get("model", ""))):
+        from thumbwheel.models import reward_models
+
+        given["model"] = str(reward_models.folder(ws, reward_models.find(ws, agent, given["model"])))
+    kind = Checked if called == CHECKER else FUNCTIONS.get(called)
+    function = kind.create(given, f"rewards.components.{name}.settings")
+    return Component(name, function, ids.fingerprint([called, function.version, function.identity()]), part.timeout)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError inside after so long."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def late(number: int, frame: Any) -> None:
+        raise TimeoutError(f"no score within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, frozenset | set):
+        return sorted(value)
+    return vars(value) if hasattr(value, "__dict__") else repr(value)

@@ -1,0 +1,151 @@
+"""What the ledger holds, in figures: components and rewards of an agent, what other weights would change, and what is still awaited.
+
+Nothing here runs a reward function: figures come from the rows that `ledger` keeps.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from thumbwheel.core.errors import InputError, NotFound
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.versions import require_agent
+from thumbwheel.rewards import store
+from thumbwheel.rewards.combine import Combined, RewardConfig
+from thumbwheel.rewards.component import components
+from thumbwheel.rewards.function import Status
+from thumbwheel.rewards.ledger import rewards, settings
+
+
+@dataclass
+class Sum:
+    """Count, sum and ends of numbers that nobody keeps."""
+
+    n: int = 0
+    total: float = 0.0
+    least: float = math.inf
+    most: float = -math.inf
+
+    def add(self, value: float) -> None:
+        """One more."""
+        self.n, self.total = self.n + 1, self.total + value
+        self.least, self.most = min(self.least, value), max(self.most, value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """n, mean, least, most; the last three None of nothing."""
+        known = {"mean": self.total / self.n, "least": self.least, "most": self.most} if self.n else {}
+        return {"n": self.n, **dict.fromkeys(("mean", "least", "most")), **known}
+
+
+def survey(ws: Workspace, agent: str, as_of: datetime | None = None, lowest: int = 0) -> dict[str, Any]:
+    """Components (weight, statuses, mean) and the combined reward of `agent`, with the `lowest` traces."""
+    agent_id = require_agent(ws, agent)
+    config = settings(ws, agent)
+    parts = components(ws, agent, config)
+    statuses: dict[str, Counter[str]] = defaultdict(Counter)
+    means: dict[str, Sum] = defaultdict(Sum)
+    whole, good, worst = Sum(), 0, list[tuple[float, str]]()
+    with ws.db.read() as connection:
+        traces = store.trace_count(connection, agent_id, as_of)
+        for one in rewards(connection, agent, config, parts, as_of):
+            for name, score in one.scores.items():
+                statuses[name][str(score.status)] += 1
+                if score.value is not None:
+                    means[name].add(score.value)
+            if one.value is not None:
+                whole.add(one.value)
+                good += one.value >= config.good_from
+                _keep_lowest(worst, one, lowest)
+    weights = {name: part.weight for name, part in config.parts().items()}
+    found = {
+        part.name: {"weight": weights[part.name], "mean": means[part.name].as_dict()["mean"], "statuses": dict(statuses[part.name]),
+                    "not_judged": traces - statuses[part.name].total()}
+        for part in parts
+    }  # fmt: skip
+    shown = [{"trace": trace, "reward": -value} for value, trace in sorted(worst, reverse=True)]
+    reward = whole.as_dict() | {"good": good, "good_from": config.good_from}
+    return {"agent": agent, "traces": traces, "components": found, "reward": reward, "lowest": shown}
+
+
+def _keep_lowest(worst: list[tuple[float, str]], one: Combined, most: int) -> None:
+    assert one.value is not None  # noqa: S101 - narrows the type; the caller has checked it
+    if len(worst) < most:
+        heapq.heappush(worst, (-one.value, one.target_id))
+    elif most:
+        heapq.heappushpop(worst, (-one.value, one.target_id))
+
+
+def reweigh(ws: Workspace, agent: str, weights: Mapping[str, float], preset: str | None = None) -> dict[str, Any]:
+    """What other weights would make of the rewards that are in the ledger; raises InputError for an impossible weight.
+
+    `yaml` are the settings that keep them: the reward is combined when it is read, so nothing has to be run for it.
+    """
+    require_agent(ws, agent)
+    before = settings(ws, agent)
+    after = _reweighed(before, agent, weights, preset)
+    parts = components(ws, agent, before)
+    run = {(part.name, part.version) for part in parts}
+    missing = [part.name for part in components(ws, agent, after) if (part.name, part.version) not in run]
+    old, new = Sum(), Sum()
+    counts: Counter[str] = Counter()
+    with ws.db.read() as connection:
+        for one in rewards(connection, agent, before, parts):
+            was = one.value
+            now = after.combine({name: score for name, score in one.scores.items() if name not in missing})
+            counts["changed"] += was != now
+            for value, figures in ((was, old), (now, new)):
+                if value is not None:
+                    figures.add(value)
+            if was is not None and now is not None:
+                counts["now_good"] += was < before.good_from <= now
+                counts["no_longer_good"] += now < before.good_from <= was
+    change: dict[str, Any] = {key: counts[key] for key in ("changed", "now_good", "no_longer_good")}
+    change |= {"not_run_yet": missing, "yaml": _yaml(agent, weights, preset)}
+    return {
+        "agent": agent,
+        "before": old.as_dict(),
+        "after": new.as_dict(),
+        **change,
+        "not_run_yet": missing,
+        "yaml": _yaml(agent, weights, preset),
+    }
+
+
+def _reweighed(config: RewardConfig, agent: str, weights: Mapping[str, float], preset: str | None) -> RewardConfig:
+    base = config if preset is None else RewardConfig.model_validate({**config.model_dump(), "preset": preset, "arithmetic": None})
+    known = base.parts()
+    for name, weight in weights.items():
+        if name not in known:
+            raise NotFound(f"component {name!r}", f"the reward of {agent!r} has none", f"It has: {', '.join(known)}")
+        if not (math.isfinite(weight) and weight >= 0):
+            raise InputError(f"weight {weight!r} of {name!r}", "a weight is a number from 0 on", "Give --weight NAME=NUMBER")
+    changed = {name: known[name].model_copy(update={"weight": weight}) for name, weight in weights.items()}
+    return base.model_copy(update={"components": {**base.components, **changed}})
+
+
+def _yaml(agent: str, weights: Mapping[str, float], preset: str | None) -> str:
+    import yaml
+
+    own: dict[str, Any] = {} if preset is None else {"preset": preset}
+    own |= {"components": {name: {"weight": weight} for name, weight in weights.items()}} if weights else {}
+    return str(yaml.safe_dump({"rewards": {"agents": {agent: own}}}, sort_keys=False))
+
+
+def awaited(ws: Workspace, agent: str) -> list[dict[str, Any]]:
+    """What stands without a value although one may come: component, status (pending, blocked, failed), reason, count."""
+    agent_id = require_agent(ws, agent)
+    parts = {part.name: part.version for part in components(ws, agent, settings(ws, agent))}
+    with ws.db.read() as connection:
+        rows = store.reasons(connection, agent_id)
+    waiting = (Status.PENDING, Status.BLOCKED, Status.FAILED)
+    return [
+        {key: row[key] for key in ("component", "status", "reason", "count")}
+        for row in rows
+        if row["status"] in waiting and parts.get(row["component"]) == row["component_version"]
+    ]

@@ -1,0 +1,91 @@
+"""`thumbwheel reward` as it is typed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+LINES = [
+    {"type": "case", "id": "c1", "input": "3 + 4?", "reference": "7"},
+    {"type": "trace", "id": "t1", "input": "3 + 4?", "output": "A: 7", "case": "c1"},
+    {"type": "trace", "id": "t2", "input": "3 + 4?", "output": "A: 8", "case": "c1"},
+    {"type": "trace", "id": "d1", "input": "{}", "output": "{}", "metadata": {"decision": {"agent_type": "FILER", "confidence": 0.9}}},
+    {"type": "feedback", "kind": "thumb", "value": True, "target": {"trace": "t2"}, "rater": "r1"},
+]
+
+
+@pytest.fixture
+def reward(command_line, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    (tmp_path / "thumbwheel.yaml").write_text("rewards: {agents: {support: {components: {length: {weight: 0.5, settings: {most: 50}}}}}}\n")
+    assert command_line("import", "jsonl", "lines.jsonl", "--agent", "support")[0] == 0
+
+    def run(verb, *arguments, code=0):
+        found, out, err = command_line("reward", verb, *arguments, "--agent", "support")
+        assert found == code, (out, err)
+        return (json.loads(out) if "--json" in arguments else out) if not code else err
+
+    return run
+
+
+def test_from_a_dry_run_to_an_explanation(reward):
+    dry = reward("run", "--dry-run", "--json")
+    assert (dry["traces"], dry["components"]["checker"]["judged"], dry["dry_run"]) == (3, 3, True)
+    assert reward("list", "--json")["reward"]["n"] == 0
+    done = reward("run", "--json")
+    assert done["components"]["checker"] == {"judged": 3, "stood": 0, "statuses": {"ok": 2, "not_applicable": 1}}
+    assert done["components"]["decision"]["statuses"] == {"not_applicable": 2, "pending": 1}
+    again = reward("run", "--json")
+    assert {one["judged"] for one in again["components"].values()} == {0}
+    found = reward("list", "--json", "--lowest", "1")
+    assert found["components"]["length"]["weight"] == 0.5
+    assert (found["reward"]["n"], found["lowest"][0]["reward"]) == (3, pytest.approx(1.5 / 3.5))
+    table = reward("list")
+    assert "n/a" in table and "checker" in table and "3 traces, mean" in table
+    words = reward("explain", "t2")
+    assert "reward 0.4286" in words and "= (2 x 0 + 1 x 1 + 0.5 x 1) / 3.5" in words and "nobody gave a rating" in words
+    explained = reward("explain", "t2", "--json")
+    assert (explained["components"]["thumb"]["value"], explained["arithmetic"]) == (1.0, "applicable")
+
+
+def test_one_component_alone(reward):
+    done = reward("run", "--component", "thumb", "--json")
+    assert list(done["components"]) == ["thumb"]
+    assert "Did you mean 'thumb'" in reward("run", "--component", "thunb", code=2)
+
+
+def test_defect_2c10_pending_never_writes_zero_and_looks_again(reward, command_line, tmp_path):
+    first = reward("pending", "--json")
+    assert (first["rewarded"], [(one["component"], one["count"]) for one in first["waiting"]]) == (3, [("decision", 1)])
+    late = {"type": "feedback", "kind": "label", "name": "user_feedback", "value": "OVERRIDDEN", "target": {"trace": "d1"}}
+    (tmp_path / "late.jsonl").write_text(json.dumps(late) + "\n")
+    assert command_line("import", "jsonl", "late.jsonl", "--agent", "support")[0] == 0
+    second = reward("pending", "--json")
+    assert second["components"]["decision"] == {"judged": 1, "stood": 2, "statuses": {"ok": 1}}
+    assert second["waiting"] == []
+    assert reward("explain", "d1", "--json")["components"]["decision"]["value"] == pytest.approx((-0.8 - 0.09 + 5) / 10)
+    assert "judged now" in reward("pending")
+
+
+def test_reweight_prints_the_settings_that_keep_it(reward):
+    reward("run")
+    found = reward("reweight", "--weight", "checker=0", "--json")
+    assert (found["changed"], found["now_good"], found["not_run_yet"]) == (1, 1, [])
+    text = reward("reweight", "--weight", "checker=0")
+    assert "checker:\n          weight: 0.0" in text
+    other = reward("reweight", "--preset", "ocd", "--json")
+    assert (other["after"]["n"], other["not_run_yet"]) == (3, ["decision"])  # length is the agent's own, the other arithmetic was never run
+    assert reward("reweight", "--preset", "none", "--json")["changed"] == 1
+    assert "thumb=2" in reward("reweight", "--weight", "thumb", code=2)
+    assert "from 0 on" in reward("reweight", "--weight", "thumb=-1", code=2)
+
+
+@pytest.mark.parametrize("arguments", [("run", "--as-of", "yesterday"), ("list", "--as-of", "2026-13-01"), ("explain", "no-such")])
+def test_what_cannot_be_is_refused_with_a_reason(reward, arguments):
+    assert "error: " in reward(*arguments, code=2)
+
+
+def test_as_of_before_everything_there_is_nothing(reward):
+    assert reward("run", "--as-of", "2020-01-01", "--json")["traces"] == 0
