@@ -11,6 +11,7 @@ FUNCTIONS: Table[type[RewardFunction[Any]]] = Table(
     "reward function",
     "thumbwheel.reward_functions",
     {
+        "code_execution": "thumbwheel.rewards.functions.code_execution:CodeExecution",
         "decision": "thumbwheel.rewards.functions.decision:Decision",
         "edit_distance": "thumbwheel.rewards.functions.edit_distance:EditDistance",
         "efficiency": "thumbwheel.rewards.functions.efficiency:Efficiency",

@@ -1,0 +1,41 @@
+"""The fenced code blocks of an answer, as CommonMark has them; read line by line, in linear time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})(.*)$")
+
+
+@dataclass(frozen=True)
+class Block:
+    """`language` is the first word after the fence in lower case, "" where there is none; `closed`: the fence was closed."""
+
+    language: str
+    code: str
+    closed: bool
+
+
+def blocks(text: str) -> list[Block]:
+    """The blocks in their order; one that is never closed ends with the text.
+
+    >>> blocks("so:\\n```python\\nx = 1\\n```")
+    [Block(language='python', code='x = 1', closed=True)]
+    """
+    found: list[Block] = []
+    fence, indent, language, kept = "", 0, "", list[str]()
+    for line in text.split("\n"):
+        match = FENCE.match(line)
+        if not fence:
+            if match and not (match[2][0] == "`" and "`" in match[3]):
+                words = match[3].split()
+                fence, indent, language, kept = match[2], len(match[1]), words[0].lower() if words else "", []
+        elif match and match[2].startswith(fence) and not match[3].strip():
+            found.append(Block(language, "\n".join(kept), True))
+            fence = ""
+        else:
+            kept.append(line[min(indent, len(line) - len(line.lstrip(" "))) :])
+    if fence:
+        found.append(Block(language, "\n".join(kept), False))
+    return found

@@ -1,0 +1,102 @@
+"""Cgroups for sandboxes: version 1 as root, version 2 where a folder is ours; what was set is read back.
+
+Version 2 needs a parent whose controllers are passed on: the own folder, the one above (a user's `app.slice`), or the root of the tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+V2 = (("memory.max", "memory_mb"), ("memory.swap.max", "zero"), ("pids.max", "processes"))
+V1 = {
+    "memory": (("memory.limit_in_bytes", "memory_mb"), ("memory.memsw.limit_in_bytes", "memory_mb")),
+    "pids": (("pids.max", "processes"),),
+}
+OPTIONAL = {"memory.swap.max", "memory.memsw.limit_in_bytes"}
+"""Not on every kernel; swap is bounded by the machine's then."""
+OVERHEAD_MB = 48
+"""The warm interpreter and bubblewrap."""
+OVERHEAD_PROCESSES = 8
+PAGE = 65536
+
+
+@dataclass(frozen=True)
+class Cgroup:
+    """The folders of one sandbox."""
+
+    folders: tuple[Path, ...]
+
+    def remove(self) -> None:
+        """Remove the folders once their processes are gone."""
+        for folder in self.folders:
+            for _ in range(50):
+                try:
+                    folder.rmdir()
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:  # a killed process may take a moment to leave
+                    time.sleep(0.02)
+
+
+def make(memory_mb: int, processes: int) -> Cgroup | str:
+    """A cgroup with these limits; else why there is none."""
+    values = {"memory_mb": (memory_mb + OVERHEAD_MB) << 20, "processes": processes + OVERHEAD_PROCESSES, "zero": 0}
+    name = f"thumbwheel-{os.getpid()}-{secrets.token_hex(4)}"
+    own = dict(re.findall(r"^\d+:([^:]*):(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)) if ROOT.exists() else {}
+    if not own:
+        return "this system has no cgroups"
+    by_controller = {one: path for named, path in own.items() for one in named.split(",")}
+    if "memory" in by_controller and "pids" in by_controller:
+        return _version_1(by_controller, name, values)
+    return _version_2(Path(own.get("", "/")), name, values)
+
+
+def _version_1(own: dict[str, str], name: str, values: dict[str, int]) -> Cgroup | str:
+    folders: list[Path] = []
+    for controller, settings in V1.items():
+        folder = ROOT / controller / own[controller].lstrip("/") / name
+        problem = _set(folder, settings, values)
+        if problem:
+            Cgroup(tuple(folders)).remove()
+            return problem
+        folders.append(folder)
+    return Cgroup(tuple(folders))
+
+
+def _version_2(own: Path, name: str, values: dict[str, int]) -> Cgroup | str:
+    here = ROOT / own.relative_to("/")
+    problem = ""
+    for parent in dict.fromkeys((here, here.parent if here != ROOT else ROOT, ROOT)):
+        problem = _set(parent / name, V2, values)
+        if not problem:
+            return Cgroup((parent / name,))
+    return problem
+
+
+def _set(folder: Path, settings: tuple[tuple[str, str], ...], values: dict[str, int]) -> str:
+    """Make the folder and set its limits; returns what stood in the way, and then leaves nothing."""
+    try:
+        folder.mkdir()
+    except OSError as error:
+        return f"no cgroup can be made in {folder.parent} ({error.strerror})"
+    try:
+        for file, key in settings:
+            if file in OPTIONAL and not (folder / file).exists():
+                continue
+            (folder / file).write_text(str(values[key]))
+            held = (folder / file).read_text().strip()
+            if not held.isdigit() or abs(int(held) - values[key]) >= PAGE:
+                raise OSError(0, f"{file} reads {held!r} after {values[key]} was written")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        return f"the cgroup {folder.parent} has no limits to set ({error.strerror or error})"
+    return ""

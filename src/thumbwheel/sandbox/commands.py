@@ -1,0 +1,38 @@
+"""The `sandbox` group: what this machine can do with code that nobody trusts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+sandbox = typer.Typer(help="Whether code of answers may run on this machine.")
+
+
+@sandbox.callback()
+def group() -> None:
+    """Whether code of answers may run on this machine."""
+
+
+@sandbox.command()
+def check(json: Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")] = False) -> None:
+    """Try the attacks on this machine and say which level it reaches; exit code 0 only where code may run.
+
+    Example: thumbwheel sandbox check
+    """
+    from dataclasses import asdict
+
+    from thumbwheel.core import log
+    from thumbwheel.sandbox.canaries import examine
+
+    found = examine()
+    held = sum(one == "held" for one in found.attacks.values())
+    if json:
+        log.answer(asdict(found) | {"allowed": found.allowed, "held": held})
+    else:
+        log.table(f"level: {found.level}", ("attack", "result"), list(found.attacks.items()))
+        for line in (f"{held} of {len(found.attacks)} attacks failed, as they should", found.reason, found.fix):
+            if line:
+                log.say(line)
+    if not found.allowed:
+        raise typer.Exit(3)

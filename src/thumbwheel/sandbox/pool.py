@@ -1,0 +1,197 @@
+"""Warm sandboxes: programs in, outcomes out, in their order.
+
+Each worker has a cell for candidates and, once there are tests, one for the judge. Verdicts are put together here, outside of both: the
+judge asks, the question goes to the candidate, its data goes back. To end early, to print or to overwrite anything gains nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+from thumbwheel.core import log
+from thumbwheel.sandbox.cell import Cell, Ended, Lied, Overdue, Run
+from thumbwheel.sandbox.types import Job, Level, Limits, Outcome, Refused, State
+
+LONGEST_DETAIL = 2000
+KILLED = -9
+NEAR = 0.9
+"""A program that was killed after this share of its processor time had used it up."""
+
+
+class Pool:
+    """Workers with cells; thread-safe. `trusted`: plain processes without walls, for code that its owner trusts."""
+
+    def __init__(
+        self, limits: Limits | None = None, workers: int | None = None, level: Level = Level.STANDARD, trusted: bool = False
+    ) -> None:
+        self.workers, self.level, self.trusted = workers or os.cpu_count() or 1, level, trusted
+        self.limits = fitting(limits or Limits(), self.workers) if level is Level.LIMITED and not trusted else limits or Limits()
+        self._idle: queue.LifoQueue[Worker] = queue.LifoQueue()
+        for _ in range(self.workers):
+            self._idle.put(Worker(self))
+        if trusted:
+            log.logger.warning("trusted_code is set: code from answers runs as a plain process of this user, without a sandbox")
+
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """One outcome per job. Programs do not see each other."""
+        if len(jobs) == 1:
+            return [self._one(jobs[0])]
+        with ThreadPoolExecutor(self.workers) as threads:
+            return list(threads.map(self._one, jobs))
+
+    def _one(self, job: Job) -> Outcome:
+        worker = self._idle.get()
+        try:
+            return worker.run(job)
+        except Refused as error:
+            return Outcome(State.BROKEN, str(error))
+        finally:
+            self._idle.put(worker)
+
+    def close(self) -> None:
+        """End all cells."""
+        for _ in range(self.workers):
+            self._idle.get().close()
+
+    def cell(self) -> Cell:
+        """A new cell of this pool's kind."""
+        return Cell(self.limits, sealed=not self.trusted, grouped=self.level is Level.STANDARD and not self.trusted)
+
+
+class Worker:
+    """Runs one job at a time."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool, self._cells = pool, dict[str, Cell]()
+
+    def run(self, job: Job) -> Outcome:
+        """The outcome of a job. Raises Refused where its sandbox does not start."""
+        deadline = time.monotonic() + self._pool.limits.wall_seconds
+        for attempt in (1, 2):
+            found = self._judged(job, deadline) if job.tests else self._plain(job, deadline)
+            if found is not None:
+                return found
+            if attempt == 2:
+                break
+            deadline = time.monotonic() + self._pool.limits.wall_seconds
+        return Outcome(State.DIED, "the sandbox itself ended twice while this ran")
+
+    def _begin(self, kind: str, job: dict[str, Any]) -> Run:
+        if kind not in self._cells:
+            self._cells[kind] = self._pool.cell()
+        return self._cells[kind].begin(job)
+
+    def _plain(self, job: Job, deadline: float) -> Outcome | None:
+        number = secrets.token_hex(16)
+        run = self._begin("candidate", {"kind": job.language, "code": job.code, "id": number})
+        state, detail = _started(run, number, deadline)
+        return self._outcome(run, state, detail)
+
+    def _judged(self, job: Job, deadline: float) -> Outcome | None:
+        assert job.tests is not None  # noqa: S101 - the caller asked
+        number = secrets.token_hex(16)
+        program = {"kind": "python", "code": job.code, "setup": job.tests.setup, "id": number, "questions": True}
+        run = self._begin("candidate", program)
+        state, detail = _started(run, number, deadline)
+        passed: tuple[bool, ...] = ()
+        if state is State.DONE:
+            tests = asdict(job.tests)
+            judge = self._begin("judge", {"kind": "judge", **tests, "tests": job.tests.asserts})
+            state, detail, passed = _relay(judge, run, deadline)
+            if "code" not in judge.finish():
+                self._drop("judge")
+        return self._outcome(run, state, detail, passed)
+
+    def _outcome(self, run: Run, state: State, detail: str, passed: tuple[bool, ...] = ()) -> Outcome | None:
+        """The outcome, with what the parent of the program says about its end; None where the sandbox was lost."""
+        how = run.finish()
+        if "code" not in how:
+            self._drop("candidate")
+            return None
+        limits = self._pool.limits
+        if state is State.DIED and how["code"] == KILLED:
+            spent = how["cpu"] >= NEAR * limits.cpu_seconds
+            state, detail = (State.TIMEOUT, "processor time used up") if spent else (State.MEMORY, "killed, out of memory")
+        elif state is State.DIED:
+            detail = f"it ended with {how['code']} before its end"
+        return Outcome(state, detail[:LONGEST_DETAIL], run.output, passed, round(how["cpu"], 3))
+
+    def _drop(self, kind: str) -> None:
+        self._cells.pop(kind).close()
+
+    def close(self) -> None:
+        """End its cells."""
+        for kind in list(self._cells):
+            self._drop(kind)
+
+
+def _started(run: Run, number: str, deadline: float) -> tuple[State, str]:
+    """How the program itself went, before any question."""
+    answer = _answer(run, number, deadline)
+    if isinstance(answer, tuple):
+        return answer
+    if answer.get("done"):
+        return State.DONE, ""
+    text = str(answer.get("text"))
+    if answer.get("raised") == "MemoryError":
+        return State.MEMORY, text
+    return (State.LEFT if answer.get("exit") else State.RAISED), text
+
+
+def _answer(run: Run, number: str, deadline: float) -> dict[str, Any] | tuple[State, str]:
+    """What the candidate sent, or what became of it."""
+    try:
+        answer = run.receive(deadline)
+    except Ended:
+        return State.DIED, "it ended without an answer"
+    except Overdue:
+        return State.TIMEOUT, "no answer in time"
+    except Lied as error:
+        return State.LIED, str(error)
+    return answer if answer.get("id") == number else (State.LIED, "an answer to something that was not asked")
+
+
+def _relay(judge: Run, candidate: Run, deadline: float) -> tuple[State, str, tuple[bool, ...]]:
+    """Carry questions and answers between the judge and the candidate until there is a verdict."""
+    while True:
+        try:
+            said = judge.receive(deadline)
+        except Overdue:
+            return State.TIMEOUT, "its answers could not be judged in time", ()
+        except (Ended, Lied):
+            return State.BROKEN, "the judge ended without a verdict", ()
+        if "verdict" in said:
+            verdict = said["verdict"]
+            if "broken" in verdict:
+                return State.BROKEN, f"the tests cannot run: {verdict['broken']}", ()
+            return State.DONE, verdict["detail"], tuple(verdict["passed"])
+        number = secrets.token_hex(16)
+        try:
+            candidate.send({**said, "id": number}, deadline)
+            answer = _answer(candidate, number, deadline)
+            if isinstance(answer, tuple):
+                return *answer, ()
+            judge.send(answer, deadline)
+        except Overdue:
+            return State.TIMEOUT, "no answer in time", ()
+        except Ended:
+            return State.DIED, "it ended before all tests were asked", ()
+
+
+def fitting(limits: Limits, workers: int) -> Limits:
+    """Limits whose processes, each at its own limit of memory, fit into half of the machine's. Raises Refused where none does."""
+    budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // workers // (1 << 20)
+    most = (budget - limits.files_mb) // limits.memory_mb
+    if most < 1:
+        raise Refused(
+            f"no cgroup here, and {workers} programs of {limits.memory_mb} MB do not fit into half of this machine's memory",
+            "Lower memory_mb, or run under: systemd-run --user --scope -p Delegate=yes",
+        )
+    return limits.model_copy(update={"processes": min(limits.processes, most)})
