@@ -32,6 +32,7 @@ COMMANDS = {
     "models": ("thumbwheel.loop.commands:models", "List versions, show one, follow its lineage."),
     "export": ("thumbwheel.export.commands:export", "Write a version as an adapter or merged model, checked for parity."),
     "report": ("thumbwheel.loop.commands:report", "The model change report of a version: one HTML file and JSON."),
+    "sandbox": ("thumbwheel.sandbox.commands:sandbox", "Whether code of answers may run on this machine: levels and attacks."),
     "demo": ("thumbwheel.demo.commands:demo", "One turn of the wheel on an embedded model."),
 }
 
