@@ -18,7 +18,8 @@ from thumbwheel.capture.source import HOPELESS, Item, JsonLines, Line, Refused, 
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core.errors import InputError, NotFound
 
-EVERY = pytest.mark.parametrize("name", SOURCES.names())
+EVERY = pytest.mark.parametrize("name", [name for name in SOURCES.names() if isinstance(SOURCES.get(name), JsonLines)])
+"""Sources of rows with keys of their own; tables of anybody's columns, and folders, have tests of their own."""
 
 
 def read(source: Source, path: Path) -> list[Item]:
@@ -39,6 +40,36 @@ def test_its_example_is_read_and_recognised(name: str, tmp_path: Path) -> None:
         assert item.records
         assert (item.number, item.text) == (1, text)
         assert recognise(path) == name
+
+
+@EVERY
+def test_no_other_source_claims_its_rows(name: str) -> None:
+    for text in examples(name):
+        assert [other for other in SOURCES.names() if SOURCES.get(other).claims(json.loads(text))] == [name]
+
+
+@EVERY
+def test_an_array_and_pretty_printed_objects_are_read_like_lines(name: str, tmp_path: Path) -> None:
+    plain, array, pretty = tmp_path / "a.jsonl", tmp_path / "a.json", tmp_path / "b.json"
+    rows = [json.loads(text) for text in examples(name)]
+    plain.write_text("\n".join(examples(name)))
+    array.write_text("\ufeff" + json.dumps(rows, indent=2, ensure_ascii=False).replace("\n", "\r\n"))
+    pretty.write_text("\n".join(json.dumps(row, indent=1) for row in rows))
+    source = SOURCES.get(name)
+    wanted = [(item.number, item.records) for item in read(source, plain) if isinstance(item, Line)]
+    assert len(wanted) == len(rows)
+    for path in (array, pretty):
+        assert [(item.number, item.records) for item in read(source, path) if isinstance(item, Line)] == wanted
+
+
+@EVERY
+def test_a_broken_element_of_an_array_costs_itself_only(name: str, tmp_path: Path) -> None:
+    good = examples(name)[0]
+    path = tmp_path / "bad.json"
+    path.write_text(f'[{good}, {{"a" 1}}, 3, {{]}}, {"[" * 9999 + "]" * 9999}, {{"a": NaN}}, null, "x, {{", {good}]')
+    items = read(SOURCES.get(name), path)
+    assert [type(item) for item in items] == [Line, *[Refused] * 7, Line]
+    assert [item.text for item in items[1:4]] == ['{"a" 1}', "3", "{]}"]
 
 
 @EVERY

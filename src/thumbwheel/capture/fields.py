@@ -6,6 +6,7 @@ Every function raises Unreadable and nothing else, whatever it is given. Lives h
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -63,12 +64,12 @@ def objects_at(row: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 
 def number_of(value: Any, what: str) -> float:
     """A number, also written as text."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
     try:
-        return float(value) if isinstance(value, str) else float("nan")
-    except ValueError:
+        if isinstance(value, bool) or not isinstance(value, int | float | str) or not math.isfinite(float(value)):
+            raise ValueError
+    except (ValueError, OverflowError):
         raise Unreadable(f"{what} {clip(value)} is no number") from None
+    return float(value) if isinstance(value, str) else value
 
 
 def name_of(value: Any) -> str | None:

@@ -41,6 +41,20 @@ def is_parquet(path: Path) -> bool:
         return False
 
 
+def columns_of(path: Path, container: str) -> list[str]:
+    """The names of the columns of a table, "csv" or "parquet"; raises InputError where it is none."""
+    if container == "csv":
+        with opened(path) as (_, stream):
+            return [name for name in _header(path, io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline=""))[0] if name]
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_schema(path).names)
+    except (OSError, pa.ArrowException) as error:
+        raise _no_parquet(path, error) from None
+
+
 def csv_rows(path: Path, seen: Seen) -> Iterator[Cells]:
     """Every record after the header that is not blank, numbered by the line on which it begins."""
     with opened(path) as (raw, stream):
@@ -126,9 +140,13 @@ def parquet_rows(path: Path, seen: Seen) -> Iterator[Cells]:
                     yield number, *_values(row)
                 seen(size * number // max(total, 1))
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"file {str(path)!r}", f"it is no readable Parquet file ({error})", "Check the path, or write it again") from None
+        raise _no_parquet(path, error) from None
     if not number:
         raise InputError(f"file {str(path)!r}", "it holds no rows", "Give a file with rows")
+
+
+def _no_parquet(path: Path, error: Exception) -> InputError:
+    return InputError(f"file {str(path)!r}", f"it is no readable Parquet file ({error})", "Check the path, or write it again")
 
 
 def _values(row: dict[str, Any]) -> tuple[dict[str, Any], str, str]:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from public_data import public_data
 from thumbwheel.capture.source import AnyRecord, Line
-from thumbwheel.capture.sources import SOURCES, graded, jsonl, preference
+from thumbwheel.capture.sources import SOURCES, feedback_jsonl, graded, jsonl, preference
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord, Unreadable, explain
 
 
@@ -131,7 +131,7 @@ class TestCollector:
     }
 
     def signals(self, **more: Any) -> list[tuple[str, Any]]:
-        traces, given, _ = split(jsonl.parse(self.LINE | more))
+        traces, given, _ = split(feedback_jsonl.parse(self.LINE | more))
         assert [one.output for one in traces] == ["r"]
         assert {one.targets[0].id for one in given} == {traces[0].identified()[0]}
         assert {one.occurred_at for one in given} == {traces[0].occurred_at}
@@ -159,9 +159,9 @@ class TestCollector:
     )
     def test_what_cannot_be_is_refused(self, more: dict[str, Any]) -> None:
         if more == {"query": ""}:
-            assert jsonl.parse(self.LINE | more)
+            assert feedback_jsonl.parse(self.LINE | more)
         else:
-            assert refusal(jsonl, self.LINE | more)
+            assert refusal(feedback_jsonl, self.LINE | more)
 
 
 class TestPreference:

@@ -18,8 +18,9 @@ EXAMPLE = '{"question": "3 + 4?", "ground_truth": "3 + 4 = 7\\n#### 7", "model-a
 
 
 def claims(row: Row) -> bool:
-    """A question with its answer."""
-    return "question" in row and ("ground_truth" in row or "answer" in row)
+    """A question with an answer that ends in '#### answer' or 'A: answer'."""
+    answer = row.get("ground_truth", row.get("answer"))
+    return isinstance(row.get("question"), str) and isinstance(answer, str) and bool(_marked(answer))
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
@@ -39,11 +40,15 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
 
 def _final(truth: Any) -> str:
     """What stands after the last "####" or "A:" that begins a line, without thousands separators."""
-    lines = [line.strip() for line in truth.splitlines()] if isinstance(truth, str) else []
-    found = [text for line in lines for mark in MARKS if line.startswith(mark) and (text := line.removeprefix(mark).strip())]
+    found = _marked(truth) if isinstance(truth, str) else []
     if not found:
         raise Unreadable(f"the answer {str(truth)[-60:]!r} does not end in '#### answer' or 'A: answer'")
     return str(re.sub(r"(?<=\d),(?=\d{3})", "", found[-1]))
+
+
+def _marked(truth: str) -> list[str]:
+    lines = [line.strip() for line in truth.splitlines()]
+    return [text for line in lines for mark in MARKS if line.startswith(mark) and (text := line.removeprefix(mark).strip())]
 
 
 def _solution(question: str, case: str, model: str, graded: Row, extra: dict[str, Any]) -> list[AnyRecord]:

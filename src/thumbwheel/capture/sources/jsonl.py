@@ -1,4 +1,4 @@
-"""Our own lines (`{"type": "trace" | "feedback" | "case", ...}`) and those of a FeedbackCollector, known by their keys.
+"""Our own lines: `{"type": "trace" | "feedback" | "case", ...}`.
 
 Keys of a trace: those of TraceRecord, and those of the model call that made the answer (LLM_FIELDS). Keys of feedback: those of
 FeedbackRecord, with `target` or `targets` as {"trace": id}, {"session": id} or {"step": [id, n]}, `rater` as an id or an object, and
@@ -14,7 +14,6 @@ from thumbwheel.capture.source import AnyRecord, JsonLines, Row
 from thumbwheel.capture.types import LLM_FIELDS, CaseRecord, FeedbackRecord, TargetRef, TraceRecord, Unreadable
 from thumbwheel.core.plugins import nearest
 
-COLLECTOR = frozenset({"query", "response", "feedback_type", "rating", "correction", "timestamp", "metadata"})
 TRACE = frozenset({"type", *TraceRecord.model_fields, *LLM_FIELDS})
 FEEDBACK = frozenset({"type", *FeedbackRecord.model_fields, "target", "shown"})
 CASE = frozenset({"type", *CaseRecord.model_fields})
@@ -27,15 +26,13 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """Our own lines say their type; a collector's line has a query and a feedback_type."""
-    return row.get("type") in KINDS or {"query", "feedback_type"} <= row.keys()
+    """Our own lines say their type."""
+    return isinstance(row.get("type"), str) and row["type"] in KINDS
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
     """The records of one line."""
     kind = row.get("type")
-    if kind is None and {"query", "feedback_type"} & row.keys():
-        return _collector(row)
     if not isinstance(kind, str) or kind not in KINDS:
         near = nearest(kind, KINDS) if isinstance(kind, str) else ""
         raise Unreadable(f"type {kind!r} is none of {', '.join(KINDS)}.{near}")
@@ -137,29 +134,6 @@ def _case(row: dict[str, Any]) -> CaseRecord:
 
 
 KINDS: dict[str, Callable[[dict[str, Any]], AnyRecord]] = {"trace": _trace, "feedback": _feedback, "case": _case}
-
-
-def _collector(row: dict[str, Any]) -> list[AnyRecord]:
-    """One trace and its signals; null stands for "not given" in every key."""
-    _known(row, COLLECTOR, "a FeedbackCollector line")
-    at = row.get("timestamp")
-    trace = TraceRecord.model_validate(
-        {"input": row.get("query"), "output": row.get("response"), "occurred_at": at, "metadata": row.get("metadata") or None}
-    )
-    target = TargetRef(kind="trace", id=trace.identified()[0])
-    shared = {"targets": [target], "occurred_at": at}
-    return [trace, *(FeedbackRecord.model_validate(shared | signal) for signal in _collected(row))]
-
-
-def _collected(row: Row) -> list[dict[str, Any]]:
-    kind, rating, correction = row.get("feedback_type"), row.get("rating"), row.get("correction")
-    if kind not in ("thumbs_up", "thumbs_down", "rating", "correction"):
-        raise Unreadable(f"feedback_type {kind!r} is none of thumbs_up, thumbs_down, rating, correction")
-    if kind in ("rating", "correction") and row.get(kind) is None:
-        raise Unreadable(f"feedback_type {kind!r} without a {kind}")
-    thumb = [{"kind": "thumb", "value": kind == "thumbs_up"}] if kind.startswith("thumbs_") else []
-    rated = [{"kind": "rating", "value": rating}] if rating is not None else []
-    return thumb + rated + ([{"kind": "correction", "value": correction}] if correction is not None else [])
 
 
 SOURCE = JsonLines(parse, claims, EXAMPLE)

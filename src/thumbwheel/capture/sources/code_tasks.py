@@ -1,0 +1,80 @@
+"""Code tasks with tests: MBPP (also its sanitized form) and HumanEval, as cases with the checker `code_execution`.
+
+The reference is {"tests": [assert lines], "setup": code before them, "entry_point": name or null, "check": code of check(candidate) or
+null}. Of the tests of MBPP the prompt shows the first, because nothing else names the function; the others stay hidden. The canonical
+solution becomes a trace of the case, so that it can be scored like any answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thumbwheel.capture.fields import clip, list_at, name_of, text_at
+from thumbwheel.capture.source import AnyRecord, JsonLines, Row
+from thumbwheel.capture.types import CaseRecord, TraceRecord, Unreadable
+
+CHECKER = "code_execution"
+MBPP_EXAMPLE = (
+    '{"task_id": 2, "text": "Write a function to add two numbers.", "code": "def add(a, b):\\n    return a + b", "test_setup_code": "",'
+    ' "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"], "challenge_test_list": []}'
+)
+HUMANEVAL_EXAMPLE = (
+    '{"task_id": "HumanEval/900", "prompt": "def add(a, b):\\n    \\"\\"\\"The sum.\\"\\"\\"\\n", "entry_point": "add",'
+    ' "canonical_solution": "    return a + b\\n", "test": "def check(candidate):\\n    assert candidate(1, 2) == 3\\n"}'
+)
+
+
+def claims_mbpp(row: Row) -> bool:
+    """A task with a list of tests."""
+    return {"task_id", "code", "test_list"} <= row.keys()
+
+
+def parse_mbpp(row: dict[str, Any]) -> list[AnyRecord]:
+    """The case and its solution."""
+    tests = _lines(row, "test_list")
+    if not tests:
+        raise Unreadable("it has no tests")
+    setup = row.get("test_setup_code")
+    if setup is not None and not isinstance(setup, str):
+        raise Unreadable(f"test_setup_code {clip(setup)} is no text")
+    before = "\n".join(_lines(row, "test_imports") + ([setup] if setup else []))
+    asked = f"{text_at(row, 'text' if 'text' in row else 'prompt')}\n\nIt has to pass this test:\n\n```python\n{tests[0]}\n```"
+    reference = {"tests": tests + _lines(row, "challenge_test_list"), "setup": before, "entry_point": None, "check": None}
+    return _records(f"mbpp/{_id(row)}", asked, reference, text_at(row, "code"))
+
+
+def claims_humaneval(row: Row) -> bool:
+    """A task with the name of its function and its test."""
+    return {"task_id", "prompt", "entry_point", "test"} <= row.keys()
+
+
+def parse_humaneval(row: dict[str, Any]) -> list[AnyRecord]:
+    """The case and its solution, which goes on where the prompt ends."""
+    prompt = text_at(row, "prompt")
+    asked = f"Complete this function; answer with the whole code.\n\n```python\n{prompt.strip()}\n```"
+    reference = {"tests": [], "setup": "", "entry_point": text_at(row, "entry_point"), "check": text_at(row, "test")}
+    return _records(_id(row), asked, reference, prompt + text_at(row, "canonical_solution"))
+
+
+def _id(row: Row) -> str:
+    name = name_of(row.get("task_id"))
+    if name is None:
+        raise Unreadable("its task_id is empty")
+    return name
+
+
+def _lines(row: Row, key: str) -> list[str]:
+    found = list_at(row, key)
+    if bad := [one for one in found if not isinstance(one, str)]:
+        raise Unreadable(f"{key} holds {clip(bad[0])}, which is no code")
+    return found
+
+
+def _records(name: str, asked: str, reference: Row, solution: str) -> list[AnyRecord]:
+    case = CaseRecord.model_validate({"id": name, "input": asked, "reference": reference, "checker": CHECKER, "group": name})
+    answer = f"```python\n{solution.strip()}\n```"
+    return [case, TraceRecord.model_validate({"case": name, "input": asked, "output": answer, "metadata": {"gold": True}})]
+
+
+MBPP = JsonLines(parse_mbpp, claims_mbpp, MBPP_EXAMPLE)
+HUMANEVAL = JsonLines(parse_humaneval, claims_humaneval, HUMANEVAL_EXAMPLE)

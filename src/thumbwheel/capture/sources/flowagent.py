@@ -1,0 +1,291 @@
+"""Runs of a FlowAgent: trace files (also many in one file), a folder of them by day, and checkpoints of both generations.
+
+A trace file becomes a trace with its steps; its label a thumb, its reward_score a score of a checker that no person is mixed up with. A
+checkpoint (a pickle; see `unpickle.py` for what is refused) becomes a trace for every user turn that was answered: in the first generation
+by the next message of the assistant, in the second by the last one before the user's next turn that is no "RUN SUMMARY". Its input is that
+turn alone, as in a trace file, because a history that is cut off at 50 messages would make another input of the same turn each time.
+A turn is known by its session, its texts, its time and how many like it came before, so checkpoints that overlap add nothing; its place in
+the history moves when that is cut off. A task belongs to the turn in whose time it was created, if that is one turn only, with the state
+that it had when the answer came; tokens and costs, which checkpoints count over a lifetime, stay unknown. Model settings and secrets are
+never stored.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from thumbwheel.capture.lines import Seen
+from thumbwheel.capture.redact import redacted, secrets_in
+from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Line, Refused, Row
+from thumbwheel.capture.types import FeedbackRecord, Rater, Scale, TargetRef, TraceRecord, Unreadable, explain, parse_time
+from thumbwheel.capture.unpickle import MOST_BYTES, Standin, as_json, unpickle
+from thumbwheel.core import ids
+from thumbwheel.core.errors import InputError
+from thumbwheel.sdk.tracefile import ExecutionTrace, line_of, plain
+
+SUMMARY = re.compile(r"\s*RUN SUMMARY \[")
+PARTS = ("session_data", "sessions_data", "task_state", "agent_name", "metadata")
+"""What of a checkpoint is looked at."""
+FINISHED = {"completed": "completed", "failed": "failed"}
+REWARDED = Rater(id="reward_score", kind="checker", weight=0.1)
+"""Weighs little, so that it decides only where no person spoke."""
+EXAMPLE = (
+    '{"trace_id": "0a1b2c3d4e5f", "session_id": "s1", "timestamp": "2026-01-05T08:30:00", "user_query": "Opening hours?", '
+    '"tool_calls": [{"tool_name": "search", "arguments": {"q": "hours"}, "result": "9-17", "success": true, "duration_ms": 12.0, '
+    '"error": null, "timestamp": "2026-01-05T08:30:01"}], "final_response": "Nine to five.", "total_tokens_in": 812, "label": true}'
+)
+
+
+def claims(row: Row) -> bool:
+    """A trace file has a trace_id and a user_query."""
+    return {"trace_id", "user_query"} <= row.keys()
+
+
+def parse(row: dict[str, Any]) -> list[AnyRecord]:
+    """The trace of a trace file, and what was said about it."""
+    if not isinstance(row.get("trace_id"), str | int) or not isinstance(row.get("user_query"), str):
+        raise Unreadable("it is no trace file: it has no trace_id or no user_query")
+    try:
+        trace = ExecutionTrace.from_dict(redacted(row) | {"trace_id": str(row["trace_id"])})
+        line = line_of(trace)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise Unreadable(f"it is no trace file: {error}") from None
+    recorded = isinstance(trace.extra.get("agent"), str)
+    record = TraceRecord.model_validate(line | ({"source": "sdk"} if recorded else {}))
+    return [record, *_said(trace, TargetRef(kind="trace", id=record.identified()[0], source=record.source))]
+
+
+def _said(trace: ExecutionTrace, target: TargetRef) -> Iterator[FeedbackRecord]:
+    if trace.label is not None:
+        notes = str(trace.review_notes or "") or None
+        yield FeedbackRecord.model_validate({"kind": "thumb", "value": trace.label, "targets": [target], "comment": notes})
+    if trace.reward_score is not None:
+        scale = Scale(min=0.0, max=1.0)
+        score = {"kind": "score", "value": trace.reward_score, "scale": scale, "targets": [target], "rater": REWARDED}
+        yield FeedbackRecord.model_validate(score)
+
+
+@dataclass(frozen=True)
+class FlowAgent(JsonLines):
+    """See the module: a file of rows, a checkpoint, or a folder of both."""
+
+    def read(self, path: Path, seen: Seen) -> Iterator[Item]:
+        """See Source. In a folder, whatever is neither a trace file nor a checkpoint is refused by its name and stops nothing."""
+        if path.is_dir():
+            yield from self._folder(path, seen)
+        elif path.suffix == ".pkl" and path.is_file():
+            yield from _numbered(_checkpoint(path, {}))
+            seen(path.stat().st_size)
+        else:
+            yield from super().read(path, seen)
+
+    def item(self, number: int, row: dict[str, Any], text: str, parse: Any = None) -> Item:
+        """The item of one row; its text is shown without secrets."""
+        found = super().item(number, row, text, parse)
+        clean = redacted(row)
+        return found if clean == row else type(found)(**(vars(found) | {"text": json.dumps(clean, ensure_ascii=False)}))
+
+    def _folder(self, path: Path, seen: Seen) -> Iterator[Item]:
+        files = sorted(one for one in path.rglob("*") if one.suffix in (".json", ".pkl") and one.is_file() and _shown(path, one))
+        if not files:
+            raise InputError(f"folder {str(path)!r}", "there is no trace file and no checkpoint in it", "Name the folder of day folders")
+        yield from _numbered(self._files(files, seen))
+
+    def _files(self, files: list[Path], seen: Seen) -> Iterator[Item]:
+        known: dict[str, list[AnyRecord]] = {}
+        read = 0
+        for file in files:
+            yield from _checkpoint(file, known) if file.suffix == ".pkl" else self._file(file)
+            read += file.stat().st_size
+            seen(read)
+
+    def _file(self, file: Path) -> Iterator[Item]:
+        try:
+            yield from super().read(file, lambda position: None)
+        except InputError as error:
+            yield Refused(0, f"{file.name}: {error.why}", file.name)
+
+
+def _shown(folder: Path, file: Path) -> bool:
+    return not file.name.endswith(".meta.json") and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+def _numbered(items: Iterator[Item]) -> Iterator[Item]:
+    for number, item in enumerate(items, 1):
+        yield type(item)(**(vars(item) | {"number": number}))
+
+
+def _checkpoint(file: Path, known: dict[str, list[AnyRecord]]) -> Iterator[Item]:
+    """The items of one checkpoint; `known` has the turns of those before it, which are handed out again as they were."""
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise Unreadable(f"it has more than the {MOST_BYTES:,} bytes that are taken")
+        found = _opened(unpickle(file.read_bytes()))
+    except (Unreadable, OSError) as error:
+        yield Refused(0, f"{file.name}: {error}", file.name)
+        return
+    for turn in _turns(found):
+        text = json.dumps({"checkpoint": file.name, "session": turn.session, "query": turn.query}, ensure_ascii=False)
+        try:
+            yield Line(0, known.setdefault(turn.name, [turn.record()]), text)
+        except (ValidationError, Unreadable) as error:
+            yield Refused(0, explain(error) if isinstance(error, ValidationError) else str(error), text)
+
+
+def _opened(found: Any) -> dict[str, Any]:
+    """The parts of a checkpoint that are looked at, as JSON without secrets; what is secret anywhere in it is secret everywhere."""
+    if not isinstance(found, Standin) or found.name != "AgentCheckpoint":
+        raise Unreadable("it is no checkpoint of an agent")
+    everything = as_json(found.fields)
+    secret = secrets_in(everything)
+    return {key: redacted(plain(everything[key]), secret) for key in PARTS if key in everything}
+
+
+@dataclass
+class _Turn:
+    """A user's turn with its answer and what happened in between."""
+
+    session: str
+    user: Row
+    answer: Row
+    between: list[Row]
+    agent: str | None
+    place: int = 0
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    summary: str | None = None
+
+    @property
+    def query(self) -> str:
+        """What the user said."""
+        return str(self.user["content"])
+
+    @property
+    def name(self) -> str:
+        """The same in every checkpoint that has this turn."""
+        told = [self.session, self.query, self.answer["content"], self.user.get("timestamp"), self.answer.get("timestamp"), self.place]
+        return f"turn-{ids.fingerprint(told)[:40]}"
+
+    def span(self) -> tuple[datetime, datetime] | None:
+        """From the question to the answer; None where the messages have no times."""
+        first, last = _time(self.user.get("timestamp")), _time(self.answer.get("timestamp"))
+        return (first, last) if first and last and first <= last else None
+
+    def record(self) -> TraceRecord:
+        """The trace."""
+        told = self.answer.get("metadata")
+        about: Mapping[str, Any] = told if isinstance(told, dict) else {}
+        last, spent = _time(self.answer.get("timestamp")), about.get("execution_duration")
+        started = last - timedelta(seconds=spent) if last and isinstance(spent, int | float) and 0 <= spent < 10**6 else None
+        failed = about.get("error") is True
+        status = "error" if failed else "ok"
+        answer = {"kind": "llm", "status": status, "started_at": started, "ended_at": last if started else None}
+        metadata = {"agent_name": self.agent, "run_summary": self.summary, "error_type": about.get("error_type") if failed else None}
+        told = self.user.get("metadata")
+        fields = {
+            "id": self.name, "session": self.session, "input": self.query, "output": str(self.answer["content"]), "status": status,
+            "subject": told.get("user_id") if isinstance(told, dict) else None,
+            "occurred_at": _time(self.user.get("timestamp")) or last,
+            "steps": [*_tools(self.between), *self.tasks, answer],
+            "metadata": {key: value for key, value in metadata.items() if value} or None,
+        }  # fmt: skip
+        return TraceRecord.model_validate({key: value for key, value in fields.items() if value is not None and value != ""})
+
+
+def _time(given: Any) -> datetime | None:
+    try:
+        return parse_time(given)
+    except Unreadable:
+        return None
+
+
+def _turns(found: Row) -> list[_Turn]:
+    turns: list[_Turn] = []
+    agent = found.get("agent_name") or _in(found.get("metadata")).get("agent_name")
+    for session, history, second in _histories(found):
+        seen: Counter[str] = Counter()
+        for turn in _paired(session, history, second, str(agent) if agent else None):
+            turn.place = seen[turn.name]
+            seen[turn.name if not turn.place else ""] += 1
+            turns.append(turn)
+    _give_tasks(turns, _in(found.get("task_state")))
+    return turns
+
+
+def _in(found: Any) -> Mapping[str, Any]:
+    return found if isinstance(found, dict) else {}
+
+
+def _histories(found: Row) -> Iterator[tuple[str, list[Row], bool]]:
+    """(session, its messages, whether it is of the second generation)."""
+    second = _in(_in(found.get("sessions_data")).get("sessions"))
+    for sessions, key, newer in ((_in(found.get("session_data")), "history", False), (second, "chat_history", True)):
+        for session, kept in sessions.items():
+            messages = _in(kept).get(key)
+            yield session, [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else [], newer
+
+
+def _paired(session: str, history: list[Row], second: bool, agent: str | None) -> Iterator[_Turn]:
+    """The answered turns. What a user said that nobody answered is no turn yet; a later checkpoint may have the answer."""
+    users = [at for at, one in enumerate(history) if one.get("role") == "user" and _said_something(one)]
+    for start, end in zip(users, [*users[1:], len(history)], strict=True):
+        after = history[start + 1 : end]
+        spoken = [one for one in after if one.get("role") == "assistant" and _said_something(one)]
+        summaries = [str(one["content"]) for one in spoken if SUMMARY.match(str(one["content"]))] if second else []
+        answers = [one for one in spoken if str(one["content"]) not in summaries]
+        if answers:
+            answer = answers[-1 if second else 0]
+            yield _Turn(session, history[start], answer, after, agent, summary=summaries[-1] if summaries else None)
+
+
+def _said_something(message: Row) -> bool:
+    return isinstance(message.get("content"), str) and bool(message["content"].strip())
+
+
+def _tools(between: list[Row]) -> Iterator[dict[str, Any]]:
+    """Tool messages as steps; in the second generation the assistant's own message has the name and the arguments."""
+    calls = [call for one in between if isinstance(one.get("tool_calls"), list) for call in one["tool_calls"]]
+    asked = {call.get("id"): _in(call.get("function")) for call in calls if isinstance(call, dict) and isinstance(call.get("id"), str)}
+    for one in between:
+        if one.get("role") != "tool":
+            continue
+        call = asked.get(one.get("tool_call_id")) or one
+        error = one.get("error")
+        step = {"kind": "tool", "name": str(call.get("name") or "tool")[:512], "input": _arguments(call.get("arguments"))}
+        yield step | {"output": error or one.get("content"), "status": "error" if error else "ok"}
+
+
+def _arguments(given: Any) -> Any:
+    try:
+        return json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        return given
+
+
+def _give_tasks(turns: list[_Turn], tasks: Mapping[str, Any]) -> None:
+    spans = [(span, turn) for turn in turns if (span := turn.span())]
+    for name, task in sorted((str(name), _in(task)) for name, task in tasks.items()):
+        created = _time(task.get("created_at"))
+        own = [(span, turn) for span, turn in spans if created and span[0] <= created <= span[1]]
+        if len(own) != 1:
+            continue  # whose it is nobody knows
+        (_, answered), turn = own[0]
+        done = _time(task.get("completed_at"))
+        status = FINISHED.get(str(task.get("status")), "created") if done and done <= answered else "created"
+        about = {"task_id": str(task.get("id") or name), "description": str(task.get("description") or "")[:500]}
+        result = {"completed": task.get("result"), "failed": task.get("error")}.get(status)
+        output = None if result is None else str(result)[:500]
+        turn.tasks.append(
+            {"kind": "task", "name": str(task.get("type") or "task")[:512], "input": about, "output": output, "status": status}
+        )
+
+
+SOURCE = FlowAgent(parse, claims, EXAMPLE)

@@ -1,0 +1,76 @@
+"""Crowd comparisons of llmfao: who preferred which of two models' answers to one prompt, with ties, by pseudonymous workers.
+
+A file of comparisons (id, prompt, model_x, model_y, worker?, winner, left, right) is a preference a row; without a worker the judge is a
+model. The answers come from `...results.jsonl` and `...prompts.jsonl` beside it; where they are absent the preferences wait for them. A
+row of the results is a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.capture.fields import clip, name_of
+from thumbwheel.capture.rowfile import rows
+from thumbwheel.capture.source import AnyRecord, JsonLines, Parse, Row
+from thumbwheel.capture.types import FeedbackRecord, Rater, StepRecord, TargetRef, TraceRecord, Unreadable
+
+RANKINGS = {"left": [[0], [1]], "right": [[1], [0]], "tie": [[0, 1]]}
+JUDGE = Rater(id="gpt-4", kind="model")
+EXAMPLE = '{"id": "168", "prompt": "5", "model_x": "97", "model_y": "23", "worker": "85", "winner": "left", "left": "A", "right": "B"}'
+
+
+def claims(row: Row) -> bool:
+    """A comparison of two models."""
+    return {"prompt", "model_x", "model_y", "winner"} <= row.keys()
+
+
+def beside(path: Path) -> Parse:
+    """`parse` that knows the prompts and answers of the files beside `path`."""
+    prompts = {str(row.get("id")): row.get("text") for row in _beside(path, "prompts.jsonl")}
+    answers = {(str(row.get("prompt")), str(row.get("model"))): row for row in _beside(path, "results.jsonl")}
+    return partial(parse, prompts=prompts, answers=answers)
+
+
+def _beside(path: Path, ending: str) -> list[dict[str, Any]]:
+    for place in sorted(path.parent.glob(f"*{ending}")):
+        if path.name.startswith(place.name.removesuffix(ending)):
+            return [one.row for one in rows(place, lambda position: None) if one.row]
+    return []
+
+
+def parse(row: dict[str, Any], prompts: Row | None = None, answers: Mapping[tuple[str, str], Row] | None = None) -> list[AnyRecord]:
+    """The two answers, where they are known, and the preference; or the answer that the row is."""
+    if "result" in row and "winner" not in row:
+        return [_trace(row, prompts or {})]
+    prompt = name_of(row.get("prompt"))
+    models = [name_of(row.get(key)) for key in ("model_x", "model_y")]
+    if prompt is None or None in models:
+        raise Unreadable("it lacks the prompt or one of the two models")
+    winner = row.get("winner")
+    if not isinstance(winner, str) or winner not in RANKINGS:
+        raise Unreadable(f"winner {clip(winner)} is none of left, right, tie")
+    known = [answers[prompt, str(model)] for model in models if answers and (prompt, str(model)) in answers]
+    worker = name_of(row.get("worker"))
+    rater = Rater(id=f"worker {worker}", kind="person") if worker else JUDGE
+    fields = {"id": f"{row.get('id')}/{rater.id}", "kind": "preference", "value": {"ranking": RANKINGS[winner]}, "rater": rater}
+    targets = [TargetRef(kind="trace", id=f"{prompt}/{model}") for model in models]
+    given = FeedbackRecord.model_validate(fields | {"targets": targets, "metadata": {"shown": [0, 1]}})
+    return [*(_trace(one, prompts or {}) for one in known), given]
+
+
+def _trace(answer: Row, prompts: Row) -> TraceRecord:
+    prompt, model = name_of(answer.get("prompt")), name_of(answer.get("model"))
+    text = prompts.get(str(prompt))
+    if not isinstance(text, str):
+        raise Unreadable(f"prompt {prompt} is not in a file ...prompts.jsonl beside this one")
+    if not isinstance(answer.get("result"), str):
+        raise Unreadable(f"result {clip(answer.get('result'))} is no text")
+    step = StepRecord(served_model=name_of(answer.get("api_id")) or model)
+    fields = {"id": f"{prompt}/{model}", "input": text, "output": answer["result"], "steps": [step]}
+    return TraceRecord.model_validate(fields | {"metadata": {"model": answer.get("name")}})
+
+
+SOURCE = JsonLines(parse, claims, EXAMPLE, beside)

@@ -1,0 +1,45 @@
+"""Questions of MT-Bench: {question_id, category, turns, reference}. Each turn with a reference is a case.
+
+The case of a later turn has the references of the earlier ones as the answers before it; all of a question are one group. A question
+without references is refused: there is nothing to judge an answer by.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thumbwheel.capture.fields import clip, list_at, name_of
+from thumbwheel.capture.source import AnyRecord, JsonLines, Row
+from thumbwheel.capture.types import CaseRecord, Unreadable
+
+EXAMPLE = '{"question_id": 900, "category": "math", "turns": ["2 + 2?", "And twice that?"], "reference": ["4", "8"]}'
+
+
+def claims(row: Row) -> bool:
+    """A question of turns."""
+    return {"question_id", "turns"} <= row.keys()
+
+
+def parse(row: dict[str, Any]) -> list[AnyRecord]:
+    """A case for every turn that has a reference."""
+    turns, references = list_at(row, "turns"), list_at(row, "reference")
+    name = name_of(row.get("question_id"))
+    if not turns or name is None:
+        raise Unreadable("it has no turns" if name else "it has no question_id")
+    if not references:
+        raise Unreadable("it has no reference: there is nothing to judge an answer by")
+    if bad := [one for one in (*turns, *references) if not isinstance(one, str)]:
+        raise Unreadable(f"{clip(bad[0])} is no text")
+    category = row.get("category")
+    slices = {"category": category} if isinstance(category, str) and category else None
+    found: list[AnyRecord] = []
+    before: list[dict[str, str]] = []
+    for place, (turn, reference) in enumerate(zip(turns, references, strict=False), start=1):
+        asked = [*before, {"role": "user", "content": turn}]
+        fields = {"id": f"{name}/{place}", "input": asked, "reference": reference, "group": name, "slices": slices}
+        found.append(CaseRecord.model_validate(fields))
+        before = [*asked, {"role": "assistant", "content": reference}]
+    return found
+
+
+SOURCE = JsonLines(parse, claims, EXAMPLE)
