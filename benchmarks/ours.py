@@ -25,7 +25,7 @@ OWN: dict[str, dict[str, Any]] = {
     "sft": {},
     "reward": {},
     "grpo": {"reward_functions": ("variety:variety",)},
-    "ppo": {"reward_functions": (), "critic_warmup_steps": 0},
+    "ppo": {"reward_functions": (), "reward_model": "rm1", "critic_warmup_steps": 0},
 }
 ONLINE = ("grpo", "ppo")
 

@@ -32,19 +32,20 @@ class TreeMask:
     cuts: list[int]  # lengths of the pieces between all run and prefix borders
     pieces: list[range]  # of each run: its prefix pieces in path order are `prefix_pieces`, its own are these
     prefix_pieces: list[list[int]]
+    rows: torch.Tensor | None = None  # whose hidden states are read; None: all
     calls: int = 0
     windows: list[int | None] = field(default_factory=list)
     _masks: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, runs: Sequence[Run], rows: int) -> TreeMask:
-        """The mask of a batch with `rows` rows."""
+    def of(cls, runs: Sequence[Run], rows: int, read: torch.Tensor | None = None) -> TreeMask:
+        """The mask of a batch with `rows` rows, of which only those in `read` are looked at, where it is given."""
         borders = sorted({0, rows, *(edge for run in runs for edge in (run.start, run.stop, *(e for part in run.prefix for e in part)))})
         at = {border: place for place, border in enumerate(borders)}
         cuts = [stop - start for start, stop in pairwise(borders)]
         own = [range(at[run.start], at[run.stop]) for run in runs]
         prefix = [[piece for start, stop in run.prefix for piece in range(at[start], at[stop])] for run in runs]
-        return cls(tuple(runs), cuts, own, prefix)
+        return cls(tuple(runs), cuts, own, prefix, read)
 
     def bias(self, place: int, like: torch.Tensor, window: int | None) -> torch.Tensor | None:
         """Additive [q, k] mask of a run in the dtype of `like`, or None where plain causal says the same."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from thumbwheel.engine import attention
+from thumbwheel.engine import attention, narrow
 from thumbwheel.engine.attention import TreeMask
 from thumbwheel.engine.forward import classifies, is_encoder, language_model, own_logits, padded_hidden, tree_hidden, trunk_of
 from thumbwheel.engine.head import Head
@@ -20,7 +20,13 @@ from thumbwheel.engine.tree import Branch, Example, Layout, build
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
+
+    from thumbwheel.engine.tree import TreeBatch
+
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+FAILED = (TypeError, ValueError, RuntimeError, NotImplementedError, KeyError, AttributeError, IndexError)
+"""What a model raises that cannot be run in an unforeseen way."""
 STATEFUL = ("ssm", "mamba", "rwkv", "xlstm", "conv_kernel", "linear_attention", "state_size")
 
 
@@ -88,13 +94,31 @@ def _trial_tree(model: Any) -> str:
             model.set_attn_implementation(attention.register())
             mask = TreeMask.of(tree.runs, tree.n_rows)
             found = tree_hidden(model, tree.to(device), mask)[tree.pred_index]
-    except (TypeError, ValueError, RuntimeError, NotImplementedError, KeyError, AttributeError, IndexError) as error:
+    except FAILED as error:
         reason = f"a trial of the tree failed ({type(error).__name__}: {str(error)[:120]})"
     else:
         reason = _judge(model, mask, found, expected)
     if reason:
         model.set_attn_implementation(before)
+    else:
+        _trial_narrow(model, tree.to(device), found)
     return reason
+
+
+def _trial_narrow(model: Any, tree: TreeBatch, expected: torch.Tensor) -> None:
+    """Leaves the last layer narrowed where that gives what was found without it."""
+    import torch
+
+    undo = narrow.install(model)
+    if undo is None:
+        return
+    try:
+        with torch.no_grad():
+            gap = _gap(tree_hidden(model, tree)[tree.pred_index], expected)
+    except FAILED:
+        gap = float("inf")
+    if not gap <= tolerance(expected):
+        undo()
 
 
 def _judge(model: Any, mask: TreeMask, found: Any, expected: Any) -> str:
@@ -103,10 +127,14 @@ def _judge(model: Any, mask: TreeMask, found: Any, expected: Any) -> str:
         return f"{mask.calls} of its {len(windows)} layers came through an attention that can be replaced"
     if mask.windows != windows:
         return "its sliding window is not told to the attention"
-    gap = float((found - expected).abs().max()) / max(float(expected.abs().max()), 1e-6)
+    gap = _gap(found, expected)
     if not gap <= tolerance(expected):
         return f"a trial tree differed from the plain computation by {gap:.1e} of the largest value"
     return ""
+
+
+def _gap(found: Any, expected: Any) -> float:
+    return float((found - expected).abs().max()) / max(float(expected.abs().max()), 1e-6)
 
 
 def tolerance(hidden: Any) -> float:

@@ -40,8 +40,11 @@ def trunk_of(model: Any) -> Any:
 
 
 def tree_hidden(model: Any, batch: TreeBatch, mask: TreeMask | None = None) -> torch.Tensor:
-    """[T, H] last hidden states. The 4-D mask only tells transformers to build none of its own."""
-    mask = mask or TreeMask.of(batch.runs, batch.n_rows)
+    """[T, H] last hidden states, right in the rows that predict a target or end a branch (see narrow.py).
+
+    The 4-D mask only tells transformers to build none of its own.
+    """
+    mask = mask or TreeMask.of(batch.runs, batch.n_rows, batch.read_rows)
     found = trunk_of(model)(
         input_ids=batch.input_ids[None],
         position_ids=batch.position_ids[None],

@@ -18,6 +18,7 @@ from thumbwheel.engine.trie import Node, Run, Trie
 if TYPE_CHECKING:
     import torch
 
+READ_AT_MOST = 0.8  # of the rows: above that, picking them out costs what it saves
 SHARE_AT_LEAST = 16  # rows: below that, gathering a shared opening costs more than computing it again
 
 
@@ -94,6 +95,14 @@ class TreeBatch:
     def n_rows(self) -> int:
         """T, what the trunk computes."""
         return self.input_ids.shape[0]
+
+    @property
+    def read_rows(self) -> torch.Tensor | None:
+        """The distinct rows that predict a target or end a branch; None where they are nearly all."""
+        import torch
+
+        found = torch.unique(torch.cat([self.pred_index, self.last_index]))
+        return found if len(found) <= READ_AT_MOST * self.n_rows else None
 
     @property
     def n_targets(self) -> int:
