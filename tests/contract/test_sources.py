@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from thumbwheel.capture import lines
-from thumbwheel.capture.ingest import recognise
+from thumbwheel.capture.detect import detect
 from thumbwheel.capture.source import HOPELESS, Item, JsonLines, Line, Refused, Source
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core.errors import InputError, NotFound
@@ -39,7 +39,7 @@ def test_its_example_is_read_and_recognised(name: str, tmp_path: Path) -> None:
         assert isinstance(item, Line), item
         assert item.records
         assert (item.number, item.text) == (1, text)
-        assert recognise(path) == name
+        assert detect(path).source == name
 
 
 @EVERY
@@ -210,4 +210,4 @@ def test_what_no_source_knows_is_said(tmp_path: Path) -> None:
     path = tmp_path / "other.jsonl"
     path.write_text('{"spam": 1}\n')
     with pytest.raises(InputError, match="spam"):
-        recognise(path)
+        detect(path)

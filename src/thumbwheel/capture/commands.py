@@ -19,19 +19,24 @@ case = typer.Typer()
 
 def import_(
     ctx: typer.Context,
-    source: Annotated[str, typer.Argument(help="The format: jsonl, preference or graded.", metavar="SOURCE")],
-    path: Annotated[Path, typer.Argument(help="The file; .gz is unpacked on the way.", metavar="PATH")],
-    agent: Agent,
+    source: Annotated[str | None, typer.Argument(help="The format, as named below.", metavar="SOURCE", show_default=False)] = None,
+    path: Annotated[Path | None, typer.Argument(help="The file; .gz is unpacked on the way.", metavar="PATH", show_default=False)] = None,
+    agent: Annotated[str | None, typer.Option("--agent", "-a", help="The agent (app) that the data belongs to.")] = None,
+    detect: Annotated[Path | None, typer.Option(help="Only name the source of this file, and show its first rows.", metavar="PATH")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question.")] = None,
+    scale: Annotated[list[str] | None, typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10.")] = None,
     gold: Annotated[bool, typer.Option("--gold", help="You reviewed the cases in this file: import them as gold.")] = False,
     reviewer: Annotated[str, typer.Option(help="Who reviewed them, with --gold.")] = "owner",
     rejects: Annotated[Path | None, typer.Option(help="Write every refused line here (JSON: number, reason, text).")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check the file; store nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring traces, feedback and cases in from a file of JSON lines.
+    """Bring traces, feedback and cases in from a file: JSON lines, a JSON array, CSV or Parquet.
 
     Importing twice adds nothing; a line that cannot be taken is refused with its number and reason and stops nothing. The exit code
     is 0 only where no line was refused. Example: thumbwheel import jsonl ratings.jsonl --agent support --rejects refused.jsonl
+
+    Not sure what a file is? thumbwheel import --detect FILE names its source, shows what three rows become, and stores nothing.
 
     **jsonl**, our own lines (ids are yours; feedback may come before its trace, also in another file):
 
@@ -44,8 +49,7 @@ def import_(
         {"type": "case", "id": "c1", "input": "2 + 2?", "reference": "4", "checker": "exact_answer", "group": "sums"}
 
     Kinds: thumb (true/false), rating (1 to 5, or with "scale"), score (0 to 1), correction (the whole better text), preference
-    (index of the better target, null for a tie), label and outcome (with "name"), comment. FeedbackCollector lines (query,
-    response, feedback_type, ...) are taken too.
+    (index of the better target, null for a tie), label and outcome (with "name"), comment.
 
     **preference**, pairs of answers:
 
@@ -58,10 +62,25 @@ def import_(
     **graded**, solutions judged right or wrong:
 
         {"question": "3 + 4?", "ground_truth": "#### 7", "model-a": {"is_correct": false, "solution": "A: 8"}}
+
+    **openwebui**, **langfuse**, **openai**, **trl**, **feedback_jsonl**, **n3**: what these programs export or take.
+
+    **csv**, **parquet**, tables of anybody's: columns by --column, or guessed by name and shown.
+
+    **tau**, **bfcl**, **mbpp**, **humaneval**, **mt_bench**, **llmfao**: published task sets, runs and comparisons.
     """
+    from thumbwheel.capture.detect import Options
     from thumbwheel.capture.ingest import ingest, rehearse
     from thumbwheel.core import log
+    from thumbwheel.core.errors import InputError
 
+    options = Options.parsed(column, scale)
+    if detect is not None:
+        _show_detection(detect, source, options, as_json)
+        return
+    if source is None or path is None or agent is None:
+        missing = "SOURCE and PATH" if path is None else "--agent"
+        raise InputError(f"import without {missing}", "it is not said what goes where", "Give: thumbwheel import SOURCE PATH --agent AGENT")
     with ctx.obj() as ws:
         size = path.stat().st_size if path.is_file() else None
         with log.progress(f"import {path.name}", size, "bytes") as advance:
@@ -73,15 +92,32 @@ def import_(
                 at = position
 
             if dry_run:
-                report = rehearse(agent, source, path, rejects=rejects, seen=seen)
+                report = rehearse(agent, source, path, rejects=rejects, seen=seen, options=options)
             else:
-                report = ingest(ws, agent, source, path, rejects=rejects, reviewer=reviewer if gold else None, seen=seen)
+                vouching = reviewer if gold else None
+                report = ingest(ws, agent, source, path, rejects=rejects, reviewer=vouching, seen=seen, options=options)
     if as_json:
         log.answer(report.as_dict() | {"dry_run": dry_run})
     else:
         _show_report(report, dry_run, rejects)
     if report.refused:
         raise typer.Exit(DataError.exit_code)
+
+
+def _show_detection(path: Path, source: str | None, options: Any, as_json: bool) -> None:
+    from thumbwheel.capture.detect import detect, sample
+    from thumbwheel.core import log
+
+    found = detect(path, options, source)
+    rows = sample(path, found.source, options)
+    if as_json:
+        log.answer({"source": found.source, "why": found.why, "mapping": found.mapping, "rows": rows})
+        return
+    for line in (found.words(), *(f"  {line}" for line in found.mapping)):
+        log.console(stderr=False).print(line, markup=False)
+    shown = [(row["number"], line) for row in rows for line in row.get("records", [f"refused: {row.get('refused')}"])]
+    log.table("Its first rows, nothing stored", ["line", "becomes"], shown)
+    log.say(f"Bring it in: thumbwheel import {found.source} {path} --agent AGENT")
 
 
 def _show_report(report: Any, dry_run: bool, rejects: Path | None) -> None:

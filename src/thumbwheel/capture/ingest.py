@@ -1,6 +1,6 @@
 """Imports: from the items of a source to durable rows, in batches, with a report that accounts for every line.
 
-Lives here: `ingest`, `rehearse` (read, store nothing), `recognise` (which source reads a file). Not here: the sdk's spool
+Lives here: `ingest`, `rehearse` (read, store nothing). Not here: which source reads a file (`detect.py`), the sdk's spool
 (`inbox.py`), formats (`sources/`), SQL (`store.py`).
 """
 
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from thumbwheel.capture import store
-from thumbwheel.capture.lines import Seen, numbered
+from thumbwheel.capture.detect import Options, detect, source_of
+from thumbwheel.capture.lines import Seen
 from thumbwheel.capture.rows import Scope
-from thumbwheel.capture.source import AnyRecord, Item, Line, Refused, row_of
-from thumbwheel.capture.sources import SOURCES
-from thumbwheel.capture.types import FeedbackRecord, Unreadable
+from thumbwheel.capture.source import AnyRecord, Item, Line, Refused
+from thumbwheel.capture.types import FeedbackRecord
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
@@ -76,15 +76,17 @@ def ingest(
     rejects: Path | None = None,
     reviewer: str | None = None,
     seen: Seen = lambda position: None,
+    options: Options | None = None,
 ) -> ImportReport:
     """Bring the file at `path` in for `agent`; twice is once, and after a crash the same call completes it.
 
-    `reviewer` vouches that the cases in it are gold; `rejects` gets every refused line; `seen` is told the position in bytes.
+    `reviewer` vouches that the cases in it are gold; `rejects` gets every refused line; `seen` is told the position in bytes; `options`
+    are what a person says about its columns.
     Raises InputError for a file that cannot be read as a whole or holds nothing that the source understands; StorageError where
     the disk or the database refuses, with the batches before kept.
     """
     ids.slug(agent)
-    items = SOURCES.get(source).read(path, seen)
+    items = source_of(source, options or Options()).read(path, seen)
     report = ImportReport(source, str(path), agent)
     readable = False
     with ExitStack() as stack:
@@ -103,13 +105,21 @@ def ingest(
     return report
 
 
-def rehearse(agent: str, source: str, path: Path, *, rejects: Path | None = None, seen: Seen = lambda position: None) -> ImportReport:
+def rehearse(
+    agent: str,
+    source: str,
+    path: Path,
+    *,
+    rejects: Path | None = None,
+    seen: Seen = lambda position: None,
+    options: Options | None = None,
+) -> ImportReport:
     """Read like `ingest` and store nothing: `records` counts what the file holds."""
     ids.slug(agent)
     report = ImportReport(source, str(path), agent)
     with ExitStack() as stack:
         sink = _sink(stack, path, rejects)
-        for item in SOURCES.get(source).read(path, seen):
+        for item in source_of(source, options or Options()).read(path, seen):
             report.read += 1
             if isinstance(item, Line):
                 report.take(item.records)
@@ -118,21 +128,6 @@ def rehearse(agent: str, source: str, path: Path, *, rejects: Path | None = None
                 sink(item)
     _demand_readable(report, report.read > report.refused)
     return report
-
-
-def recognise(path: Path) -> str:
-    """The name of the source that reads this file, judged by its first line that is an object; raises InputError where none does."""
-    for _, raw, problem in numbered(path, lambda position: None):
-        try:
-            row = row_of(raw, problem)
-        except Unreadable:
-            continue
-        for name in SOURCES.names():
-            if SOURCES.get(name).claims(row):
-                return name
-        keys = ", ".join(list(row)[:8])
-        raise InputError(f"file {str(path)!r}", f"no source knows lines with the keys {keys}", f"Sources: {', '.join(SOURCES.names())}")
-    raise InputError(f"file {str(path)!r}", "no line of it is a JSON object", "Give a file with one object a line")
 
 
 def scope_of(ws: Workspace, agent: str, source: str, reviewer: str | None = None) -> Scope:
@@ -153,7 +148,7 @@ def _demand_readable(report: ImportReport, readable: bool) -> None:
 
 def _likely(path: Path) -> str:
     try:
-        return f"It looks like source {recognise(path)!r}. "
+        return f"It looks like source {detect(path).source!r}. "
     except InputError:
         return ""
 

@@ -27,16 +27,21 @@ def plan(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(help="Any file that a source reads, for example an export of ratings.")],
     options: dict[str, Any],
-    source: Annotated[str | None, typer.Option(help="The source that reads it [default: the one that recognises its first line].")] = None,
+    source: Annotated[str | None, typer.Option(help="The source that reads it [default: the one that recognises its first rows].")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question.")] = None,
+    scale: Annotated[list[str] | None, typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10.")] = None,
     json: AsJson = False,
 ) -> None:
     """What a file of feedback would teach: which methods it permits, what is missing, whether to train at all.
 
-    Nothing is stored and no model is needed. Example: thumbwheel plan ratings.jsonl
+    Any export that a source reads: Open WebUI, Langfuse, OpenAI, TRL, CSV, Parquet and more (thumbwheel import --help). Nothing is
+    stored and no model is needed. Example: thumbwheel plan ratings.jsonl
     """
+    from thumbwheel.capture.detect import Options
     from thumbwheel.datasets.plan import plan_file
 
-    _present(plan_file(file, source, config=ctx.obj.settings().load(DatasetConfig, "dataset", options)), json)
+    config = ctx.obj.settings().load(DatasetConfig, "dataset", options)
+    _present(plan_file(file, source, config=config, options=Options.parsed(column, scale)), json)
 
 
 @dataset.command("plan")

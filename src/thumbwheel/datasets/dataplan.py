@@ -6,7 +6,7 @@ Does not live here: how it is computed (`plan`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from thumbwheel.rewards.types import RULE, Reach, Signal
@@ -72,6 +72,8 @@ class DataPlan:
     recommended: str | None
     why: str
     rule: str = RULE
+    read_as: list[str] = field(default_factory=list)
+    """Of the plan of a file: the source that read it, and what its columns were taken for."""
 
     @property
     def eligible(self) -> list[str]:
@@ -96,12 +98,18 @@ class DataPlan:
 
     def to_words(self) -> list[str]:
         """One thought a line."""
-        return [*_given(self), *_permits(self), *_fresh(self), *_problems(self), *_evaluation(self), _conclusion(self)]
+        return [*_read(self), *_given(self), *_permits(self), *_fresh(self), *_problems(self), *_evaluation(self), _conclusion(self)]
 
 
 def plural(count: int, word: str) -> str:
     """`1 label`, `1,200 labels`, `2 judgements of a person`."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def _read(plan: DataPlan) -> Iterator[str]:
+    if plan.read_as:
+        first, *columns = plan.read_as
+        yield f"Read as {first}." + (f" Columns: {'; '.join(columns)}." if columns else "")
 
 
 def _given(plan: DataPlan) -> Iterator[str]:

@@ -66,8 +66,11 @@ def _unjudged(
 ) -> Iterator[Evidence]:
     """What was asked and never judged, in traces and in cases; there are no answers in it."""
     asked = ((prompt_id, list(some), cases.pop(prompt_id, ())) for prompt_id, some in groupby(traces, key=lambda trace: trace.prompt_id))
-    alone = ((prompt_id, list[TraceRow](), some) for prompt_id, some in cases.items())  # those that the traces have left
-    for batch in batched(chain(asked, alone), BATCH):
+
+    def alone() -> Iterator[tuple[str, list[TraceRow], tuple[Case, ...]]]:
+        yield from ((prompt_id, [], some) for prompt_id, some in cases.items())  # those that the traces have left by then
+
+    for batch in batched(chain(asked, alone()), BATCH):
         chains = store.prompts(connection, [prompt_id for prompt_id, _, _ in batch])
         for prompt_id, rows, own in batch:
             places.learn(prompt_id, chains.get(prompt_id, []), rows)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from thumbwheel.capture.detect import Options, detect
+from thumbwheel.capture.ingest import ingest
 from thumbwheel.core import ids
 from thumbwheel.core.config import Home
 from thumbwheel.datasets import store
@@ -71,17 +73,17 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
     )
 
 
-def plan_file(path: Path, source: str | None = None, agent: str = "file", config: DatasetConfig | None = None) -> DataPlan:
+def plan_file(
+    path: Path, source: str | None = None, agent: str = "file", config: DatasetConfig | None = None, options: Options | None = None
+) -> DataPlan:
     """The plan of one file, read by `source` or by the one that recognises it; kept in a temporary home that is deleted again.
 
-    No other home is opened. Raises InputError for a file that no source can read.
+    `options` say what its columns are. No other home is opened. Raises InputError for a file that no source can read, or several can.
     """
-    from thumbwheel.capture.ingest import ingest, recognise
-
-    chosen = source or recognise(path)
+    chosen = detect(path, options, source)
     with tempfile.TemporaryDirectory(prefix="thumbwheel-plan-") as folder, Workspace.open(Home.at(folder)) as ws:
-        report = ingest(ws, agent, chosen, path)
-        found = data_plan(ws, agent, config)
+        report = ingest(ws, agent, chosen.source, path, options=options)
+        found = replace(data_plan(ws, agent, config), read_as=[chosen.words(), *chosen.mapping])
     if not report.refused:
         return found
     first = report.refusals[0]
