@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.core.log import say
+from thumbwheel.rewards.combine import CHECKER, weighted_mean
 
 if TYPE_CHECKING:
     from thumbwheel.engine.reward_model import RewardModel
@@ -82,13 +83,16 @@ class Judge:
         model_weight: float = 1.0,
         timeout: float = 5.0,
         workers: int = 1,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self._weights = dict(functions) | ({} if model is None else {MODEL: model_weight})
         _check(self._weights)
         self._functions, self._model, self._timeout = list(functions), model, timeout
         self._said: set[tuple[str, str]] = set()
         self._idle: SimpleQueue[_Process] = SimpleQueue()
-        self._processes = [_Process(self._functions) for _ in range(workers if functions else 0)]
+        given = {name: dict((settings or {}).get(name, {})) for name in self._functions}
+        _check_settings(given, settings or {})
+        self._processes = [_Process(given) for _ in range(workers if functions else 0)]
         self._pool = ThreadPoolExecutor(max(workers, 1), "judge")
         for refused in list(self._pool.map(_Process.start, self._processes)):
             for name, found in refused.items():
@@ -96,7 +100,7 @@ class Judge:
                 raise ConfigError(
                     f"reward function {name!r}",
                     f"it cannot be used ({found['failure']}: {found['reason']})",
-                    "Name checker, a function of the table that needs no settings, or a module:function that can be imported from here",
+                    "Name checker, one of the table (with its reward_settings), or a module:function that can be imported from here",
                 )
         for process in self._processes:
             self._idle.put(process)
@@ -139,10 +143,8 @@ class Judge:
             if (name, kind) not in self._said:
                 self._said.add((name, kind))
                 say(f"Reward function {name!r}: {kind} ({replies[name]['reason']}). No reward from it; further ones are only counted.")
-        total = sum(self._weights[name] for name, value in parts.items() if value is not None)
-        weighted = sum(self._weights[name] * value for name, value in parts.items() if value is not None)
         forms = [reply["well_formed"] for reply in replies.values() if reply.get("well_formed") is not None]
-        return Reward(weighted / total if total else None, parts, failures, all(forms) if forms else None)
+        return Reward(weighted_mean(parts, self._weights), parts, failures, all(forms) if forms else None)
 
 
 def _check(weights: Mapping[str, float]) -> None:
@@ -152,6 +154,16 @@ def _check(weights: Mapping[str, float]) -> None:
             "a mean needs at least one weight above zero, and none below",
             "Set reward_functions or reward_model",
         )
+
+
+def _check_settings(functions: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    for name in settings:
+        if name not in functions or ":" in name or name == CHECKER:
+            raise ConfigError(
+                f"settings of reward function {name!r}",
+                "it is none of the table that judges here",
+                f"Functions that judge: {', '.join(functions)}; a checker has the settings of its case, a function of yours its own",
+            )
 
 
 def _finite(value: float) -> Reply:
@@ -165,22 +177,22 @@ def _failure(kind: str, reason: str) -> Reply:
 class _Process:
     """A judge_process, started again when it was lost."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = list(names)
+    def __init__(self, functions: Mapping[str, Mapping[str, Any]]) -> None:
+        self._functions = functions
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
 
     def start(self) -> dict[str, Reply]:
         """Start it, until it has loaded the functions; the ones that it cannot use."""
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "thumbwheel.training.judge_process", str(os.getpid()), *self._names],
+            [sys.executable, "-m", "thumbwheel.training.judge_process", str(os.getpid()), json.dumps(self._functions)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
         )
         refused = self._answered(b"", START)
-        return dict.fromkeys(self._names, refused) if "failure" in refused else refused
+        return dict.fromkeys(self._functions, refused) if "failure" in refused else refused
 
     def ask(self, request: Mapping[str, Any], timeout: float) -> Reply:
         """The reply to `request`, or the failure that none came."""

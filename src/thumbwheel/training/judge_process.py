@@ -1,4 +1,5 @@
-"""A process that runs reward functions for judge.py: `python -m thumbwheel.training.judge_process PARENT NAME...`.
+"""A process that runs reward functions for judge.py: `python -m thumbwheel.training.judge_process PARENT FUNCTIONS`, the
+functions as a JSON object, name -> settings.
 
 One JSON line in, one JSON line out. Whatever a function prints goes nowhere, so that it cannot be taken for an answer. What a function
 does to this process (a loop, an exit, a crash, all the memory) costs one judgement; judge.py starts another process.
@@ -11,7 +12,8 @@ import math
 import os
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from numbers import Real
 from typing import Any, TextIO
@@ -24,9 +26,11 @@ from thumbwheel.training.process import die_with
 MEMORY = 4 << 30
 """Bytes of address space; what needs more raises MemoryError (Linux; other systems do not enforce it)."""
 LONGEST_REASON = 300
+SETTINGS: dict[str, Mapping[str, Any]] = {}
+"""Name of a function of the table -> its settings here."""
 
 
-def main(parent: int, names: Sequence[str]) -> None:
+def main(parent: int, functions: Mapping[str, Mapping[str, Any]]) -> None:
     """Say which of the functions cannot be had, then judge until the pipe is closed."""
     die_with(parent)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -35,7 +39,8 @@ def main(parent: int, names: Sequence[str]) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
-    _say(replies, {name: found for name in names if (found := reply(name, None))})
+    SETTINGS.update(functions)
+    _say(replies, {name: found for name in functions if (found := reply(name, None))})
     for line in requests:
         request = json.loads(line)
         _say(replies, reply(request["name"], request["ask"]))
@@ -73,12 +78,13 @@ def judge(name: str, ask: Mapping[str, Any]) -> dict[str, Any]:
     return scored(found.score([case])[0])
 
 
+@cache
 def function(name: str) -> Any:
-    """What `name` means: a function of the table with its default settings, or "module:function"; raises what hinders it."""
+    """What `name` means: a function of the table with its settings, or "module:function"; raises what hinders it."""
     module, _, attribute = name.partition(":")
     if attribute:
         return getattr(import_module(module), attribute)
-    return None if name == "checker" else checker(name, None, None, "reward_functions")
+    return None if name == "checker" else checker(name, SETTINGS.get(name), None, "reward_settings")
 
 
 def scored(score: Score) -> dict[str, Any]:
@@ -104,4 +110,4 @@ def failed(kind: str, reason: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]), json.loads(sys.argv[2]))

@@ -60,6 +60,8 @@ class OnlineConfig(TrainConfig):
     """Texts that end an answer, besides the model's own turn-end tokens."""
     reward_functions: tuple[str, ...] = ("checker",)
     """What judges: checker (the row's own), a reward function of the table, or "module:function"; "=2" behind it is its weight."""
+    reward_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Settings of functions of the table that judge here, by name, as {length: {most: 60}}."""
     reward_model: str | None = None
     """A trained reward model that judges too, as rm1 or a folder."""
     reward_model_weight: float = Field(1.0, gt=0)

@@ -273,9 +273,12 @@ def judges(config: Any, parts: Parts) -> tuple[Judge, Judge | None]:
         model = beside or RewardModel.load(parts.reward_model, device=str(parts.engine.device))
     if not functions and model is None:
         raise ConfigError("reward_functions and reward_model", "nothing is left that judges", "Name a function or a reward model")
-    rewards = Judge(functions, model, config.reward_model_weight, config.reward_timeout, config.reward_workers)
     watched = dict.fromkeys(config.held_out, 1.0)
-    return rewards, Judge(watched, None, 0.0, config.reward_timeout, 1) if watched else None
+    settings = config.reward_settings
+    watching = {name: own for name, own in settings.items() if name in watched}
+    judging = {name: own for name, own in settings.items() if name in functions or name not in watched}
+    rewards = Judge(functions, model, config.reward_model_weight, config.reward_timeout, config.reward_workers, judging)
+    return rewards, Judge(watched, None, 0.0, config.reward_timeout, 1, watching) if watched else None
 
 
 def weighted(given: str) -> tuple[str, float]:

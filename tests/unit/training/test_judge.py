@@ -96,6 +96,27 @@ def test_a_hostile_function_costs_its_own_judgement_only(judge, deed, kind):
     assert found[1].value == 0.0  # the checker's alone
 
 
+def test_a_function_of_the_table_judges_with_its_settings(judge):
+    found = judge({"length": 1.0, "regex": 3.0}, settings={"length": {"most": 1}, "regex": {"pattern": "^yes"}}).judge(
+        [ask("yes yes"), ask("no")]
+    )
+    assert [one.parts for one in found] == [{"length": 0.0, "regex": 1.0}, {"length": 1.0, "regex": 0.0}]
+    assert [one.value for one in found] == [0.75, 0.25]
+
+
+@pytest.mark.parametrize("settings", [{"checker": {"a": 1}}, {"regex": {}}, {"length": {"mots": 1}}])
+def test_settings_that_nothing_reads_are_refused_at_the_start(settings):
+    with pytest.raises(ConfigError, match=r"checker|regex|mots"):
+        Judge({"checker": 1.0, "length": 1.0}, settings=settings)
+
+
+def test_defect_2c1_a_fresh_answer_is_never_credited_with_what_was_said_of_a_logged_one(judge):
+    said = dict.fromkeys(("thumb", "rating", "score", "edit_distance", "outcome", "decision"), 1.0)
+    row = {"value": 5.0, "label": True, "feedback_ids": ["f1"], "trace_ids": ["t1"], "feedback": [{"kind": "thumb", "value": True}]}
+    (found,) = judge(said).judge([ask("7", **row)])
+    assert (found.value, set(found.parts.values()), found.failures) == (None, {None}, {})
+
+
 def test_what_is_printed_is_no_verdict(judge, capfd):
     found = judge({"user_rewards:prints": 1.0}).judge([ask("x")] * 3)
     assert [one.value for one in found] == [0.25] * 3
