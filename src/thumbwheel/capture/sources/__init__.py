@@ -12,6 +12,7 @@ SOURCES: Table[Source] = Table(
         "jsonl": "thumbwheel.capture.sources.jsonl:SOURCE",
         "preference": "thumbwheel.capture.sources.preference:SOURCE",
         "graded": "thumbwheel.capture.sources.graded:SOURCE",
+        "flowagent": "thumbwheel.capture.sources.flowagent:SOURCE",
         "feedback_jsonl": "thumbwheel.capture.sources.feedback_jsonl:SOURCE",
         "openwebui": "thumbwheel.capture.sources.openwebui:SOURCE",
         "langfuse": "thumbwheel.capture.sources.langfuse:SOURCE",

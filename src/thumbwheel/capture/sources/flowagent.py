@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,12 @@ class FlowAgent(JsonLines):
         files = sorted(one for one in path.rglob("*") if one.suffix in (".json", ".pkl") and one.is_file() and _shown(path, one))
         if not files:
             raise InputError(f"folder {str(path)!r}", "there is no trace file and no checkpoint in it", "Name the folder of day folders")
-        yield from _numbered(self._files(files, seen))
+        readable = False
+        for item in _numbered(self._files(files, seen)):
+            readable = readable or isinstance(item, Line)
+            yield item
+        if not readable:
+            raise InputError(f"folder {str(path)!r}", f"nothing in its {len(files)} files is a run", "See the reasons: --rejects FILE")
 
     def _files(self, files: list[Path], seen: Seen) -> Iterator[Item]:
         known: dict[str, list[AnyRecord]] = {}
@@ -213,8 +219,9 @@ def _turns(found: Row) -> list[_Turn]:
     for session, history, second in _histories(found):
         seen: Counter[str] = Counter()
         for turn in _paired(session, history, second, str(agent) if agent else None):
-            turn.place = seen[turn.name]
-            seen[turn.name if not turn.place else ""] += 1
+            alike = turn.name
+            turn.place = seen[alike]
+            seen[alike] += 1
             turns.append(turn)
     _give_tasks(turns, _in(found.get("task_state")))
     return turns
@@ -236,7 +243,7 @@ def _histories(found: Row) -> Iterator[tuple[str, list[Row], bool]]:
 def _paired(session: str, history: list[Row], second: bool, agent: str | None) -> Iterator[_Turn]:
     """The answered turns. What a user said that nobody answered is no turn yet; a later checkpoint may have the answer."""
     users = [at for at, one in enumerate(history) if one.get("role") == "user" and _said_something(one)]
-    for start, end in zip(users, [*users[1:], len(history)], strict=True):
+    for start, end in pairwise([*users, len(history)]):
         after = history[start + 1 : end]
         spoken = [one for one in after if one.get("role") == "assistant" and _said_something(one)]
         summaries = [str(one["content"]) for one in spoken if SUMMARY.match(str(one["content"]))] if second else []
@@ -272,7 +279,7 @@ def _arguments(given: Any) -> Any:
 
 def _give_tasks(turns: list[_Turn], tasks: Mapping[str, Any]) -> None:
     spans = [(span, turn) for turn in turns if (span := turn.span())]
-    for name, task in sorted((str(name), _in(task)) for name, task in tasks.items()):
+    for name, task in ((name, _in(tasks[name])) for name in sorted(tasks)):
         created = _time(task.get("created_at"))
         own = [(span, turn) for span, turn in spans if created and span[0] <= created <= span[1]]
         if len(own) != 1:
@@ -283,9 +290,8 @@ def _give_tasks(turns: list[_Turn], tasks: Mapping[str, Any]) -> None:
         about = {"task_id": str(task.get("id") or name), "description": str(task.get("description") or "")[:500]}
         result = {"completed": task.get("result"), "failed": task.get("error")}.get(status)
         output = None if result is None else str(result)[:500]
-        turn.tasks.append(
-            {"kind": "task", "name": str(task.get("type") or "task")[:512], "input": about, "output": output, "status": status}
-        )
+        step = {"kind": "task", "name": str(task.get("type") or "task")[:512], "input": about, "output": output, "status": status}
+        turn.tasks.append(step)
 
 
 SOURCE = FlowAgent(parse, claims, EXAMPLE)

@@ -1,0 +1,332 @@
+"""Pickles of others as inert data: the opcodes are followed here, nothing is imported and nothing is called, whatever a file asks for.
+
+Containers, numbers and texts become themselves; dates become ISO text; an object of a listed class becomes a `Standin`, its class name and
+its fields. Everything else that a pickle can name or do is refused as a whole, and so is what is too large, too deep, or grows when it is
+taken apart. Lives here: the small machine and its list. Not here: what a checkpoint means (`sources/flowagent`). To take one more class,
+add its module to CLASSES or a reader to READERS.
+"""
+
+from __future__ import annotations
+
+import math
+import pickletools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta, timezone
+from typing import Any
+
+from thumbwheel.capture.types import Unreadable
+
+MOST_BYTES, MOST_OPCODES, MOST_PARTS, MOST_TEXT, DEEPEST = 128 * 2**20, 20_000_000, 2_000_000, 256 * 2**20, 100
+"""Limits: of the file, of the steps to read it, of the values and characters that come out, of their nesting."""
+LONGEST_NUMBER = 64
+"""Bits of the largest whole number."""
+CLASSES = re.compile(r"toolboxv2\.mods\.isaa\.base\.Agent\.(types|agent|checkpoint_manager|config)\Z")
+NAME = re.compile(r"[A-Z][A-Za-z0-9_]{0,63}\Z")
+
+
+BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError, RecursionError, StopIteration)
+"""What following a broken pickle may raise."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A class or function that the pickle names; it stays a name."""
+
+    module: str
+    name: str
+
+    @property
+    def known(self) -> bool:
+        """Whether objects of it become stand-ins."""
+        return bool(CLASSES.match(self.module) and NAME.match(self.name))
+
+
+@dataclass(eq=False)
+class Standin:
+    """An object of a listed class: its name, what it was made from, its fields."""
+
+    name: str
+    made_from: tuple[Any, ...] = ()
+    fields: dict[Any, Any] = field(default_factory=dict)
+
+
+class _Mark:
+    """Where a group on the stack begins."""
+
+
+def unpickle(data: bytes) -> Any:
+    """The value of a pickle, see the module; raises Unreadable for what is refused, broken or too large."""
+    if len(data) > MOST_BYTES:
+        raise Unreadable(f"the pickle has {len(data):,} bytes, more than the {MOST_BYTES:,} that are taken")
+    machine = _Machine()
+    try:
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+            if count >= MOST_OPCODES:
+                raise Unreadable(f"the pickle takes more than {MOST_OPCODES:,} steps")
+            machine.step(opcode.name, argument)
+        if len(machine.stack) != 1 or isinstance(machine.stack[0], _Mark):
+            raise Unreadable("the pickle ends in the middle")
+        return machine.stack[0]
+    except Unreadable:
+        raise
+    except (
+        ValueError,
+        TypeError,
+        IndexError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+        RecursionError,
+        StopIteration,
+    ) as error:
+        raise Unreadable(f"the pickle is broken: {error or type(error).__name__}") from None
+
+
+class _Machine:
+    """The stack and the memo of a pickle that is being followed."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self.copied = 0
+
+    def step(self, name: str, argument: Any) -> None:
+        """Do what one opcode says."""
+        if name in _VALUES:
+            self.stack.append(_bounded(argument))
+        elif name in _FIXED:
+            self.stack.append(_FIXED[name]())
+        elif name in _DOES:
+            _DOES[name](self, argument)
+        elif name not in ("PROTO", "FRAME", "STOP"):
+            raise Unreadable(f"the pickle uses {name}, which is refused")
+
+    def pop(self) -> Any:
+        """The value on top; raises IndexError for none, Unreadable for a mark."""
+        found = self.stack.pop()
+        if isinstance(found, _Mark):
+            raise Unreadable("the pickle is broken: a mark where a value belongs")
+        return found
+
+    def group(self) -> list[Any]:
+        """What stands above the last mark, which goes away."""
+        place = next(at for at in reversed(range(len(self.stack))) if isinstance(self.stack[at], _Mark))
+        found = self.stack[place + 1 :]
+        del self.stack[place:]
+        return found
+
+    def put(self, place: int) -> None:
+        """Remember the top."""
+        self.memo[place] = self.stack[-1]
+
+    def extend(self, items: list[Any]) -> None:
+        """Add to the list, or the set, which is a list here too, on top."""
+        if not isinstance(self.stack[-1], list):
+            raise Unreadable("the pickle is broken: it adds to what is no list")
+        self.stack[-1].extend(items)
+
+    def update(self, items: list[Any]) -> None:
+        """Set keys of the dict on top."""
+        if not isinstance(self.stack[-1], dict):
+            raise Unreadable("the pickle is broken: it sets items of what is no dict")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            self.stack[-1][key if isinstance(key, str | int | float | bool | type(None)) else _key(key)] = value
+
+    def dictionary(self, items: list[Any]) -> None:
+        """A new dict."""
+        self.stack.append({})
+        self.update(items)
+
+    def named(self, module: Any, name: Any) -> None:
+        """A name, refused where no list has it."""
+        found = Named(str(module), str(name))
+        if not (found.known or (found.module, found.name) in READERS or (found.module, found.name) in PLAIN):
+            raise Unreadable(f"the pickle names {found.module}.{found.name}, which is refused")
+        self.stack.append(found)
+
+    def make(self, kind: Any, arguments: Any) -> None:
+        """What calling `kind` with `arguments` stands for."""
+        if not isinstance(kind, Named) or not isinstance(arguments, tuple):
+            raise Unreadable("the pickle calls something that is no class")
+        reader = READERS.get((kind.module, kind.name))
+        if reader is None and not kind.known:
+            raise Unreadable(f"the pickle calls {kind.module}.{kind.name}, which is refused")
+        self.stack.append(reader(*arguments) if reader else Standin(kind.name, arguments))
+        if isinstance(self.stack[-1], bytes):
+            self.spend(len(self.stack[-1]))
+
+    def build(self) -> None:
+        """Give the stand-in on top its fields."""
+        state, found = self.pop(), self.stack[-1]
+        if not isinstance(found, Standin):
+            raise Unreadable("the pickle sets the state of what is no listed class")
+        for part in state if isinstance(state, tuple) else (state,):
+            if part is not None and not isinstance(part, dict):
+                raise Unreadable("the pickle sets a state that is no dict")
+            self.spend(100 * len(part or ()))
+            found.fields |= part or {}
+
+    def spend(self, size: int) -> None:
+        """Count what is copied: a short pickle can ask for the same large copy again and again."""
+        self.copied += size
+        if self.copied > MOST_TEXT:
+            raise Unreadable("the pickle asks for more copies than its size allows")
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, int) and value.bit_length() > LONGEST_NUMBER:
+        raise Unreadable(f"the pickle holds a number of {value.bit_length():,} bits")
+    return value
+
+
+def _key(found: Any) -> str:
+    if isinstance(found, tuple) and all(isinstance(part, str | int | float | bool | type(None)) for part in found):
+        return repr(found)
+    if isinstance(found, Standin) and len(found.made_from) == 1 and isinstance(found.made_from[0], str):
+        return found.made_from[0]
+    raise Unreadable("the pickle holds a dict with keys that are no texts or numbers")
+
+
+_VALUES = {
+    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING", "SHORT_BINSTRING",
+    "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+}  # fmt: skip
+_FIXED: Mapping[str, Callable[[], Any]] = {
+    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False, "EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple,
+    "EMPTY_SET": list, "MARK": _Mark,
+}  # fmt: skip
+_DOES: Mapping[str, Callable[[_Machine, Any], Any]] = {
+    "POP": lambda m, _: m.stack.pop(),
+    "POP_MARK": lambda m, _: m.group(),
+    "DUP": lambda m, _: m.stack.append(m.stack[-1]),
+    "GET": lambda m, at: m.stack.append(m.memo[at]),
+    "BINGET": lambda m, at: m.stack.append(m.memo[at]),
+    "LONG_BINGET": lambda m, at: m.stack.append(m.memo[at]),
+    "PUT": lambda m, at: m.put(at),
+    "BINPUT": lambda m, at: m.put(at),
+    "LONG_BINPUT": lambda m, at: m.put(at),
+    "MEMOIZE": lambda m, _: m.put(len(m.memo)),
+    "TUPLE": lambda m, _: m.stack.append(tuple(m.group())),
+    "TUPLE1": lambda m, _: m.stack.append((m.pop(),)),
+    "TUPLE2": lambda m, _: m.stack.append((m.pop(), m.pop())[::-1]),
+    "TUPLE3": lambda m, _: m.stack.append((m.pop(), m.pop(), m.pop())[::-1]),
+    "LIST": lambda m, _: m.stack.append(m.group()),
+    "FROZENSET": lambda m, _: m.stack.append(m.group()),
+    "APPEND": lambda m, _: m.extend([m.pop()]),
+    "APPENDS": lambda m, _: m.extend(m.group()),
+    "ADDITEMS": lambda m, _: m.extend(m.group()),
+    "DICT": lambda m, _: m.dictionary(m.group()),
+    "SETITEM": lambda m, _: m.update([m.pop(), m.pop()][::-1]),
+    "SETITEMS": lambda m, _: m.update(m.group()),
+    "GLOBAL": lambda m, names: m.named(*names.split(" ", 1)),
+    "STACK_GLOBAL": lambda m, _: m.named(*(m.pop(), m.pop())[::-1]),
+    "REDUCE": lambda m, _: m.make(*(m.pop(), m.pop())[::-1]),
+    "NEWOBJ": lambda m, _: m.make(*(m.pop(), m.pop())[::-1]),
+    "BUILD": lambda m, _: m.build(),
+}
+"""Opcode -> what it does. What is missing here is refused: persistent ids, the extension registry, buffers, INST, OBJ and NEWOBJ_EX."""
+
+
+def _moment(kind: type[Any]) -> Callable[..., str]:
+    def read(state: Any, *more: Any) -> str:
+        first = state.encode("latin-1") if isinstance(state, str) else state
+        zone = [one for one in more if isinstance(one, timezone)]
+        if isinstance(first, bytes) and len(first) in (4, 6, 10) and not any(one is not None and one not in zone for one in more):
+            return str(kind(first, *zone).isoformat())
+        if all(type(one) is int for one in (state, *more)):
+            return str(kind(state, *more).isoformat())
+        raise Unreadable(f"the pickle holds an impossible {kind.__name__}")
+
+    return read
+
+
+def _span(*numbers: Any) -> timedelta:
+    return timedelta(*(one for one in numbers if isinstance(one, int | float)))
+
+
+def _zone(offset: Any, *name: Any) -> timezone:
+    return timezone(offset)
+
+
+def _list(items: Any = (), *length: Any) -> list[Any]:
+    if not isinstance(items, list) and items != ():
+        raise Unreadable("the pickle makes a set of what is no list")
+    return items or []
+
+
+def _dict(*factory: Any) -> dict[Any, Any]:
+    if any(not isinstance(one, Named) for one in factory):
+        raise Unreadable("the pickle makes a dict of something")
+    return {}
+
+
+def _encoded(text: Any, encoding: Any) -> bytes:
+    if not isinstance(text, str) or encoding != "latin1":
+        raise Unreadable(f"the pickle encodes to {encoding!r}")
+    return text.encode("latin-1")
+
+
+def _member(owner: Any, name: Any) -> Standin:
+    """A member of an enum by its name; of nothing else."""
+    if not isinstance(owner, Named) or not owner.known or not isinstance(name, str):
+        raise Unreadable("the pickle takes an attribute of what is no listed class")
+    return Standin(owner.name, (name.lower(),))
+
+
+def _rebuilt(owner: Any, base: Any, state: Any) -> Standin:
+    if not isinstance(owner, Named) or not owner.known or state is not None:
+        raise Unreadable("the pickle rebuilds what is no listed class")
+    return Standin(owner.name)
+
+
+PLAIN = {(module, name) for module in ("builtins", "__builtin__") for name in ("list", "dict", "int", "str", "float", "object")}
+"""Names that may be an argument (of a defaultdict, say); nothing is made of them, except by a reader."""
+READERS: Mapping[tuple[str, str], Callable[..., Any]] = {
+    ("datetime", "datetime"): _moment(datetime),
+    ("datetime", "date"): _moment(date),
+    ("datetime", "time"): _moment(time),
+    ("datetime", "timedelta"): _span,
+    ("datetime", "timezone"): _zone,
+    ("collections", "OrderedDict"): _dict,
+    ("collections", "defaultdict"): _dict,
+    ("collections", "deque"): _list,
+    ("_codecs", "encode"): _encoded,
+    **{(module, name): _list for module in ("builtins", "__builtin__") for name in ("set", "frozenset")},
+    **{(module, "getattr"): _member for module in ("builtins", "__builtin__")},
+    **{(module, "_reconstructor"): _rebuilt for module in ("copyreg", "copy_reg")},
+}
+"""(module, name) -> what a call of it stands for."""
+
+
+def as_json(value: Any) -> Any:
+    """`value` of `unpickle` as JSON values; raises Unreadable where it holds itself, is too deep, or grows beyond the limits."""
+    return _Flat().of(value, 0)
+
+
+class _Flat:
+    """Counts what comes out, so that what stands in a pickle once and is used a billion times ends early."""
+
+    def __init__(self) -> None:
+        self.parts = self.text = 0
+
+    def of(self, value: Any, depth: int) -> Any:
+        """`value` as JSON values."""
+        self.parts += 1
+        self.text += len(value) if isinstance(value, str | bytes | bytearray) else 0
+        if depth > DEEPEST or self.parts > MOST_PARTS or self.text > MOST_TEXT:
+            raise Unreadable("the pickle is nested too deep, or grows beyond all bounds when it is taken apart")
+        if isinstance(value, Standin):
+            single = value.made_from[0] if len(value.made_from) == 1 and not value.fields else None
+            return self.of(value.fields if single is None else single, depth + 1)
+        if isinstance(value, dict):
+            return {str(key): self.of(one, depth + 1) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.of(one, depth + 1) for one in value]
+        if isinstance(value, timedelta):
+            return value.total_seconds()
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)
+        return value if value is None or isinstance(value, str | int | float) else f"<{type(value).__name__}>"

@@ -1,0 +1,268 @@
+"""What FlowAgent left behind: trace files, folders of them, checkpoints of both generations; nothing twice, nothing secret."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thumbwheel.app.open import opener
+from thumbwheel.capture.ingest import ImportReport, ingest
+from thumbwheel.capture.source import Item, Line, Refused
+from thumbwheel.capture.sources.flowagent import EXAMPLE, SOURCE
+from thumbwheel.capture.types import FeedbackRecord, TraceRecord
+from thumbwheel.db.schema import feedback, steps, traces
+from thumbwheel.sdk import TraceCollector
+
+BASE = "toolboxv2.mods.isaa.base.Agent"
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Iterator[Write]:
+    """Writes a checkpoint of the named class with these fields; the class is gone afterwards."""
+
+    def checkpoint(name: str, where: str = "types", **fields: Any) -> Path:
+        path = f"{BASE}.{where}"
+        parts = path.split(".")
+        modules = [".".join(parts[: count + 1]) for count in range(len(parts))]
+        for module in modules:
+            sys.modules[module] = types.ModuleType(module)
+        kind = dataclasses.make_dataclass("AgentCheckpoint", fields.keys())
+        kind.__module__, kind.__qualname__ = path, "AgentCheckpoint"
+        sys.modules[path].AgentCheckpoint = kind  # type: ignore[attr-defined]
+        file = tmp_path / "checkpoints" / f"{name}.pkl"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(pickle.dumps(kind(**fields)))
+        for module in modules:
+            del sys.modules[module]
+        return file
+
+    yield checkpoint
+    assert not [name for name in sys.modules if name.startswith("toolboxv2")]
+
+
+def said(role: str, content: str, minute: int | None = None, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **({"timestamp": f"2026-01-05T08:{minute:02}:00"} if minute is not None else {}), **more}
+
+
+def first(history: list[Any], **more: Any) -> dict[str, Any]:
+    """The fields of a checkpoint of the first generation."""
+    sessions = {"s1": {"history": history, "session_type": "chatsession"}}
+    return {"timestamp": datetime(2026, 1, 5, 9, tzinfo=UTC), "session_data": sessions, "metadata": {"agent_name": "isaa"}} | more
+
+
+def second(history: list[Any], **more: Any) -> dict[str, Any]:
+    """The fields of a checkpoint of the second generation."""
+    sessions = {"version": 2, "sessions": {"s1": {"session_id": "s1", "chat_history": history}}}
+    return {"version": "2.0", "agent_name": "isaa", "sessions_data": sessions, "statistics": {"total_tokens_in": 9_000_000}} | more
+
+
+def read(path: Path) -> list[Item]:
+    return list(SOURCE.read(path, lambda position: None))
+
+
+def turns(path: Path) -> list[TraceRecord]:
+    return [one for item in read(path) if isinstance(item, Line) for one in item.records if isinstance(one, TraceRecord)]
+
+
+def talk(trace: TraceRecord) -> tuple[str, str | None]:
+    return trace.input[0]["content"], trace.output
+
+
+def bring(home: Path, path: Path) -> ImportReport:
+    with opener(home, None, "warning")() as ws:
+        return ingest(ws, "isaa", "flowagent", path)
+
+
+def test_the_first_generation_pairs_a_turn_with_the_next_answer(write: Write) -> None:
+    history = [
+        said("assistant", "of a turn that was cut off", 1),
+        said("user", "Hours?", 2, metadata={"user_id": "ann"}),
+        said("tool", "9-17", 2, name="search", arguments={"q": "hours"}),
+        said("tool", "", 2, name="open", arguments={}, error="404"),
+        said("assistant", "Nine to five.", 3, metadata={"execution_duration": 30.0}),
+        said("assistant", "Anything else?", 4),
+        said("user", "   ", 5),
+        said("user", "Sunday?", 6),
+        said("assistant", "I am sorry.", 7, metadata={"error": True, "error_type": "TimeoutError"}),
+        said("user", "Hello?", 8),
+    ]
+    hours, sunday = turns(write("final_checkpoint", **first(history)))
+    assert talk(hours) == ("Hours?", "Nine to five.") and talk(sunday) == ("Sunday?", "I am sorry.")
+    assert (hours.session, hours.subject, hours.metadata) == ("s1", "ann", {"agent_name": "isaa"})
+    search, opened, answer = hours.steps
+    assert (search.kind, search.name, search.input, search.output, search.status) == ("tool", "search", {"q": "hours"}, "9-17", "ok")
+    assert (opened.output, opened.status) == ("404", "error")
+    assert answer.kind == "llm" and answer.started_at and answer.ended_at
+    assert (answer.ended_at - answer.started_at).total_seconds() == 30
+    assert (sunday.status, sunday.metadata) == ("error", {"agent_name": "isaa", "error_type": "TimeoutError"})
+
+
+def test_the_second_generation_pairs_a_turn_with_the_last_answer_that_is_no_summary(write: Write) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "hours"}'}}
+    history = [
+        said("user", "Hours?"),
+        said("assistant", "", tool_calls=[call]),
+        said("tool", "9-17", tool_call_id="c1"),
+        said("assistant", "Let me see."),
+        said("assistant", "RUN SUMMARY [r1]: looked it up"),
+        said("assistant", "Nine to five."),
+        said("user", "Sunday?"),
+        said("assistant", "RUN SUMMARY [r2]: nothing found"),
+    ]
+    (hours,) = turns(write("final_checkpoint", "checkpoint_manager", **second(history)))
+    assert talk(hours) == ("Hours?", "Nine to five.")
+    assert hours.metadata == {"agent_name": "isaa", "run_summary": "RUN SUMMARY [r1]: looked it up"}
+    assert [(step.kind, step.name, step.input) for step in hours.steps] == [("tool", "search", {"q": "hours"}), ("llm", None, None)]
+
+
+def test_defect_0c3_lifetime_totals_are_nobodys_tokens(write: Write) -> None:
+    history = [said("user", "a", 1), said("assistant", "b", 2)]
+    state = {"total_tokens_in": 9_000_000, "total_cost_accumulated": 12.5, "total_llm_calls": 77}
+    old = turns(write("old", **first(history, agent_state=state)))
+    new = turns(write("new", "checkpoint_manager", **second(history)))
+    for one in (*old, *new):
+        assert all(step.tokens is None for step in one.steps)
+        assert "9000000" not in one.model_dump_json() and "12.5" not in one.model_dump_json()
+
+
+def test_defect_0c9_a_task_belongs_to_the_one_turn_that_created_it(write: Write) -> None:
+    def task(minute: int, done: int | None, **more: Any) -> dict[str, Any]:
+        finished: dict[str, Any] = {"status": "running"}
+        if done:
+            finished = {"completed_at": datetime(2026, 1, 5, 8, done), "status": "completed", "result": "r" * 900}
+        return {"type": "LLMTask", "description": "d" * 900, "created_at": datetime(2026, 1, 5, 8, minute), **finished, **more}
+
+    tasks = {"t1": task(2, 4), "t2": task(2, None), "t3": task(11, 20), "t4": task(30, 31), "t5": task(3, 4, status="failed", error="no")}
+    history = [said("user", "a", 1), said("assistant", "b", 5), said("user", "c", 10), said("assistant", "d", 12)]
+    one, two = turns(write("x", **first(history, task_state=tasks)))
+    assert [(step.input["task_id"], step.status, step.output) for step in one.steps[:-1]] == [
+        ("t1", "completed", "r" * 500), ("t2", "created", None), ("t5", "failed", "no"),
+    ]  # fmt: skip
+    assert [(step.input["task_id"], step.status) for step in two.steps[:-1]] == [("t3", "created")]
+    untimed = [said("user", "a"), said("assistant", "b")]
+    (alone,) = turns(write("y", **first(untimed, task_state=tasks)))
+    assert [step.kind for step in alone.steps] == ["llm"]
+
+
+def test_defect_0c10_overlapping_checkpoints_add_nothing_and_equal_turns_stay_apart(write: Write, tmp_path: Path) -> None:
+    everything = [one for n in range(30) for one in (said("user", f"q{n % 10}", n), said("assistant", f"a{n % 10}", n))]
+    untimed = [one for n in range(6) for one in (said("user", "same"), said("assistant", "same answer"))]
+    for number, end in enumerate((20, 40, 60)):
+        write(f"agent_checkpoint_2026010{number}", **first(everything[max(0, end - 50) : end], results_store={}))
+        write(f"other_{number}", "checkpoint_manager", **second(untimed))
+    folder = tmp_path / "checkpoints"
+    (folder / "final.meta.json").write_text('{"summary": "x", "timestamp": "y"}')
+    report = bring(tmp_path / "home", folder)
+    assert (report.records["trace"], report.refused) == (36, 0)
+    again = bring(tmp_path / "home", folder)
+    assert (again.stored, again.duplicates, again.refused) == (0, report.read, 0)
+
+
+def test_defect_0c2_secrets_never_enter_the_store(write: Write, tmp_path: Path) -> None:
+    plain, known = "correct-horse-battery", "sk-abcdefghijklmnop1234567890"
+    state = {"amd_data": {"name": "isaa", "api_key": plain, "model": "amd-model-name"}, "nested": [{"OPENAI_API_KEY": "unusual key 77"}]}
+    history = [
+        said("user", f"my key is {plain}, and {known}", 1),
+        said("tool", '{"Authorization": "Bearer abcdefghijklmnopqrstuvwx"}', 1, name="http", arguments={"api_key": "k3y-of-call"}),
+        said("tool", "password=hunter22 postgresql://app:sesame99@host unusual key 77", 1, name="cat", arguments={"apiKey": "k3y-camel"}),
+        said("assistant", f"Thanks for {plain} k3y-of-call", 2),
+    ]  # fmt: skip
+    write("final_checkpoint", **first(history, agent_state=state, variable_scopes={"amd_data": "hidden-model-settings"}))
+    day = tmp_path / "checkpoints" / "2026-01-05"
+    day.mkdir()
+    row = {**json.loads(EXAMPLE), "api_key": "k3y-in-file", "final_response": "it is k3y-in-file and ghp_" + "a" * 36}
+    (day / "a.json").write_text(json.dumps(row))
+    (day / "refused.json").write_text(json.dumps({**row, "user_query": 5}))
+    rejects = tmp_path / "rejects.jsonl"
+    with opener(tmp_path / "home", None, "warning")() as ws:
+        report = ingest(ws, "isaa", "flowagent", tmp_path / "checkpoints", rejects=rejects)
+        with ws.db.read() as connection:
+            outputs = list(connection.execute(traces.select()).mappings())
+    assert report.records["trace"] == 2 and report.refused == 1
+    assert any("[secret removed]" in row["output"] for row in outputs)
+    stored = b"".join(path.read_bytes() for path in [*tmp_path.glob("home/**/*"), rejects] if path.is_file())
+    assert b"Thanks for" in stored
+    names = ("unusual key 77", "abcdefghijklmnopqrstuvwx", "hunter22", "sesame99", "k3y-", "ghp_", "amd-model-name", "hidden-model")
+    for secret in (plain, known, *names):
+        assert secret.encode() not in stored, secret
+
+
+def test_a_folder_by_day_is_read_whole_and_what_is_broken_costs_itself(tmp_path: Path) -> None:
+    for day in ("2026-01-05", "2026-01-06"):
+        (tmp_path / "rl" / day).mkdir(parents=True)
+        trace = {**json.loads(EXAMPLE), "trace_id": f"id-{day}", "colour": "red"}
+        (tmp_path / "rl" / day / "a.json").write_text(json.dumps(trace, indent=2))
+        (tmp_path / "rl" / day / "note.txt").write_text("no trace")
+    (tmp_path / "rl" / "b.json").write_text("{")
+    (tmp_path / "rl" / "c.pkl").write_bytes(pickle.dumps({"a": 1}))
+    (tmp_path / "rl" / "d.json").write_text("")
+    (tmp_path / "rl" / "e.json").write_text('{"summary": 1}')
+    items = read(tmp_path / "rl")
+    assert [item.number for item in items] == list(range(1, len(items) + 1))
+    assert [one.id for one in turns(tmp_path / "rl")] == ["id-2026-01-05", "id-2026-01-06"]
+    reasons = [item.reason for item in items if isinstance(item, Refused)]
+    assert len(reasons) == 4 and any("no checkpoint" in one for one in reasons) and any("empty" in one for one in reasons)
+
+
+def test_a_trace_file_keeps_its_steps_label_and_score_apart() -> None:
+    row = json.loads(EXAMPLE) | {
+        "reasoning_steps": [{"step_type": "internal_reasoning", "content": "think", "confidence": 0.5, "insights": ["i"], "issues": []}],
+        "tasks_created": [{"task_id": "t", "type": "LLMTask", "description": "d"}],
+        "tasks_failed": [{"error": "boom", "type": "execution_error"}],
+        "reward_score": 0.75, "review_notes": "fine", "total_tokens_out": 30, "total_cost": 0.25,
+    }  # fmt: skip
+    item = SOURCE.item(1, row, "")
+    assert isinstance(item, Line), item
+    trace, thumb, score = item.records
+    assert isinstance(trace, TraceRecord) and isinstance(thumb, FeedbackRecord) and isinstance(score, FeedbackRecord)
+    assert [step.kind for step in trace.steps] == ["reasoning", "task", "tool", "llm"]
+    assert (trace.status, trace.metadata) == ("error", {"total_cost": 0.25, "error": "boom"})
+    assert trace.steps[-1].tokens and trace.steps[-1].tokens.prompt == 812
+    assert (thumb.value, thumb.comment, thumb.rater) == (True, "fine", None)
+    assert (score.value, score.rater and score.rater.kind) == (0.75, "checker")
+    for wrong in ({"reward_score": 7}, {"label": "good"}, {"tool_calls": [3]}, {"tool_calls": 3}, {"timestamp": "soon"}):
+        assert isinstance(SOURCE.item(1, row | wrong, ""), Refused), wrong
+
+
+def test_what_the_sdk_recorded_is_known_when_its_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path / "home"))
+    collector = TraceCollector(tmp_path / "rl", agent="isaa")
+    collector.start_trace("s", "q")
+    collector.record_tool_call("t", {"a": 1.0}, "r", False, 1.5, "broken")
+    collector.record_reasoning_step("internal_reasoning", "think", 0.5)
+    collector.record_task({"task_id": 1, "type": "x"}, "completed")
+    collector.finish_trace("a", 1, 2, 0.5, 10.0, 1)
+    TraceCollector(tmp_path / "rl").start_trace("s", "unknown to the home")
+    report = bring(tmp_path / "home", tmp_path / "rl")
+    assert (report.read, report.stored, report.duplicates, report.refused) == (1, 0, 1, 0)
+    with opener(tmp_path / "home", None, "warning")() as ws, ws.db.read() as connection:
+        assert len(list(connection.execute(traces.select()))) == 1
+        assert [row["kind"] for row in connection.execute(steps.select().order_by(steps.c.position)).mappings()] == [
+            "reasoning", "tool", "task", "llm",
+        ]  # fmt: skip
+        assert not list(connection.execute(feedback.select()))
+
+
+def test_odd_checkpoints_lose_what_is_odd_and_no_more(write: Write) -> None:
+    good = [said("user", "q\x00\ud800", 1), said("assistant", "a", 2)]
+    odd = {
+        "good": {"history": [3, None, *good, {"role": "user"}, {"role": "assistant", "content": ["x"]}]},
+        "list": [],
+        "none": None,
+        "text": {"history": "abc"},
+        "times": {"history": [said("user", "t") | {"timestamp": "yesterday", "metadata": "no"}, said("assistant", "u") | {"timestamp": 3}]},
+    }
+    path = write("odd", **(first([]) | {"session_data": odd, "metadata": None, "task_state": {"x": None, "y": {"created_at": "z"}}}))
+    assert [talk(one) for one in turns(path)] == [("q�?", "a"), ("t", "u")]
+    for fields in (first([]) | {"session_data": None}, {"timestamp": None}, {"sessions_data": {"sessions": [1]}}):
+        assert read(write("empty", **fields)) == []
