@@ -110,7 +110,7 @@ def _filled(column: sa.Column[Any]) -> Any:
 
 def pair_files(blobs: Any, scratch: Path) -> dict[str, str]:
     """Six preference rows, frozen as the datasets stage freezes them: split -> sha256."""
-    from thumbwheel.datasets.build import write_parquet
+    from thumbwheel.datasets.files import write_parquet
     from thumbwheel.datasets.types import PairRow
 
     files = {}

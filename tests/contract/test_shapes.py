@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
 
-from thumbwheel.datasets.build import read_parquet, write_parquet
+from thumbwheel.datasets.facts import Facts, columns_of
+from thumbwheel.datasets.files import Spill, Spilled, read_parquet, write_parquet
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import Answer, Asked, Case, DatasetConfig, Drop, Edge, Evidence, Row
 from thumbwheel.rewards.types import Value
@@ -77,21 +78,43 @@ def test_what_becomes_no_row_says_why(shape: str) -> None:
     empty = Evidence("msg_1", evidence().prompt, None, "train", (answer("unjudged", None), answer("torn", None, conflict=True)), ())
     found = list(SHAPES.get(shape)().rows(empty, CONFIG))
     assert all(isinstance(one, Drop) and one.reason for one in found)
-    assert SHAPES.get(shape)().missing([]) is not None
+    assert SHAPES.get(shape)().missing(Facts()) is not None
+
+
+def facts_of(rows: list[Row]) -> Facts:
+    found = Facts()
+    found.take(columns_of(rows))
+    return found
 
 
 def test_a_shape_is_satisfied_by_rows_in_train_only(shape: str) -> None:
     kind, rows = SHAPES.get(shape)(), rows_of(shape)
-    assert kind.missing(rows) is None
+    assert kind.missing(facts_of(rows)) is None
     held = [type(row)(**(asdict(row) | {"split": "gate"})) for row in rows]
-    assert kind.missing(held) is not None
+    assert kind.missing(facts_of(held)) is not None
 
 
-def test_fitting_keeps_every_row(shape: str) -> None:
+def test_fitting_changes_columns_that_exist_and_keeps_every_row(shape: str) -> None:
     kind, rows = SHAPES.get(shape)(), rows_of(shape)
-    fitted, facts = kind.fit(rows, CONFIG)
-    assert [row.row_id for row in fitted] == [row.row_id for row in rows]
-    json.dumps(facts, allow_nan=False)
+    fitted = kind.fit(facts_of(rows), CONFIG)
+    json.dumps(fitted, allow_nan=False)
+    columns = {name: [getattr(row, name) for row in rows] for name in kind.adjusts}
+    untouched = copy.deepcopy(columns)
+    changed = kind.finish(columns, fitted)
+    assert columns == untouched
+    assert changed.keys() <= {field.name for field in fields(kind.row)}
+    assert all(len(values) == len(rows) for values in changed.values())
+
+
+def test_a_spill_gives_every_row_back_in_the_order_of_its_id(shape: str, tmp_path: Path) -> None:
+    kind, rows = SHAPES.get(shape)(), rows_of(shape)
+    spill = Spill(tmp_path, kind.row)
+    for row in rows:
+        spill.add(row)
+    spill.close()
+    back = [row for table in Spilled([tmp_path], kind.row).tables("train") for row in spill.columns.decoded(table)]
+    assert back == sorted(rows, key=lambda row: row.row_id)
+    assert list(Spilled([tmp_path], kind.row).tables("gate")) == []
 
 
 def test_parquet_round_trip(shape: str, tmp_path: Path) -> None:

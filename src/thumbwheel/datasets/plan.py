@@ -19,20 +19,22 @@ from thumbwheel.core import ids
 from thumbwheel.core.config import Home
 from thumbwheel.datasets import store
 from thumbwheel.datasets.dataplan import DataPlan, MethodPlan, Power, ShapePlan
+from thumbwheel.datasets.facts import Facts, columns_of
 from thumbwheel.datasets.gather import gather
-from thumbwheel.datasets.health import Facts
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.shapes.labels import class_weights
 from thumbwheel.datasets.split import split_of
 from thumbwheel.datasets.store import GOLD
-from thumbwheel.datasets.types import DatasetConfig, Drop, PlanConfig, Tally
+from thumbwheel.datasets.types import DatasetConfig, Drop, PlanConfig, Row, Tally
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards.label import reach, signals
 
 METHODS = {"kto": "labels", "dpo": "pairs", "sft": "chats"}
 """Method -> the shape that it needs, in the order in which they are recommended where nothing else decides."""
+COUNTED = 1000
+"""Rows of a shape that are counted at once."""
 
 
 def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) -> DataPlan:
@@ -93,13 +95,19 @@ def plan_file(
 
 def _count(connection: sa.Connection, agent: str, config: DatasetConfig, tally: Tally, facts: Mapping[str, Facts]) -> None:
     shapes: dict[str, Shape] = {name: SHAPES.get(name)() for name in facts}
+    rows: dict[str, list[Row]] = {name: [] for name in facts}
     for evidence in gather(connection, agent, config, tally, unjudged=True):
         for name, shape in shapes.items():
             for found in shape.rows(evidence, config):
                 if isinstance(found, Drop):
                     facts[name].drops[found.reason] += 1
                 else:
-                    facts[name].add(found)
+                    rows[name].append(found)
+            if len(rows[name]) >= COUNTED:
+                facts[name].take(columns_of(rows[name]))
+                rows[name].clear()
+    for name, rest in rows.items():
+        facts[name].take(columns_of(rest))
 
 
 def _weights(labels: Facts, config: DatasetConfig) -> dict[str, float]:

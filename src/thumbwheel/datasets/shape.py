@@ -1,15 +1,19 @@
 """The contract of a shape: resolved evidence of one prompt in, rows out; pure, without database, clock or chance.
 
+What depends on all rows is fitted on figures about them (`fit`) and applied to columns of some rows at a time (`finish`), so that no
+dataset has to fit into memory.
+
 To add a shape: a row class (a dataclass derived from `types.Row`), one file in `shapes/` and one line in its table.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from thumbwheel.core import ids
+from thumbwheel.datasets.facts import Columns, Facts
 from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Evidence, Row
 
 
@@ -20,6 +24,10 @@ class Shape(ABC):
     row: ClassVar[type[Row]]
     unjudged: ClassVar[bool] = False
     """Also learns from prompts that no feedback is about."""
+    merges: ClassVar[bool] = False
+    """Sees the evidence of prompts that differ in white space, case and Unicode forms only as that of one prompt."""
+    adjusts: ClassVar[tuple[str, ...]] = ()
+    """Columns that `finish` reads."""
 
     @abstractmethod
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[Row | Drop]:
@@ -29,13 +37,17 @@ class Shape(ABC):
     def trl_columns(self, row: Any) -> dict[str, Any]:
         """The row as a trainer of TRL takes it: message lists, label."""
 
-    def fit(self, rows: list[Any], config: DatasetConfig) -> tuple[list[Any], dict[str, Any]]:
-        """What is fitted on the training rows: the rows with it applied, and what it is; most shapes fit nothing."""
-        return rows, {}
+    def fit(self, facts: Facts, config: DatasetConfig) -> dict[str, Any]:
+        """What is fitted on the training rows, from figures about them; most shapes fit nothing."""
+        return {}
 
-    def missing(self, rows: Iterable[Any]) -> str | None:
-        """What is missing before these rows can be trained on; None where nothing is."""
-        return None if any(row.split == "train" for row in rows) else f"there are no {self.name} in train"
+    def finish(self, columns: Columns, fitted: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Those columns of some rows that change with what was fitted; `columns` are those that `adjusts` names."""
+        return {}
+
+    def missing(self, facts: Facts) -> str | None:
+        """What is missing before the rows can be trained on; None where nothing is."""
+        return None if facts.splits["train"] else f"there are no {self.name} in train"
 
 
 def base(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 
 from thumbwheel.datasets.types import SPLITS, DatasetConfig, Message
 
@@ -21,10 +23,16 @@ def split_of(group: str, config: DatasetConfig) -> str:
     >>> split_of("msg_1", DatasetConfig()) == split_of("msg_1", DatasetConfig())
     True
     """
-    place = int.from_bytes(hashlib.sha256(f"{config.salt}:{group}".encode()).digest()[:8], "big") / 2**64
+    place = share_of(config.salt, group)
     if place < config.gate:
         return "gate"
     return "dev" if place < config.gate + config.dev else "train"
+
+
+@lru_cache(maxsize=4096)
+def share_of(salt: str, group: str) -> float:
+    """Where `group` lies from 0 to 1, by sha256(salt:group) alone."""
+    return int.from_bytes(hashlib.sha256(f"{salt}:{group}".encode()).digest()[:8], "big") / 2**64
 
 
 def group_of(prompt_id: str, session_id: str | None = None) -> str:
@@ -38,10 +46,27 @@ def strictest(*splits: str) -> str:
 
 
 def prompt_key(prompt: Sequence[Message]) -> bytes:
-    """What makes two prompts the same question: everything but system messages and white space.
+    """What makes two prompts the same question: everything but system messages, white space, case and the ways to write a character.
 
     A system prompt with a date or a new version in it must not let a held-out question back into training.
     """
-    asked = [message for message in prompt if message["role"] not in INSTRUCTIONS] or list(prompt)
-    plain = [{key: " ".join(value.split()) if isinstance(value, str) else value for key, value in message.items()} for message in asked]
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).digest()[:16]
+    return _digest([message for message in prompt if message["role"] not in INSTRUCTIONS] or prompt)
+
+
+def group_key(prompt: Sequence[Message], tools: object = None) -> bytes:
+    """What makes answers comparable: the same question under the same instructions and with the same tools."""
+    return _digest([*prompt, {"tools": tools}])
+
+
+def plain(text: str) -> str:
+    """Text without differences that do not matter.
+
+    >>> plain("What  IS\\nit?") == plain("what is it?")
+    True
+    """
+    return " ".join((text if text.isascii() else unicodedata.normalize("NFKC", text)).casefold().split())
+
+
+def _digest(messages: Sequence[Message]) -> bytes:
+    said = [{key: plain(value) if isinstance(value, str) else value for key, value in message.items()} for message in messages]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).digest()[:16]

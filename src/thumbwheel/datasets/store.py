@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
 from thumbwheel.datasets.types import Case, Dataset, Message
 from thumbwheel.db.schema import agents, cases, datasets, feedback, feedback_targets, messages, steps, traces
+from thumbwheel.rewards.types import Scope
 
 T = TypeVar("T")
+Links = dict[str, tuple[str | None, Message]]
+"""Message id -> (the id of the one before it, the message)."""
 GOLD = "gold"
 STREAM = {"yield_per": 1000}
 VARIABLES = 500
 """Values in one IN (...): SQLite takes at least 999 variables."""
 
 
-@dataclass(frozen=True)
-class TraceRow:
+class TraceRow(NamedTuple):
     """A trace that feedback is about. `calls` counts its model and tool steps; the model fields are those of its only call."""
 
     id: str
@@ -36,14 +37,14 @@ class TraceRow:
     logps: list[float] | None
 
 
-def judged_traces(connection: sa.Connection, agent_id: str) -> Iterator[TraceRow]:
+def judged_traces(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[TraceRow]:
     """Every trace of the agent that some feedback is about, in the order of `rewards.label.judgements`."""
-    return _traces(connection, _judged(agent_id))
+    return _traces(connection, sa.and_(_judged(agent_id), *_range(traces.c.input_id, scope)))
 
 
-def unjudged_traces(connection: sa.Connection, agent_id: str) -> Iterator[TraceRow]:
+def unjudged_traces(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[TraceRow]:
     """Every other trace of the agent, in the same order."""
-    return _traces(connection, sa.and_(traces.c.agent_id == agent_id, sa.not_(_judged(agent_id))))
+    return _traces(connection, sa.and_(traces.c.agent_id == agent_id, sa.not_(_judged(agent_id)), *_range(traces.c.input_id, scope)))
 
 
 def _traces(connection: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[TraceRow]:
@@ -51,26 +52,50 @@ def _traces(connection: sa.Connection, which: sa.ColumnElement[bool]) -> Iterato
     own = sa.select(every.c.position).where(every.c.trace_id == traces.c.id).correlate(traces)
     calls = own.where(every.c.kind.in_(("llm", "tool"))).with_only_columns(sa.func.count()).scalar_subquery()
     answer = own.where(every.c.kind == "llm").with_only_columns(sa.func.max(every.c.position)).scalar_subquery()
+    told = [traces.c[name] for name in ("id", "input_id", "session_id", "subject_id", "output", "metadata")]
     query = (
-        sa.select(
-            traces, calls.label("calls"), steps.c.finish_reason, steps.c.token_ids, steps.c.token_logprobs, steps.c.input.label("asked")
-        )
+        sa.select(*told, calls, steps.c.finish_reason, steps.c.token_ids, steps.c.token_logprobs, steps.c.input)
         .select_from(traces.outerjoin(steps, sa.and_(steps.c.trace_id == traces.c.id, steps.c.position == answer)))
         .where(which)
         .order_by(traces.c.input_id, traces.c.id)
     )
-    for row in connection.execute(query, execution_options=STREAM).mappings():
-        yield TraceRow(
-            row["id"], row["input_id"], row["session_id"], row["subject_id"], row["output"], _tools(row),
-            row["calls"], row["finish_reason"], row["token_ids"], row["token_logprobs"],
-        )  # fmt: skip
+    for name, prompt_id, session, subject, output, metadata, count, reason, tokens, logps, asked in connection.execute(
+        query, execution_options=STREAM
+    ):
+        tools = _tools(asked, metadata) if asked or metadata else None
+        yield TraceRow(name, prompt_id, session, subject, output, tools, count, reason, tokens, logps)
 
 
-def judged_groups(connection: sa.Connection, agent_id: str) -> Iterator[tuple[str, str | None]]:
-    """(prompt id, session id) of the judged traces, each once."""
-    query = sa.select(traces.c.input_id, traces.c.session_id).where(_judged(agent_id)).distinct().order_by(traces.c.input_id)
-    for row in connection.execute(query, execution_options=STREAM):
-        yield row.input_id, row.session_id
+def _range(prompt_id: sa.Column[Any], scope: Scope | None) -> list[sa.ColumnElement[bool]]:
+    found = [prompt_id >= scope.first] if scope and scope.first else []
+    return [*found, prompt_id < scope.last] if scope and scope.last else found
+
+
+def judged_groups(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[tuple[str, str | None]]:
+    """(prompt id, session id) of the judged traces."""
+    query = sa.select(traces.c.input_id, traces.c.session_id).where(_judged(agent_id), *_range(traces.c.input_id, scope))
+    yield from connection.execute(query.order_by(traces.c.input_id), execution_options=STREAM).tuples()
+
+
+def judged_prompts(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[tuple[str, list[Message]]]:
+    """(prompt id, its messages) for the judged traces, each once, in order of id; a chain with a missing link is left out."""
+    asked = sa.select(traces.c.input_id).where(_judged(agent_id), *_range(traces.c.input_id, scope))
+    query = sa.select(messages).where(messages.c.id.in_(asked)).order_by(messages.c.id)
+    for some in batched(connection.execute(query, execution_options=STREAM), VARIABLES):
+        known = {name: (parent, {"role": role, **content}) for name, parent, role, content in some}
+        names = list(known)
+        _complete(connection, known)
+        for name in names:
+            if chain := _chain(known, name):
+                yield name, chain
+
+
+def cuts(connection: sa.Connection, agent_id: str, parts: int) -> list[str]:
+    """Prompt ids that cut the traces of the agent into so many parts of about one size, fewer where there are too few prompts."""
+    query = sa.select(traces.c.input_id).where(traces.c.agent_id == agent_id).order_by(traces.c.input_id)
+    count = trace_count(connection, agent_id)
+    found = [connection.execute(query.offset(count * part // parts).limit(1)).scalar() for part in range(1, parts)]
+    return sorted({cut for cut in found if cut})
 
 
 def case_inputs(connection: sa.Connection, agent_id: str) -> list[tuple[str, str]]:
@@ -79,23 +104,28 @@ def case_inputs(connection: sa.Connection, agent_id: str) -> list[tuple[str, str
     return [(input_id, basis) for input_id, basis in connection.execute(query)]
 
 
-def open_cases(connection: sa.Connection, agent_id: str) -> Iterator[Case]:
+def open_cases(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[Case]:
     """The cases of the agent that are not gold, by prompt."""
-    query = sa.select(cases).where(cases.c.agent_id == agent_id, cases.c.basis != GOLD).order_by(cases.c.input_id, cases.c.id)
-    for row in connection.execute(query, execution_options=STREAM).mappings():
+    own = sa.select(cases).where(cases.c.agent_id == agent_id, cases.c.basis != GOLD, *_range(cases.c.input_id, scope))
+    for row in connection.execute(own.order_by(cases.c.input_id, cases.c.id), execution_options=STREAM).mappings():
         yield Case(row["id"], row["input_id"], row["reference"], row["checker"], row["checker_config"])
 
 
 def prompts(connection: sa.Connection, prompt_ids: Collection[str]) -> dict[str, list[Message]]:
     """The chat messages of each prompt, oldest first; a chain with a missing link is left out."""
-    found: dict[str, tuple[str | None, Message]] = {}
-    wanted = set(prompt_ids)
+    known = _messages(connection, sorted(set(prompt_ids)))
+    _complete(connection, known)
+    chains = {prompt_id: _chain(known, prompt_id) for prompt_id in prompt_ids}
+    return {prompt_id: chain for prompt_id, chain in chains.items() if chain}
+
+
+def _complete(connection: sa.Connection, known: Links) -> None:
+    """Add what stands before the messages that are `known`."""
+    wanted = {parent for parent, _ in known.values() if parent is not None and parent not in known}
     while wanted:
         level = _messages(connection, sorted(wanted))
-        found |= level
-        wanted = {parent for parent, _ in level.values() if parent is not None and parent not in found}
-    chains = {prompt_id: _chain(found, prompt_id) for prompt_id in prompt_ids}
-    return {prompt_id: chain for prompt_id, chain in chains.items() if chain}
+        known |= level
+        wanted = {parent for parent, _ in level.values() if parent is not None and parent not in known}
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -105,21 +135,21 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield some
 
 
-def _messages(connection: sa.Connection, wanted: Iterable[str]) -> dict[str, tuple[str | None, Message]]:
-    found: dict[str, tuple[str | None, Message]] = {}
+def _messages(connection: sa.Connection, wanted: Iterable[str]) -> Links:
+    found: Links = {}
     for some in batched(wanted, VARIABLES):
-        for row in connection.execute(sa.select(messages).where(messages.c.id.in_(some))).mappings():
-            found[row["id"]] = (row["parent_id"], {"role": row["role"], **row["content"]})
+        for name, parent, role, content in connection.execute(sa.select(messages).where(messages.c.id.in_(some))):
+            found[name] = (parent, {"role": role, **content})
     return found
 
 
-def _chain(found: dict[str, tuple[str | None, Message]], last: str) -> list[Message]:
+def _chain(known: Links, last: str) -> list[Message]:
     chain: list[Message] = []
     at: str | None = last
     while at is not None:
-        if at not in found:
+        if at not in known:
             return []
-        at, message = found[at]
+        at, message = known[at]
         chain.append(message)
     return chain[::-1]
 
@@ -129,9 +159,9 @@ def _judged(agent_id: str) -> sa.ColumnElement[bool]:
     return sa.and_(traces.c.agent_id == agent_id, traces.c.id.in_(about))
 
 
-def _tools(row: sa.RowMapping) -> list[dict[str, Any]] | None:
+def _tools(*places: Any) -> list[dict[str, Any]] | None:
     """The tools that the model was given: as the input of its step has them, else as the trace's metadata has them."""
-    for place in (row["asked"], row["metadata"]):
+    for place in places:
         if isinstance(place, dict) and isinstance(place.get("tools"), list) and place["tools"]:
             return list(place["tools"])
     return None
@@ -142,6 +172,14 @@ def watermark(connection: sa.Connection, agent_id: str, as_of: datetime | None) 
     query = sa.select(sa.func.count(), sa.func.max(feedback.c.recorded_at)).where(feedback.c.agent_id == agent_id)
     count, newest = connection.execute(query if as_of is None else query.where(feedback.c.recorded_at <= as_of)).one()
     return {"feedback": count, "recorded_at": newest.isoformat() if newest else None}
+
+
+def state(connection: sa.Connection, agent_id: str) -> list[int]:
+    """Counts that tell two states of the database apart, as far as building goes: nothing in these tables is ever changed in place."""
+    tables = (feedback, traces, cases)
+    counts = [connection.execute(sa.select(sa.func.count()).where(one.c.agent_id == agent_id)).scalar_one() for one in tables]
+    linked = sa.select(sa.func.count()).where(feedback_targets.c.target_id.is_not(None))
+    return [*counts, connection.execute(linked).scalar_one()]
 
 
 def trace_count(connection: sa.Connection, agent_id: str) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.types import LabelConfig, Value
+from thumbwheel.rewards.types import LabelConfig, Scope, Value
 
 Message = dict[str, Any]
 SPLITS = ("train", "dev", "gate")
@@ -47,8 +47,10 @@ class DatasetConfig(Config):
     """Share of groups for early stopping and the choice of a method."""
     gate: float = Field(default=0.1, ge=0, lt=1)
     """Share of groups that is read once per candidate, by the evaluation."""
-    siblings: int = Field(default=4, ge=0)
-    """Most pairs of one good and one bad answer to the same prompt, per prompt; 0 takes none."""
+    siblings: int = Field(default=5, ge=0)
+    """Most pairs of a better and a worse answer to the same prompt that nobody compared, per prompt; 0 takes none."""
+    margin: float | None = Field(default=0.25, gt=0, le=1)
+    """Two answers whose numbers lie more than this part of their scale apart are better and worse; null asks for one good and one bad."""
     labels_from_corrections: bool = True
     """A correction also makes two labels: the edit desirable, the original undesirable."""
     chats_from_preferences: bool = False
@@ -61,10 +63,40 @@ class DatasetConfig(Config):
     """Class weight of good labels; unset, it is fitted to the training rows."""
     undesirable_weight: float | None = Field(default=None, gt=0)
     """Class weight of bad labels; unset, it is fitted to the training rows."""
+    balance: Literal["weights", "downsample"] = "weights"
+    """How unequal classes of labels are made equal in training: by class weights, or by leaving rows of the larger class out."""
+    normalise: Literal["none", "range", "quantiles"] = "none"
+    """Scores from -1 to 1, fitted on the training rows: their whole range, or from their 5th to their 95th percentile (the rest is cut)."""
+    sample: float = Field(default=1.0, gt=0, le=1)
+    """Share of prompts that are used at all, chosen by a hash."""
+    limit: int | None = Field(default=None, ge=1)
+    """Most training rows, chosen by a hash."""
+    per_prompt: int | None = Field(default=None, ge=1)
+    """Most rows of one prompt, chosen by a hash."""
+    per_subject: int | None = Field(default=None, ge=1)
+    """Most rows of one subject in each split, chosen by a hash."""
+    min_reward: float | None = None
+    """Answers with a number below this one (on its own scale) are left out. Unset by default: the worst answers teach most."""
+    require_feedback: bool = False
+    """Only prompts that feedback is about; matters for `prompts`, which needs none."""
+    allow: tuple[str, ...] = ()
+    """Health checks whose errors do not stop the build."""
+    checked: int = Field(default=50_000, ge=0)
+    """Rows of each split whose texts a build checks, chosen by a hash; `dataset health` reads all of them."""
+    since: datetime | None = None
+    """Only feedback that was given at this time or later is heard."""
+    until: datetime | None = None
+    """Only feedback that was given before this time is heard."""
+    per_rater: int | None = Field(default=None, ge=1)
+    """Most statements of one named rater that are heard, chosen by a hash."""
     label: LabelConfig = LabelConfig()
     """How raw feedback becomes good, bad or neither."""
     plan: PlanConfig = PlanConfig()
     """How many rows a method needs."""
+
+    def scope(self, first: str | None = None, last: str | None = None) -> Scope:
+        """The feedback that is heard, about the prompts from the id `first` to before `last`."""
+        return Scope(self.since, self.until, self.per_rater, first, last)
 
     @model_validator(mode="after")
     def _leave_something(self) -> DatasetConfig:
@@ -96,6 +128,8 @@ class Answer:
     token_ids: tuple[int, ...] | None = None
     value: Value | None = None
     logps: tuple[float, ...] | None = None
+    automatic: bool = False
+    """Nobody but checkers and models judged it."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +141,7 @@ class Edge:
     origin: str
     strength: float
     feedback_ids: tuple[str, ...]
+    automatic: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,6 +176,12 @@ class Evidence:
     edges: tuple[Edge, ...]
     cases: tuple[Case, ...] = ()
     asked: tuple[Asked, ...] = ()
+
+    @property
+    def success(self) -> float | None:
+        """How well the recorded answers did, from 0 to 1: the mean of their numbers, or of good (1) and bad (0); None without either."""
+        known = [one.value.unit if one.value else float(bool(one.good)) for one in self.answers if one.value or one.good is not None]
+        return sum(known) / len(known) if known else None
 
 
 @dataclass(frozen=True)
@@ -219,6 +260,8 @@ class PromptRow(Row):
     checker: str | None
     checker_config: dict[str, Any] | None
     case_id: str | None
+    success: float | None = None
+    """How well recorded answers to it did, from 0 to 1; null where none was judged. For curricula."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,11 +276,12 @@ class GroupRow(Row):
     finish_reasons: list[str | None]
     token_ids: list[list[int] | None]
     logps: list[list[float] | None]
+    success: float | None = None
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A frozen dataset. `manifest` has: files (split -> sha256), counts, drops, notes, origins, facts, rule, config, watermark."""
+    """A frozen dataset. `manifest` has: files (split -> sha256), counts, drops, notes, origins, health, rule, config, watermark."""
 
     id: str
     agent: str

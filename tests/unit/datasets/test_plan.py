@@ -198,7 +198,8 @@ def test_real_preferences_with_disagreeing_annotators() -> None:
 
 def test_real_graded_solutions() -> None:
     plan = plan_file(public_data("math/gsm8k-model-solutions-graded.jsonl"))
-    assert sum(plan.labels.values()) == 2604
+    assert plan.drops["only checkers or models judged it: not for the gate"] == 295
+    assert sum(plan.labels.values()) == 2604 - 295
     assert plan.labels["desirable"] == plan.shapes["chats"].rows
     assert (plan.recommended, plan.eligible) == ("kto", ["kto", "dpo", "sft"])
     assert plan.power["feedback cases in gate"].n > 40

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import build, load_rows
+from thumbwheel.datasets.facts import Facts, columns_of
 from thumbwheel.datasets.shapes.scored import ScoredAnswers
 from thumbwheel.datasets.types import DatasetConfig, ScoredRow
 from thumbwheel.rewards.types import Value
@@ -76,10 +77,13 @@ def row(number: int, value: float, scale: tuple[float, float], split: str = "tra
 @given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from([(0.0, 1.0), (1.0, 5.0), (-2.0, 2.0)])), min_size=1, max_size=12))
 def test_a_common_scale_keeps_every_place(places: list[tuple[float, tuple[float, float]]]) -> None:
     rows = [row(number, low + unit * (high - low), (low, high)) for number, (unit, (low, high)) in enumerate(places)]
-    fitted, facts = ScoredAnswers().fit(rows, TRAIN)
-    low, high = facts["scale"]
-    assert all(one.scale == [low, high] for one in fitted)
-    assert [(one.value - low) / (high - low) for one in fitted] == pytest.approx([unit for unit, _ in places], abs=1e-9)
+    facts = Facts()
+    facts.take(columns_of(rows))
+    fitted = ScoredAnswers().fit(facts, TRAIN)
+    low, high = fitted["scale"]
+    found = ScoredAnswers().finish(columns_of(rows), fitted)
+    assert all(scale == [low, high] for scale in found["scale"])
+    assert [(value - low) / (high - low) for value in found["value"]] == pytest.approx([unit for unit, _ in places], abs=1e-9)
 
 
 def test_the_mean_of_different_scales_is_one_of_places() -> None:

@@ -22,6 +22,7 @@ class Groups(Shape):
 
     name = "groups"
     row = GroupRow
+    merges = True
 
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[GroupRow | Drop]:
         """The row, and the answers that nothing values."""
@@ -51,6 +52,7 @@ class Groups(Shape):
             finish_reasons=[one.finish_reason for one in answers],
             token_ids=[list(one.token_ids) if one.token_ids else None for one in answers],
             logps=[list(one.logps) if one.logps else None for one in answers],
+            success=sum(one.value for one in members) / len(members),
         )
 
 

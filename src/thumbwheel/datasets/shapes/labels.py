@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from thumbwheel.datasets.facts import Columns, Facts
 from thumbwheel.datasets.shape import Shape, assistant, base
 from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Evidence, LabelRow
 
@@ -19,6 +19,7 @@ class Labels(Shape):
 
     name = "labels"
     row = LabelRow
+    adjusts = ("weight", "label")
 
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[LabelRow | Drop]:
         """One row for each judged answer, and for each edited original as an option."""
@@ -38,20 +39,25 @@ class Labels(Shape):
         """`prompt`, `completion` and `label`."""
         return {"prompt": row.prompt, "completion": assistant(row.completion), "label": row.label}
 
-    def fit(self, rows: list[LabelRow], config: DatasetConfig) -> tuple[list[LabelRow], dict[str, Any]]:
-        """Class weights from the counts in train, multiplied into the rows of every split."""
-        train = [row.label for row in rows if row.split == "train"]
-        fitted = class_weights(train.count(True), train.count(False))
+    def fit(self, facts: Facts, config: DatasetConfig) -> dict[str, Any]:
+        """Class weights from the counts in train."""
+        fitted = class_weights(facts.labels["train", True], facts.labels["train", False])
         desirable = config.desirable_weight or fitted[0]
         undesirable = config.undesirable_weight or fitted[1]
-        weighted = [replace(row, weight=row.weight * (desirable if row.label else undesirable)) for row in rows]
-        return weighted, {"class_weights": {"desirable": desirable, "undesirable": undesirable}}
+        return {"class_weights": {"desirable": desirable, "undesirable": undesirable}}
 
-    def missing(self, rows: Iterable[LabelRow]) -> str | None:
+    def finish(self, columns: Columns, fitted: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """The class weights multiplied into the rows of every split."""
+        weights = fitted["class_weights"]
+        desirable, undesirable = weights["desirable"], weights["undesirable"]
+        both = zip(columns["weight"], columns["label"], strict=True)
+        return {"weight": [weight * (desirable if label else undesirable) for weight, label in both]}
+
+    def missing(self, facts: Facts) -> str | None:
         """Both classes must stand in train."""
-        classes = {row.label for row in rows if row.split == "train"}
+        classes = [label for label in (True, False) if facts.labels["train", label]]
         if len(classes) == 1:
-            only, other = ("desirable", "undesirable") if True in classes else ("undesirable", "desirable")
+            only, other = ("desirable", "undesirable") if classes[0] else ("undesirable", "desirable")
             return f"all labels in train are {only}; KTO needs {other} ones too"
         return None if classes else "there are no labels in train"
 

@@ -1,4 +1,5 @@
-"""`pairs`: a prompt, a better and a worse answer. Edits over originals, preferences, and siblings of the same prompt."""
+"""`pairs`: a prompt, a better and a worse answer. Edits over originals, preferences, and siblings of the same prompt:
+one judged good and one bad, or two whose numbers lie apart."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from thumbwheel.datasets.types import DatasetConfig, Drop, Edge, Evidence, PairR
 
 
 class Pairs(Shape):
-    """What was compared directly comes first; siblings (one judged good, one bad) fill up to a number for each prompt."""
+    """What was compared directly comes first; siblings fill up to a number for each prompt."""
 
     name = "pairs"
     row = PairRow
@@ -20,7 +21,7 @@ class Pairs(Shape):
         """One row for each edge and for each chosen pair of siblings."""
         for edge in evidence.edges:
             yield self._row(evidence, edge)
-        siblings = list(_siblings(evidence))
+        siblings = list(_siblings(evidence, config.margin))
         for edge in siblings[: config.siblings]:
             yield self._row(evidence, edge)
         for _ in islice(siblings, config.siblings, None):
@@ -36,17 +37,29 @@ class Pairs(Shape):
         return PairRow(**shared, chosen=chosen.text, rejected=rejected.text)
 
 
-def _siblings(evidence: Evidence) -> Iterator[Edge]:
-    """Pairs of a good and a bad answer that nobody compared, in rounds in which every good answer is used once.
+def _siblings(evidence: Evidence, margin: float | None) -> Iterator[Edge]:
+    """Pairs of answers that nobody compared: one good and one bad, in rounds in which every good answer is used once; then those whose
+    numbers lie more than `margin` apart, the farthest first.
 
     The order of the answers is that of a hash of their text, so which pairs are taken depends neither on time nor on length.
     """
-    compared = {frozenset((edge.better, edge.worse)) for edge in evidence.edges}
+    met = {frozenset((edge.better, edge.worse)) for edge in evidence.edges}
     good = [place for place, answer in enumerate(evidence.answers) if answer.good is True]
     bad = [place for place, answer in enumerate(evidence.answers) if answer.good is False]
     for turn in range(len(bad)):
         for number, better in enumerate(good):
             worse = bad[(number + turn) % len(bad)]
-            if frozenset((better, worse)) not in compared:
+            if frozenset((better, worse)) not in met:
+                met.add(frozenset((better, worse)))
                 both = evidence.answers[better], evidence.answers[worse]
                 yield Edge(better, worse, "siblings", min(one.strength for one in both), both[0].feedback_ids + both[1].feedback_ids)
+    yield from _apart(evidence, margin, met) if margin is not None else ()
+
+
+def _apart(evidence: Evidence, margin: float, met: set[frozenset[int]]) -> Iterator[Edge]:
+    values = [(place, answer.value) for place, answer in enumerate(evidence.answers) if answer.value is not None]
+    found = [(one.unit - other.unit, better, worse, one.feedback_ids + other.feedback_ids)
+             for better, one in values for worse, other in values if one.unit - other.unit > margin + 1e-9]  # fmt: skip
+    for apart, better, worse, named in sorted(found, key=lambda pair: (-pair[0], *pair[1:3])):
+        if frozenset((better, worse)) not in met:
+            yield Edge(better, worse, "rewards", apart, named)

@@ -48,4 +48,5 @@ class Prompts(Shape):
             checker=judged[1],
             checker_config=judged[2],
             case_id=case.id if case else None,
+            success=evidence.success,
         )

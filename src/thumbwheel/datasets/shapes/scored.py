@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from thumbwheel.datasets.facts import Columns, Facts
 from thumbwheel.datasets.shape import Shape, assistant, base
 from thumbwheel.datasets.types import DatasetConfig, Drop, Evidence, ScoredRow
 
@@ -16,6 +15,7 @@ class ScoredAnswers(Shape):
 
     name = "scored"
     row = ScoredRow
+    adjusts = ("value", "scale")
 
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[ScoredRow | Drop]:
         """One row for each answer with a value."""
@@ -30,17 +30,34 @@ class ScoredAnswers(Shape):
         """`prompt`, `completion` and `score`."""
         return {"prompt": row.prompt, "completion": assistant(row.completion), "score": row.value}
 
-    def fit(self, rows: list[ScoredRow], config: DatasetConfig) -> tuple[list[ScoredRow], dict[str, Any]]:
-        """All values on the scale that most training rows have, so that they can be compared."""
-        common = Counter(tuple(row.scale) for row in rows if row.split == "train").most_common()
+    def fit(self, facts: Facts, config: DatasetConfig) -> dict[str, Any]:
+        """The scale that most training rows have, and what part of it becomes -1 to 1 where scores are normalised."""
+        import numpy as np
+
+        common = facts.scales.most_common()
         if not common:
-            return rows, {}
+            return {}
         scale = min(scale for scale, count in common if count == common[0][1])
-        return [_on(row, scale) for row in rows], {"scale": list(scale)}
+        fitted: dict[str, Any] = {"scale": list(scale)}
+        if config.normalise != "none":
+            values = np.array([_on(value, own, scale) for own, some in facts.values for value in some])
+            low, high = np.quantile(values, (0, 1) if config.normalise == "range" else (0.05, 0.95))
+            fitted["normalised"] = {"from": [float(low), float(high)], "to": [-1.0, 1.0]}
+        return fitted
+
+    def finish(self, columns: Columns, fitted: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """All values on that scale, so that they can be compared."""
+        if not fitted:
+            return {}
+        scale = fitted["scale"]
+        values = [_on(value, own, scale) for value, own in zip(columns["value"], columns["scale"], strict=True)]
+        if normal := fitted.get("normalised"):
+            low, high = normal["from"]
+            scale = normal["to"]
+            values = [_on(min(max(value, low), high), (low, high), scale) if high > low else 0.0 for value in values]
+        return {"value": values, "scale": [scale] * len(values)}
 
 
-def _on(row: ScoredRow, scale: tuple[float, ...]) -> ScoredRow:
-    if tuple(row.scale) == scale:
-        return row
-    (low, high), (new_low, new_high) = row.scale, scale
-    return replace(row, value=new_low + (row.value - low) / (high - low) * (new_high - new_low), scale=[new_low, new_high])
+def _on(value: float, own: Sequence[float], scale: Sequence[float]) -> float:
+    (low, high), (new_low, new_high) = own, scale
+    return value if (low, high) == (new_low, new_high) else new_low + (value - low) / (high - low) * (new_high - new_low)

@@ -1,15 +1,17 @@
 """What the rows of one shape look like as a whole: counts for plan and manifest, and warnings about what spoils a training.
 
-Lives here: figures that are collected row by row in constant memory per group. Nothing here changes or drops a row.
+Lives here: figures that are collected some thousand rows at a time, in constant memory per group. Nothing here changes or drops a row;
+checks of the texts themselves are in `health`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from thumbwheel.datasets.types import SPLITS, LabelRow, PairRow, Row
+from thumbwheel.datasets.types import SPLITS
 
 LARGEST = 0.2
 """Share of the training rows from which one group is worth a warning."""
@@ -17,36 +19,49 @@ LONGER = 0.75
 """Share of pairs whose chosen answer is the longer one, from which length itself would be learned."""
 ENOUGH = 20
 """Rows below which a share means nothing."""
+READS = ("split", "origin", "group", "label", "chosen", "rejected", "scale", "value")
+"""Columns that figures are made of, where a shape has them."""
+
+Columns = Mapping[str, Sequence[Any]]
+"""Name of a field -> its values, one for each row."""
 
 
 @dataclass
 class Facts:
-    """Figures about rows; `add` each of them once."""
+    """Figures about rows; `take` each of them once."""
 
     splits: Counter[str] = field(default_factory=Counter)
     origins: Counter[str] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)
     labels: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    scales: Counter[tuple[float, ...]] = field(default_factory=Counter)
+    values: list[tuple[tuple[float, ...], list[float]]] = field(default_factory=list)
+    """Scores of training rows, with their scale, batch by batch."""
     longer: int = 0
     unequal: int = 0
     prompts: Counter[str] = field(default_factory=Counter)
     drops: Counter[str] = field(default_factory=Counter)
-    _last: object = None
 
-    def add(self, row: Row) -> None:
-        """Count one row."""
-        self.splits[row.split] += 1
-        self.origins[row.origin] += 1
-        if row.split == "train":
-            self.groups[row.group] += 1
-        if row.prompt is not self._last:  # the rows of one prompt come together and share it
-            self._last = row.prompt
-            self.prompts[row.split] += 1
-        if isinstance(row, LabelRow):
-            self.labels[row.split, row.label] += 1
-        if isinstance(row, PairRow):
-            self.unequal += len(row.chosen) != len(row.rejected)
-            self.longer += len(row.chosen) > len(row.rejected)
+    def take(self, columns: Columns) -> None:
+        """Count the rows that have these columns."""
+        split = columns["split"]
+        self.splits.update(split)
+        self.origins.update(columns["origin"])
+        self.groups.update(group for group, part in zip(columns["group"], split, strict=True) if part == "train")
+        if "label" in columns:
+            self.labels.update(zip(split, columns["label"], strict=True))
+        if "scale" in columns:
+            rows = zip(columns["scale"], columns["value"], split, strict=True)
+            self._score([(tuple(scale), value) for scale, value, part in rows if part == "train"])
+        if "chosen" in columns:
+            lengths = [(len(chosen), len(rejected)) for chosen, rejected in zip(columns["chosen"], columns["rejected"], strict=True)]
+            self.unequal += sum(chosen != rejected for chosen, rejected in lengths)
+            self.longer += sum(chosen > rejected for chosen, rejected in lengths)
+
+    def _score(self, scored: list[tuple[tuple[float, ...], float]]) -> None:
+        self.scales.update(scale for scale, _ in scored)
+        for scale in dict.fromkeys(scale for scale, _ in scored):
+            self.values.append((scale, [value for own, value in scored if own == scale]))
 
     @property
     def rows(self) -> int:
@@ -85,3 +100,9 @@ class Facts:
     def to_json(self) -> dict[str, Any]:
         """For a manifest."""
         return {"origins": dict(sorted(self.origins.items())), "drops": dict(sorted(self.drops.items())), "warnings": self.warnings()}
+
+
+def columns_of(rows: Sequence[Any]) -> Columns:
+    """The columns that figures are made of, of rows of one class."""
+    names = [name for name in READS if rows and hasattr(rows[0], name)] or ["split", "origin", "group"]
+    return {name: [getattr(row, name) for row in rows] for name in names}

@@ -1,0 +1,145 @@
+"""Does building a dataset stay linear and small? Feedback rows in, a frozen dataset out: seconds, rows a second, peak memory.
+
+    python benchmarks/dataset_scale.py --rows 10000 100000 1000000 --json .bench/dataset_scale.json
+
+The material is made here, of words drawn by a seeded generator: two answers to a prompt, five pieces of feedback about four answers
+(thumbs, ratings, edits), prompts and answers of about 250 characters, sessions of four answers, a subject each. It is imported with
+the ordinary command's verb, which is timed apart; the home is kept in `--folder`, so that a second call measures the build alone. Every
+build runs in a process of its own on two cores; the peak is what the kernel says of that process and its children.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+AGENT = "scale"
+WORDS = [
+    f"{first}{middle}{last}"
+    for first in ("ba", "ke", "li", "mo", "nu")
+    for middle in "rstvnd"
+    for last in ("a", "en", "io", "um", "ex", "y")
+]
+CORES = 2
+
+
+def lines(feedback: int) -> Iterator[dict[str, Any]]:
+    """Traces and feedback, in the order in which they would arrive."""
+    chance = random.Random(7)
+    said = number = 0
+    while said < feedback:
+        rater, start = f"r{chance.randrange(1000)}", number
+        for place in range(4):
+            prompt = f"Question {number // 2}: {_text(chance, 40)}?" if number % 2 == 0 else prompt  # noqa: F821 - the first one is even
+            yield {
+                "type": "trace",
+                "id": f"t{number}",
+                "input": prompt,
+                "output": _text(chance, 40),
+                "session": f"s{number // 4}",
+                "subject": f"u{number // 4 % 50_000}",
+            }
+            number += 1
+        for place in (0, 1, 2, 3, 0)[: feedback - said]:
+            yield {"type": "feedback", "target": {"trace": f"t{start + place}"}, "rater": rater, "id": f"f{said}"} | _opinion(chance, said)
+            rater, said = f"r{chance.randrange(1000)}", said + 1
+
+
+def _text(chance: random.Random, words: int) -> str:
+    return " ".join(chance.choices(WORDS, k=words))
+
+
+def _opinion(chance: random.Random, said: int) -> dict[str, Any]:
+    if said % 10 == 0:
+        return {"kind": "correction", "value": _text(chance, 40)}
+    if said % 3 == 0:
+        return {"kind": "rating", "value": chance.randint(1, 5)}
+    return {"kind": "thumb", "value": chance.random() < 0.65}
+
+
+def prepare(folder: Path, rows: int) -> dict[str, Any]:
+    """A home with `rows` pieces of feedback, and what importing it took; the one that is there, where it is complete."""
+    from thumbwheel.capture.ingest import ingest
+    from thumbwheel.core.config import Home
+    from thumbwheel.db.workspace import Workspace
+
+    done = folder / "imported.json"
+    if done.exists():
+        return json.loads(done.read_text())
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "material.jsonl"
+    with file.open("w") as out:
+        out.writelines(json.dumps(line) + "\n" for line in lines(rows))
+    start = time.perf_counter()
+    with Workspace.open(Home.at(folder / "home")) as ws:
+        report = ingest(ws, AGENT, "jsonl", file)
+    seconds = time.perf_counter() - start
+    assert not report.refused, report.refusals
+    file.unlink()
+    found = {"lines": report.read, "seconds": round(seconds, 1), "lines_a_second": round(report.read / seconds)}
+    done.write_text(json.dumps(found))
+    return found
+
+
+def measure(home: Path, shape: str) -> dict[str, Any]:
+    """Build once in this process, from nothing that an earlier build left."""
+    from thumbwheel.core.config import Home
+    from thumbwheel.datasets.build import build
+    from thumbwheel.db.workspace import Workspace
+
+    os.sched_setaffinity(0, set(list(os.sched_getaffinity(0))[:CORES]))
+    start = time.perf_counter()
+    with Workspace.open(Home.at(home)) as ws:
+        dataset = build(ws, AGENT, shape)
+    seconds = time.perf_counter() - start
+    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return {
+        "shape": shape,
+        "id": dataset.id,
+        "rows": sum(dataset.counts.values()),
+        "seconds": round(seconds, 2),
+        "cpu_seconds": round(own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, 2),
+        "peak_mb": round((own.ru_maxrss + children.ru_maxrss) / 1024),
+    }
+
+
+def main() -> None:
+    """Print a line for every number of rows, and write all of them to --json."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--shapes", nargs="+", default=["labels", "pairs"])
+    parser.add_argument("--folder", type=Path, default=Path(".bench/dataset_scale"))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        print(json.dumps(measure(Path(given.child[0]), given.child[1])))
+        return
+    found = []
+    for rows in given.rows:
+        imported = prepare(given.folder / str(rows), rows)
+        print(f"{rows:>9,} feedback rows: import of {imported['lines']:,} lines at {imported['lines_a_second']:,} a second")
+        for shape in given.shapes:
+            command = [sys.executable, __file__, "--child", str(given.folder / str(rows) / "home"), shape]
+            one = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            found.append({"feedback": rows, "import": imported} | one)
+            rate = rows / one["seconds"]
+            print(
+                f"{'':9} {shape:7} {one['rows']:>9,} rows in {one['seconds']:6.1f} s ({rate:,.0f} feedback a second), {one['peak_mb']:,} MB"
+            )
+    if given.json:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
