@@ -13,6 +13,7 @@ from thumbwheel.rewards.functions import FUNCTIONS
 
 SETTINGS = {
     "judge": {"url": "http://127.0.0.1:9/v1", "model": "none", "attempts": 1},
+    "learned": {"classifier": "no-such-file"},
     "regex": {"pattern": "(yes )+please"},
     "reward_model": {"model": "no-such-folder"},
 }

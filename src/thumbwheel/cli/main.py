@@ -24,6 +24,7 @@ COMMANDS = {
     "feedback": ("thumbwheel.capture.commands:feedback", "Add, list and count feedback."),
     "case": ("thumbwheel.capture.commands:case", "Gold cases: inputs that you reviewed, with what makes an answer right."),
     "reward": ("thumbwheel.rewards.commands:reward", "What recorded answers were worth: judge, list, explain, weigh."),
+    "label": ("thumbwheel.rewards.label_commands:label", "Suggest labels, review them, and how far raters and judges agree."),
     "dataset": ("thumbwheel.datasets.commands:dataset", "Plan, build, show and export training data."),
     "hardware": ("thumbwheel.training.commands:hardware", "What this machine has, and the preset that suits it."),
     "train": ("thumbwheel.training.commands:train", "Train a LoRA adapter or a reward model, by any method."),

@@ -96,6 +96,12 @@ def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, i
             connection.execute(artifacts.insert().values(sha256=sha256, kind=kind, size=size, recorded_at=datetime.now(UTC)))
 
 
+def artifacts_of(connection: sa.Connection, kind: str) -> list[tuple[str, datetime]]:
+    """(sha256, when it was recorded) of all of a kind, newest first."""
+    query = sa.select(artifacts.c.sha256, artifacts.c.recorded_at).where(artifacts.c.kind == kind)
+    return list(connection.execute(query.order_by(artifacts.c.recorded_at.desc(), artifacts.c.sha256)).tuples())
+
+
 def _version(row: sa.RowMapping) -> ModelVersion:
     basis = row["basis"]
     return ModelVersion(

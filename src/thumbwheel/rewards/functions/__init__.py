@@ -19,6 +19,7 @@ FUNCTIONS: Table[type[RewardFunction[Any]]] = Table(
         "format_compliance": "thumbwheel.rewards.functions.format_compliance:FormatCompliance",
         "json_fields": "thumbwheel.rewards.functions.json_fields:JsonFields",
         "judge": "thumbwheel.rewards.functions.judge:Judge",
+        "learned": "thumbwheel.rewards.functions.learned:Learned",
         "length": "thumbwheel.rewards.functions.length:Length",
         "outcome": "thumbwheel.rewards.functions.outcome:Outcome",
         "rating": "thumbwheel.rewards.functions.rating:Rating",

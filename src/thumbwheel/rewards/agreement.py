@@ -1,0 +1,207 @@
+"""How far those who judge agree: raters with each other, each with the crowd of the others, and models with the people.
+
+The crowd of a rater is the plurality of everybody else's verdicts on the same thing; where two verdicts lead together there is no crowd,
+and the thing is left out for that rater and counted. A tie that was given as a verdict is a verdict like the others. Models are never part
+of the crowd. Coefficients are Krippendorff's alpha of all people and Cohen's kappa of each against the crowd (`stats/agreement`).
+
+`panel` works on plain verdicts; `agreement` reads an agent's feedback; `trust` asks a judge about pairs that people compared, and states
+how far they agree, without which a judge may not gate (`functions/judge.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.core import ids
+from thumbwheel.core.errors import DataError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models import documents
+from thumbwheel.models.versions import require_agent
+from thumbwheel.rewards import store
+from thumbwheel.rewards.cases import stored_cases
+from thumbwheel.rewards.function import Case
+from thumbwheel.rewards.functions.judge import Judge, pair_of
+from thumbwheel.rewards.label import comparisons
+from thumbwheel.rewards.reading import newest, place_of, reading, voice
+from thumbwheel.rewards.types import LabelConfig
+from thumbwheel.stats.agreement import Agreement, Level, alpha, kappa
+
+KIND = "judge_agreement"
+SIDES = {1: "the first", -1: "the second", 0: "a tie"}
+"""Verdicts about a pair."""
+
+
+@dataclass(frozen=True)
+class Voice:
+    """One rater against the crowd of the other people: `agreement` over `agreement.units` things; `torn`: things on which the crowd had
+    no plurality, `alone`: things that nobody else judged."""
+
+    rater: str
+    verdicts: int
+    agreement: Agreement
+    torn: int
+    alone: int
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Everybody's agreement on one kind of verdict. `people` is alpha of the persons; `alphas` has it under each metric."""
+
+    kind: str
+    people: Mapping[str, Agreement]
+    raters: Sequence[Voice]
+    judges: Sequence[Voice]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        alphas = {metric: one.as_dict() for metric, one in self.people.items()}
+        return {"kind": self.kind, "people": alphas, "raters": _plain(self.raters), "judges": _plain(self.judges)}
+
+
+def _plain(voices: Sequence[Voice]) -> list[dict[str, Any]]:
+    return [asdict(one) | {"agreement": one.agreement.as_dict()} for one in voices]
+
+
+def panel(
+    kind: str, verdicts: Iterable[tuple[str, str, Any]], judges: Collection[str] = (), metrics: Sequence[Level] = ("nominal",)
+) -> Panel:
+    """From (thing, rater, verdict), one verdict of a rater on a thing; `judges` are the raters that are models.
+
+    With the metrics ordinal and interval the verdicts are numbers.
+    """
+    things: dict[str, dict[str, Any]] = defaultdict(dict)
+    for thing, rater, verdict in verdicts:
+        things[thing][rater] = verdict
+    people = {thing: {rater: verdict for rater, verdict in said.items() if rater not in judges} for thing, said in things.items()}
+    units = [list(said.values()) for said in people.values()]
+    known = sorted({rater for said in things.values() for rater in said})
+    voices = {rater: _against(rater, things, people) for rater in known}
+    return Panel(
+        kind,
+        {metric: alpha(units, metric) for metric in metrics},
+        [voices[rater] for rater in known if rater not in judges],
+        [voices[rater] for rater in known if rater in judges],
+    )
+
+
+def _against(rater: str, things: Mapping[str, Mapping[str, Any]], people: Mapping[str, Mapping[str, Any]]) -> Voice:
+    own, crowd, torn, alone = list[Any](), list[Any](), 0, 0
+    for thing, said in things.items():
+        if rater not in said:
+            continue
+        others = Counter(verdict for name, verdict in people[thing].items() if name != rater)
+        leading = [verdict for verdict, count in others.items() if count == max(others.values())]
+        torn += len(leading) > 1
+        alone += not leading
+        if len(leading) == 1:
+            own.append(said[rater])
+            crowd.append(leading[0])
+    return Voice(rater, sum(rater in said for said in things.values()), kappa(own, crowd), torn, alone)
+
+
+def agreement(ws: Workspace, agent: str) -> list[Panel]:
+    """One panel for each kind of verdict that two raters gave on one thing: good or bad, ratings, comparisons of pairs."""
+    agent_id = require_agent(ws, agent)
+    with ws.db.read() as connection:
+        names = {rater: f"{name} ({kind})" if kind != "person" else name for rater, (name, kind) in _names(connection, agent_id).items()}
+        judges = {names[rater] for rater in store.machine_raters(connection, agent_id)}
+        opinions, numbers = _spoken(connection, agent_id, names)
+        sides = [(f"{first} {second}", names.get(rater, rater), side) for (first, second), rater, side in _compared(connection, agent_id)]
+    kinds: list[tuple[str, list[tuple[str, str, Any]], tuple[Level, ...]]] = [
+        ("good or bad", opinions, ("nominal",)),
+        ("ratings", numbers, ("ordinal", "interval")),
+        ("comparisons", sides, ("nominal", "ordinal")),
+    ]
+    panels = [panel(kind, verdicts, judges, metrics) for kind, verdicts, metrics in kinds]
+    return [one for one in panels if any(alike.units for alike in one.people.values()) or any(j.agreement.units for j in one.judges)]
+
+
+def _names(connection: sa.Connection, agent_id: str) -> dict[str, tuple[str, str]]:
+    """Rater -> (name, kind); names that two sources share are told apart by the id."""
+    found = store.rater_names(connection, agent_id)
+    counts = Counter(name for name, _ in found.values())
+    return {rater: (name if counts[name] == 1 else f"{name} {rater[-6:]}", kind) for rater, (name, kind) in found.items()}
+
+
+def _spoken(connection: sa.Connection, agent_id: str, names: Mapping[str, str]) -> tuple[list[Any], list[Any]]:
+    """(trace, rater, good) and (trace, rater, number on its scale from 0 to 1), the newest of each rater."""
+    rule = LabelConfig()
+    opinions, numbers = list[tuple[str, str, Any]](), list[tuple[str, str, Any]]()
+    for trace_id, group in groupby(store.statements(connection, agent_id, None), key=itemgetter(0)):
+        said = [one for _, one in group if one.kind not in ("correction", "outcome")]
+        latest, _ = newest((one for one in said if reading(one, rule) is not None), voice, lambda one: reading(one, rule))
+        opinions += [(trace_id, names.get(one.rater, one.rater), reading(one, rule)) for one in latest]
+        rated, _ = newest((one for one in said if place_of(one) is not None), voice, lambda one: one.value)
+        numbers += [(trace_id, names.get(one.rater, one.rater), round((place_of(one) or (0.0, None))[0], 9)) for one in rated]
+    return opinions, numbers
+
+
+def _compared(connection: sa.Connection, agent_id: str) -> list[tuple[tuple[str, str], str, int]]:
+    """(pair of traces, rater, side); the newest of each rater."""
+    latest: dict[tuple[tuple[str, str], str], tuple[Any, int]] = {}
+    for one in store.preferences(connection, agent_id, None):
+        places = {trace_id: rank for rank, place in enumerate(one.ranking) for trace_id in place}
+        known = sorted(places)
+        for at, first in enumerate(known):
+            for second in known[at + 1 :]:
+                difference = places[second] - places[first]
+                side = (difference > 0) - (difference < 0)
+                before = latest.get(((first, second), one.rater))
+                if before is None or one.at >= before[0]:
+                    latest[(first, second), one.rater] = (one.at, side)
+    return [(pair, rater, side) for (pair, rater), (_, side) in latest.items()]
+
+
+def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
+    """Ask the judge about at most `most` pairs that people compared, and keep the statement of how far it agrees with them.
+
+    Raises DataError where people compared nothing. Pairs without a verdict are counted and no agreement.
+    """
+    require_agent(ws, agent)
+    with ws.db.read() as connection:
+        compared = [one for one in comparisons(connection, agent) if one.decided or not one.conflict]
+        compared = sorted(compared, key=lambda one: ids.fingerprint([one.better, one.worse]))[:most]
+        cases = _cases(connection, agent, {name for one in compared for name in (one.better, one.worse)})
+    if not compared:
+        fix = "Import comparisons: thumbwheel import preference FILE"
+        raise DataError(f"judge {judge.config.model!r}", f"people compared no answers of {agent!r} to measure it by", fix)
+    asked = [(pair_of(cases[one.better].prompt, cases[one.better].text, cases[one.worse].text), one) for one in compared]
+    verdicts = judge.compare(list(dict.fromkeys(pair for pair, _ in asked)))
+    people, model, failed = list[str](), list[str](), 0
+    for pair, one in asked:
+        value = verdicts[pair].value
+        if value is None:
+            failed += 1
+            continue
+        side = (value > 0.5) - (value < 0.5)
+        people.append(SIDES[0 if not one.decided else 1 if pair[1] == cases[one.better].text else -1])
+        model.append(SIDES[side])
+    found = kappa(people, model).as_dict()
+    facts = {"agent": agent, "judge": judge.fingerprint(), "model": judge.config.model, "criteria": judge.config.criteria}
+    reasons = Counter(one.reason for one in verdicts.values() if one.value is None).most_common(3)
+    stated = {
+        **facts,
+        "kappa": found["value"],
+        "low": found["low"],
+        "high": found["high"],
+        "pairs": found["units"],
+        "share": found["share"],
+    }
+    stated |= {"without_verdict": failed, "reasons": [list(one) for one in reasons]}
+    return stated | {"sha256": documents.keep(ws, KIND, stated)}
+
+
+def _cases(connection: sa.Connection, agent: str, trace_ids: Collection[str]) -> dict[str, Case]:
+    return {
+        str(one.case.target_id): one.case
+        for batch in stored_cases(connection, agent, {"text", "prompt"})
+        for one in batch
+        if one.case.target_id in trace_ids
+    }

@@ -1,0 +1,75 @@
+"""`learned`: how likely people would call this run good, by a classifier that was fitted on the labels that people gave.
+
+The classifier is a document that `thumbwheel label learn` writes; it names its labels and its cross-validated accuracy, which is part of
+the evidence. It sees numbers about the run and hashed words of the answer, so that it finds what differs between good and bad in those
+labels and no more: a reward to rank and to route by, not one to optimise against alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.core.config import Config
+from thumbwheel.core.errors import InputError
+from thumbwheel.rewards.classifier import Classifier
+from thumbwheel.rewards.features import READS, features
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, too_long
+
+
+class LearnedConfig(Config):
+    """Settings of `learned`."""
+
+    classifier: str
+    """The file that `thumbwheel label learn --out FILE` wrote."""
+
+
+class Learned(RewardFunction[LearnedConfig]):
+    """See the module."""
+
+    Config = LearnedConfig
+    reads = READS
+
+    def __init__(self, config: LearnedConfig) -> None:
+        super().__init__(config)
+        self._known: tuple[str, Classifier] | None = None
+
+    def identity(self) -> Any:
+        """The content of the file, wherever it lies."""
+        try:
+            return hashlib.sha256(Path(self.config.classifier).read_bytes()).hexdigest()
+        except OSError:
+            return None
+
+    def score(self, cases: Sequence[Case]) -> list[Score]:
+        """All of them at once."""
+        found = [too_long(case) for case in cases]
+        scores = iter(self._score([case for case, refused in zip(cases, found, strict=True) if refused is None]))
+        return [refused or next(scores) for refused in found]
+
+    def judge(self, case: Case) -> Score:
+        """One of them."""
+        return self.score([case])[0]
+
+    def _score(self, cases: Sequence[Case]) -> list[Score]:
+        try:
+            name, classifier = self._known = self._known or self._load()
+        except InputError as error:
+            return [Score.none(Status.BLOCKED, str(error)) for _ in cases]
+        report = classifier.about.get("report", {})
+        evidence = {"classifier": name[:12], "labels": report.get("labels"), "accuracy": report.get("accuracy")}
+        # one by one, so that a score does not depend on the company in which it is computed
+        return [Score(float(classifier.chances([features(case)])[0]), evidence=evidence) for case in cases]
+
+    def _load(self) -> tuple[str, Classifier]:
+        path = self.config.classifier
+        try:
+            content = Path(path).read_bytes()
+            document = json.loads(content)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "it is no JSON"
+            raise InputError(f"classifier {path!r}", why, "Write one: thumbwheel label learn --agent AGENT --out FILE") from None
+        return hashlib.sha256(content).hexdigest(), Classifier.of(document)

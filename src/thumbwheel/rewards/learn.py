@@ -1,0 +1,198 @@
+"""Fitting a classifier of traces on what people called good and bad, and saying honestly how good it is.
+
+Labels are what persons said, resolved by the one rule for raters that differ (`types.RULE`); machines' opinions and suggestions that nobody
+has accepted are none. Folds keep traces of one prompt or one session together, so that no figure comes from having seen the question.
+Figures are of answers that neither the regression nor its calibration had seen, with intervals that resample those groups, beside what
+always saying the more frequent label would give.
+
+Not here: the arithmetic (`classifier`), what is made of it (`suggest`, `functions/learned.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from thumbwheel.core import ids
+from thumbwheel.core.errors import DataError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models import documents
+from thumbwheel.models.versions import require_agent
+from thumbwheel.rewards import store
+from thumbwheel.rewards.cases import stored_cases
+from thumbwheel.rewards.classifier import Array, Classifier, calibrate, calibrated, fit
+from thumbwheel.rewards.features import READS, Features, features
+from thumbwheel.rewards.label_config import LearnConfig
+from thumbwheel.rewards.reading import judge
+from thumbwheel.rewards.types import LabelConfig
+from thumbwheel.stats.paired import bootstrap, compare
+from thumbwheel.stats.rates import ranking_area
+
+KIND = "classifier"
+ROUNDS = 500
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Traces that people judged: features, labels (1 good, 0 bad) and groups, in the order of the trace ids."""
+
+    traces: Sequence[str]
+    rows: Sequence[Features]
+    good: Array
+    groups: Sequence[str]
+
+    def about(self) -> dict[str, Any]:
+        """What names these labels in a classifier."""
+        return {"fingerprint": ids.fingerprint(list(zip(self.traces, self.good.tolist(), strict=True))), "rule": "persons only"}
+
+
+def learn(ws: Workspace, agent: str, config: LearnConfig) -> tuple[str, Classifier]:
+    """(hash, classifier) fitted on all labels of persons in force, and kept; raises DataError where there are too few."""
+    require_agent(ws, agent)
+    with ws.db.read() as connection:
+        known = labelled(connection, agent)
+    check(agent, known, config)
+    found = fitted(known, config, {"agent": agent})
+    return documents.keep(ws, KIND, found.document()), found
+
+
+def labelled(connection: sa.Connection, agent: str) -> Labelled:
+    """Every answered trace that persons called good or bad."""
+    labels = person_labels(connection, agent)
+    found = {
+        str(one.case.target_id): features(one.case)
+        for batch in stored_cases(connection, agent, READS)
+        for one in batch
+        if one.answered and one.case.target_id in labels
+    }
+    names = sorted(found)
+    groups = group_of(store.groups(connection, ids.derived("agt", agent), names))
+    return Labelled(names, [found[name] for name in names], np.array([float(labels[name]) for name in names]), [groups[n] for n in names])
+
+
+def person_labels(connection: sa.Connection, agent: str) -> dict[str, bool]:
+    """Trace -> whether it is good, as persons have it; those on which nothing decides are left out."""
+    agent_id, rule = ids.derived("agt", agent), LabelConfig()
+    machines = store.machine_raters(connection, agent_id)
+    found = {}
+    for trace_id, said in groupby(store.statements(connection, agent_id, None), key=itemgetter(0)):
+        verdict = judge(trace_id, [one for _, one in said if one.rater not in machines], rule)
+        if verdict.good is not None:
+            found[trace_id] = verdict.good
+    return found
+
+
+def group_of(places: Iterable[tuple[str, str, str | None]]) -> dict[str, str]:
+    """Trace -> its group, from (trace, prompt, session): traces that share a prompt or a session, also through others, are one group.
+
+    >>> group_of([("t1", "p1", "s1"), ("t2", "p1", "s2"), ("t3", "p3", "s2"), ("t4", "p4", None)])
+    {'t1': 'p1', 't2': 'p1', 't3': 'p1', 't4': 'p4'}
+    """
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent.setdefault(name, name) != name:
+            parent[name] = name = parent[parent[name]]
+        return name
+
+    rows = list(places)
+    for _, prompt, session in rows:
+        if session is not None:
+            first, second = sorted((root(prompt), root(session)))
+            parent[second] = first
+    return {trace: root(prompt) for trace, prompt, _ in rows}
+
+
+def check(agent: str, known: Labelled, config: LearnConfig) -> None:
+    """Raise DataError where the labels cannot carry a classifier, with what is missing."""
+    good = int(known.good.sum())
+    bad, groups = len(known.good) - good, len(set(known.groups))
+    missing = [(config.least_good - good, "good"), (config.least_bad - bad, "bad")]
+    lacking = [f"{count} more traces that people called {what}" for count, what in missing if count > 0]
+    lacking += [f"{config.folds - groups} more prompts or sessions"] if groups < config.folds else []
+    parts = folds(known.groups, config.folds)
+    if not lacking and any(len(set(known.good[parts != fold])) < 2 for fold in range(config.folds)):
+        lacking = ["good and bad traces of more different prompts or sessions"]
+    if lacking:
+        have = f"there are {good} good and {bad} bad ones of {groups} prompts or sessions"
+        fix = f"Needed: {', '.join(lacking)}. Give thumbs: thumbwheel feedback add TRACE --agent {agent} --thumb up"
+        raise DataError(f"labels of {agent!r}", f"they are too few to learn from: {have}", fix)
+
+
+def folds(groups: Sequence[str], count: int) -> NDArray[np.intp]:
+    """The fold of each row: groups in the order of a hash, dealt out in turn [n]."""
+    order = sorted(set(groups), key=lambda name: sha256(f"label folds:{name}".encode()).digest())
+    places = {name: place % count for place, name in enumerate(order)}
+    return np.array([places[name] for name in groups])
+
+
+def fitted(known: Labelled, config: LearnConfig, about: Mapping[str, Any]) -> Classifier:
+    """The classifier of all labels, calibrated and reported by cross-validation."""
+    parts = folds(known.groups, config.folds)
+    margins = np.zeros(len(parts))
+    for fold in range(config.folds):
+        seen = [row for row, part in zip(known.rows, parts, strict=True) if part != fold]
+        held = [row for row, part in zip(known.rows, parts, strict=True) if part == fold]
+        margins[parts == fold] = fit(seen, known.good[parts != fold], config.strength).margins(held)
+    chances = np.zeros(len(parts))
+    for fold in range(config.folds):
+        seen_margins = calibrate(margins[parts != fold], known.good[parts != fold])
+        chances[parts == fold] = calibrated(margins[parts == fold], seen_margins)
+    whole = fit(known.rows, known.good, config.strength)
+    report = figures(chances, known, parts)
+    facts = {**about, "settings": config.model_dump(mode="json"), "labels": known.about(), "report": report}
+    return Classifier(whole, calibrate(margins, known.good), facts)
+
+
+def figures(chances: Array, known: Labelled, parts: NDArray[np.intp]) -> dict[str, Any]:
+    """Accuracy, area under the ROC curve and Brier score of the cross-validation, each with its interval, against always saying the
+    label that is more frequent in what was fitted on."""
+    good, groups = known.good, list(known.groups)
+    usual = np.array([float(good[parts != part].mean() >= 0.5) for part in parts])
+    right, base = ((guess == good).astype(float) for guess in ((chances >= 0.5).astype(float), usual))
+    gain = compare(base.tolist(), right.tolist(), groups)
+    squares = (chances - good) ** 2
+    return {
+        "labels": len(good), "good": int(good.sum()), "bad": int(len(good) - good.sum()), "groups": len(set(groups)),
+        "accuracy": _figure(float(right.mean()), lambda some: float(right[some].mean()), groups),
+        "majority": float(base.mean()),
+        "gain": {"value": gain.gain, "low": gain.low, "high": gain.high},
+        "auc": _figure(
+            ranking_area(chances.tolist(), good.astype(bool).tolist()),
+            lambda some: ranking_area(chances[some].tolist(), good[some].astype(bool).tolist()), groups,
+        ),
+        "brier": _figure(float(squares.mean()), lambda some: float(squares[some].mean()), groups),
+        "brier_majority": float(((good.mean() - good) ** 2).mean()),
+    }  # fmt: skip
+
+
+def _figure(value: float | None, statistic: Any, groups: Sequence[str]) -> dict[str, float | None]:
+    interval = bootstrap(statistic, len(groups), groups, rounds=ROUNDS)
+    return {"value": value, "low": interval.low, "high": interval.high}
+
+
+def unlabelled(connection: sa.Connection, agent: str, without: Collection[str], most: int) -> tuple[list[str], list[Features], int]:
+    """(traces, their features, how many there are in all) of the answered ones that are not among `without`; of more than `most` a part
+    that is drawn by a hash of the id, so that it stays the same."""
+    total = store.trace_count(connection, ids.derived("agt", agent), None)
+    share = most / total if total > most else 1.0
+    found = [
+        one.case
+        for batch in stored_cases(connection, agent, READS)
+        for one in batch
+        if one.answered and one.case.target_id not in without and drawn(str(one.case.target_id), share)
+    ]
+    return [str(case.target_id) for case in found], [features(case) for case in found], total
+
+
+def drawn(trace_id: str, share: float) -> bool:
+    """Whether a trace belongs to the part that is looked at."""
+    return int.from_bytes(sha256(trace_id.encode()).digest()[:4]) < share * 2**32

@@ -1,0 +1,246 @@
+"""From what people said to a classifier, from it to suggestions, and from a review back to feedback; nothing is learned from a guess."""
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from label_world import AGENT, home, is_good, lines
+from thumbwheel.capture.feedback import list_feedback
+from thumbwheel.core.errors import DataError, InputError, NotFound
+from thumbwheel.models.documents import as_bytes, documents
+from thumbwheel.rewards.classifier import Classifier, calibrate, calibrated, fit
+from thumbwheel.rewards.features import NUMBERS, features
+from thumbwheel.rewards.function import Case, Status, Step
+from thumbwheel.rewards.functions.learned import Learned
+from thumbwheel.rewards.label_config import LearnConfig
+from thumbwheel.rewards.learn import Labelled, fitted, folds, group_of, labelled, learn, person_labels
+from thumbwheel.rewards.suggest import accept, decide, order, questions, status, suggest
+
+CONFIG = LearnConfig()
+
+
+@pytest.fixture
+def world(tmp_path):
+    with home(tmp_path, lines()) as ws:
+        yield ws
+
+
+def test_features_are_of_the_case_alone_and_the_same_everywhere():
+    run = (Step("llm", prompt_tokens=3, completion_tokens=4, seconds=1.0), Step("tool", "search", status="error"), Step("reasoning"))
+    case = Case("Yes, 42!", prompt=[{"role": "user", "content": "Is it 42?"}], steps=run, finish="length")
+    found = dict(zip(NUMBERS, features(case).numbers, strict=True))
+    assert found["failed tool calls"] == found["tokens known"] == found["cut off"] == 1
+    assert found["log tokens"] == pytest.approx(np.log(8))
+    assert found["echo of the question"] == pytest.approx(1 / 3)
+    assert not {"feedback", "reference", "metadata"} & Learned.reads
+    assert {place: round(value, 4) for place, value in features(Case("the answer")).words.items()} == {2597: 0.7071, 3558: -0.7071}
+    assert sum(value**2 for value in features(case).words.values()) == pytest.approx(1)
+
+
+def test_the_classifier_finds_what_differs_and_says_how_well(world):
+    name, found = learn(world, AGENT, CONFIG)
+    report = found.about["report"]
+    assert report["labels"] == 59  # on one of the sixty the two raters differ
+    assert report["accuracy"]["low"] > report["majority"]
+    assert report["gain"]["low"] > 0
+    assert report["auc"]["value"] > 0.9
+    assert report["brier"]["value"] < report["brier_majority"]
+    assert [one.sha256 for one in documents(world, "classifier", AGENT)] == [name]
+    assert documents(world, "classifier", "other") == []
+
+
+def test_it_is_deterministic_and_comes_back_from_its_document(world):
+    name, found = learn(world, AGENT, CONFIG)
+    again, _ = learn(world, AGENT, CONFIG)
+    assert name == again
+    back = Classifier.of(json.loads(as_bytes(found.document())))
+    rows = [features(Case(text)) for text in ("Open the settings and press reset.", "I do not know.", "")]
+    assert back.chances(rows) == pytest.approx(found.chances(rows), abs=1e-9)
+    assert back.document() == found.document()
+    with pytest.raises(InputError, match="no document"):
+        Classifier.of({"kind": "x"})
+
+
+def test_labels_that_mean_nothing_give_no_figure_above_the_majority():
+    draw = np.random.default_rng(3)
+    rows = [features(Case(" ".join(draw.choice(list("abcdefgh"), 12)))) for _ in range(80)]
+    known = Labelled([str(n) for n in range(80)], rows, draw.integers(0, 2, 80).astype(float), [str(n) for n in range(80)])
+    report = fitted(known, CONFIG, {}).about["report"]
+    assert report["gain"]["low"] < 0
+    assert report["auc"]["low"] < 0.5 < report["auc"]["high"]
+
+
+def test_folds_never_part_a_group_and_no_figure_comes_from_having_seen_the_question():
+    groups = [f"g{number // 4}" for number in range(40)]
+    parts = folds(groups, 5)
+    assert all(len({part for part, name in zip(parts, groups, strict=True) if name == group}) == 1 for group in groups)
+    assert sorted(np.bincount(parts)) == [8] * 5
+    # what is good depends on the question alone, and each question has words of its own: nothing carries over to other questions
+    rows = [features(Case(f"{name} {name}x {name}y")) for name in groups]
+    good = np.array([float(int(name[1:]) % 2) for name in groups])
+    assert fitted(Labelled(groups, rows, good, groups), CONFIG, {}).about["report"]["accuracy"]["value"] <= 0.7
+    alone = [str(number) for number in range(40)]
+    assert fitted(Labelled(alone, rows, good, alone), CONFIG, {}).about["report"]["accuracy"]["value"] > 0.9
+
+
+def test_traces_of_one_session_or_one_prompt_are_one_group():
+    rows = [("t1", "p1", "s1"), ("t2", "p2", "s1"), ("t3", "p2", None), ("t4", "p3", "s2")]
+    found = group_of(rows)
+    assert found["t1"] == found["t2"] == found["t3"] != found["t4"]
+
+
+def test_calibration_turns_margins_into_chances_and_never_turns_them_round():
+    draw = np.random.default_rng(1)
+    margins = draw.normal(0, 3, 4000)
+    good = (draw.random(4000) < 1 / (1 + np.exp(-0.5 * margins - 0.3))).astype(float)
+    slope, intercept = calibrate(margins, good)
+    assert (slope, intercept) == (pytest.approx(0.5, abs=0.05), pytest.approx(0.3, abs=0.1))
+    assert calibrate(margins, 1 - good)[0] == pytest.approx(0, abs=1e-6)
+    assert np.all(np.diff(calibrated(np.sort(margins), (slope, intercept))) >= 0)
+
+
+def test_the_regression_is_at_its_minimum():
+    draw = np.random.default_rng(2)
+    rows = [features(Case("a" * size)) for size in draw.integers(1, 50, 60)]
+    good = (draw.random(60) < 0.5).astype(float)
+    found = fit(rows, good, 1.0)
+    chances = 1 / (1 + np.exp(-found.margins(rows)))
+    assert (good - chances).sum() == pytest.approx(0, abs=1e-2)  # the free intercept makes the chances add up
+
+
+@pytest.mark.parametrize(
+    ("judged", "missing"), [(0, "10 more traces that people called good"), (6, "more traces that people called bad"), (3, "more prompts")]
+)
+def test_too_few_labels_are_refused_with_what_is_missing(tmp_path, judged, missing):
+    with home(tmp_path, lines(judged=judged)) as ws, pytest.raises(DataError, match=missing):
+        learn(ws, AGENT, CONFIG)
+
+
+def test_machines_opinions_are_no_labels(tmp_path):
+    rows = lines(judged=40)
+    for number in range(40, 100):
+        rater = {"id": "gpt", "kind": "model"}
+        rows.append({"type": "feedback", "target": {"trace": f"t{number}"}, "kind": "thumb", "value": True, "rater": rater})
+    with home(tmp_path, rows) as ws, ws.db.read() as connection:
+        assert len(labelled(connection, AGENT).traces) == 39 == len(person_labels(connection, AGENT))  # one is torn
+
+
+def test_learned_scores_like_its_classifier_and_is_blocked_without_one(world, tmp_path):
+    _, found = learn(world, AGENT, CONFIG)
+    path = tmp_path / "classifier.json"
+    path.write_bytes(as_bytes(found.document()))
+    function = Learned.create({"classifier": str(path)})
+    cases = [Case("Open the settings and press reset. please"), Case("I do not know. please")]
+    good, bad = function.score(cases)
+    assert good.value > 0.6 > 0.4 > bad.value
+    assert good.evidence["labels"] == 59
+    assert function.score(cases[:1]) == [good]
+    name = function.identity()
+    path.write_text("{}")
+    assert Learned.create({"classifier": str(path)}).score(cases)[0].status is Status.BLOCKED
+    assert Learned.create({"classifier": str(path)}).identity() != name
+
+
+def test_suggestions_are_no_labels_until_a_person_decides(world):
+    first = suggest(world, AGENT, 10, CONFIG)
+    assert (first.new, first.unlabelled) == (10, 120)
+    again = suggest(world, AGENT, 10, CONFIG)
+    assert (again.classifier, again.new) == (first.classifier, 0)  # the same labels, the same classifier: its own guesses taught it nothing
+    before = len(list_feedback(world, AGENT, limit=1000))
+    queue = list(questions(world, AGENT))
+    assert len(queue) == 10
+    assert len(list_feedback(world, AGENT, limit=1000)) == before
+    one, two, three, *_ = queue
+    assert decide(world, AGENT, one, one.good, "dora") == "confirmed"
+    assert decide(world, AGENT, two, not two.good, "dora") == "corrected"
+    assert decide(world, AGENT, three, None, "dora") == "skipped"
+    newest = list_feedback(world, AGENT, limit=2)
+    assert [row["metadata"] for row in newest] == [{"suggestion": two.id, "how": "review"}, {"suggestion": one.id, "how": "review"}]
+    assert {row["kind"] for row in newest} == {"thumb"}
+    assert [one.id for one in questions(world, AGENT)] == [one.id for one in queue[3:]]
+    later = suggest(world, AGENT, 10, CONFIG)
+    assert later.classifier != first.classifier
+    assert later.report["labels"] == 61
+    found = status(world, AGENT)["suggestions"]
+    assert found == {"open": 10, "confirmed": 1, "corrected": 1, "accepted": 0, "skipped": 1, "replaced": 7}
+
+
+def test_the_queue_is_uncertain_and_diverse():
+    texts = ["same words here"] * 20 + ["quite other ones", "and again new terms"]
+    rows = [features(Case(text)) for text in texts]
+    classifier = fitted(*_tiny())
+    chances = np.array([0.5] * 20 + [0.45, 0.6])
+    assert set(order(classifier, rows, chances, 3)) == {0, 20, 21}
+    assert order(classifier, rows, np.linspace(0.5, 1, 22), 1) == [0]
+    assert order(classifier, [], np.zeros(0), 3) == []
+
+
+def _tiny():
+    rows = [features(Case(f"{'yes' if number % 2 else 'no'} {number}")) for number in range(20)]
+    names = [str(number) for number in range(20)]
+    return Labelled(names, rows, np.array([float(number % 2) for number in range(20)]), names), CONFIG, {}
+
+
+def test_what_a_person_judged_meanwhile_is_not_asked(world):
+    suggest(world, AGENT, 5, CONFIG)
+    queue = list(questions(world, AGENT))
+    decide(world, AGENT, queue[0], True, "dora")
+    assert queue[0].trace_id not in {one.trace_id for one in questions(world, AGENT)}
+
+
+def test_accepting_unseen_is_marked_and_counts_nothing_for_agreement(world):
+    suggest(world, AGENT, 60, CONFIG)
+    sure = [one for one in questions(world, AGENT) if one.confidence >= 0.9]
+    assert {one.good == is_good(one.text) for one in sure} == {True}
+    assert len(accept(world, AGENT, "dora", [], 0.9)) == len(sure) > 0
+    rest = next(questions(world, AGENT))
+    assert accept(world, AGENT, "dora", [rest.trace_id], None) == [rest.id]
+    found = status(world, AGENT)
+    assert found["suggestions"]["accepted"] == len(sure) + 1
+    assert found["bands"] == []
+    assert list_feedback(world, AGENT, limit=1)[0]["metadata"]["how"] == "unseen"
+    with pytest.raises(InputError, match="which suggestions"):
+        accept(world, AGENT, "dora", [], None)
+    with pytest.raises(NotFound, match="no open one"):
+        accept(world, AGENT, "dora", ["t1"], None)
+
+
+def test_agreement_of_reviews_by_band_of_confidence(world):
+    suggest(world, AGENT, 60, CONFIG)
+    for question in questions(world, AGENT):
+        decide(world, AGENT, question, is_good(question.text), "dora")
+    found = status(world, AGENT)
+    assert sum(one["reviewed"] for one in found["bands"]) == 60
+    assert found["bands"][-1]["share"] > 0.9
+    assert found["kappa"]["value"] > 0.7
+    assert all(one["low"] <= one["share"] <= one["high"] for one in found["bands"])
+
+
+def test_a_review_in_the_terminal_can_be_left_and_taken_up(command_line, tmp_path, monkeypatch):
+    path = tmp_path / "labels.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in lines()))
+    assert command_line("import", "jsonl", str(path), "--agent", AGENT)[0] == 0
+    code, out, _ = command_line("label", "suggest", "--agent", AGENT, "--limit", "4")
+    assert (code, "cross-validated" in out) == (0, True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("what?\ny\nq\n"))
+    code, out, err = command_line("label", "review", "--agent", AGENT, "--rater", "dora")
+    assert code == 0
+    assert out.count("[y/n/s/q]") == 3
+    assert "1 confirmed" in err or "1 corrected" in err
+    assert "suggested" not in out
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\ns\n"))
+    code, out, _ = command_line("label", "review", "--agent", AGENT, "--rater", "dora", "--json", "--show")
+    *asked, done = [json.loads(line) for line in out.splitlines()]
+    assert len(asked) == 3
+    assert asked[0].keys() == {"id", "trace", "prompt", "answer", "good", "confidence"}
+    assert sum(done["done"].values()) == 2
+    _, out, _ = command_line("label", "status", "--agent", AGENT, "--json")
+    assert json.loads(out)["suggestions"]["open"] == 1
+    _, out, _ = command_line("label", "agreement", "--agent", AGENT, "--json")
+    assert json.loads(out)["panels"][0]["kind"] == "good or bad"
+    code, out, _ = command_line("label", "learn", "--agent", AGENT, "--out", "c.json", "--strength", "0.5")
+    assert code == 0
+    assert Classifier.of(json.loads((tmp_path / "c.json").read_text())).about["settings"]["strength"] == 0.5
