@@ -28,14 +28,11 @@ from thumbwheel.rewards import store
 from thumbwheel.rewards.cases import stored_cases
 from thumbwheel.rewards.function import Case
 from thumbwheel.rewards.functions.judge import Judge, pair_of
-from thumbwheel.rewards.label import comparisons
 from thumbwheel.rewards.reading import newest, place_of, reading, voice
 from thumbwheel.rewards.types import LabelConfig
 from thumbwheel.stats.agreement import Agreement, Level, alpha, kappa
 
 KIND = "judge_agreement"
-SIDES = {1: "the first", -1: "the second", 0: "a tie"}
-"""Verdicts about a pair."""
 
 
 @dataclass(frozen=True)
@@ -160,29 +157,27 @@ def _compared(connection: sa.Connection, agent_id: str) -> list[tuple[tuple[str,
 
 
 def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
-    """Ask the judge about at most `most` pairs that people compared, and keep the statement of how far it agrees with them.
+    """Ask the judge about at most `most` pairs that people compared, and keep the statement of how far it agrees with their plurality.
 
-    Raises DataError where people compared nothing. Pairs without a verdict are counted and no agreement.
+    Which answer of a pair is called the first follows the traces' hashed ids, so that neither side is favoured by it. Raises DataError
+    where people compared nothing. Pairs without a verdict are counted and no agreement.
     """
-    require_agent(ws, agent)
+    agent_id = require_agent(ws, agent)
     with ws.db.read() as connection:
-        compared = [one for one in comparisons(connection, agent) if one.decided or not one.conflict]
-        compared = sorted(compared, key=lambda one: ids.fingerprint([one.better, one.worse]))[:most]
-        cases = _cases(connection, agent, {name for one in compared for name in (one.better, one.worse)})
-    if not compared:
+        crowd = _crowd(connection, agent_id)
+        chosen = sorted(crowd, key=ids.fingerprint)[:most]
+        cases = _cases(connection, agent, {name for pair in chosen for name in pair})
+    if not chosen:
         fix = "Import comparisons: thumbwheel import preference FILE"
         raise DataError(f"judge {judge.config.model!r}", f"people compared no answers of {agent!r} to measure it by", fix)
-    asked = [(pair_of(cases[one.better].prompt, cases[one.better].text, cases[one.worse].text), one) for one in compared]
-    verdicts = judge.compare(list(dict.fromkeys(pair for pair, _ in asked)))
-    people, model, failed = list[str](), list[str](), 0
-    for pair, one in asked:
-        value = verdicts[pair].value
-        if value is None:
-            failed += 1
-            continue
-        side = (value > 0.5) - (value < 0.5)
-        people.append(SIDES[0 if not one.decided else 1 if pair[1] == cases[one.better].text else -1])
-        model.append(SIDES[side])
+    asked = {(first, second): pair_of(cases[first].prompt, cases[first].text, cases[second].text) for first, second in chosen}
+    verdicts = judge.compare(list(dict.fromkeys(asked.values())))
+    people, model = list[int](), list[int]()
+    for (first, second), pair in asked.items():
+        if (value := verdicts[pair].value) is not None:
+            side = (value > 0.5) - (value < 0.5)
+            people.append(crowd[first, second])
+            model.append(side if pair[1] == cases[first].text else -side)
     found = kappa(people, model).as_dict()
     facts = {"agent": agent, "judge": judge.fingerprint(), "model": judge.config.model, "criteria": judge.config.criteria}
     reasons = Counter(one.reason for one in verdicts.values() if one.value is None).most_common(3)
@@ -194,8 +189,19 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
         "pairs": found["units"],
         "share": found["share"],
     }
-    stated |= {"without_verdict": failed, "reasons": [list(one) for one in reasons]}
+    stated |= {"without_verdict": len(asked) - len(people), "reasons": [list(one) for one in reasons]}
     return stated | {"sha256": documents.keep(ws, KIND, stated)}
+
+
+def _crowd(connection: sa.Connection, agent_id: str) -> dict[tuple[str, str], int]:
+    """Pair of traces -> the side that most people took; pairs without a plurality are left out."""
+    machines = store.machine_raters(connection, agent_id)
+    votes: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    for pair, rater, side in _compared(connection, agent_id):
+        if rater not in machines:
+            votes[pair][side] += 1
+    leading = {pair: [side for side, count in sides.items() if count == max(sides.values())] for pair, sides in votes.items()}
+    return {pair: sides[0] for pair, sides in leading.items() if len(sides) == 1}
 
 
 def _cases(connection: sa.Connection, agent: str, trace_ids: Collection[str]) -> dict[str, Case]:

@@ -1,0 +1,142 @@
+"""Who agrees with whom: raters with the crowd of the others, judges with the people, and what a judge states about itself."""
+
+import json
+import re
+
+import pytest
+
+from label_world import AGENT, home
+from thumbwheel.core.errors import DataError
+from thumbwheel.llm.fake import FakeServer, Reply
+from thumbwheel.models.documents import documents
+from thumbwheel.rewards.agreement import KIND, agreement, panel, trust
+from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.functions.judge import Judge
+
+
+def table(**raters):
+    """Verdicts from a string of them for each rater; a dot is none."""
+    return [(f"thing{place}", name, mark) for name, marks in raters.items() for place, mark in enumerate(marks) if mark != "."]
+
+
+def test_each_rater_is_held_against_the_crowd_of_the_others():
+    found = panel("x", table(a="ggbbgb", b="ggbbgb", c="ggbbbb", d="bbggbg"))
+    kappas = {one.rater: one.agreement.value for one in found.raters}
+    assert kappas["d"] < 0 < kappas["c"] < 1
+    assert kappas["a"] == kappas["b"] > 0
+    assert all(one.verdicts == 6 for one in found.raters)
+
+
+def test_a_crowd_without_plurality_is_left_out_and_counted_and_a_tie_is_a_verdict():
+    found = panel("x", table(a="gtb", b="gtg", c="gtb"))
+    one = {voice.rater: voice for voice in found.raters}
+    assert (one["a"].torn, one["a"].agreement.units) == (1, 2)
+    assert (one["b"].torn, one["b"].agreement.units) == (0, 3)
+    assert one["a"].agreement.share == 1
+
+
+def test_what_nobody_else_judged_is_counted():
+    found = panel("x", table(a="ggb.", b="gg.b"))
+    assert [(one.alone, one.agreement.units) for one in found.raters] == [(1, 2), (1, 2)]
+    assert found.people["nominal"].units == 2
+
+
+def test_a_judge_is_no_part_of_the_crowd():
+    found = panel("x", table(a="gbgb", b="gbgb", j="bbbb"), judges={"j"})
+    assert found.people["nominal"].value == 1
+    assert [one.rater for one in found.raters] == ["a", "b"]
+    (judge,) = found.judges
+    assert (judge.rater, judge.agreement.units, judge.agreement.share) == ("j", 4, 0.5)
+    assert json.loads(json.dumps(found.as_dict()))["judges"][0]["agreement"]["units"] == 4
+
+
+def feedback(kind, value, rater, *traces):
+    return {"type": "feedback", "targets": [{"trace": one} for one in traces], "kind": kind, "value": value, "rater": rater}
+
+
+def compared(pairs=60):
+    """Two answers to each question; people prefer the longer one, ben not always; a model prefers the first."""
+    rows = []
+    for number in range(pairs):
+        short, long = f"s{number}", f"l{number}"
+        rows.append({"type": "trace", "id": short, "input": f"Question {number}?", "output": f"short {number}"})
+        rows.append({"type": "trace", "id": long, "input": f"Question {number}?", "output": f"a much longer answer {number}"})
+        better = number % 2
+        order = (short, long) if better else (long, short)
+        rows.append(feedback("preference", better, "anna", *order))
+        rows.append(feedback("preference", better if number % 10 else None, "ben", *order))
+        rows.append(feedback("preference", 0, {"id": "gpt", "kind": "model"}, *order))
+        rows += [feedback("rating", 4 if number % 3 else 2, "anna", long), feedback("rating", 5 if number % 3 else 1, "ben", long)]
+    return rows
+
+
+@pytest.fixture
+def world(tmp_path):
+    with home(tmp_path, compared()) as ws:
+        yield ws
+
+
+def test_an_agents_feedback_gives_a_panel_for_each_kind_of_verdict(world):
+    found = {one.kind: one for one in agreement(world, AGENT)}
+    assert set(found) == {"good or bad", "ratings", "comparisons"}
+    assert found["good or bad"].people["nominal"].value == 1
+    assert found["ratings"].people["interval"].value > found["ratings"].people["ordinal"].value > 0.3
+    assert found["ratings"].people["ordinal"].share == 0
+    sides = found["comparisons"]
+    assert [one.rater for one in sides.raters] == ["anna", "ben"]
+    assert sides.raters[0].agreement.share == pytest.approx(0.9)
+    assert sides.raters[0].agreement.interval.low < sides.raters[0].agreement.value < 1
+    (judge,) = sides.judges
+    assert judge.rater == "gpt (model)"
+    assert judge.agreement.value < 0.2
+    assert judge.torn == 6
+
+
+def longer(request):
+    nonce = re.search(r'"nonce": "(\w+)"', request.body["messages"][0]["content"])[1]
+    answers = json.loads(request.body["messages"][1]["content"])["answers"]
+    winner = "1" if len(answers["1"]) > len(answers["2"]) else "2"
+    return Reply({"choices": [{"message": {"content": json.dumps({"nonce": nonce, "winner": winner})}}]})
+
+
+def test_a_judge_states_its_agreement_and_then_may_gate(world, tmp_path):
+    with FakeServer(longer) as server:
+        judge = Judge.create({"url": server.url, "model": "m"})
+        stated = trust(world, AGENT, judge, 300)
+        assert (stated["pairs"], stated["without_verdict"]) == (54, 0)  # six without a plurality of people; the model's word counts nothing
+        assert (stated["kappa"], stated["judge"]) == (1, judge.fingerprint())
+        assert [one.sha256 for one in documents(world, KIND, AGENT)] == [stated["sha256"]]
+        path = tmp_path / "agreement.json"
+        path.write_text(json.dumps(stated))
+        case = Case("a long and right answer", "short")
+        gate = Judge.create({"url": server.url, "model": "m", "agreement": str(path)})
+        assert gate.score([case])[0].value == 1
+        few = trust(world, AGENT, judge, 10)
+        path.write_text(json.dumps(few))
+        assert gate.score([case])[0].status is Status.BLOCKED
+
+
+def test_pairs_without_a_verdict_are_counted_and_are_no_agreement(world):
+    with FakeServer(lambda request: Reply("no", 400)) as server:
+        stated = trust(world, AGENT, Judge.create({"url": server.url, "model": "m"}), 20)
+    assert (stated["pairs"], stated["without_verdict"], stated["kappa"]) == (0, 20, None)
+    assert "HTTP 400" in stated["reasons"][0][0]
+
+
+def test_without_comparisons_nothing_can_be_stated(tmp_path):
+    with home(tmp_path, compared()[:2]) as ws, pytest.raises(DataError, match="compared no answers"):
+        trust(ws, AGENT, Judge.create({"url": "http://127.0.0.1:9/v1", "model": "m"}), 20)
+
+
+def test_the_commands_show_it(command_line, tmp_path):
+    path = tmp_path / "labels.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in compared()))
+    assert command_line("import", "jsonl", str(path), "--agent", AGENT)[0] == 0
+    with FakeServer(longer) as server:
+        code, out, _ = command_line("label", "trust", "--agent", AGENT, "--url", server.url, "--model", "m", "--out", "a.json")
+    assert code == 0
+    assert json.loads((tmp_path / "a.json").read_text())["kappa"] == 1
+    code, out, _ = command_line("label", "agreement", "--agent", AGENT)
+    assert code == 0
+    assert "judge gpt (model), kappa" in out
+    assert "stated agreement of judges" in out
