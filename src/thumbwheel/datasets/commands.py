@@ -12,6 +12,7 @@ from thumbwheel.datasets.types import DatasetConfig
 
 if TYPE_CHECKING:
     from thumbwheel.datasets.dataplan import DataPlan
+    from thumbwheel.datasets.stale import Stale
     from thumbwheel.datasets.types import Dataset
     from thumbwheel.db.workspace import Workspace
 
@@ -93,11 +94,13 @@ def show(
     from itertools import islice
 
     from thumbwheel.datasets.build import load_rows
+    from thumbwheel.datasets.stale import stale
 
     with ctx.obj() as ws:
         found = _named(ws, name, agent)
         first = [asdict(row) for row in islice(load_rows(ws, found.id, "train"), rows)]
-    _describe(found, json, first)
+        changed = stale(ws, found)
+    _describe(found, json, first, stale=changed)
 
 
 @dataset.command("list")
@@ -107,16 +110,21 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
 
     from thumbwheel.core import log
     from thumbwheel.datasets.build import datasets
+    from thumbwheel.datasets.stale import stale
     from thumbwheel.models.versions import require_agent
 
     with ctx.obj() as ws:
         require_agent(ws, agent)
         found = datasets(ws, agent)
+        changed = {one.id: stale(ws, one) for one in found}
     if json:
-        log.answer([asdict(one) for one in found])
+        log.answer([asdict(one) | {"stale": _stale_rows(changed[one.id])} for one in found])
         return
     shown = ((one.id, one.shape, *one.counts.values(), f"{one.recorded_at:%Y-%m-%d %H:%M}") for one in found)
     log.table(f"Datasets of {agent}", ("id", "shape", "train", "dev", "gate", "built (UTC)"), shown)
+    for name, one in changed.items():
+        if one:
+            log.console(stderr=False).print(f"{name} {one}", markup=False)
 
 
 @dataset.command()
@@ -160,15 +168,21 @@ def _present(found: DataPlan, json: bool) -> None:
         log.console(stderr=False).print(line, markup=False)
 
 
-def _describe(found: Dataset, json: bool, rows: list[dict[str, Any]] | None = None) -> None:
+def _stale_rows(found: Stale | None) -> int:
+    return found.rows if found else 0
+
+
+def _describe(found: Dataset, json: bool, rows: list[dict[str, Any]] | None = None, stale: Stale | None = None) -> None:
     from dataclasses import asdict
 
     from thumbwheel.core import log
 
     if json:
-        log.answer(asdict(found) | ({} if rows is None else {"rows": rows}))
+        log.answer(asdict(found) | ({} if rows is None else {"rows": rows, "stale": _stale_rows(stale)}))
         return
     manifest = found.manifest
+    if stale:
+        log.console(stderr=False).print(str(stale), markup=False)
     log.table(f"{found.id}: {found.shape} of {found.agent}", ("split", "rows"), found.counts.items())
     log.table("Where they come from", ("origin", "rows"), manifest["origins"].items())
     log.table("Left out", ("reason", "how many"), manifest["drops"].items())

@@ -239,6 +239,12 @@ def changed(ws: Workspace, agent: str, held: Mapping[str, float | None]) -> tupl
     return len(held) - same, len(held)
 
 
+def moved(ws: Workspace, agent: str, since: datetime) -> set[str]:
+    """Traces that a component judged anew after `since`, where it had judged them before: their case has changed, or its settings."""
+    with ws.db.read() as connection:
+        return store.moved(connection, ids.derived("agt", agent), since)
+
+
 def erase(connection: sa.Connection, trace_ids: Sequence[str]) -> int:
     """Delete what the ledger has about these traces, whose words stand in its evidence; how many rows that were."""
     return store.forget(connection, trace_ids)

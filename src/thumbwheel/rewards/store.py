@@ -248,6 +248,14 @@ def keep(connection: sa.Connection, fresh: Sequence[dict[str, Any]], again: Sequ
             connection.execute(rewards.update().where(rewards.c.id.in_(changed)).values(current=stands))
 
 
+def moved(connection: sa.Connection, agent_id: str, since: datetime) -> set[str]:
+    """Targets of which a row stands that is newer than `since`, in place of one that was there then."""
+    old = rewards.alias("old")
+    same = (old.c.target_id == rewards.c.target_id, old.c.component == rewards.c.component, old.c.recorded_at <= since)
+    newer = (rewards.c.agent_id == agent_id, rewards.c.current, rewards.c.recorded_at > since)
+    return set(connection.execute(sa.select(rewards.c.target_id).where(*newer, sa.exists().where(*same))).scalars())
+
+
 def forget(connection: sa.Connection, target_ids: Sequence[str]) -> int:
     """Delete what the ledger has about these targets; how many rows that were."""
     return connection.execute(rewards.delete().where(rewards.c.target_id.in_(target_ids))).rowcount

@@ -89,3 +89,30 @@ def test_what_cannot_be_is_refused_with_a_reason(reward, arguments):
 
 def test_as_of_before_everything_there_is_nothing(reward):
     assert reward("run", "--as-of", "2020-01-01", "--json")["traces"] == 0
+
+
+def test_a_dataset_says_how_many_of_its_rows_have_other_rewards_by_now(reward, command_line, tmp_path):
+    reward("run")
+    ratings = [{"type": "trace", "id": f"r{place}", "input": f"q{place}", "output": "a"} for place in range(20)]
+    ratings += [{"type": "feedback", "kind": "rating", "value": 1 + place % 5, "target": {"trace": f"r{place}"}} for place in range(20)]
+
+    def add(lines):
+        (tmp_path / "more.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert command_line("import", "jsonl", "more.jsonl", "--agent", "support")[0] == 0
+        return reward("run", "--json")
+
+    def dataset(verb, *arguments):
+        code, out, err = command_line("dataset", verb, *arguments, "--agent", "support")
+        assert code == 0, (out, err)
+        return out
+
+    add(ratings)
+    dataset("build", "--shape", "scored", "--dev", "0.1")
+    assert json.loads(dataset("list", "--json"))[0]["stale"] == 0
+    add([{"type": "trace", "id": "fresh", "input": "q", "output": "a"}])
+    assert "stale" not in dataset("show", "scored")
+    late = [{"type": "feedback", "kind": "thumb", "value": True, "target": {"trace": name}, "rater": "late"} for name in ("r1", "r2", "t1")]
+    assert add(late)["components"]["thumb"]["judged"] == 3
+    assert "stale: 2 of 20 rows' rewards changed since it was built" in dataset("show", "scored")
+    assert "stale: 2 of 20" in dataset("list")
+    assert json.loads(dataset("show", "scored", "--json"))["stale"] == 2
