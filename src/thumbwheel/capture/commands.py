@@ -125,6 +125,7 @@ def _show_report(report: Any, dry_run: bool, rejects: Path | None) -> None:
 
     took = [("read", report.read)]
     took += [] if dry_run else [("stored", report.stored), ("duplicates", report.duplicates)]
+    took += [("erased earlier", report.erased)] if report.erased else []
     took += [("refused", report.refused)]
     took += [(f"{'found' if dry_run else 'new'}: {what}", count) for what, count in report.records.items()]
     log.table(f"{report.source} -> {report.agent}{' (dry run, nothing stored)' if dry_run else ''}", ["lines", "count"], took)

@@ -18,7 +18,7 @@ from thumbwheel.capture.ingest import scope_of
 from thumbwheel.capture.rows import named
 from thumbwheel.capture.source import AnyRecord, Line, row_of
 from thumbwheel.capture.types import CHECKS, SCALES, FeedbackRecord, Rater, TargetRef, Unreadable, explain
-from thumbwheel.core.errors import InputError, NotFound
+from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
@@ -56,6 +56,8 @@ def keep_one(ws: Workspace, agent: str, record: AnyRecord, reviewer: str | None 
         raise InputError(store.WORDS[type(record)], why, "Type it in a terminal whose locale is UTF-8, or give it in a file") from None
     scope = scope_of(ws, agent, SOURCE, reviewer)
     kept = ws.db.write(lambda connection: store.keep(connection, scope, [Line(1, [record], "")]))
+    if kept[0].erased:
+        raise Conflict(store.WORDS[type(record)], "what it is about was erased", "Nothing was stored")
     if kept[0].reason:
         raise InputError(store.WORDS[type(record)], kept[0].reason, "Use another id, or change what is given")
     return named(scope, record).id

@@ -108,7 +108,8 @@ def _keep(ws: Workspace, agent: str, lines: list[Line], counts: Counter[str]) ->
     scope = scope_of(ws, agent, "sdk")
     kept = ws.db.write(lambda connection: store.keep(connection, scope, lines))
     counts["stored"] += sum(bool(one.new) for one in kept)
-    counts["known"] += sum(not one.new and not one.reason for one in kept)
+    counts["known"] += sum(not (one.new or one.reason or one.erased) for one in kept)
+    counts["erased"] += sum(one.erased for one in kept)
     return [Refused(one.line.number, one.reason, one.line.text) for one in kept if one.reason]
 
 
@@ -143,7 +144,8 @@ def _tell(rejected: Path, counts: Counter[str], refused: list[Refused]) -> list[
     told = []
     if counts:
         known = f", {counts['known']} were there already" if counts["known"] else ""
-        told.append(f"inbox: {counts['stored']} lines stored{known}")
+        erased = f", {counts['erased']} belong to what was erased and were dropped" if counts["erased"] else ""
+        told.append(f"inbox: {counts['stored']} lines stored{known}{erased}")
     if refused:
         lines = (json.dumps({"number": one.number, "reason": one.reason, "text": one.text}, ensure_ascii=False) for one in refused)
         with rejected.open("a", encoding="utf-8") as file:

@@ -23,6 +23,7 @@ from thumbwheel.capture.source import AnyRecord, Item, Line, Refused
 from thumbwheel.capture.types import FeedbackRecord
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, ThumbwheelError
+from thumbwheel.core.seal import read_seal
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import ensure_agent
 
@@ -35,7 +36,7 @@ SHOWN = 20
 
 @dataclass
 class ImportReport:
-    """What became of the lines: read = stored + duplicates + refused. A line is stored when anything in it is new."""
+    """What became of the lines: read = stored + duplicates + erased + refused. A line is stored when anything in it is new."""
 
     source: str
     path: str
@@ -43,6 +44,8 @@ class ImportReport:
     read: int = 0
     stored: int = 0
     duplicates: int = 0
+    erased: int = 0
+    """Lines that would bring back what was erased; they are stored nowhere, the rejects included."""
     refused: int = 0
     refusals: list[dict[str, Any]] = field(default_factory=list)
     """The first of the refused lines: number and reason."""
@@ -132,7 +135,7 @@ def rehearse(
 
 def scope_of(ws: Workspace, agent: str, source: str, reviewer: str | None = None) -> Scope:
     """The scope of `source` under `agent`, which is created where new."""
-    return Scope(ensure_agent(ws, agent), agent, source, reviewer)
+    return Scope(ensure_agent(ws, agent), agent, source, reviewer, read_seal(ws.home.secret))
 
 
 def _demand_readable(report: ImportReport, readable: bool) -> None:
@@ -208,7 +211,8 @@ def _account(batch: list[Item], kept: Mapping[int, store.Kept], report: ImportRe
             refused = Refused(item.number, became.reason, item.text) if became.reason else None
             report.take(became.new)
             report.stored += bool(became.new)
-            report.duplicates += not became.new and refused is None
+            report.erased += became.erased
+            report.duplicates += not (became.new or became.erased or refused)
         if refused:
             report.refuse(refused)
             sink(refused)

@@ -14,6 +14,7 @@ from typing import Any
 from thumbwheel.capture.source import AnyRecord
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, Rater, StepRecord, TargetRef, TraceRecord
 from thumbwheel.core import ids
+from thumbwheel.core.seal import Seal
 
 Row = dict[str, Any]
 PREFIXES: Mapping[type[AnyRecord], str] = {TraceRecord: "trc", FeedbackRecord: "fbk", CaseRecord: "cas"}
@@ -34,6 +35,8 @@ class Scope:
     agent: str
     source: str
     reviewer: str | None = None
+    seal: Seal | None = None
+    """With which tombstones are recognised; None where nothing was ever erased."""
 
     @property
     def basis(self) -> str:

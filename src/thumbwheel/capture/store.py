@@ -12,9 +12,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from thumbwheel.capture.erased import NAME, covered, marks
 from thumbwheel.capture.rows import TARGET_PREFIX, Named, Row, Rows, Scope, named, row_id
 from thumbwheel.capture.source import AnyRecord, Line
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord, Unreadable
+from thumbwheel.core.errors import StorageError
 from thumbwheel.db.schema import (
     cases,
     feedback,
@@ -25,6 +27,7 @@ from thumbwheel.db.schema import (
     sessions,
     steps,
     subjects,
+    tombstones,
     traces,
 )
 
@@ -46,6 +49,7 @@ class Kept:
     line: Line
     new: Sequence[AnyRecord]
     reason: str | None = None
+    erased: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,12 @@ class _Known:
 def keep(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list[Kept]:
     """Insert what is new in `lines`, each as a whole or not at all; a duplicate changes nothing, a contradiction is refused.
 
-    A case that is stored with basis feedback becomes gold when somebody vouches for it now.
+    What was erased is not stored again. A case that is stored with basis feedback becomes gold when somebody vouches for it now.
     """
+    gone = _erased(connection, scope, lines)
+    if gone:
+        rest = iter(keep(connection, scope, [line for at, line in enumerate(lines) if at not in gone]))
+        return [Kept(line, (), erased=True) if at in gone else next(rest) for at, line in enumerate(lines)]
     found = [_named(scope, line) for line in lines]
     everything = [one for names in found if not isinstance(names, str) for one in names]
     known = _known(connection, scope, everything)
@@ -82,6 +90,24 @@ def keep(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list
         kept.append(Kept(line, [one.record for one in (*new.values(), *approved)]))
     _insert(connection, rows, list(vouched))
     return kept
+
+
+def _erased(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> set[int]:
+    """The places of the lines that would bring back what was erased; raises StorageError where that can no longer be told."""
+    of_agent = tombstones.c.agent_id == scope.agent_id
+    if not connection.execute(sa.select(tombstones.c.id).where(of_agent).limit(1)).scalar():
+        return set()
+    if scope.seal is None:
+        raise StorageError("secret 'erased.key'", "it is missing, so erased data could come back unseen", "Restore it from a backup")
+    found = [marks(scope, line) for line in lines]
+    keys = {key for several in found for (_, key), *_ in several}
+    rows = _select(connection, tombstones.c.key, keys, tombstones.c.kind, tombstones.c.recorded_at, tombstones.c.agent_id)
+    known = {(row.kind, row.key): row.recorded_at for row in rows if row.agent_id == scope.agent_id}
+    names = {name for several in found for mark, _, name in several if mark[0] == NAME and mark in known}
+    there = {
+        row.external_id for row in _select(connection, traces.c.external_id, names, traces.c.agent_id) if row.agent_id == scope.agent_id
+    }
+    return {place for place, several in enumerate(found) if covered(several, known, frozenset(there))}
 
 
 def _named(scope: Scope, line: Line) -> list[Named] | str:

@@ -33,9 +33,16 @@ COMMANDS = {
     "models": ("thumbwheel.loop.commands:models", "List versions, show one, follow its lineage."),
     "export": ("thumbwheel.export.commands:export", "Write a version as an adapter or merged model, checked for parity."),
     "report": ("thumbwheel.loop.commands:report", "The model change report of a version: one HTML file and JSON."),
+    "erase": ("thumbwheel.loop.erase_commands:erase", "Take a subject out of the home for good, and mark what learned from it."),
     "sandbox": ("thumbwheel.sandbox.commands:sandbox", "Whether code of answers may run on this machine: levels and attacks."),
     "demo": ("thumbwheel.demo.commands:demo", "One turn of the wheel on an embedded model."),
 }
+
+WITHIN = {
+    "dataset": {"why": "thumbwheel.loop.erase_commands:why"},
+    "feedback": {"used-in": "thumbwheel.loop.erase_commands:used_in"},
+}
+"""Commands of a group whose verbs belong to a higher stage than the group."""
 
 INTRO = """Turn the feedback that people give your LLM app into a better model, on your own machine.
 
@@ -95,8 +102,17 @@ def build(arguments: list[str]) -> typer.Typer:
     app.callback()(root)
     typed = COMMANDS.keys() & set(arguments)
     for name, (location, line) in COMMANDS.items():
-        _attach(app, name, _load(location) if name in typed else None, line)
+        found = _load(location) if name in typed else None
+        if found is not None:
+            _extend(found, WITHIN.get(name, {}))
+        _attach(app, name, found, line)
     return app
+
+
+def _extend(group: typer.Typer, commands: dict[str, str]) -> None:
+    there = {one.name for one in group.registered_commands} if commands else set()
+    for name in commands.keys() - there:
+        group.command(name)(_load(commands[name]))
 
 
 def _version(asked: bool) -> None:

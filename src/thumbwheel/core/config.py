@@ -259,6 +259,11 @@ class Home:
         return self.path / "writer.lock"
 
     @property
+    def secret(self) -> Path:
+        """The secret with which tombstones are keyed; made at the first erasure."""
+        return self.path / "erased.key"
+
+    @property
     def blobs(self) -> Path:
         """Content-addressed artifacts."""
         return self.path / "blobs"

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -106,6 +106,22 @@ def writing(path: Path, lock: Path, wait: float = 30.0) -> Iterator[sa.Engine]:
                 yield engine
         finally:
             engine.dispose()
+
+
+def compact(path: Path, lock: Path, wait: float = 30.0) -> None:
+    """Write the database anew without its free pages and empty its log: what was deleted is then in no byte of the files.
+
+    Raises StorageError where another program reads it all the while.
+    """
+    with writing(path, lock, wait) as engine, closing(engine.raw_connection()) as connection:
+        raw: Any = connection.driver_connection
+        raw.execute("PRAGMA secure_delete=ON")
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        raw.execute("VACUUM")
+        busy = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    if busy:
+        why = "another program reads it, so its log cannot be emptied"
+        raise StorageError(f"database {str(path)!r}", why, "Close that program, then run the same command again")
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def lineage(
     ctx: typer.Context,
     agent: Agent,
     version: Annotated[str | None, typer.Argument(help="v3, an alias, or latest.")] = None,
-    of: Annotated[str | None, typer.Option(help="A feedback, trace or subject id instead: which versions learned from it?")] = None,
+    of: Annotated[str | None, typer.Option(help="A feedback, trace or subject id instead: what learned from it?")] = None,
     json: AsJson = False,
 ) -> None:
     """From a version back to the feedback; or with --of, from a piece of feedback to the versions that learned from it."""
@@ -114,7 +114,15 @@ def _show_uses(found: list[Any], of: str, json: bool) -> None:
     if json:
         log.answer([{**asdict(one), "role": one.role} for one in found])
         return
-    rows = [(one.version, one.role, ", ".join(f"{split} {count}" for split, count in one.rows.items()), one.run_id) for one in found]
+    rows = [
+        (
+            one.version,
+            one.role + (f" through {one.through}" if one.through else ""),
+            ", ".join(f"{split} {count}" for split, count in one.rows.items()),
+            one.run_id,
+        )
+        for one in found
+    ]
     log.table(f"versions with {of} in their data" if rows else f"no version has {of} in its data", ("version", "role", "rows", "run"), rows)
 
 

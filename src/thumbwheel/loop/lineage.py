@@ -6,14 +6,20 @@ The links are the ids that every stage stored with its rows; nothing is kept her
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
+import sqlalchemy as sa
+
+from thumbwheel.capture.erased import NAME
 from thumbwheel.core.errors import NotFound
+from thumbwheel.core.seal import read_seal
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.datasets.types import SPLITS, Row
+from thumbwheel.db.schema import reward_models
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
+from thumbwheel.loop.taint import held, judge_of
 from thumbwheel.loop.types import Lineage, Record, Sources, Use
 from thumbwheel.models import versions
 
@@ -36,8 +42,15 @@ def lineage(ws: Workspace, agent: str, version: str) -> Lineage:
             evaluations=store.evaluations_of(connection, one.id),
             decisions=store.decisions_of(connection, one.id),
             exports=store.exports_of(connection, one.id),
+            reward_model=_reward_model(ws, connection, run) if run else None,
             children=[f"v{child['number']}" for child in store.children_of(connection, one.id)],
         )
+
+
+def _reward_model(ws: Workspace, connection: sa.Connection, run: Record) -> Record | None:
+    known = store.of_agent(connection, reward_models, run["agent_id"])
+    found = judge_of(ws, run, known)
+    return next(({**one, "name": f"rm{one['number']}"} for one in known if one["id"] == found), None)
 
 
 def _named(row: Record | None) -> Record:
@@ -63,35 +76,45 @@ def sources(rows: Iterable[Row]) -> Sources:
 
 
 def uses(ws: Workspace, agent: str, source: str) -> list[Use]:
-    """The versions whose data holds `source`: a feedback, trace or subject, by our id or its external one; oldest first.
+    """The reward models and versions whose data holds `source`: a feedback, trace or subject, by our id or its external one; oldest first.
 
-    A trace also stands for the feedback about it. Raises NotFound for what was never recorded.
+    A trace also stands for the feedback about it; a version that only was trained against such a reward model counts too. Raises
+    NotFound for what was never recorded, or was erased.
     """
     agent_id = versions.require_agent(ws, agent)
     with ws.db.read() as connection:
-        wanted = set(store.source_ids(connection, agent_id, source))
-        wanted |= {found for one in list(wanted) for found in store.feedback_on(connection, one)}
-        trained = store.trained_versions(connection, agent_id)
+        wanted = named_sources(ws, connection, agent, source)
+        trained, judges = store.trained_versions(connection, agent_id), store.trained_reward_models(connection, agent_id)
+        against = {one["id"]: judge_of(ws, store.run(connection, one["run_id"]) or {}, judges) for one in trained}
+    counted = {one: found.counts for one, found in held(ws, agent, wanted).items()}
+    found = [_use(f"rm{one['number']}", one, counted, None) for one in judges]
+    by_id = {one["id"]: one for one in judges}
+    for one in trained:
+        judge = by_id.get(against[one["id"]] or "")
+        through = f"rm{judge['number']}" if judge and one["dataset_id"] not in counted else None
+        found.append(_use(f"v{one['number']}", one, counted, through, judge if through else None))
+    return [one for one in found if one.rows]
+
+
+def _use(name: str, one: Record, counted: Mapping[str, dict[str, int]], through: str | None, judge: Record | None = None) -> Use:
+    return Use(name, one["id"], one["run_id"], one["dataset_id"], counted.get((judge or one)["dataset_id"], {}), through)
+
+
+def named_sources(ws: Workspace, connection: sa.Connection, agent: str, source: str) -> set[str]:
+    """The ids that `source` means, and those of the feedback about it; raises NotFound for what was never recorded, or was erased."""
+    agent_id = versions.require_agent(ws, agent)
+    wanted = set(store.source_ids(connection, agent_id, source))
     if not wanted:
-        raise NotFound(
-            f"{source!r} of agent {agent!r}",
-            "no feedback, trace or subject has that id",
-            "List feedback: thumbwheel feedback list --agent AGENT",
-        )
-    counted = {dataset: _rows_with(ws, dataset, wanted) for dataset in {one["dataset_id"] for one in trained}}
-    return [
-        Use(f"v{one['number']}", one["id"], one["run_id"], one["dataset_id"], counted[one["dataset_id"]])
-        for one in trained
-        if counted[one["dataset_id"]]
-    ]
+        raise NotFound(f"{source!r} of agent {agent!r}", *_missing(ws, connection, agent_id, source))
+    return wanted | {found for one in wanted for found in store.feedback_on(connection, one)}
 
 
-def _rows_with(ws: Workspace, dataset_id: str, wanted: set[str]) -> dict[str, int]:
-    count: Counter[str] = Counter()
-    for row in _rows(ws, dataset_id):
-        if any(wanted.intersection(getattr(row, column)) for column in SOURCES.values()):
-            count[row.split] += 1
-    return dict(count)
+def _missing(ws: Workspace, connection: sa.Connection, agent_id: str, source: str) -> tuple[str, str]:
+    seal = read_seal(ws.home.secret)
+    keys = [seal.of(kind, source) for kind in ("trace", "feedback", "case", "subject", NAME)] if seal else []
+    if at := store.erased_at(connection, agent_id, keys):
+        return f"it was erased at {at[:16]} UTC", "The tombstone is all that is left of it"
+    return "no feedback, trace or subject has that id", "List feedback: thumbwheel feedback list --agent AGENT"
 
 
 def tree(found: Lineage) -> Iterator[tuple[int, str]]:
@@ -120,6 +143,9 @@ def _training(found: Lineage) -> Iterator[tuple[int, str]]:
     if not (run and dataset and made):
         return
     yield 1, f"run {run['id']}  {run['algorithm']}  seed {run['seed']}  {run['state']}"
+    if found.reward_model:
+        taint = " TAINTED" if found.reward_model["metrics"].get("tainted") else ""
+        yield 2, f"against reward model {found.reward_model['name']}{taint}  run {found.reward_model['run_id']}"
     yield 2, f"dataset {dataset['id']}  {dataset['shape']}  {_short(dataset['fingerprint'])}"
     for split, count in made.rows.items():
         parts = [f"{kind} {len(ids[split])}" for kind, ids in _kinds(made) if ids.get(split)]

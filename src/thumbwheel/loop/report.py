@@ -23,6 +23,7 @@ from thumbwheel.evaluation.gate import BREACHES
 from thumbwheel.evaluation.types import EOS, FORMAT, LENGTH, NLL, GatePolicy
 from thumbwheel.loop import text
 from thumbwheel.loop.lineage import lineage, tree
+from thumbwheel.loop.purge import note_report
 from thumbwheel.loop.types import Lineage, Record
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.rundir import RunDir
@@ -48,10 +49,11 @@ class Report:
 def report(ws: Workspace, agent: str, version: str, to: Path | None = None, json_to: Path | None = None) -> Report:
     """Write the report of `version` as HTML to `to` and as JSON to `json_to`, each where it is given; there whole or not at all."""
     value = collect(ws, agent, version)
-    if to is not None:
-        _write(to, page(value))
-    if json_to is not None:
-        _write(json_to, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    pages = [] if to is None else [(to, page(value))]
+    pages += [] if json_to is None else [(json_to, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")]
+    for path, content in pages:
+        note_report(ws, value["lineage"]["version"]["id"], path, content)
+        _write(path, content)
     return Report(to, json_to, value)
 
 
@@ -116,10 +118,10 @@ def _training(ws: Workspace, found: Lineage) -> dict[str, Any] | None:
     train = [line for line in lines if "loss" in line]
     dev = [{name.removeprefix("eval_"): value for name, value in line.items()} for line in lines if "eval_loss" in line]
     times = {"started": found.run["recorded_at"], "ended": found.run["ended_at"]}
-    return run | times | {"changed": _changed(run["algorithm"], run["config"]), "train": train, "dev": dev, "best": _best(run, dev)}
+    return run | times | {"changed": changed(run["algorithm"], run["config"]), "train": train, "dev": dev, "best": _best(run, dev)}
 
 
-def _changed(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def changed(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are not the defaults of today."""
     fields = ALGORITHMS.get(algorithm).Config.model_fields if algorithm in ALGORITHMS.names() else {}
     return {name: value for name, value in config.items() if name not in fields or value != fields[name].default}
@@ -160,7 +162,7 @@ def _reproduce(agent: str, found: Lineage, decision: Record | None) -> list[str]
     name, run = found.version["name"], found.run
     commands = []
     if run:
-        options = [part for key, value in _changed(run["algorithm"], run["config"]).items() for part in _option(key, value)]
+        options = [part for key, value in changed(run["algorithm"], run["config"]).items() for part in option(key, value)]
         train = ["thumbwheel", "train", run["algorithm"], "--agent", agent, "--base", run["base"], "--dataset", run["dataset_id"], *options]
         commands += [["thumbwheel", "dataset", "show", run["dataset_id"], "--agent", agent], train]
     commands.append(["thumbwheel", "evaluate", name, "--agent", agent])
@@ -170,7 +172,8 @@ def _reproduce(agent: str, found: Lineage, decision: Record | None) -> list[str]
     return [shlex.join(command) for command in commands]
 
 
-def _option(key: str, value: Any) -> list[str]:
+def option(key: str, value: Any) -> list[str]:
+    """A setting as options of the command line; what cannot be one is left out."""
     if value is None or isinstance(value, (list, dict)):
         return []
     flag = "--" + key.replace("_", "-")

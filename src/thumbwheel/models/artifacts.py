@@ -61,6 +61,26 @@ class Artifacts:
             )
         return path
 
+    def remove(self, sha256: str) -> bool:
+        """Take the blob away; False where it was not there. The caller has made sure that nothing names it any more."""
+        path = self._at(sha256)
+        if not path.exists():
+            return False
+        path.unlink()
+        _sync_folder(path.parent)
+        return True
+
+    def all(self) -> list[str]:
+        """The hashes of all blobs that lie here."""
+        return sorted(path.name for path in self._folder.glob("??/*") if len(path.name) == 64)
+
+    def sweep(self) -> int:
+        """Delete what writers that were killed have left half written; how many files that were."""
+        left = list(self._folder.glob("incoming-*"))
+        for path in left:
+            path.unlink(missing_ok=True)
+        return len(left)
+
     def checkout(self, files: Mapping[str, str], target: Path) -> Path:
         """Write `files` (relative name -> sha256) below `target` and return it; every file is verified and appears whole or not at all."""
         root = target.resolve()

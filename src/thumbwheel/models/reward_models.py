@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
-from thumbwheel.core.errors import NotFound
+from thumbwheel.core.errors import Conflict, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import store
@@ -56,5 +56,9 @@ def find(ws: Workspace, agent: str, name: str) -> RewardModelRecord:
 
 
 def folder(ws: Workspace, one: RewardModelRecord) -> Path:
-    """A verified checkout of its files in the home's cache."""
+    """A verified checkout of its files in the home's cache; raises Conflict for a tainted one, which may judge nothing any more."""
+    if one.tainted:
+        what = f"reward model {one.name!r} of agent {one.agent!r}"
+        fix = f"Train another: thumbwheel train reward --agent {one.agent} --base {one.base}"
+        raise Conflict(what, "it is tainted: data that it was trained on was erased", fix)
     return Artifacts(ws.home.blobs).checkout(one.files, ws.home.cache / "reward-models" / one.id)

@@ -57,6 +57,11 @@ class RewardModelRecord:
         """`rm3`."""
         return f"rm{self.number}"
 
+    @property
+    def tainted(self) -> bool:
+        """Whether data that it learned from was erased."""
+        return bool(self.metrics.get("tainted"))
+
 
 @dataclass(frozen=True)
 class ModelVersion:

@@ -1,0 +1,65 @@
+"""The home's own secret, and keyed hashes made with it: what was erased can be recognised here, and nowhere else.
+
+A plain hash of an order number or a mail address can be guessed; a keyed one cannot without the key, which never leaves the home.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from thumbwheel.core.errors import StorageError
+
+SIZE = 32
+"""Bytes of the secret."""
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Keyed hashes of names."""
+
+    secret: bytes
+
+    def of(self, kind: str, name: str) -> str:
+        """HMAC-SHA-256 (hex) of a name of some kind."""
+        return hmac.new(self.secret, f"{kind}\0{name}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def read_seal(path: Path) -> Seal | None:
+    """The seal in `path`; None where nothing was ever sealed. Raises StorageError for a damaged file."""
+    try:
+        secret = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(secret) != SIZE:
+        raise StorageError(f"secret {str(path)!r}", f"it has {len(secret)} bytes, not {SIZE}", "Restore it from a backup")
+    return Seal(secret)
+
+
+def make_seal(path: Path) -> Seal:
+    """The seal in `path`, which is made where there is none: whole, on disk, readable by its owner only."""
+    found = read_seal(path)
+    if found is not None:
+        return found
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(handle, os.urandom(SIZE))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    try:
+        os.link(temporary, path)  # fails where another process was first, whose secret then counts
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink()
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return Seal(path.read_bytes())

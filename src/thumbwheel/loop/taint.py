@@ -1,0 +1,79 @@
+"""What descends from data: datasets that hold it, and everything that was made with these, however many steps away.
+
+A run descends from its dataset, from the reward model that judged it, from the version that it started from and from the export that it
+took for its base; a version and a reward model from their run. Nothing is changed here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.datasets.build import datasets
+from thumbwheel.datasets.rewrite import Held, holding
+from thumbwheel.db.schema import evaluations, exports, model_versions, reward_models, runs
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.loop import store
+from thumbwheel.loop.types import Record, Tainted
+
+
+def held(ws: Workspace, agent: str, wanted: Collection[str]) -> dict[str, Held]:
+    """Dataset id -> its rows that name one of the ids `wanted`, for the datasets of the agent that have any."""
+    found = {one.id: holding(ws, one, wanted) for one in datasets(ws, agent)}
+    return {dataset_id: rows for dataset_id, rows in found.items() if rows.rows}
+
+
+def descendants(ws: Workspace, connection: sa.Connection, agent_id: str, of: Collection[str], cases: Collection[str] = ()) -> Tainted:
+    """Everything of the agent that was made with the datasets `of`; evaluations also where they show one of `cases`."""
+    found, rows = Tainted(datasets=set(of)), store.of_agent(connection, runs, agent_id)
+    made = {table: store.of_agent(connection, table, agent_id) for table in (model_versions, reward_models, exports, evaluations)}
+    judges = {row["id"]: judge_of(ws, row, made[reward_models]) for row in rows}
+    before = -1
+    while found.size() > before:
+        before = found.size()
+        bases = {row["path"] for row in made[exports] if row["id"] in found.exports}
+        names = {f"v{row['number']}" for row in made[model_versions] if row["id"] in found.versions}
+        found.runs |= {
+            row["id"]
+            for row in rows
+            if row["dataset_id"] in found.datasets
+            or judges[row["id"]] in found.reward_models
+            or row["config"].get("continue_from") in names
+            or row["base"] in bases
+        }
+        found.reward_models |= {row["id"] for row in made[reward_models] if row["run_id"] in found.runs}
+        found.versions |= {row["id"] for row in made[model_versions] if row["run_id"] in found.runs or row["base"] in bases}
+        found.exports |= {row["id"] for row in made[exports] if row["version_id"] in found.versions}
+    looked = [row for row in made[evaluations] if _looked(row, found.versions, cases)]
+    found.evaluations = {row["id"] for row in looked}
+    found.shown = {row["candidate_id"] for row in looked} - found.versions
+    return found
+
+
+def _looked(row: Record, versions: Collection[str], cases: Collection[str]) -> bool:
+    shown = {example.get("case") for example in row["results"].get("examples", ())}
+    return row["candidate_id"] in versions or row["against_id"] in versions or not shown.isdisjoint(cases)
+
+
+def judge_of(ws: Workspace, run: Record, known: Collection[Record]) -> str | None:
+    """The id of the reward model of the agent against which a run trained; None without one, or for a folder of somebody else."""
+    named = run["config"].get("reward_model")
+    if named is None:
+        return None
+    told = Path(str(_spec(ws, run["id"]).get("reward_model") or "")).name  # the folder of its checkout has its id
+    for one in reversed(list(known)):
+        if one["id"] == told or named in (one["id"], f"rm{one['number']}", str(one["number"])):
+            return str(one["id"])
+    return None
+
+
+def _spec(ws: Workspace, run_id: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads((ws.home.runs / run_id / "spec.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,316 @@
+"""Taking a subject out: nothing of theirs is left in any byte of the home, everything of the others is, and nothing comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from erasure_world import AGENT, dump, find, lines_of, name, said, word, write
+from thumbwheel import sdk
+from thumbwheel.capture.feedback import add_feedback
+from thumbwheel.capture.inbox import drain_inbox
+from thumbwheel.capture.ingest import ingest
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import Conflict, NotFound, StorageError
+from thumbwheel.datasets.build import build, by_id, load_rows
+from thumbwheel.datasets.types import SPLITS, Dataset, DatasetConfig
+from thumbwheel.db import schema
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation.evaluate import by_id as evaluation_by_id
+from thumbwheel.evaluation.types import EvaluationConfig
+from thumbwheel.loop.erase import STAGES, erase
+from thumbwheel.loop.lineage import lineage, uses
+from thumbwheel.loop.origin import used_in, why
+from thumbwheel.loop.report import report
+from thumbwheel.models import reward_models, versions
+from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.training.algorithms.dpo import DpoConfig
+from thumbwheel.training.rundir import RunDir
+from tiny_models import record
+
+PEOPLE = 8
+GONE = 3
+SPLIT = DatasetConfig(dev=0.2, gate=0.2)
+
+
+def measure(named: str) -> dict[str, Any]:
+    figures = {"before": 0.5, "after": 0.7, "gain": 0.2, "low": 0.1, "high": 0.3, "level": 0.95, "n": 40, "clusters": 40, "changed": 8}
+    return {"name": named, **figures}
+
+
+def results(candidate: Any, base: Any) -> dict[str, Any]:
+    """An evaluation that shows what the erased person asked, and has a slice named after them."""
+    shown = {"case": "cas_x", "prompt": said(GONE, "q"), "reference": "r", "before": said(GONE, "b"), "after": "a", "value_before": 0.0,
+             "value_after": 1.0}  # fmt: skip
+    return {
+        "agent": AGENT, "candidate_id": candidate.id, "candidate": candidate.name, "against_id": base.id, "against": base.name,
+        "basis": "gold", "fresh": True, "primary": measure("success"), "gate_low": 0.1, "preferences": [], "guards": [],
+        "slices": [measure(f"customer: {name(GONE)}"), measure("customer: all")], "examples": [shown], "reads": 1, "detectable": 0.05,
+        "dropped": {}, "notes": [], "rows": "r" * 64, "key": "k" * 64,
+    }  # fmt: skip
+
+
+class Turned:
+    """A home after a whole turn: imported, judged by hand, frozen, trained (as a run leaves it), evaluated, exported, reported."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.file = folder, write(folder / "feedback.jsonl", [line for one in range(PEOPLE) for line in lines_of(one)])
+        self.ws = Workspace.open(Home(folder / "home"), Sources({}, "", {}))
+        ingest(self.ws, AGENT, "jsonl", self.file)
+        self.by_hand = add_feedback(self.ws, AGENT, f"t1-{word(GONE)}", "comment", said(GONE, "typed by hand"), rater="clerk")
+        self.sets = {shape: build(self.ws, AGENT, shape, SPLIT) for shape in ("pairs", "labels", "prompts")}
+        base = versions.ensure_base(self.ws, AGENT, "/models/base", "ab" * 32)
+        self.judge = self._judge(self._run("reward", "pairs", {}))
+        self.run = self._run("dpo", "labels", {"reward_model": "rm1"})
+        self.version = versions.add_candidate(self.ws, base, self.run, self._weights("v1"))
+        values = {"candidate_id": self.version.id, "against_id": base.id, "basis": "gold", "results": results(self.version, base)}
+        config = EvaluationConfig().model_dump(mode="json")
+        self.evaluation = record(self.ws, schema.evaluations, AGENT, config=config, **values)
+        self.exported = folder / "exported"
+        self.exported.mkdir()
+        record(self.ws, schema.exports, AGENT, version_id=self.version.id, format="merged", path=str(self.exported), files={}, parity={})
+        self._scatter()
+
+    def _weights(self, text: str) -> Path:
+        folder = self.folder / f"weights-{text}"
+        folder.mkdir()
+        (folder / "adapter_model.safetensors").write_text(text)
+        return folder
+
+    def _run(self, algorithm: str, shape: str, config: dict[str, Any]) -> str:
+        values = {"algorithm": algorithm, "dataset_id": self.sets[shape].id, "base": "/models/base", "state": "finished", "metrics": {}}
+        made = DpoConfig(beta=0.3).model_dump(mode="json") | config
+        run = record(self.ws, schema.runs, AGENT, config=made, environment={}, seed=1, **values)
+        folder = RunDir(self.ws.home.runs / run)
+        folder.checkpoints.mkdir(parents=True)
+        folder.rows.write_text(said(GONE, "rows of the run"))
+        folder.log.write_text(said(GONE, "log of the run"))
+        (folder.checkpoints / "samples.jsonl").write_text(said(GONE, "an answer"))
+        folder.metrics.write_text('{"step": 1, "loss": 0.5}\n')
+        return run
+
+    def _judge(self, run: str) -> Any:
+        return reward_models.add(self.ws, AGENT, run, "/models/base", "ab" * 32, self._weights("rm1"), {"dev": {}})
+
+    def _scatter(self) -> None:
+        """What else a home may hold."""
+        home = self.ws.home
+        home.cache.mkdir(exist_ok=True)
+        (home.cache / "reference.db").write_text(said(GONE, "cached"))
+        (home.path / "building-x").mkdir()
+        (home.path / "building-x" / "train.parquet").write_text(said(GONE, "half a file"))
+        (home.blobs / "sha256" / "incoming-1").write_text(said(GONE, "half a blob"))
+        refused = [{"number": n, "reason": "r", "text": json.dumps({"subject": name(n), "x": said(n, "refused")})} for n in (GONE, 5)]
+        write(home.inbox / "rejected.jsonl", refused)
+        report(self.ws, AGENT, "v1", None, self.ws.home.path / "report.json")
+
+
+def rows_of(ws: Workspace, dataset: Dataset) -> list[Any]:
+    return [row for split in SPLITS for row in load_rows(ws, dataset.id, split)]
+
+
+@pytest.fixture
+def turned(tmp_path: Path) -> Any:
+    made = Turned(tmp_path)
+    yield made
+    made.ws.db.close()
+
+
+def test_nothing_is_left_and_nothing_comes_back(turned: Turned) -> None:
+    ws, home = turned.ws, turned.ws.home.path
+    assert len(find(home, word(GONE))) > 8
+    others = {shape: rows_of(ws, one) for shape, one in turned.sets.items()}
+    done = erase(ws, AGENT, name(GONE))
+    assert find(home, word(GONE)) == []
+    assert word(GONE) not in (turned.folder / "exported" / "TAINTED.txt").read_text()
+    assert done.rows | {"messages": 0} == {"subjects": 1, "sessions": 1, "traces": 3, "feedback": 6, "raters": 2, "cases": 1, "messages": 0}
+    assert word(5) in (home / "inbox" / "rejected.jsonl").read_text()
+    for shape, dataset in turned.sets.items():
+        found = by_id(ws, dataset.id)
+        left = rows_of(ws, dataset)
+        assert left == [row for row in others[shape] if word(GONE) not in str(row) and not _merged(row, others[shape])]
+        assert found.fingerprint != dataset.fingerprint
+        assert sum(found.counts.values()) == len(left)
+        assert found.manifest["erased"][0]["erasure"] == done.id
+        assert found.manifest["tainted"]
+        blobs = Artifacts(ws.home.blobs)
+        assert not set(dataset.manifest["files"].values()) - set(found.manifest["files"].values()) & set(blobs.all())
+    again = ingest(ws, AGENT, "jsonl", turned.file)
+    assert (again.stored, again.erased, again.refused) == (0, len(lines_of(GONE)), 0)
+    assert again.read == again.duplicates + again.erased
+    assert find(home, word(GONE)) == []
+
+
+def _merged(row: Any, rows: list[Any]) -> bool:
+    """Whether the row stands on a trace of the erased person: one answer that several people got is one row."""
+    from thumbwheel.core import ids
+
+    gone = {ids.derived("trc", AGENT, "jsonl", f"{trace}-{word(GONE)}") for trace in ("t0", "t1", "h")}
+    return bool(gone & set(row.trace_ids))
+
+
+def test_the_sdk_cannot_bring_it_back_and_a_later_visit_is_welcome(turned: Turned, monkeypatch: pytest.MonkeyPatch) -> None:
+    erase(turned.ws, AGENT, name(GONE))
+    monkeypatch.setenv("THUMBWHEEL_HOME", str(turned.ws.home.path))
+    sdk.trace(AGENT, input=said(GONE, "again"), output="x", id="old", subject=name(GONE), occurred_at="2026-02-01T00:00:00Z")
+    sdk.feedback(AGENT, f"t0-{word(GONE)}", comment=said(GONE, "remark from elsewhere"))
+    told = drain_inbox(turned.ws)
+    assert told == ["inbox: 0 lines stored, 2 belong to what was erased and were dropped"]
+    assert find(turned.ws.home.path, word(GONE)) == []
+    sdk.trace(AGENT, input="a new question", output="x", id="new", subject=name(GONE))
+    assert drain_inbox(turned.ws) == ["inbox: 1 lines stored"]
+    assert erase(turned.ws, AGENT, name(GONE)).rows["traces"] == 1
+    assert find(turned.ws.home.path, word(GONE)) == []
+
+
+def test_without_its_secret_a_home_takes_nothing(turned: Turned) -> None:
+    erase(turned.ws, AGENT, name(GONE))
+    turned.ws.home.secret.unlink()
+    with pytest.raises(StorageError, match="missing"):
+        ingest(turned.ws, AGENT, "jsonl", turned.file)
+
+
+def test_what_descends_is_tainted_and_passes_no_gate(turned: Turned) -> None:
+    ws = turned.ws
+    planned = erase(ws, AGENT, name(GONE), dry_run=True)
+    assert not versions.version(ws, AGENT, "v1").tainted
+    done = erase(ws, AGENT, name(GONE))
+    assert planned.tainted == done.tainted
+    assert (done.tainted["versions"], done.tainted["reward_models"]) == (["v1"], ["rm1"])
+    assert versions.version(ws, AGENT, "v1").tainted
+    assert not versions.version(ws, AGENT, "v0").tainted
+    with pytest.raises(Conflict, match="tainted"):
+        reward_models.folder(ws, reward_models.find(ws, AGENT, "rm1"))
+    shown = evaluation_by_id(ws, turned.evaluation)
+    assert shown
+    assert (shown.examples, [one.name for one in shown.slices]) == ((), ["customer: all"])
+    assert shown.primary.gain == 0.2
+    assert done.retrain[0].startswith(f"thumbwheel train reward --agent {AGENT} --base /models/base")
+    assert "--reward-model latest" in done.retrain[1]
+    assert done.retrain[-1] == f"thumbwheel evaluate latest --agent {AGENT}"
+    assert any("cannot be erased" in note for note in done.notes)
+    kept = {path.name for path in (ws.home.runs / turned.run).iterdir()}
+    assert kept == {"metrics.jsonl", "lock"}
+    assert not (ws.home.path / "report.json").exists()
+
+
+def test_a_report_that_was_changed_is_left_to_its_owner(turned: Turned, tmp_path: Path) -> None:
+    report(turned.ws, AGENT, "v1", None, tmp_path / "mine.json")
+    (tmp_path / "mine.json").write_text("my own notes")
+    done = erase(turned.ws, AGENT, name(GONE))
+    assert (tmp_path / "mine.json").read_text() == "my own notes"
+    assert any("mine.json" in note for note in done.notes)
+
+
+def test_a_training_run_is_waited_for(turned: Turned) -> None:
+    before = dump(turned.ws.home.path)
+    held = RunDir(turned.ws.home.runs / turned.run).lock()
+    try:
+        with pytest.raises(Conflict, match="training"):
+            erase(turned.ws, AGENT, name(GONE))
+    finally:
+        os.close(held)
+    assert dump(turned.ws.home.path) == before
+
+
+def test_a_second_time_and_an_unknown_subject(turned: Turned) -> None:
+    done = erase(turned.ws, AGENT, name(GONE))
+    assert (erase(turned.ws, AGENT, name(GONE)).state, erase(turned.ws, AGENT, name(GONE)).id) == ("already", done.id)
+    with pytest.raises(NotFound, match="nothing is stored"):
+        erase(turned.ws, AGENT, "nobody")
+    with pytest.raises(NotFound, match="erased at"):
+        used_in(turned.ws, turned.by_hand, AGENT)
+    assert name(GONE) not in str(dump(turned.ws.home.path))
+
+
+KILLED = """
+import os, signal, sys
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.loop.erase import erase
+with Workspace.open(Home(__import__("pathlib").Path(sys.argv[1])), Sources({}, "", {})) as ws:
+    erase(ws, sys.argv[2], sys.argv[3], stage=lambda name: name == sys.argv[4] and os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_killed_at_a_stage_the_same_command_finishes(turned: Turned, stage: str) -> None:
+    turned.ws.db.close()
+    home = turned.ws.home.path
+    done = subprocess.run([sys.executable, "-c", KILLED, str(home), AGENT, name(GONE), stage], check=False, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    with Workspace.open(Home(home), Sources({}, "", {})) as ws:
+        if stage != "mark":
+            assert ingest(ws, AGENT, "jsonl", turned.file).stored == 0
+        again = erase(ws, AGENT, name(GONE))
+        assert again.state == "done"
+        assert again.rows["traces"] == 3
+        assert set(again.tainted["datasets"]) == {one.id for one in turned.sets.values()}
+        assert versions.version(ws, AGENT, "v1").tainted
+        assert ingest(ws, AGENT, "jsonl", turned.file).stored == 0
+    assert find(home, word(GONE)) == []
+
+
+@settings(max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 10**6), people=st.integers(4, 7), common=st.booleans())
+def test_the_others_keep_every_byte(tmp_path_factory: pytest.TempPathFactory, seed: int, people: int, common: bool) -> None:
+    rng, folder = random.Random(seed), tmp_path_factory.mktemp("others")
+    lines = [line for one in range(people) for line in lines_of(one, turns=rng.randint(1, 3), common=common)]
+    rng.shuffle(lines)
+    gone = rng.randrange(people)
+    with Workspace.open(Home(folder / "home"), Sources({}, "", {})) as ws:
+        file = write(folder / "all.jsonl", lines)
+        ingest(ws, AGENT, "jsonl", file)
+        dataset = build(ws, AGENT, "prompts", SPLIT)
+        rows = rows_of(ws, dataset)
+        before = dump(ws.home.path, "tombstones", "datasets", "artifacts")
+        mine = {row[0] for row in before["traces"] if word(gone) in str(row)} | {
+            row[0] for row in before["feedback"] if word(gone) in str(row)
+        }
+        erase(ws, AGENT, name(gone))
+        after = dump(ws.home.path, "tombstones", "datasets", "artifacts")
+        owned = {row[0] for table in ("subjects", "sessions", "raters", "cases") for row in before[table] if word(gone) in str(row)}
+        for table, stored in before.items():
+            expected = [row for row in stored if word(gone) not in str(row) and not {str(one) for one in row} & (mine | owned)]
+            assert after[table] == expected, table
+        left = rows_of(ws, dataset)
+        assert left == [row for row in rows if not (mine | owned) & {*row.trace_ids, *row.feedback_ids, row.case_id}]
+        again = ingest(ws, AGENT, "jsonl", file)
+        assert again.stored == 0
+        assert again.erased == sum(word(gone) in json.dumps(line) for line in lines)
+        assert dump(ws.home.path, "tombstones", "datasets", "artifacts") == after
+
+
+def test_why_a_row_is_there(turned: Turned) -> None:
+    row = next(row for row in rows_of(turned.ws, turned.sets["pairs"]) if word(GONE) in str(row))
+    found = why(turned.ws, row.row_id)
+    assert found["feedback"][0]["value"] == row.chosen
+    assert found["feedback"][0]["rater_kind"] == "person"
+    assert found["traces"][0]["external_id"].endswith(word(GONE))
+    assert name(GONE) not in str(found["subjects"])
+    assert why(turned.ws, f"{turned.sets['pairs'].id}:{row.row_id}", subjects=True)["origin"] == "correction"
+    with pytest.raises(NotFound, match="no dataset has"):
+        why(turned.ws, "row_unknown")
+
+
+def test_where_feedback_has_gone_also_through_a_reward_model(turned: Turned) -> None:
+    (by_rating,) = [one for one in turned.sets.values() if one.shape == "pairs"]
+    found = used_in(turned.ws, f"c0-{word(GONE)}", AGENT)
+    assert by_rating.id in {one["id"] for one in found["datasets"]}
+    assert (found["versions"], found["reward_models"]) == (["v1"], ["rm1"])
+    assert found["evaluations"] == [turned.evaluation]
+    assert found["exports"] == [str(turned.exported)]
+    assert {one.version for one in uses(turned.ws, AGENT, f"c0-{word(GONE)}")} == {"rm1", "v1"}
+    judge = lineage(turned.ws, AGENT, "v1").reward_model
+    assert judge
+    assert judge["name"] == "rm1"
