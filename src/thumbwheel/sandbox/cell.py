@@ -45,7 +45,13 @@ ENVIRONMENT = {
 }
 ENVIRONMENT_OPEN = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 START = "import sys; sys.path.insert(0, '/app'); from inside.zygote import main; main(int(sys.argv[1]), True)"
-OPEN_START = "import sys; sys.path.insert(0, sys.argv[2]); from inside.zygote import main; main(int(sys.argv[1]), False)"
+OPEN_START = """
+import importlib.util, sys
+found = importlib.util.spec_from_file_location("inside", sys.argv[2] + "/__init__.py", submodule_search_locations=[sys.argv[2]])
+sys.modules["inside"] = importlib.util.module_from_spec(found)
+from inside.zygote import main
+main(int(sys.argv[1]), False)
+"""
 SEQUENCE = getattr(socket, "SOCK_SEQPACKET", socket.SOCK_STREAM) if sys.platform == "linux" else socket.SOCK_STREAM
 _numbers = itertools.count(os.getpid() * 8)
 
@@ -88,7 +94,7 @@ class Cell:
     def _start(self, control: int) -> subprocess.Popen[bytes]:
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._said, "stderr": self._said, "pass_fds": (control,)}
         if not self.sealed:
-            inside = str(Path(zygote.__file__).parents[1])
+            inside = str(Path(zygote.__file__).parent)
             return subprocess.Popen([sys.executable, "-I", "-S", "-c", OPEN_START, str(control), inside], env=ENVIRONMENT_OPEN, **options)
         program = shutil.which("bwrap")
         if program is None:

@@ -13,9 +13,9 @@ from thumbwheel.core.config import Config
 class Limits(Config):
     """What one run may use."""
 
-    wall_seconds: float = Field(default=30, gt=0, le=3600)
+    wall_seconds: float = Field(default=60, gt=0, le=3600)
     """Seconds by the clock, tests included."""
-    cpu_seconds: int = Field(default=20, ge=1, le=3600)
+    cpu_seconds: int = Field(default=30, ge=1, le=3600)
     """Seconds of processor time for one process."""
     memory_mb: int = Field(default=512, ge=64, le=1 << 20)
     """Memory of all its processes and files together where there is a cgroup; of one process otherwise."""

@@ -26,6 +26,7 @@ FUNCTIONS: Table[type[RewardFunction[Any]]] = Table(
         "regex": "thumbwheel.rewards.functions.regex:Regex",
         "reward_model": "thumbwheel.rewards.functions.reward_model:RewardModel",
         "score": "thumbwheel.rewards.functions.score:GivenScore",
+        "syntax": "thumbwheel.rewards.functions.syntax:Syntax",
         "task_completion": "thumbwheel.rewards.functions.task_completion:TaskCompletion",
         "thumb": "thumbwheel.rewards.functions.thumb:Thumb",
         "tool_match": "thumbwheel.rewards.functions.tool_match:ToolMatch",

@@ -121,7 +121,8 @@ def program(text: str, tests: Tests) -> str:
         return code
     if tests.entry_point in defined(code):
         return f"{tests.head}\n\n{code}"
-    rest = code if parses(tests.head + code) else textwrap.indent(textwrap.dedent(code), "    ")
+    indented = next((line for line in code.split("\n") if line.strip()), "").startswith((" ", "\t"))
+    rest = code if indented else textwrap.indent(code, "    ")
     return tests.head + rest
 
 

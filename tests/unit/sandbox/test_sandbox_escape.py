@@ -1,0 +1,154 @@
+"""The escape battery: what a candidate tries against the host, against others and against its limits."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from thumbwheel.sandbox import canaries
+from thumbwheel.sandbox.pool import Pool
+from thumbwheel.sandbox.types import Job, Level, State
+from unit.sandbox.conftest import LIMITS
+from unit.sandbox.programs import ENDS, SHELL, SURVIVORS, TIMES
+
+pytestmark = pytest.mark.xdist_group("sandbox")
+
+
+def one(pool: Pool, code: str, language: str = "python"):
+    return pool.run([Job(code, language)])[0]
+
+
+def processes_within(pool: Pool) -> list[str]:
+    """Everything that lives in the pool's sandboxes, besides bubblewrap and the parent that forks."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        words = child.cmdline() if child.status() != psutil.STATUS_ZOMBIE else []
+        if words and not words[0].endswith("bwrap") and "inside.zygote" not in " ".join(words):
+            found.append(" ".join(words))
+    return found
+
+
+@pytest.mark.parametrize("name", [*canaries.ATTACKS, "memory of many processes together"])
+def test_an_attack_fails(report, name):
+    if name not in report.attacks and report.level is Level.LIMITED:
+        assert report.reason  # says why there is no cgroup; processes times memory is bounded instead
+        return
+    assert report.attacks[name] == "held"
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_program_ends_as_it_ends_and_the_next_one_runs(pool, name):
+    code, state = ENDS[name]
+    assert one(pool, code).state is state
+    assert one(pool, "print('next')").output == "next\n"
+
+
+def test_a_call_of_the_other_word_size_kills(pool):
+    if platform.machine() != "x86_64":
+        pytest.skip("x32 is of x86_64")
+    assert one(pool, "import ctypes; ctypes.CDLL(None).syscall(0x40000000 | 39)").state is State.DIED
+
+
+def short(report) -> Pool:
+    return Pool(LIMITS.model_copy(update={"wall_seconds": 1.5, "cpu_seconds": 1}), workers=1, level=report.level)
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_time_ends_it_and_everything_that_it_started(report, name):
+    pool = short(report)
+    try:
+        start = time.monotonic()
+        found = one(pool, TIMES[name])
+        assert found.state in (State.TIMEOUT, State.MEMORY, State.DIED)
+        assert time.monotonic() - start < 15
+        assert len(found.output) <= LIMITS.output_kb * 1024
+        assert one(pool, "print('next')").output == "next\n"
+        assert not processes_within(pool)
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize("name", SURVIVORS)
+def test_nothing_survives_from_one_program_to_the_next(pool, name):
+    first, second = SURVIVORS[name]
+    assert one(pool, first).state in (State.DONE, State.LIED)  # LIED: it broke its own answers
+    found = one(pool, second)
+    assert (found.state, found.detail) == (State.DONE, "")
+    assert not processes_within(pool)
+
+
+@pytest.mark.parametrize("name", SHELL)
+def test_scripts(pool, name):
+    code, state, output = SHELL[name]
+    found = one(pool, code, "shell")
+    assert found.state is state
+    assert output is None or found.output == output
+    assert not processes_within(pool)
+
+
+def test_what_is_printed_is_kept_up_to_the_limit_and_with_all_bytes(pool):
+    flood = one(pool, "import sys; sys.stdout.write('x' * 10**7)")
+    assert flood.state is State.DONE
+    assert len(flood.output) == LIMITS.output_kb * 1024
+    assert one(pool, "import os; os.write(1, b'a\\0\\xff')").output == "a\0\ufffd"
+
+
+def test_bubblewrap_is_started_without_environment_or_paths_of_the_host(pool, monkeypatch):
+    one(pool, "1")
+    outer = [child for child in psutil.Process().children(recursive=True) if child.name() == "bwrap"]
+    assert outer
+    for child in outer:
+        with open(f"/proc/{child.pid}/cmdline", "rb") as file:
+            words = file.read()
+        assert b"thumbwheel" not in words and os.getcwd().encode() not in words
+        if os.geteuid() == 0:
+            with open(f"/proc/{child.pid}/environ", "rb") as file:
+                assert file.read() == b""
+            assert child.uids().effective != 0  # for root the limit of processes does nothing
+
+
+def test_limits_of_the_cgroup_are_read_back_and_it_is_removed(report):
+    if report.level is not Level.STANDARD:
+        pytest.skip(f"no cgroup: {report.reason}")
+    made = Pool(LIMITS, workers=1, level=report.level)
+    one(made, "1")
+    group = made._idle.queue[0]._cells["candidate"].group
+    held = {file.name: file.read_text().strip() for folder in group.folders for file in folder.glob("*") if file.name == "pids.max"}
+    assert int(held["pids.max"]) == LIMITS.processes + 8
+    assert all((folder / "cgroup.procs").read_text() for folder in group.folders)
+    made.close()
+    assert not any(folder.exists() for folder in group.folders)
+
+
+def test_no_process_is_left_when_the_pool_is_closed(report):
+    before = set(psutil.Process().children(recursive=True))
+    made = Pool(LIMITS, workers=1, level=report.level)
+    one(made, "import os, time\nif os.fork() == 0: time.sleep(100)")
+    made.close()
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_no_process_is_left_when_the_host_is_killed(report):
+    code = (
+        "import sys, psutil, time\nfrom thumbwheel.sandbox.pool import Pool\nfrom thumbwheel.sandbox.types import Job, Level\n"
+        f"pool = Pool(workers=1, level=Level({str(report.level)!r}))\npool.run([Job('1')])\n"
+        "print(*[child.pid for child in psutil.Process().children(recursive=True)], flush=True)\ntime.sleep(60)"
+    )
+    host = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    numbers = [int(word) for word in host.stdout.readline().split()]
+    assert len(numbers) >= 2
+    host.send_signal(signal.SIGKILL)
+    host.wait()
+    host.stdout.close()
+    for _ in range(200):
+        if not any(psutil.pid_exists(number) for number in numbers):
+            return
+        time.sleep(0.05)
+    pytest.fail("processes of the sandbox go on after the host")

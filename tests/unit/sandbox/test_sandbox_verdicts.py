@@ -1,0 +1,202 @@
+"""Verdicts are made outside of the candidate: what is right passes, and no cheat does."""
+
+from __future__ import annotations
+
+import ast
+import json
+
+import pytest
+
+from public_data import public_data
+from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.functions.code_execution import CodeExecution
+from thumbwheel.sandbox.types import Job, State
+from thumbwheel.sandbox.types import Tests as Asked
+from unit.sandbox.cheats import CHEATS
+
+pytestmark = pytest.mark.xdist_group("sandbox")
+
+ADD = Asked(("assert add(1, 2) == 3", "assert add('a', 'b') == 'ab'", "assert add([1], [2]) == [1, 2]"))
+CHECK = Asked(
+    check="import random\ndef check(candidate):\n    for _ in range(5):\n        a, b = random.randint(5, 99), random.randint(5, 99)\n"
+    "        assert candidate(a, b) == a + b, 'a sum'\n    assert abs(candidate(0.5, 0.25) - 0.75) < 1e-9\n",
+    entry_point="add",
+)
+
+
+def cheat(name: str, function: str, expected: str = "3") -> str:
+    return CHEATS[name].replace("NAME", function).replace("EXPECTED", expected)
+
+
+@pytest.mark.parametrize("tests", [ADD, CHECK], ids=["asserts", "check"])
+def test_what_is_right_passes(pool, tests):
+    (found,) = pool.run([Job("def add(a, b):\n    return a + b", tests=tests)])
+    assert found.state is State.DONE
+    assert all(found.passed) and len(found.passed) == (3 if tests is ADD else 1)
+
+
+@pytest.mark.parametrize("tests", [ADD, CHECK], ids=["asserts", "check"])
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_cheat_scores_nothing(pool, name, tests):
+    (found,) = pool.run([Job(cheat(name, "add"), tests=tests)])
+    assert found.state is not State.BROKEN
+    assert not any(found.passed)
+
+
+VALUES = {
+    "[1, 2.5, 'a', None, True, b'x', 2j]": True,
+    "{1: (2, 3), 'a': {4, 5}}": True,
+    "frozenset([1])": True,
+    "bytearray(b'x')": True,
+    "10**5000": True,
+    "float('inf')": True,
+    "'\\ud800'": True,
+    "-0.1": True,
+    "__import__('collections').Counter('aab')": True,
+    "__import__('collections').OrderedDict(a=1)": True,
+    "__import__('collections').namedtuple('P', 'x y')(1, 2)": True,
+    "type('S', (str,), {})('a')": True,
+    "object()": False,
+    "__import__('fractions').Fraction(1, 2)": False,
+    "lambda: 1": False,
+}
+
+
+@pytest.mark.parametrize("expression", VALUES)
+def test_values_arrive_as_they_are_and_objects_do_not(pool, expression):
+    code = f"held = {expression}\ndef value(): return held"
+    (found,) = pool.run([Job(code, tests=Asked((f"assert value() == ({expression})",)))])
+    assert found.passed == (VALUES[expression],)
+
+
+@pytest.mark.parametrize(("gives", "passes"), [("1", True), ("1.0", True), ("True", True), ("'1'", False), ("[1]", False), ("1.5", False)])
+def test_types_are_compared_as_the_test_would(pool, gives, passes):
+    (found,) = pool.run([Job(f"def f(): return {gives}", tests=Asked(("assert f() == 1",)))])
+    assert found.passed == (passes,)
+
+
+FORMS = {
+    "assert f(2) == 4": True,
+    "assert f(2) == f(2)": True,
+    "assert not f(0)": True,
+    "assert f(2) > 3 and f(3) < 7": True,
+    "assert sorted([f(2), f(1)]) == [2, 4]": True,
+    "assert math.isclose(f(0.1), 0.2)": True,
+    "assert all(f(n) == n * 2 for n in range(5))": True,
+    "assert [f(n) for n in (1, 2)] == [2, 4]": True,
+    "assert near(f(2), 4.1)": True,
+    "assert f(2) == limit": True,
+    "x = f(2)\nassert x == 4": True,
+    "assert f(2) in {4: 1}": True,
+    "assert f(made.value) == 6": True,
+    "assert f(2) == 5": False,
+    "assert near(f(2), 9)": False,
+    "assert all(f(n) == n for n in range(5))": False,
+}
+SETUP = "import math\nlimit = 4\ndef near(a, b): return abs(a - b) < 1\nmade = Made(3)"
+
+
+@pytest.mark.parametrize("test", FORMS)
+def test_forms_of_tests(pool, test):
+    code = "class Made:\n    def __init__(self, value): self.value = value\ndef f(x): return x * 2\ndef near(a, b): return True"
+    (found,) = pool.run([Job(code, tests=Asked((test,), SETUP))])
+    assert (found.state, found.passed) == (State.DONE, (FORMS[test],))
+
+
+SPY = """
+import inside.work as work
+asked, old = [], work.reply
+def reply(space, question):
+    asked.append(str(question))
+    return old(space, question)
+work.reply = reply
+def f(x): return ' '.join(asked)
+"""
+
+
+def test_what_is_compared_with_never_enters_the_sandbox_of_the_candidate(pool):
+    (found,) = pool.run([Job(SPY, tests=Asked(("assert f(1) == 'secret-1'", "assert 'secret-2' not in f(2) and f(3)")))])
+    assert found.passed == (False, True)
+
+
+@pytest.mark.parametrize(
+    "tests", [Asked(("assert (",)), Asked(("assert True",)), Asked(check="x = 1", entry_point="f"), Asked(check="1/0", entry_point="f")]
+)
+def test_tests_that_cannot_run_are_no_fault_of_the_candidate(pool, tests):
+    (found,) = pool.run([Job("def f(): return 1", tests=tests)])
+    assert found.state is State.BROKEN
+
+
+def test_many_programs_come_back_in_their_order(pool):
+    found = pool.run([Job(f"print({number})") for number in range(20)])
+    assert [one.output for one in found] == [f"{number}\n" for number in range(20)]
+
+
+PATIENT = {"limits": {"wall_seconds": 600, "cpu_seconds": 120}}
+"""One solution counts for six seconds; a loaded machine must not change a verdict."""
+
+
+def humaneval() -> list[dict]:
+    return [json.loads(line) for line in public_data("code-tasks/humaneval.jsonl").read_text().splitlines()]
+
+
+def mbpp() -> list[dict]:
+    return [json.loads(line) for line in public_data("code-tasks/mbpp.jsonl").read_text().splitlines()]
+
+
+def mbpp_case(task: dict, code: str) -> Case:
+    return Case(f"```python\n{code}\n```", {"tests": task["test_list"] + task["challenge_test_list"], "setup": task["test_setup_code"]})
+
+
+def humaneval_case(task: dict, answer: str) -> Case:
+    asked = [{"role": "user", "content": f"Complete this function.\n\n```python\n{task['prompt'].strip()}\n```"}]
+    return Case(answer, {"tests": [], "setup": "", "check": task["test"], "entry_point": task["entry_point"]}, prompt=asked)
+
+
+@pytest.mark.slow
+def test_every_canonical_solution_of_mbpp_scores_1(report):
+    tasks = mbpp()
+    found = CodeExecution.create(PATIENT).score([mbpp_case(task, task["code"]) for task in tasks])
+    assert [task["task_id"] for task, score in zip(tasks, found, strict=True) if score.value != 1.0] == []
+    assert len(found) == 480
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["whole", "rest", "fenced rest", "dedented rest"])
+def test_every_canonical_solution_of_humaneval_scores_1(report, form):
+    import textwrap
+
+    answers = {
+        "whole": lambda task: f"Here:\n```python\n{task['prompt']}{task['canonical_solution']}\n```\nDone.",
+        "rest": lambda task: task["canonical_solution"],
+        "fenced rest": lambda task: f"```python\n{task['canonical_solution']}```",
+        "dedented rest": lambda task: f"```python\n{textwrap.dedent(task['canonical_solution'])}```",
+    }
+    tasks = humaneval()
+    found = CodeExecution.create(PATIENT).score([humaneval_case(task, answers[form](task)) for task in tasks])
+    assert [task["task_id"] for task, score in zip(tasks, found, strict=True) if score.value != 1.0] == []
+    assert len(found) == 70
+
+
+def decided_by_value(task: dict) -> bool:
+    """Whether the first expected value is a constant that no empty or true value equals."""
+    try:
+        value = ast.literal_eval(ast.parse(task["test_list"][0]).body[0].test.comparators[0])
+    except (ValueError, AttributeError):
+        return False
+    return bool(value) and value not in (1, [1], "1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHEATS)
+def test_no_cheat_scores_on_real_tasks(report, name):
+    function = CodeExecution.create({"limits": {"wall_seconds": 20}})
+    chosen = [task for task in mbpp() if decided_by_value(task)][::60]
+    cases = []
+    for task in chosen:
+        call = ast.parse(task["test_list"][0]).body[0].test
+        cases.append(mbpp_case(task, cheat(name, call.left.func.id, ast.unparse(call.comparators[0]))))
+    cases += [humaneval_case(task, f"```python\n{cheat(name, task['entry_point'])}\n```") for task in humaneval()[::15]]
+    found = function.score(cases)
+    assert len(found) >= 8
+    assert {(score.status, score.value) for score in found} == {(Status.OK, 0.0)}
