@@ -42,8 +42,8 @@ DONE = "done"
 STAGES = ("mark", "datasets", "files", "rows", "compact", DONE)
 LEARNED = "What the weights of tainted versions have learned cannot be erased from them; train anew from the base, without the rows."
 OUTSIDE = (
-    "Outside this home only reports and exported folders are touched: delete your own copies (imported files, --rejects and --output files, exported "
-    "datasets, backups) as your own rules say."
+    "Outside this home only reports and exported folders are touched: delete your own copies (imported files, --rejects and --output "
+    "files, exported datasets, backups) as your own rules say."
 )
 
 
