@@ -21,9 +21,10 @@ import material
 import peers
 
 from thumbwheel.core.config import Home, Sources
-from thumbwheel.datasets.build import _freeze
+from thumbwheel.datasets.build import freeze
+from thumbwheel.datasets.files import write_parquet
 from thumbwheel.datasets.shapes import SHAPES
-from thumbwheel.datasets.types import ChatRow, Dataset, LabelRow, PairRow
+from thumbwheel.datasets.types import SPLITS, ChatRow, Dataset, LabelRow, PairRow
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import ensure_agent
 from thumbwheel.training.algorithms import ALGORITHMS
@@ -63,7 +64,11 @@ def case(method: str, size: str, folder: Path, count: int) -> dict[str, Any]:
         ensure_agent(ws, "bench")
         counts = {"counts": {"train": count, "dev": count // 6, "gate": 0}}
         made = Dataset(f"dst_{shape}", "bench", shape, shape, counts, datetime.now(UTC))
-        dataset = _freeze(ws, made, SHAPES.get(shape)(), rows_of(shape, folder, count)).id
+        rows = rows_of(shape, folder, count)
+        paths = {split: Path(home) / f"{split}.parquet" for split in SPLITS}
+        for split, path in paths.items():
+            write_parquet(path, SHAPES.get(shape).row, [one for one in rows if one.split == split])
+        dataset = freeze(ws, made, paths).id
         base = str(folder / size)
         foretold = dry_run(ws, "bench", method, base, dataset=dataset, options=OPTIONS)
         result = train(ws, "bench", method, base, dataset=dataset, options=OPTIONS)

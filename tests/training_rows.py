@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from thumbwheel.core import ids
 from thumbwheel.datasets.shapes import SHAPES
-from thumbwheel.datasets.types import ChatRow, Dataset, GroupRow, LabelRow, PairRow, PromptRow, ScoredRow
+from thumbwheel.datasets.types import ChatRow, Dataset, GroupRow, LabelRow, PairRow, PromptRow, Row, ScoredRow
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.training.assemble import Assembly, assemble, settings
 from thumbwheel.training.checkpoint import Checkpoints
@@ -57,7 +58,6 @@ def frozen(ws: Workspace, agent: str, shape: str, train: int, dev: int = 0, **ch
     from dataclasses import replace
     from datetime import UTC, datetime
 
-    from thumbwheel.datasets.build import _freeze
     from thumbwheel.models.versions import ensure_agent
 
     ensure_agent(ws, agent)
@@ -66,7 +66,22 @@ def frozen(ws: Workspace, agent: str, shape: str, train: int, dev: int = 0, **ch
     fingerprint = ids.fingerprint([shape, train, dev, sorted(map(str, changes.items()))])
     manifest = {"counts": {"train": train, "dev": dev, "gate": 0}}
     dataset = Dataset(ids.derived("dst", agent, fingerprint), agent, shape, fingerprint, manifest, datetime.now(UTC))
-    return _freeze(ws, dataset, SHAPES.get(shape)(), rows)
+    return stored(ws, dataset, rows)
+
+
+def stored(ws: Workspace, dataset: Dataset, rows: Sequence[Row]) -> Dataset:
+    """`dataset` with `rows`, a file a split."""
+    from tempfile import TemporaryDirectory
+
+    from thumbwheel.datasets.build import freeze
+    from thumbwheel.datasets.files import write_parquet
+    from thumbwheel.datasets.types import SPLITS
+
+    with TemporaryDirectory() as folder:
+        paths = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
+        for split, path in paths.items():
+            write_parquet(path, SHAPES.get(dataset.shape).row, [one for one in rows if one.split == split])
+        return freeze(ws, dataset, paths)
 
 
 def assembled(algorithm: str, base: Path, folder: Path, rows: list[dict[str, Any]], start: Path | None = None, **changes: Any) -> Assembly:

@@ -131,6 +131,18 @@ class RewardModel:
                 found[places[at]] = score
         return found
 
+    def earned(self, prompts: Sequence[Sequence[Message]], answers: Sequence[str]) -> list[float]:
+        """What each answer earns in training: its chance of being good (0 to 1) from a model that learned classes, otherwise its score.
+
+        A chance has an end: from an already good answer there is little more to gain by what the model happens to overrate.
+        """
+        import torch
+
+        scores = self.score(prompts, answers)
+        if self.card.loss_type == "classification":
+            return [float(one) for one in torch.tensor(scores, dtype=torch.float64).sigmoid()]
+        return scores
+
 
 def mount(engine: ScoreEngine, folder: Path, name: str) -> Voice | None:
     """The reward model of `folder` as the frozen adapter `name` on the engine's own base, with its head.

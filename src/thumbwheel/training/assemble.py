@@ -135,14 +135,17 @@ def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[
 
 def _adapted(model: Any, config: TrainConfig, base: str, start: Path | None) -> tuple[Any, list[str]]:
     """(model with the adapter that trains, names of the adapted modules)."""
-    from thumbwheel.engine.load import LoraSettings, adapted_modules, attach_full, attach_lora, load_adapter
+    from thumbwheel.engine.forward import classifies
+    from thumbwheel.engine.load import LoraSettings, adapted_modules, attach_full, attach_lora, load_adapter, start_trunk
 
     if config.tuning == "full":
         adapted, matched = attach_full(model)
-    elif start is None:
+    elif start is None or classifies(model):
         targets: Any = config.lora_targets if config.lora_targets == "all-linear" else tuple(map(str.strip, config.lora_targets.split(",")))
         lora = LoraSettings(rank=config.lora_r, alpha=config.lora_alpha, targets=targets, rslora=config.use_rslora)
         adapted, matched = attach_lora(model, lora, seed=config.seed)
+        if start is not None:
+            start_trunk(adapted, start)
     else:
         adapted = load_adapter(model, start, trainable=True)
         matched = adapted_modules(adapted)

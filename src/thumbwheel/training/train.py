@@ -175,7 +175,7 @@ def _adapter_settings(adapter: Path) -> dict[str, Any]:
         why = "it was fully fine-tuned, and only a LoRA adapter can be gone on with"
         raise Conflict(f"adapter {stored['peft_type']!r}", why, "Leave continue_from out: every run starts from its base by default")
     targets = stored["target_modules"]
-    named = {"lora_r": stored["r"], "lora_alpha": stored["lora_alpha"], "use_rslora": stored["use_rslora"]}
+    named = {"lora_r": stored["r"], "lora_alpha": int(stored["lora_alpha"]), "use_rslora": stored["use_rslora"]}
     return named | {"lora_targets": targets if isinstance(targets, str) else ",".join(targets)}
 
 

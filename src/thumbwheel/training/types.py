@@ -81,7 +81,7 @@ class TrainConfig(Config):
     quantization: Literal["none", "nf4", "int8"] = "none"
     """Hold the frozen base in 4 or 8 bits (QLoRA): less memory, another base than the one that is served unquantised."""
     continue_from: str | None = None
-    """Version whose adapter to start from, as v3; unset, the base. The reference is the base either way."""
+    """Version whose adapter to start from, as v3; unset, the base. The reference is the base either way; a reward model has none."""
     probe_prompts: int = Field(12, ge=0)
     """Dev prompts answered greedily at every evaluation to see a collapse; 0 switches it off."""
     probe_tokens: int = Field(128, ge=1)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from encoders import tiny_encoder
-from thumbwheel.core.errors import ConfigError, DataError
+from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.forward import language_model
 from thumbwheel.engine.reward_model import Scale
 from thumbwheel.engine.score import LAST, Role
@@ -170,9 +170,22 @@ def test_what_the_rows_cannot_support(base: Path) -> None:
         Reward.settle(RewardConfig(loss_type="regression"), scored)
     with pytest.raises(DataError, match="same label"):
         Reward.settle(RewardConfig(loss_type="classification"), [{"label": True}] * 3)
-    with pytest.raises(ConfigError, match="continue_from"):
-        Reward.settle(RewardConfig(continue_from="v1"), [])
     assert Reward.settle(RewardConfig(loss_type="regression"), [{"value": 1.0}, {"value": 5.0}]).scale == pytest.approx((1.04, 4.96))
+
+
+def test_it_may_begin_where_a_version_that_answers_ended(base: Path, tmp_path: Path) -> None:
+    """The trunk is that version's, the head is drawn anew; the reference and all else do not matter to a judge."""
+    answering = assembled("sft", base, tmp_path, plain_rows("chats", 8, 2))
+    shake(answering.model)
+    answering.model.save_pretrained(tmp_path / "v1")
+    made, plain = (assembled("reward", base, tmp_path, plain_rows("pairs", 8, 2), start=start) for start in (tmp_path / "v1", None))
+    own, begun = dict(made.model.named_parameters()), dict(answering.model.named_parameters())
+    taken = [name for name in begun if "lora_" in name]
+    assert taken and all(torch.equal(own[name], begun[name]) for name in taken)
+    heads = [dict(one.model.named_parameters())["base_model.model.score.modules_to_save.default.weight"] for one in (made, plain)]
+    assert torch.equal(*heads) and all(own[name].requires_grad for name in taken)
+    with pytest.raises(ModelError, match="are not the"):
+        assembled("reward", base, tmp_path, plain_rows("pairs", 8, 2), start=tmp_path / "v1", lora_r=2)
 
 
 def test_it_learns(base: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +28,7 @@ from thumbwheel.models.types import RewardModelRecord
 from thumbwheel.models.versions import ensure_agent, versions
 from thumbwheel.training.judging import of_answers, of_numbers
 from thumbwheel.training.train import runs, train
-from training_rows import QUICK, row
+from training_rows import QUICK, row, stored
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "the quick brown fox"}]
 ANSWERS = ["the lazy dog", "fox", "add return def"]
@@ -50,14 +51,12 @@ def dataset(ws: Workspace, shape: str) -> str:
     from datetime import UTC, datetime
 
     from thumbwheel.core import ids
-    from thumbwheel.datasets.build import _freeze
-    from thumbwheel.datasets.shapes import SHAPES
 
     ensure_agent(ws, "a")
     rows = [row(shape, n, "train" if n < 24 else "dev" if n < 32 else "gate") for n in range(42)]
     manifest = {"counts": {"train": 24, "dev": 8, "gate": 10}}
     frozen = Dataset(ids.derived("dst", "a", shape), "a", shape, ids.fingerprint(shape), manifest, datetime.now(UTC))
-    return _freeze(ws, frozen, SHAPES.get(shape)(), rows).id
+    return stored(ws, frozen, rows).id
 
 
 def trained(ws: Workspace, shape: str, base: Path, **options: Any) -> RewardModelRecord:
@@ -89,6 +88,15 @@ def test_a_run_gives_a_reward_model_and_no_version(ws: Workspace, first: RewardM
             ask(*wrong)
     with pytest.raises(NotFound, match="Known: rm1"):
         ask("show", "rm9")
+
+
+def test_what_an_answer_earns_is_a_chance_where_classes_were_learned(ws: Workspace, first: RewardModelRecord) -> None:
+    model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
+    scores = model.score([PROMPT] * 3, ANSWERS)
+    assert model.earned([PROMPT] * 3, ANSWERS) == scores  # from pairs only the order means something
+    model.card = replace(model.card, loss_type="classification")
+    assert model.earned([PROMPT] * 3, ANSWERS) == pytest.approx([1 / (1 + math.exp(-one)) for one in scores], abs=1e-5)
+    assert math.isnan(model.earned([PROMPT], ["fox " * 300])[0])
 
 
 def test_the_result_is_the_standard_form(ws: Workspace, first: RewardModelRecord, base: Path) -> None:

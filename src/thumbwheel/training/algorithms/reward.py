@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from thumbwheel.core.errors import ConfigError, DataError
+from thumbwheel.core.errors import DataError
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.algorithm import Algorithm, DropRow, LossOut, Metrics, Row, Scored, Totals, fitted, mean
 from thumbwheel.training.types import TrainConfig
@@ -63,8 +63,6 @@ class Reward(Algorithm[RewardConfig]):
     @classmethod
     def settle(cls, config: RewardConfig, rows: Sequence[Row]) -> RewardConfig:
         """The scale from the training rows; raises DataError where they hold one value or one class only."""
-        if config.continue_from is not None:
-            raise ConfigError(f"continue_from {config.continue_from!r}", "a version answers, and a reward model judges", "Leave it out")
         if config.loss_type == "classification" and len({bool(row["label"]) for row in rows}) < 2:
             raise DataError(f"{len(rows)} labelled training rows", "all have the same label", "Collect the other kind too")
         if config.loss_type != "regression":
