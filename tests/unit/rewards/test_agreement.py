@@ -6,6 +6,7 @@ import re
 import pytest
 
 from label_world import AGENT, home
+from public_data import public_data
 from thumbwheel.core.errors import DataError
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models.documents import documents
@@ -140,3 +141,17 @@ def test_the_commands_show_it(command_line, tmp_path):
     assert code == 0
     assert "judge gpt (model), kappa" in out
     assert "stated agreement of judges" in out
+
+
+def test_pandalm_as_docs_have_it():
+    with public_data("preferences/pandalm-testset-v1-3annotators.jsonl").open() as lines:
+        rows = [json.loads(line) for line in lines]
+    verdicts = [(str(row["idx"]), str(place), row[f"annotator{place}"]) for row in rows for place in (1, 2, 3)]
+    with public_data("preferences/pandalm-gpt35-judge.jsonl").open() as lines:
+        said = [(str(row["idx"]), row["gpt_result"]) for row in map(json.loads, lines)]
+    verdicts += [(pair, "gpt-3.5", 0 if word == "Tie" else int(word)) for pair, word in said if word != "garbage"]
+    found = panel("pandalm", verdicts, {"gpt-3.5"})
+    assert found.people["nominal"].value == pytest.approx(0.850, abs=5e-4)
+    assert [round(one.agreement.value, 3) for one in found.raters] == [0.924, 0.888, 0.938]
+    assert [one.torn for one in found.raters] == [37, 29, 40]
+    assert (round(found.judges[0].agreement.value, 3), found.judges[0].agreement.units) == (0.465, 393)

@@ -1,0 +1,113 @@
+"""How far people agree with each other about pairs of answers, and judging models with the people: on PandaLM and on llmfao.
+
+    python benchmarks/agreement.py --json agreement.json
+
+Each rater is held against the plurality of the others (`thumbwheel.rewards.agreement`), judges against that of the people; where two
+verdicts lead together there is no crowd, and the pair is left out and counted. A tie is a verdict like the others; `decided` repeats the
+comparison on the pairs that both sides decided. Intervals (95 %) resample pairs. Reads ../shared/data/preferences, or THUMBWHEEL_TEST_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.rewards.agreement import Panel, Voice, panel
+
+DATA = Path(os.environ.get("THUMBWHEEL_TEST_DATA") or Path(__file__).parents[1] / ".." / "shared" / "data") / "preferences"
+Verdict = tuple[str, str, int]
+"""Pair, rater, and 1 for the first answer, -1 for the second, 0 for a tie."""
+PANDALM = {0: 0, 1: 1, 2: -1}
+GPT35 = {"1": 1, "2": -1, "Tie": 0}
+"""What is neither ("garbage") is no verdict."""
+SHOWN = 20
+"""Raters with fewer comparisons stand in the JSON alone."""
+
+
+def pandalm() -> Iterator[Verdict]:
+    """Three annotators, and gpt-3.5 as the judge."""
+    with (DATA / "pandalm-testset-v1-3annotators.jsonl").open() as lines:
+        for row in map(json.loads, lines):
+            for place in (1, 2, 3):
+                yield str(row["idx"]), f"annotator {place}", PANDALM[row[f"annotator{place}"]]
+    with (DATA / "pandalm-gpt35-judge.jsonl").open() as lines:
+        for row in map(json.loads, lines):
+            if row["gpt_result"] in GPT35:
+                yield str(row["idx"]), "gpt-3.5", GPT35[row["gpt_result"]]
+
+
+def llmfao() -> Iterator[Verdict]:
+    """Pseudonymous workers, and gpt-4 as the judge. The first answer is that of the model whose name sorts first."""
+    for name in ("llmfao-crowd-comparisons.csv", "llmfao-gpt4-crowd-comparisons.csv"):
+        with (DATA / name).open(newline="") as lines:
+            for row in csv.DictReader(lines):
+                first, second = sorted((row["left"], row["right"]))
+                side = 0 if row["winner"] == "tie" else 1 if row[row["winner"]] == first else -1
+                yield f"{row['prompt']} {first} {second}", f"worker {row['worker']}" if "worker" in row else "gpt-4", side
+
+
+def decided(verdicts: list[Verdict]) -> list[Verdict]:
+    """Those that are no ties."""
+    return [one for one in verdicts if one[2]]
+
+
+def measured(name: str, verdicts: list[Verdict], judge: str) -> dict[str, Any]:
+    """Both panels of a data set, printed and as JSON."""
+    found = {
+        kind: panel(kind, some, {judge}, ("nominal", "ordinal"))
+        for kind, some in (("all verdicts", verdicts), ("decided", decided(verdicts)))
+    }
+    pairs, raters = ({one[place] for one in verdicts} for place in (0, 1))
+    print(f"\n{name}: {len(verdicts)} verdicts on {len(pairs)} pairs by {len(raters)} raters")
+    for one in found.values():
+        show(one)
+    return {"verdicts": len(verdicts), **{kind: one.as_dict() for kind, one in found.items()}}
+
+
+def show(found: Panel) -> None:
+    """One table."""
+    print(f"\n| {found.kind} | compared | no crowd | the same | agreement, 95 % interval |\n|---|---|---|---|---|")
+    for metric, one in found.people.items():
+        print(f"| all people, alpha ({metric}) | {one.units} | | {one.share:.3f} | {figure(one.value, one.interval)} |")
+    known = [one for one in found.raters if one.agreement.units >= SHOWN]
+    for voice in sorted(known, key=lambda one: -one.agreement.units)[:SHOWN]:
+        print(row(voice))
+    values = sorted(one.agreement.value for one in known if one.agreement.value is not None)
+    if values:
+        print(f"| median of the {len(values)} raters with {SHOWN} or more | | | | {values[len(values) // 2]:.3f} |")
+    for voice in found.judges:
+        print(row(voice, "judge "))
+
+
+def row(voice: Voice, kind: str = "") -> str:
+    """One rater against the crowd."""
+    one = voice.agreement
+    share = "" if one.share is None else f"{one.share:.3f}"
+    return f"| {kind}{voice.rater}, kappa | {one.units} | {voice.torn} | {share} | {figure(one.value, one.interval)} |"
+
+
+def figure(value: float | None, interval: Any) -> str:
+    """A coefficient with its interval."""
+    ends = "" if interval is None else f", {interval.low:.3f} to {interval.high:.3f}"
+    return "unknown" if value is None else f"{value:.3f}{ends}"
+
+
+def main() -> None:
+    """Measure both, print tables, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    path = parser.parse_args().json
+    results = {"pandalm": measured("PandaLM", list(pandalm()), "gpt-3.5"), "llmfao": measured("llmfao", list(llmfao()), "gpt-4")}
+    if path:
+        facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": f"python benchmarks/agreement.py --json {path.name}"}
+        path.write_text(json.dumps(facts | results, indent=2))
+
+
+if __name__ == "__main__":
+    main()
