@@ -106,3 +106,9 @@ def test_a_new_weight_leaves_the_settings_of_a_component():
 def test_impossible_settings_are_refused_with_their_name(given, message):
     with pytest.raises(ConfigError, match=message):
         build(RewardsConfig, given, "rewards")
+
+
+def test_every_preset_is_made_of_functions_that_exist_and_take_its_settings():
+    for name in PRESETS:
+        for component, part in RewardConfig(preset=name).parts().items():
+            assert component == "checker" or FUNCTIONS.get(component).create(part.settings)

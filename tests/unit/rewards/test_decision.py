@@ -101,6 +101,14 @@ def test_a_storers_correction_counts_the_fields_that_it_changed():
     assert found.evidence["total"] == pytest.approx(-0.5 - 0.25 + 0.35)
 
 
+def test_a_correction_that_came_as_feedback_counts_and_so_does_a_number_in_a_label():
+    action = json.dumps({"integrationDecision": "INTEGRATE", "location": "end", "confidence": 0.7})
+    correction = said(action.replace("end", "start"), None, "correction")
+    found = judge("STORER", "CORRECTED", correction, said("0.5", "corpusCoherence"), said("0", "duplicationDetected"), text=action)
+    parts = {name: one["value"] for name, one in found.evidence["components"].items()}
+    assert (parts["immediate.editDistance"], parts["delayed.corpusCoherence"], parts["delayed.duplicationPenalty"]) == (-0.5, 0.5, 0.0)
+
+
 def test_late_outcomes_come_as_feedback_in_either_spelling():
     early = judge("LIBRARIAN", "CONFIRMED")
     late = judge("LIBRARIAN", "CONFIRMED", said(True, "conflict_prevented", "outcome"))

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from thumbwheel.core.config import Config
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
-from thumbwheel.rewards.reading import newest, of_kinds
+from thumbwheel.rewards.reading import edit_of, newest, of_kinds
 from thumbwheel.rewards.types import Statement
 
 SAID = {"CONFIRMED": 1.0, "CORRECTED": -0.5, "OVERRIDDEN": -0.8, "IGNORED": 0.0}
@@ -125,6 +125,7 @@ class Facts:
     def flag(self, key: str, value: float) -> float | None:
         """`value` where the metric holds, 0 where it does not, None where it is unknown."""
         found = self.outcome.get(key)
+        found = _json(found) if isinstance(found, str) else found
         return None if found is None else (value if found else 0.0)
 
     def metric(self, key: str, coefficient: float) -> float | None:
@@ -210,9 +211,9 @@ class Decision(RewardFunction[DecisionConfig]):
     reads = frozenset({"text", "metadata", "feedback"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The decision, its action, and of the feedback labels and outcomes."""
+        """The decision, its action, and of the feedback labels, outcomes and corrections."""
         known = case.metadata.get("decision")
-        return {"decision": known, "text": known and case.text, "feedback": of_kinds(case.feedback, "label", "outcome")}
+        return {"decision": known, "text": known and case.text, "feedback": of_kinds(case.feedback, "label", "outcome", "correction")}
 
     def judge(self, case: Case) -> Score:
         """The place of the total between the bounds; evidence: every component with its weight."""
@@ -240,11 +241,12 @@ class Decision(RewardFunction[DecisionConfig]):
         own = str(known.get("feedback") or "").upper()
         metrics = {_key(one.name): one.value for one in sorted(heard, key=lambda one: one.at) if one.name and not _word(one)}
         confidence = known.get("confidence")
+        edit, _ = edit_of(of_kinds(case.feedback, "correction"))
         return Facts(
             float(confidence) if isinstance(confidence, int | float) else None,
             _folded(known.get("item")),
             _folded(known.get("outcome")) | metrics,
-            _folded(known.get("correction")),
+            _folded(known.get("correction") or (_json(edit.text) if edit else None)),
             _folded(known.get("action") or _json(case.text)),
             said or (((own, 1.0),) if own in SAID else ()),
             self.config.compatible,
