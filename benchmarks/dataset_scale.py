@@ -38,7 +38,7 @@ def lines(feedback: int) -> Iterator[dict[str, Any]]:
     said = number = 0
     while said < feedback:
         rater, start = f"r{chance.randrange(1000)}", number
-        for place in range(4):
+        for _ in range(4):
             prompt = f"Question {number // 2}: {_text(chance, 40)}?" if number % 2 == 0 else prompt  # noqa: F821 - the first one is even
             yield {
                 "type": "trace",

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from thumbwheel.datasets import store
 from thumbwheel.datasets.collect import collect
 from thumbwheel.datasets.facts import Facts
 from thumbwheel.datasets.files import DIGEST, Spilled, read_parquet, write_tables
+from thumbwheel.datasets.health import Finding, Texts, check, demand
 from thumbwheel.datasets.selection import Selected
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
@@ -41,7 +42,8 @@ LATEST = "latest"
 def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = None, as_of: datetime | None = None) -> Dataset:
     """Freeze the rows of `shape` that the feedback in force at `as_of` (default: now) gives; the one that exists, where nothing changed.
 
-    Raises DataError where nothing can be trained on them: no rows, or labels of one class only.
+    Raises DataError where nothing can be trained on them: no rows, labels of one class only, or an error of a health check that
+    `config.allow` does not name.
     """
     require_agent(ws, agent)
     config, kind = config or DatasetConfig(), SHAPES.get(shape)()
@@ -52,7 +54,9 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
         if missing := kind.missing(facts):
             raise DataError(f"dataset of shape {shape!r} for agent {agent!r}", f"{missing}{_dropped(facts)}", _next(agent))
         fitted = kind.fit(facts, config)
-        used = config.model_dump(mode="json", exclude={"plan"})
+        findings = _checked(selected, config, facts)
+        demand(findings, config.allow, f"dataset of shape {shape!r} for agent {agent!r}")
+        used = config.model_dump(mode="json", exclude={"plan", "allow", "checked"})
         digest = hashlib.sha256(ids.canonical(fitted).encode())
         paths = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
         for split, path in paths.items():
@@ -65,13 +69,30 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
             **facts.to_json(),
             "notes": dict(sorted(collected.notes.items())),
             "fitted": fitted,
+            "health": {
+                "checked": {split: min(count, config.checked) for split, count in facts.counts.items()},
+                "findings": [asdict(one) for one in findings],
+            },
             "rule": RULE,
             "config": used,
             "columns": {column.name: str(column.type) for column in fields(kind.row)},
             "watermark": collected.watermark,
         }
         dataset_id = ids.derived("dst", agent, fingerprint)
-        return _freeze(ws, Dataset(dataset_id, agent, shape, fingerprint, manifest, datetime.now(UTC)), paths)
+        return freeze(ws, Dataset(dataset_id, agent, shape, fingerprint, manifest, datetime.now(UTC)), paths)
+
+
+def _checked(selected: Selected, config: DatasetConfig, facts: Facts) -> list[Finding]:
+    """Findings about the first rows of each split by id, which is a hash."""
+    texts = Texts(facts.rows)
+    for split in SPLITS if config.checked else ():
+        left = config.checked
+        for table in selected.tables(split):
+            texts.take(selected.columns.decoded(table.slice(0, left)))
+            left -= table.num_rows
+            if left <= 0:
+                break
+    return check(texts) if texts.rows else []
 
 
 def _finished(selected: Selected, split: str, kind: Shape, fitted: Mapping[str, Any], digest: Any) -> Iterator[Any]:
@@ -90,7 +111,8 @@ def _next(agent: str) -> str:
     return f"See what there is and what is missing: thumbwheel dataset plan --agent {agent}"
 
 
-def _freeze(ws: Workspace, dataset: Dataset, paths: Mapping[str, Path]) -> Dataset:
+def freeze(ws: Workspace, dataset: Dataset, paths: Mapping[str, Path]) -> Dataset:
+    """Store `dataset` with the Parquet file of every split; the one that exists, where it is stored already."""
     blobs = Artifacts(ws.home.blobs)
     files = {split: blobs.put(path) for split, path in paths.items()}
     sizes = {files[split]: path.stat().st_size for split, path in paths.items()}
@@ -132,6 +154,15 @@ def datasets(ws: Workspace, agent: str) -> list[Dataset]:
     """All datasets of `agent`, oldest first."""
     with ws.db.read() as connection:
         return store.find(connection, agent=agent)
+
+
+def health(ws: Workspace, dataset_id: str, length: int | None = None, tokens: Callable[[str], int] | None = None) -> list[Finding]:
+    """Findings about all rows of a frozen dataset; `tokens` counts those of a text for the check of truncation at `length`."""
+    dataset = by_id(ws, dataset_id)
+    texts = Texts(sum(dataset.counts.values()), length=length, tokens=tokens)
+    for split in SPLITS:
+        texts.take(load_rows(ws, dataset_id, split), dataset.manifest["fitted"])
+    return check(texts)
 
 
 def load_rows(ws: Workspace, dataset_id: str, split: str) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,24 +62,38 @@ def plan_agent(ctx: typer.Context, agent: Agent, options: dict[str, Any], json: 
 def build(
     ctx: typer.Context,
     agent: Agent,
+    options: dict[str, Any],
     shape: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="chats (for sft), pairs (dpo), labels (kto), scored (reward), prompts (grpo, ppo) or groups (grpo on recorded answers)."
         ),
-    ],
-    options: dict[str, Any],
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="sft, dpo, kto, reward, grpo, ppo, grpo_offline or auto: the data plan picks the shape and says why.")
+    ] = None,
+    since: Annotated[datetime | None, typer.Option(help="Only feedback given at this time (UTC) or later is heard.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Only feedback given before this time (UTC) is heard.")] = None,
     json: AsJson = False,
 ) -> None:
     """Freeze training data: rows of one shape, split in train, dev and gate. The same evidence gives the same dataset.
 
-    Example: thumbwheel dataset build --agent support --shape pairs
+    Examples: thumbwheel dataset build --agent support --shape pairs; thumbwheel dataset build --agent support --method kto
     """
+    from thumbwheel.core.errors import InputError
     from thumbwheel.datasets.build import build as build_dataset
+    from thumbwheel.datasets.choose import choose
 
+    if (shape is None) == (method is None):
+        raise InputError(
+            "dataset build", "it takes either --shape or --method", "Give one; --method auto takes what the data plan recommends"
+        )
     with ctx.obj() as ws:
-        found = build_dataset(ws, agent, shape, ws.settings(DatasetConfig, "dataset", options))
-    _describe(found, json)
+        window = {name: at for name, at in (("since", since), ("until", until)) if at}
+        config = ws.settings(DatasetConfig, "dataset", options | window)
+        choice = choose(ws, agent, method, config) if method else None
+        found = build_dataset(ws, agent, choice.shape if choice else str(shape), config)
+    _describe(found, json, why=choice.why if choice else None)
 
 
 @dataset.command()
@@ -101,6 +116,35 @@ def show(
         first = [asdict(row) for row in islice(load_rows(ws, found.id, "train"), rows)]
         changed = stale(ws, found)
     _describe(found, json, first, stale=changed)
+
+
+@dataset.command()
+def health(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="An id, a shape (its newest dataset) or 'latest'.")],
+    agent: AgentOfName = None,
+    max_length: Annotated[int | None, typer.Option(min=1, help="Tokens from which rows would be cut.")] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="Folder with the tokenizer.json of the base [default: an estimate].")] = None,
+    json: AsJson = False,
+) -> None:
+    """Is a dataset fit for training? Every check reads all rows; exit code 4 where one finds an error."""
+    from dataclasses import asdict
+
+    from thumbwheel.core import log
+    from thumbwheel.datasets.build import health as check_dataset
+    from thumbwheel.datasets.health import ERROR
+    from thumbwheel.datasets.tokens import counter
+
+    with ctx.obj() as ws:
+        found = _named(ws, name, agent)
+        findings = check_dataset(ws, found.id, max_length, counter(tokenizer) if tokenizer else None)
+    if json:
+        log.answer({"id": found.id, "findings": [asdict(one) for one in findings]})
+    else:
+        shown = ((one.check, one.verdict, one.text, one.count or "", " ".join(one.rows[:2])) for one in findings)
+        log.table(f"{found.id}: {found.shape} of {found.agent}", ("check", "verdict", "what was found", "rows", "such as"), shown)
+    if any(one.verdict == ERROR for one in findings):
+        raise typer.Exit(4)
 
 
 @dataset.command("list")
@@ -172,21 +216,29 @@ def _stale_rows(found: Stale | None) -> int:
     return found.rows if found else 0
 
 
-def _describe(found: Dataset, json: bool, rows: list[dict[str, Any]] | None = None, stale: Stale | None = None) -> None:
+def _describe(
+    found: Dataset, json: bool, rows: list[dict[str, Any]] | None = None, why: list[str] | None = None, stale: Stale | None = None
+) -> None:
     from dataclasses import asdict
 
     from thumbwheel.core import log
 
     if json:
-        log.answer(asdict(found) | ({} if rows is None else {"rows": rows, "stale": _stale_rows(stale)}))
+        shown = {} if rows is None else {"rows": rows, "stale": _stale_rows(stale)}
+        log.answer(asdict(found) | shown | ({} if why is None else {"why": why}))
         return
     manifest = found.manifest
     if stale:
         log.console(stderr=False).print(str(stale), markup=False)
+    for line in why or []:
+        log.console(stderr=False).print(line, markup=False)
     log.table(f"{found.id}: {found.shape} of {found.agent}", ("split", "rows"), found.counts.items())
     log.table("Where they come from", ("origin", "rows"), manifest["origins"].items())
     log.table("Left out", ("reason", "how many"), manifest["drops"].items())
-    for line in (*manifest["warnings"], *(f"{name}: {value}" for name, value in manifest["fitted"].items()), f"rule: {manifest['rule']}"):
+    told = (one for one in manifest["health"]["findings"] if one["verdict"] in ("warning", "error"))
+    findings = (f"{one['check']} ({one['verdict']}): {one['text']}" for one in told)
+    fitted = (f"{name}: {value}" for name, value in manifest["fitted"].items())
+    for line in (*manifest["warnings"], *findings, *fitted, f"rule: {manifest['rule']}"):
         log.console(stderr=False).print(line, markup=False)
     for row in rows or []:
         log.console(stderr=False).print_json(data=row)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from thumbwheel.core.config import Config
 from thumbwheel.rewards.types import LabelConfig, Scope, Value
@@ -81,7 +81,7 @@ class DatasetConfig(Config):
     """Only prompts that feedback is about; matters for `prompts`, which needs none."""
     allow: tuple[str, ...] = ()
     """Health checks whose errors do not stop the build."""
-    checked: int = Field(default=50_000, ge=0)
+    checked: int = Field(default=20_000, ge=0)
     """Rows of each split whose texts a build checks, chosen by a hash; `dataset health` reads all of them."""
     since: datetime | None = None
     """Only feedback that was given at this time or later is heard."""
@@ -97,6 +97,12 @@ class DatasetConfig(Config):
     def scope(self, first: str | None = None, last: str | None = None) -> Scope:
         """The feedback that is heard, about the prompts from the id `first` to before `last`."""
         return Scope(self.since, self.until, self.per_rater, first, last)
+
+    @field_validator("since", "until")
+    @classmethod
+    def _in_utc(cls, value: datetime | None) -> datetime | None:
+        """A time without a zone is one of UTC."""
+        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
     @model_validator(mode="after")
     def _leave_something(self) -> DatasetConfig:

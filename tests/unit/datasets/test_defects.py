@@ -1,0 +1,267 @@
+"""What other systems got wrong with training data, one test a defect; the names are those of our list of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedback_world import AGENT, START, World
+from thumbwheel.core.errors import DataError, InputError
+from thumbwheel.datasets import collect
+from thumbwheel.datasets.build import build, load_rows
+from thumbwheel.datasets.choose import choose
+from thumbwheel.datasets.split import prompt_key
+from thumbwheel.datasets.types import SPLITS, Dataset, DatasetConfig
+from thumbwheel.db.workspace import Workspace
+
+TRAIN = DatasetConfig(dev=0, gate=0)
+
+
+def everything(ws: Workspace, dataset: Dataset) -> list[Any]:
+    return [row for split in SPLITS for row in load_rows(ws, dataset.id, split)]
+
+
+def built(world: World, home: Path, shape: str, config: DatasetConfig = TRAIN) -> tuple[Dataset, list[Any]]:
+    with world.into(home) as ws:
+        dataset = build(ws, AGENT, shape, config)
+        return dataset, everything(ws, dataset)
+
+
+def rated(world: World, name: str, prompt: str, answer: str, value: float) -> str:
+    trace = world.trace(name, prompt, answer)
+    world.say("score", value, trace)
+    return trace
+
+
+def test_defect_0c13_recorded_rewards_belong_to_the_recorded_answers(tmp_path: Path) -> None:
+    world = World()
+    for number, value in enumerate((0.0, 0.5, 1.0)):
+        rated(world, f"t{number}", "q", f"answer {number}", value)
+    _, (row,) = built(world, tmp_path, "groups")
+    assert dict(zip(row.completions, row.values, strict=True)) == {"answer 0": 0.0, "answer 1": 0.5, "answer 2": 1.0}
+    assert row.success == pytest.approx(0.5)
+
+
+def test_defect_0c14_groups_form_by_the_normalised_prompt_and_train_on_the_original(tmp_path: Path) -> None:
+    world = World()
+    original = "What IS the  Größe of " + "x" * 300 + "?"
+    rated(world, "a", original, "one", 1.0)
+    rated(world, "b", original, "two", 0.0)
+    rated(world, "c", original.lower().replace("  ", " "), "three", 0.5)
+    rated(world, "d", original.replace("ö", "o\u0308"), "one", 0.0)
+    rated(world, "e", "x" * 250, "four", 1.0)
+    dataset, (row,) = built(world, tmp_path, "groups")
+    assert row.prompt == [{"role": "user", "content": original}]
+    assert sorted(row.completions) == ["one", "three", "two"]
+    assert dataset.manifest["drops"]["the same answer to nearly the same prompt: counted once"] == 1
+    assert dataset.manifest["drops"]["the only valued answer to its prompt"] == 1
+
+
+def test_other_instructions_are_another_group(tmp_path: Path) -> None:
+    world = World()
+    for name, system in (("a", "be kind"), ("b", "be brief")):
+        rated(world, name, world.prompt("q", system=system), name, 1.0)
+    with world.into(tmp_path) as ws, pytest.raises(DataError, match="the only valued answer"):
+        build(ws, AGENT, "groups", TRAIN)
+
+
+def test_defect_0b_balance_is_by_weights_and_rows_go_only_where_asked(tmp_path: Path) -> None:
+    world = World()
+    for number in range(30):
+        world.say("thumb", number % 5 > 0, world.trace(f"t{number}", f"q{number}", f"a{number}"))
+    weighted, rows = built(world, tmp_path / "w", "labels")
+    assert len(rows) == 30 and weighted.manifest["fitted"]["class_weights"]["undesirable"] > 1
+    fewer, rows = built(world, tmp_path / "d", "labels", DatasetConfig(dev=0, gate=0, balance="downsample"))
+    assert sorted(row.label for row in rows) == [False] * 6 + [True] * 6
+    assert fewer.manifest["drops"] == {"more desirable labels in train than others (balance: downsample)": 18}
+    assert fewer.manifest["fitted"]["class_weights"] == {"desirable": 1.0, "undesirable": 1.0}
+    assert fewer.counts["train"] == 12
+
+
+def test_golden_1b_scores_are_normalised_as_the_n3_server_does(tmp_path: Path) -> None:
+    world = World()
+    for number, value in enumerate((0.5, 0.6, 0.7, 0.8, 0.9)):
+        rated(world, f"t{number}", f"q{number}", f"a{number}", value)
+    dataset, rows = built(world, tmp_path, "scored", DatasetConfig(dev=0, gate=0, normalise="range"))
+    assert sorted(row.value for row in rows) == pytest.approx([-1, -0.5, 0, 0.5, 1])
+    assert all(row.scale == [-1, 1] for row in rows)
+    assert dataset.manifest["fitted"] == {"scale": [0, 1], "normalised": {"from": [0.5, 0.9], "to": [-1, 1]}}
+
+
+def test_defect_1c6_the_scale_is_fitted_on_train_and_used_for_the_others(tmp_path: Path) -> None:
+    world = World()
+    for number in range(60):
+        rated(world, f"t{number}", f"q{number}", f"a{number}", (number % 10) / 10)
+    dataset, rows = built(world, tmp_path, "scored", DatasetConfig(dev=0.3, gate=0.3, normalise="range"))
+    low, high = dataset.manifest["fitted"]["normalised"]["from"]
+    _, raw = built(world, tmp_path / "raw", "scored", DatasetConfig(dev=0.3, gate=0.3))
+    values = {row.completion: row for row in raw}
+    assert (low, high) == (min(one.value for one in raw if one.split == "train"), max(one.value for one in raw if one.split == "train"))
+    for row in rows:
+        cut = min(max(values[row.completion].value, low), high)
+        assert row.value == pytest.approx(2 * (cut - low) / (high - low) - 1)
+
+
+def test_defect_2c8_the_worst_are_not_left_out_by_default(tmp_path: Path) -> None:
+    world = World()
+    for number, value in enumerate((0.0, 0.2, 0.9)):
+        rated(world, f"t{number}", f"q{number}", f"a{number}", value)
+    _, rows = built(world, tmp_path / "all", "scored")
+    assert min(row.value for row in rows) == 0
+    dataset, rows = built(world, tmp_path / "some", "scored", DatasetConfig(dev=0, gate=0, min_reward=0.2))
+    assert sorted(row.value for row in rows) == [0.2, 0.9]
+    assert dataset.manifest["drops"]["the number of the answer is below min_reward (0.2)"] == 1
+
+
+def test_defect_2c9_require_feedback_needs_no_reward(tmp_path: Path) -> None:
+    world = World()
+    world.trace("silent", "q1", "a")
+    world.say("thumb", True, world.trace("judged", "q2", "b"))
+    _, rows = built(world, tmp_path / "all", "prompts")
+    assert {(row.prompt[0]["content"], row.success) for row in rows} == {("q1", None), ("q2", 1.0)}
+    _, rows = built(world, tmp_path / "some", "prompts", DatasetConfig(dev=0, gate=0, require_feedback=True))
+    assert [row.prompt[0]["content"] for row in rows] == ["q2"]
+
+
+def test_defect_2c16_a_corrected_decision_is_a_pair_and_the_split_is_ours(tmp_path: Path) -> None:
+    world = World()
+    for number in range(40):
+        trace = world.trace(f"d{number}", f"file item {number}", '{"action": "AREA"}')
+        world.say("correction", '{"action": "PROJECT"}', trace)
+    dataset, rows = built(world, tmp_path, "pairs", DatasetConfig(dev=0.2, gate=0.2))
+    assert {(row.chosen, row.rejected) for row in rows} == {('{"action": "PROJECT"}', '{"action": "AREA"}')}
+    assert all(dataset.counts.values())
+
+
+def test_defect_4c3_chosen_is_never_rejected_and_both_answer_the_same_prompt(tmp_path: Path) -> None:
+    world = World()
+    for number, (text, up) in enumerate((("kpi", True), ("kpi ", False), ("trend", False), ("gauge", True), ("map", False))):
+        world.say("thumb", up, world.trace(f"t{number}", "which widget?", text), rater=f"r{number}")
+    world.say("thumb", False, world.trace("elsewhere", "which fixture?", "bar"))
+    _, rows = built(world, tmp_path, "pairs")
+    assert {(row.chosen, row.rejected) for row in rows} == {("gauge", "trend"), ("gauge", "map")}
+
+
+def test_defect_4c7_pairs_are_split_by_question(tmp_path: Path) -> None:
+    world = World()
+    for number in range(60):
+        for side in (0, 1, 2):
+            world.say(
+                "thumb",
+                side == 0,
+                world.trace(f"t{number}-{side}", f"question {number // 2 * 2}" + " " * (number % 2), f"a{side}-{number}"),
+            )
+    dataset, rows = built(world, tmp_path, "pairs", DatasetConfig(dev=0.3, gate=0.3))
+    assert all(dataset.counts.values())
+    splits: dict[bytes, set[str]] = {}
+    for row in rows:
+        splits.setdefault(prompt_key(row.prompt), set()).add(row.split)
+    assert all(len(one) == 1 for one in splits.values())
+
+
+def test_defect_4c12_the_cap_of_a_question_binds(tmp_path: Path) -> None:
+    world = World()
+    for number in range(4):
+        for up in (True, False):
+            world.say("thumb", up, world.trace(f"t{number}{up}", "q", f"{up} {number}"))
+    dataset, rows = built(world, tmp_path / "five", "pairs")
+    assert len(rows) == 5
+    assert dataset.manifest["drops"]["more siblings than are taken from one prompt"] == 11
+    capped, rows = built(world, tmp_path / "two", "pairs", DatasetConfig(dev=0, gate=0, per_prompt=2))
+    assert len(rows) == 2
+    assert capped.manifest["drops"]["more than 2 rows of one prompt"] == 3
+
+
+def test_numbers_that_lie_apart_make_a_pair(tmp_path: Path) -> None:
+    world = World()
+    for name, value in (("best", 1.0), ("good", 0.8), ("fair", 0.6)):
+        rated(world, name, "q", name, value)
+    _, rows = built(world, tmp_path, "pairs")
+    assert [(row.chosen, row.rejected, row.origin) for row in rows] == [("best", "fair", "rewards")]
+    assert rows[0].weight == pytest.approx(0.4)
+    with world.into(tmp_path / "none") as ws, pytest.raises(DataError, match="no pairs"):
+        build(ws, AGENT, "pairs", DatasetConfig(dev=0, gate=0, margin=None))
+
+
+def test_filters_say_what_they_left_out_and_choose_without_regard_to_order(tmp_path: Path) -> None:
+    world = World()
+    for number in range(40):
+        trace = world.trace(f"t{number}", f"q{number}", f"a{number}", subject=f"u{number % 2}")
+        world.say("thumb", number % 4 > 0, trace, rater=f"r{number % 2}", at=number * 60)
+    limits = {"dev": 0, "gate": 0}
+    for config, reason, left in (
+        (DatasetConfig(**limits, limit=10), "more than 10 training rows", 10),
+        (DatasetConfig(**limits, per_subject=5), "more than 5 rows of one subject", 10),
+        (DatasetConfig(**limits, per_rater=8), "no judgement that calls the answer good or bad", 16),
+        (DatasetConfig(**limits, since=START + timedelta(hours=30)), "no judgement that calls the answer good or bad", 10),
+        (DatasetConfig(**limits, until=START + timedelta(hours=30)), "no judgement that calls the answer good or bad", 30),
+    ):
+        dataset, rows = built(world, tmp_path / reason.replace(" ", "") / str(left), "labels", config)
+        assert len(rows) == left == dataset.counts["train"]
+        assert dataset.manifest["drops"] == {reason: 40 - left}
+    half, rows = built(world, tmp_path / "half", "labels", DatasetConfig(**limits, sample=0.5))
+    assert 8 < len(rows) < 32
+    assert half.manifest["drops"] == {"not in the sample of 0.5 of the prompts": 40 - len(rows)}
+
+
+def test_automatic_raters_alone_do_not_fill_the_gate(tmp_path: Path) -> None:
+    world = World()
+    for number in range(60):
+        trace = world.trace(f"t{number}", f"q{number}", f"a{number}")
+        world.say("thumb", number % 2 == 0, trace, rater="machine")
+        if number % 3 == 0:
+            world.say("thumb", number % 2 == 0, trace, rater="person")
+    for table, values in world.rows:
+        if table.name == "raters" and values["external_id"] == "machine":
+            values["kind"] = "checker"
+    config = DatasetConfig(dev=0.2, gate=0.4)
+    dataset, rows = built(world, tmp_path, "labels", config)
+    held = [row for row in rows if row.split == "gate"]
+    assert held and all(int(row.completion[1:]) % 3 == 0 for row in held)
+    assert any(int(row.completion[1:]) % 3 for row in rows if row.split == "train")
+    assert dataset.manifest["drops"]["only checkers or models judged it: not for the gate"] > 0
+
+
+def test_several_processes_build_the_same_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.case("gold", world.prompt("q7"))
+    for number in range(60):
+        trace = world.trace(f"t{number}", f"q{number // 3 * 3 + number % 2}" + " " * (number % 3), f"a{number}", session=f"s{number // 4}")
+        world.say(("thumb", "score")[number % 2], (number % 4 == 0, number / 60)[number % 2], trace)
+        if number % 5 == 0:
+            world.say("correction", f"edit {number}", trace, rater="r2")
+        if number % 3:
+            world.say("preference", {"ranking": [[0], [1]]}, trace, last, rater="r3")  # noqa: F821 - there is one by then
+        last = trace  # noqa: F841
+    config = DatasetConfig(dev=0.2, gate=0.2)
+    for shape in ("labels", "pairs", "prompts", "scored"):
+        alone, _ = built(world, tmp_path / f"{shape}-alone", shape, config)
+        with monkeypatch.context() as patch:
+            patch.setattr(collect, "SHARED", 10)
+            shared, rows = built(world, tmp_path / f"{shape}-shared", shape, config)
+        assert rows
+        assert (shared.id, shared.manifest["files"]) == (alone.id, alone.manifest["files"])
+        assert {name: shared.manifest[name] for name in ("drops", "notes", "prompts", "origins")} == {
+            name: alone.manifest[name] for name in ("drops", "notes", "prompts", "origins")
+        }
+
+
+def test_a_method_picks_its_shape_and_says_why(tmp_path: Path) -> None:
+    world = World()
+    for number in range(8):
+        world.say("thumb", number % 2 == 0, world.trace(f"t{number}", f"q{number}", f"a{number}"))
+    with world.into(tmp_path) as ws:
+        choice = choose(ws, AGENT, "kto", TRAIN)
+        assert (choice.method, choice.shape) == ("kto", "labels")
+        assert "8 labels" not in choice.why[0] and "4 from" in choice.why[0]
+        assert "more are needed" in choice.why[-1]
+        with pytest.raises(DataError, match=r"there are no pairs.*Methods with data: sft, kto, grpo, ppo"):
+            choose(ws, AGENT, "dpo", TRAIN)
+        with pytest.raises(DataError, match="Do not train yet"):
+            choose(ws, AGENT, "auto", TRAIN)
+        with pytest.raises(InputError, match="Did you mean 'kto'"):
+            choose(ws, AGENT, "kt0", TRAIN)            question = f"question {number // 2 * 2}" + " " * (number % 2)
+            world.say("thumb", side == 0, world.trace(f"t{number}-{side}", question, f"a{side}-{number}"))

@@ -1,0 +1,155 @@
+"""Checks of rows before training: each finds what it is for, names the rows, and stops the build where it must."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from feedback_world import AGENT, World
+from thumbwheel.core.errors import DataError, InputError
+from thumbwheel.datasets import pii
+from thumbwheel.datasets.build import build, health
+from thumbwheel.datasets.health import CHECKS, Finding, Text, Texts, check, demand
+from thumbwheel.datasets.near import near_pairs
+from thumbwheel.datasets.types import DatasetConfig
+
+WORDS = [f"{one}{two}" for one in ("ka", "lo", "mi", "nu", "pe") for two in ("r", "s", "t", "v", "b", "d")]
+
+
+def words(seed: int, count: int = 30) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=count))
+
+
+def row(number: int, prompt: str, *answers: str, split: str = "train", label: bool | None = None, strength: float = 1.0) -> Text:
+    return Text(f"row_{number}", split, prompt, answers, label, len(answers) == 2, strength)
+
+
+def finding(name: str, *rows: Text, **more: object) -> Finding:
+    return CHECKS[name](Texts(len(rows), list(rows), **more))  # type: ignore[arg-type]
+
+
+def test_near_copies_are_found_and_others_are_not() -> None:
+    text = words(1, 60)
+    changed = text.replace(text.split()[30], "otherwise", 1)
+    texts = [text, words(2, 60), changed, text.upper() + "  ", "short one", "Short  one", words(3, 60)]
+    assert {(one, two): round(overlap, 1) for one, two, overlap in near_pairs(texts)}.keys() == {(0, 3), (4, 5), (0, 2)}
+    assert next(overlap for one, two, overlap in near_pairs(texts) if (one, two) == (0, 3)) == 1.0
+
+
+def test_the_estimate_is_near_the_true_overlap() -> None:
+    base = words(5, 200).split()
+    other = base[:190] + words(6, 10).split()
+
+    def triples(some: list[str]) -> set[str]:
+        return {" ".join(some[at : at + 3]) for at in range(len(some) - 2)}
+
+    true = len(triples(base) & triples(other)) / len(triples(base) | triples(other))
+    ((_, _, found),) = near_pairs([" ".join(base), " ".join(other)], near=0.3)
+    assert found == pytest.approx(true, abs=0.2)
+
+
+def test_leakage_is_an_error_where_much_of_what_is_held_out_stands_in_train() -> None:
+    train = [row(number, words(number), "a") for number in range(60)]
+    fresh = [row(100 + number, words(1000 + number), "b", split="gate") for number in range(60)]
+    assert finding("leakage", *train, *fresh).verdict == "ok"
+    copied = [row(200 + number, f"{words(number)} please", "b", split="gate") for number in range(30)]
+    found = finding("leakage", *train, *fresh[:30], *copied)
+    assert (found.verdict, found.count) == ("error", 30)
+    assert set(found.rows) <= {one.row_id for one in copied}
+    assert finding("leakage", *train, *fresh, copied[0]).verdict == "warning"
+    assert finding("leakage", *train).verdict == "not applicable"
+
+
+def test_length_bias_of_pairs_and_of_labels() -> None:
+    pairs = [row(number, words(number), words(number, 20), words(number, 5)) for number in range(30)]
+    assert finding("length", *pairs).verdict == "warning"
+    fair = [row(number, words(number), words(number, 5 + number % 2), words(number, 6 - number % 2)) for number in range(30)]
+    assert finding("length", *fair).verdict == "ok"
+    labels = [row(number, words(number), words(number, 5 + 10 * (number % 2)), label=bool(number % 2)) for number in range(40)]
+    assert finding("length", *labels).verdict == "warning"
+    assert finding("length", row(1, "q", "a")).verdict == "not applicable"
+
+
+def test_noise_is_estimated_from_equal_answers_with_different_labels() -> None:
+    rows = [
+        row(2 * number + side, words(number), "same answer", label=side == 0 or number % 4 > 0) for number in range(60) for side in (0, 1)
+    ]
+    found = finding("noise", *rows)
+    assert found.verdict == "warning"
+    assert "15% of the labels are wrong: 25% of 60 pairs" in found.text
+    assert found.count == 30
+    assert finding("noise", *rows[:10]).verdict == "not applicable"
+
+
+def test_balance_conflict_and_copies() -> None:
+    rows = [row(number, words(number), "a", label=number > 2, strength=0.5 if number < 20 else 1.0) for number in range(60)]
+    assert (finding("balance", *rows).verdict, finding("balance", *rows).count) == ("warning", 3)
+    assert (finding("conflict", *rows).verdict, finding("conflict", *rows).count) == ("warning", 20)
+    found = finding("duplicates", *rows, *(row(100 + number, words(number), "a") for number in range(10)))
+    assert (found.verdict, found.count) == ("warning", 20)
+    assert "10 exact" in found.text
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("write to jane.doe+x@mail.example.org today", "email"),
+        ("IBAN DE89 3704 0044 0532 0130 00 please", "iban"),
+        ("card 4111-1111-1111-1111.", "card"),
+        ("call +49 30 1234567 now", "phone"),
+        ("from 8.8.8.8 it came", "ip address"),
+        ("token sk-proj-abcdefghijklmnopqrstuvwx", "api key"),
+    ],
+)
+def test_pii_is_found(text: str, kind: str) -> None:
+    assert [one for one, _ in pii.found(text)] == [kind]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DE89 3704 0044 0532 0130 02",
+        "4111 1111 1111 1112",
+        "version 1.2.3.4.5",
+        "order 123456789012",
+        "192.168.0.1",
+        "a@b",
+        "3 + 4 = 7",
+        "0000 0000 0000 0000",
+    ],
+)
+def test_what_only_looks_like_pii_is_not(text: str) -> None:
+    assert list(pii.found(text)) == []
+
+
+def test_truncation_says_how_it_counted() -> None:
+    rows = [row(1, "a" * 400, "b" * 400), row(2, "a", "b")]
+    assert finding("truncation", *rows).verdict == "not applicable"
+    guessed = finding("truncation", *rows, length=100)
+    assert (guessed.verdict, guessed.rows) == ("warning", ("row_1",))
+    assert "estimated at 4 characters" in guessed.text
+    assert "by the tokenizer" in finding("truncation", *rows, length=100, tokens=lambda text: 1).text
+
+
+def test_an_error_stops_the_build_unless_it_is_named(tmp_path: Path) -> None:
+    world = World()
+    for number in range(30):
+        key = " my key is ghp_" + "a1B2" * 10 if number == 3 else ""
+        world.say("thumb", number % 2 == 0, world.trace(f"t{number}", f"{words(number)}{key}", words(100 + number)))
+    config = {"dev": 0.1, "gate": 0.1}
+    with world.into(tmp_path) as ws:
+        with pytest.raises(DataError, match=r"pii: api key in 1 rows \(such as row_.*--allow pii"):
+            build(ws, AGENT, "labels", DatasetConfig(**config))
+        with pytest.raises(InputError, match="Did you mean 'pii'"):
+            build(ws, AGENT, "labels", DatasetConfig(**config, allow=("pi",)))
+        made = build(ws, AGENT, "labels", DatasetConfig(**config, allow=("pii",)))
+        stored = {one["check"]: one["verdict"] for one in made.manifest["health"]["findings"]}
+        assert stored == {one.check: one.verdict for one in health(ws, made.id)}
+        assert list(stored) == list(CHECKS)
+        assert stored["pii"] == "error"
+
+
+def test_no_rows_give_findings_too() -> None:
+    demand(check(Texts()), (), "nothing")
