@@ -152,7 +152,7 @@ def test_defect_4c7_pairs_are_split_by_question(tmp_path: Path) -> None:
             world.say(
                 "thumb",
                 side == 0,
-                world.trace(f"t{number}-{side}", f"question {number // 2 * 2}" + " " * (number % 2), f"a{side}-{number}"),
+                world.trace(f"t{number}-{side}", f"question {number // 2 * 2}{' ' * (number % 2)}", f"a{side}-{number}"),
             )
     dataset, rows = built(world, tmp_path, "pairs", DatasetConfig(dev=0.3, gate=0.3))
     assert all(dataset.counts.values())
@@ -263,5 +263,4 @@ def test_a_method_picks_its_shape_and_says_why(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="Do not train yet"):
             choose(ws, AGENT, "auto", TRAIN)
         with pytest.raises(InputError, match="Did you mean 'kto'"):
-            choose(ws, AGENT, "kt0", TRAIN)            question = f"question {number // 2 * 2}" + " " * (number % 2)
-            world.say("thumb", side == 0, world.trace(f"t{number}-{side}", question, f"a{side}-{number}"))
+            choose(ws, AGENT, "kt0", TRAIN)
