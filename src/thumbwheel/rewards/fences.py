@@ -23,10 +23,12 @@ def blocks(text: str) -> list[Block]:
     >>> blocks("so:\\n```python\\nx = 1\\n```")
     [Block(language='python', code='x = 1', closed=True)]
     """
+    if "```" not in text and "~~~" not in text:
+        return []
     found: list[Block] = []
     fence, indent, language, kept = "", 0, "", list[str]()
     for line in text.split("\n"):
-        match = FENCE.match(line)
+        match = FENCE.match(line) if "```" in line or "~~~" in line else None
         if not fence:
             if match and not (match[2][0] == "`" and "`" in match[3]):
                 words = match[3].split()

@@ -51,9 +51,8 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
     def score(self, cases: Sequence[Case]) -> list[Score]:
         """One score per case; their programs run side by side, apart from each other."""
         jobs = [self._jobs(case) for case in cases]
-        outcomes = iter(
-            run([job for some in jobs if not isinstance(some, Score) for job in some], self.config.limits, self.config.trusted_code)
-        )
+        flat = [job for some in jobs if not isinstance(some, Score) for job in some]
+        outcomes = iter(run(flat, self.config.limits, self.config.trusted_code) if flat else ())
         return [some if isinstance(some, Score) else self._score([next(outcomes) for _ in some], some[0].tests) for some in jobs]
 
     def _jobs(self, case: Case) -> list[Job] | Score:
