@@ -144,6 +144,24 @@ class RewardModel:
         return scores
 
 
+def start_trunk(model: Any, directory: str | Path) -> None:
+    """Begin the new adapter of a scorer where the answering adapter of `directory` ended; its head stays as it was drawn.
+
+    Raises ModelError where the layers are not the same ones.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    own = {name.replace(".default.", "."): one for name, one in model.named_parameters() if "lora_" in name}
+    tensors = load_file(Path(directory) / "adapter_model.safetensors")
+    if tensors.keys() != own.keys() or any(tensors[name].shape != own[name].shape for name in own):
+        why = f"its {len(tensors)} tensors are not the {len(own)} of the reward model's adapter"
+        raise ModelError(f"adapter {str(directory)!r}", why, "Leave continue_from out")
+    with torch.no_grad():
+        for name, one in own.items():
+            one.copy_(tensors[name])
+
+
 def mount(engine: ScoreEngine, folder: Path, name: str) -> Voice | None:
     """The reward model of `folder` as the frozen adapter `name` on the engine's own base, with its head.
 

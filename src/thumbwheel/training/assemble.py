@@ -136,7 +136,8 @@ def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[
 def _adapted(model: Any, config: TrainConfig, base: str, start: Path | None) -> tuple[Any, list[str]]:
     """(model with the adapter that trains, names of the adapted modules)."""
     from thumbwheel.engine.forward import classifies
-    from thumbwheel.engine.load import LoraSettings, adapted_modules, attach_full, attach_lora, load_adapter, start_trunk
+    from thumbwheel.engine.load import LoraSettings, adapted_modules, attach_full, attach_lora, load_adapter
+    from thumbwheel.engine.reward_model import start_trunk
 
     if config.tuning == "full":
         adapted, matched = attach_full(model)
