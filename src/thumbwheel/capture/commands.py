@@ -67,6 +67,7 @@ def import_(
     **openwebui**, **langfuse**, **openai**, **trl**, **feedback_jsonl**, **n3**: what these programs export or take.
 
     **flowagent**: trace files and checkpoints (.pkl), one or a folder. **decisions**: JSON lines, or postgresql://... with that table.
+    **widgets**: exhaustive_data.json with the ratings beside it, or a folder of such runs.
 
     **csv**, **parquet**, tables of anybody's: columns by --column, or guessed by name and shown.
 

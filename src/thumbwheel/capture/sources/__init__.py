@@ -14,6 +14,7 @@ SOURCES: Table[Source] = Table(
         "graded": "thumbwheel.capture.sources.graded:SOURCE",
         "flowagent": "thumbwheel.capture.sources.flowagent:SOURCE",
         "decisions": "thumbwheel.capture.sources.decisions:SOURCE",
+        "widgets": "thumbwheel.capture.sources.widgets:SOURCE",
         "feedback_jsonl": "thumbwheel.capture.sources.feedback_jsonl:SOURCE",
         "openwebui": "thumbwheel.capture.sources.openwebui:SOURCE",
         "langfuse": "thumbwheel.capture.sources.langfuse:SOURCE",

@@ -24,6 +24,9 @@ EXAMPLE = (
 
 def claims(row: Row) -> bool:
     """A chat, or a prompt with both outputs."""
+    about = row.get("metadata")
+    if isinstance(about, dict) and "decisionId" in about:
+        return False  # an exported decision, which says more
     return isinstance(row.get("messages"), list) or row.keys() >= PAIR
 
 

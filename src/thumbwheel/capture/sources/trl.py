@@ -25,6 +25,9 @@ EXAMPLE = (
 
 def claims(row: Row) -> bool:
     """A prompt with what completes it, or a text of language modelling."""
+    about = row.get("metadata")
+    if isinstance(about, dict) and "decisionId" in about:
+        return False  # an exported decision, which says more
     alone = {key for key, value in row.items() if value is not None} in ({"text"}, {"prompt"})
     return alone or {"prompt", "completion"} <= row.keys() or {"prompt", "completions", "labels"} <= row.keys()
 

@@ -1,0 +1,155 @@
+"""Rated widgets: every form of the two files, ratings that belong to their run, siblings that share a prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thumbwheel.app.open import opener
+from thumbwheel.capture.ingest import ingest
+from thumbwheel.capture.source import Line, Refused
+from thumbwheel.capture.sources.widgets import SOURCE, prompt_of
+from thumbwheel.capture.types import FeedbackRecord, TraceRecord
+from thumbwheel.core.errors import InputError
+from thumbwheel.rewards.label import judgements
+
+
+def entry(number: int, fixture: str, rating: str | None = None, **more: Any) -> dict[str, Any]:
+    return {
+        "entry_id": f"e{number:05}", "question_id": "q001", "question": "How is pump 4?", "category": "status", "scenario": "kpi",
+        "fixture": fixture, "size": "normal", "natural": True, "forced": False, "pipeline_selected_fixture": fixture, "widget_index": 0,
+        "data_override": {"demoData": {"label": "Flow", "value": 3}, "config": {"title": "Pump 4"}}, "rating": rating, "tags": [],
+        "notes": "", **more,
+    }  # fmt: skip
+
+
+def run_file(folder: Path, entries: list[dict[str, Any]], run: str = "r1", made: str = "2026-02-01T12:46:06") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "exhaustive_data.json"
+    path.write_text(json.dumps({"run_id": run, "created_at": made, "total_questions": 1, "entries": entries}, indent=2))
+    return path
+
+
+def rate(rating: str | None, at: str = "2026-02-02T10:00:00", **more: Any) -> dict[str, Any]:
+    return {"rating": rating, "tags": ["relevant"], "notes": "n", "rated_at": at, **more}
+
+
+def read(path: Path) -> tuple[list[TraceRecord], list[FeedbackRecord], list[str]]:
+    items = list(SOURCE.read(path, lambda position: None))
+    found = [one for item in items if isinstance(item, Line) for one in item.records]
+    return (
+        [one for one in found if isinstance(one, TraceRecord)],
+        [one for one in found if isinstance(one, FeedbackRecord)],
+        [item.reason for item in items if isinstance(item, Refused)],
+    )
+
+
+def test_the_forms_of_the_data_are_one(tmp_path: Path) -> None:
+    entries = [entry(1, "dial", "up"), entry(2, "bar", "down"), entry(3, "plain")]
+    whole = run_file(tmp_path / "a", entries)
+    copy = tmp_path / "b.json"
+    copy.write_text(json.dumps({"run_id": "r1", "entries": entries}))
+    for path in (whole, copy, tmp_path / "a"):
+        traces, thumbs, refused = read(path)
+        assert [(one.id, one.output, one.session) for one in traces] == [
+            ("r1:e00001", "dial", "question:q001"), ("r1:e00002", "bar", "question:q001"), ("r1:e00003", "plain", "question:q001"),
+        ]  # fmt: skip
+        assert [one.value for one in thumbs] == [True, False] and refused == []
+        assert len({one.input[0]["content"] for one in traces}) == 1
+    (text,) = {one.input[0]["content"] for one in traces}
+    assert text.splitlines()[:7] == [
+        "Scenario: kpi", "Query: How is pump 4?", "Size: normal", "Fixtures: bar, dial, plain", "Data.label: Flow", "Data.value: 3",
+        "Title: Pump 4",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda some: {"exported_at": "x", "stats": {"total": 2}, "ratings": some},
+        lambda some: some,
+        lambda some: [{"entry_id": key, **one} for key, one in some.items()],
+    ],
+)
+def test_the_forms_of_the_ratings_are_one(tmp_path: Path, form: Any) -> None:
+    run_file(tmp_path, [entry(1, "dial"), entry(2, "bar")])
+    ratings = tmp_path / "widget_ratings_2026-02-02.json"
+    ratings.write_text(json.dumps(form({"e00001": rate("up"), "e00002": rate("down", device_id="d1"), "e00009": rate("up")})))
+    for path in (ratings, tmp_path, tmp_path / "exhaustive_data.json"):
+        _, thumbs, refused = read(path)
+        assert [(one.targets[0].id, one.value, one.rater and one.rater.id) for one in thumbs] == [
+            ("r1:e00001", True, None), ("r1:e00002", False, "d1"),
+        ]  # fmt: skip
+        assert len(refused) == 1 and "e00009" in refused[0]
+        assert (thumbs[0].comment, thumbs[0].metadata) == ("n", {"tags": ["relevant"]})
+
+
+def test_defect_4c2_only_down_is_a_dislike_and_forced_is_no_choice(tmp_path: Path) -> None:
+    forced = entry(3, "bar", natural=False, forced=True, pipeline_selected_fixture=None, widget_index=-1)
+    path = run_file(tmp_path, [entry(1, "dial", "sideways"), entry(2, "plain"), forced])
+    traces, thumbs, refused = read(path)
+    assert thumbs == [] and len(refused) == 1 and "sideways" in refused[0]
+    assert [(one.metadata or {})["forced"] for one in traces] == [False, True]
+
+
+def test_defect_4c3_entries_of_other_data_or_size_have_another_prompt() -> None:
+    one = entry(1, "dial")
+    others = [{"size": "hero"}, {"data_override": {"demoData": {"label": "Flow", "value": 4}}}, {"question": "?"}, {"scenario": "trend"}]
+    assert len({prompt_of(one | other, ["dial", "bar"]) for other in ({}, *others)}) == 5
+    assert prompt_of(one | {"widget_index": 5, "fixture": "bar", "rating": "down"}, ["dial", "bar"]) == prompt_of(one, ["bar", "dial"])
+
+
+def test_defect_4c4_a_catalogue_may_have_texts_for_single_fixtures(tmp_path: Path) -> None:
+    path = run_file(tmp_path, [entry(1, "dial"), entry(2, "default-render", scenario="chatstream")])
+    (tmp_path / "fixture_catalogue.json").write_text(json.dumps({"kpi": {"dial": "a dial", "bar": "a bar"}, "chatstream": "one"}))
+    traces, _, _ = read(path)
+    assert "Fixtures: bar, dial" in traces[0].input[0]["content"] and "Fixtures: default-render" in traces[1].input[0]["content"]
+
+
+def test_defect_4c5_the_newest_rating_of_a_device_counts_and_devices_are_not_merged(tmp_path: Path) -> None:
+    run_file(tmp_path, [entry(1, "dial", "up"), entry(2, "bar")])
+    rows = [
+        {"entry_id": "e00001", **rate("down", "2026-02-05T10:00:00")},
+        {"entry_id": "e00002", **rate("up", "2026-02-04T10:00:00", device_id="a")},
+        {"entry_id": "e00002", **rate("down", "2026-02-03T10:00:00", device_id="a")},
+        {"entry_id": "e00002", **rate("down", "2026-02-03T10:00:00", device_id="b")},
+        {"entry_id": "e00002", **rate("up", "2026-02-03T10:00:00", device_id="c")},
+    ]
+    (tmp_path / "ratings.json").write_text(json.dumps(rows))
+    with opener(tmp_path / "home", None, "warning")() as ws:
+        assert ingest(ws, "desk", "widgets", tmp_path / "exhaustive_data.json").refused == 0
+        again = ingest(ws, "desk", "widgets", tmp_path)
+        assert (again.stored, again.duplicates) == (0, 7)
+        with ws.db.read() as connection:
+            found = sorted((one.good, one.conflict, len(one.feedback_ids)) for one in judgements(connection, "desk"))
+    assert found == [(False, False, 1), (True, True, 3)]
+
+
+def test_defect_4c6_ratings_of_an_older_run_do_not_stick_to_other_widgets(tmp_path: Path) -> None:
+    run_file(tmp_path, [entry(1, "dial")], "r2", "2026-03-01T00:00:00")
+    (tmp_path / "ratings.json").write_text(json.dumps({"e00001": rate("up", "2026-02-02T10:00:00")}))
+    _, thumbs, refused = read(tmp_path)
+    assert thumbs == [] and "before this run" in refused[0]
+    one, two = (read(run_file(tmp_path / name, [entry(1, "dial")], name))[0][0] for name in ("x", "y"))
+    assert one.identified()[0] != two.identified()[0]
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "ratings.json").write_text(json.dumps({"e00001": rate("up")}))
+    with pytest.raises(InputError, match="begin anew"):
+        read(alone / "ratings.json")
+
+
+def test_without_a_run_id_the_content_is_the_name(tmp_path: Path) -> None:
+    path = run_file(tmp_path, [entry(1, "dial", "up"), {"entry_id": "e2"}, 3])  # type: ignore[list-item]
+    path.write_text(json.dumps({"entries": json.loads(path.read_text())["entries"]}))
+    (tmp_path / "ratings.json").write_text(json.dumps({"e00001": rate("down")}))
+    traces, thumbs, refused = read(path)
+    assert len(refused) == 2 and {one.targets[0].id for one in thumbs} == {traces[0].identified()[0]} and len(thumbs) == 2
+
+
+def test_defect_4c7_a_question_is_one_group(tmp_path: Path) -> None:
+    one, two = (read(run_file(tmp_path / name, [entry(1, name)], name))[0][0] for name in ("x", "y"))
+    assert one.session == two.session == "question:q001"
