@@ -10,7 +10,7 @@ Does not live here: running components (`ledger`), and judging fresh answers (tr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -62,7 +62,8 @@ PRESETS: Mapping[str, tuple[Arithmetic, Mapping[str, ComponentConfig]]] = {
                 "task_completion": 1.5,
                 "efficiency": 0.5,
                 "format_compliance": 1.0,
-            }
+            },
+            {"tool_success": {"compatible": True}},
         ),
     ),
     "ocd": ("applicable", _weights({"decision": 1.0}, {"decision": {"compatible": True}})),
@@ -95,8 +96,12 @@ class RewardConfig(Config):
 
     def combine(self, scores: Mapping[str, Score]) -> float | None:
         """The reward of these components; None where nothing has a value."""
+        return self.combiner()(scores)
+
+    def combiner(self) -> Callable[[Mapping[str, Score]], float | None]:
+        """`combine` for many: what the settings come to is found out once."""
         arithmetic, weights = self.arithmetic or PRESETS[self.preset][0], {name: part.weight for name, part in self.parts().items()}
-        return weighted_mean({name: counted(name, scores[name], arithmetic) for name in scores if name in weights}, weights)
+        return lambda scores: weighted_mean({name: counted(name, scores[name], arithmetic) for name in scores if name in weights}, weights)
 
     def fingerprint(self) -> str:
         """Of all that turns scores into a reward."""

@@ -10,7 +10,7 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -29,6 +29,7 @@ from thumbwheel.rewards.functions import FUNCTIONS
 
 OF_ANSWERS = frozenset({"text", "reference", "prompt", "finish", "mates"})
 """A function that reads nothing else has nothing to judge where the answer was not recorded."""
+Bell = Callable[[float], None]
 MODEL_NAME = re.compile(r"(rm)?\d+|latest")
 
 
@@ -45,8 +46,7 @@ class Component:
         """The fingerprint of what it would read of a case."""
         if not self.judges(one):
             return "no answer"
-        text = json.dumps(self.function.inputs(one.case), sort_keys=True, ensure_ascii=False, default=_plain)
-        return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return sha256(_ENCODER.encode(self.function.inputs(one.case)).encode("utf-8", "surrogatepass")).hexdigest()
 
     def judges(self, one: Stored) -> bool:
         """Whether there is something that it could judge."""
@@ -57,14 +57,18 @@ class Component:
         cases = [one.case for one in due if self.judges(one)]
         together = type(self.function).score is not RewardFunction.score
         pieces = [cases] if together else [[case] for case in cases]
-        scores = iter([score for piece in pieces if piece for score in self._scores(piece)])
+        with ringing() as bell:
+            scores = iter([score for piece in pieces if piece for score in self._scores(piece, bell)])
         missing = Score.none(Status.NOT_APPLICABLE, "the answer was not recorded")
         return [next(scores) if self.judges(one) else missing for one in due]
 
-    def _scores(self, cases: Sequence[Case]) -> list[Score]:
+    def _scores(self, cases: Sequence[Case], bell: Bell) -> list[Score]:
         try:
-            with within(self.timeout * len(cases)):
+            bell(self.timeout * len(cases))
+            try:
                 found = self.function.score(cases)
+            finally:
+                bell(0)
             if len(found) != len(cases):
                 raise ValueError(f"it gave {len(found)} scores for {len(cases)} answers")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a component that raises is a recorded failure
@@ -100,21 +104,26 @@ def _component(ws: Workspace, agent: str, name: str, part: ComponentConfig) -> C
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError inside after so long."""
+def ringing() -> Iterator[Bell]:
+    """Inside, what is given raises TimeoutError so many seconds after it was called, unless it is called again; 0 takes it back."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
-        yield
+        yield lambda seconds: None
         return
+    asked = 0.0
 
     def late(number: int, frame: Any) -> None:
-        raise TimeoutError(f"no score within {seconds:g} s")
+        raise TimeoutError(f"no score within {asked:g} s")
+
+    def bell(seconds: float) -> None:
+        nonlocal asked
+        asked = seconds
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
+        yield bell
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        bell(0)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -124,3 +133,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, frozenset | set):
         return sorted(value)
     return vars(value) if hasattr(value, "__dict__") else repr(value)
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=_plain)

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import groupby
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -92,12 +93,12 @@ def run(
 class _Batch:
     """What is known and what becomes known about some traces."""
 
-    def __init__(self, agent_id: str, batch: Sequence[Stored], known: Sequence[sa.RowMapping], as_of: datetime | None) -> None:
+    def __init__(self, agent_id: str, batch: Sequence[Stored], known: Sequence[store.Entry], as_of: datetime | None) -> None:
         self._agent_id, self._batch, self._as_of, self._live = agent_id, batch, as_of, as_of is None
-        self._known = {_key(row): row for row in known}
-        self._of: dict[tuple[str, str], list[sa.RowMapping]] = defaultdict(list)
+        self._known = {row.key: row for row in known}
+        self._of: dict[tuple[str, str], list[store.Entry]] = defaultdict(list)
         for row in known:
-            self._of[row["target_id"], row["component"]].append(row)
+            self._of[row.key[:2]].append(row)
         self._names: dict[tuple[str, str], tuple[str, str]] = {}
         self._fresh: list[dict[str, Any]] = []
         self._again: list[dict[str, Any]] = []
@@ -110,9 +111,9 @@ class _Batch:
             target = str(one.case.target_id)
             names = self._names[target, part.name] = part.version, part.inputs(one)
             row = self._known.get((target, part.name, *names))
-            if row is None or row["status"] == Status.BLOCKED or (retry and row["status"] == Status.FAILED):
+            if row is None or row.status == Status.BLOCKED or (retry and row.status == Status.FAILED):
                 found.append(one)
-            elif row["status"] == Status.OK:
+            elif row.status == Status.OK:
                 self._valued.add(target)
         return found
 
@@ -123,7 +124,7 @@ class _Batch:
         values = {"value": score.value, "status": str(score.status), "evidence": _evidence(score), "as_of": one.case.as_of}
         values |= {"recorded_at": datetime.now(UTC)}
         if key in self._known:
-            self._again.append({"id": self._known[key]["id"], **values})
+            self._again.append({"row": self._known[key].id, **values})
         else:
             names = dict(zip(("target_id", "component", "component_version", "inputs"), key, strict=True))
             self._fresh.append({"id": ids.derived("rwd", *key), "agent_id": self._agent_id, **names, **values, "current": self._live})
@@ -134,9 +135,9 @@ class _Batch:
         """How many of them had no value that stood, and have one now."""
         versions = {(part.name, part.version) for part in parts}
         before = {
-            row["target_id"]
+            row.target_id
             for row in self._known.values()
-            if row["current"] and row["status"] == Status.OK and (row["component"], row["component_version"]) in versions
+            if row.current and row.status == Status.OK and (row.component, row.component_version) in versions
         }
         return len(self._valued - before)
 
@@ -145,18 +146,20 @@ class _Batch:
         standing = {}
         for (target, name), names in self._names.items() if self._live else ():
             for row in self._of.get((target, name), ()):
-                if row["current"] != (stands := _key(row)[2:] == names):
-                    standing[row["id"]] = stands
+                if row.current != (stands := row.key[2:] == names):
+                    standing[row.id] = stands
         store.keep(connection, self._fresh, self._again, standing)
-
-
-def _key(row: sa.RowMapping) -> tuple[str, str, str, str]:
-    return row["target_id"], row["component"], row["component_version"], row["inputs"]
 
 
 def _evidence(score: Score) -> Any:
     """As JSON that every database reads: what is no JSON becomes its text."""
-    return json.loads(json.dumps(dict(score.evidence), default=str), parse_constant=str)
+    if all(type(one) in _SURE for one in score.evidence.values()):
+        return dict(score.evidence)
+    return _DECODER.decode(_ENCODER.encode(dict(score.evidence)))
+
+
+_SURE, _STATUSES = (str, int, bool), {str(one): one for one in Status}
+_ENCODER, _DECODER = json.JSONEncoder(default=str), json.JSONDecoder(parse_constant=str)  # json.dumps makes one for every call
 
 
 def rewards(
@@ -170,25 +173,25 @@ def rewards(
     if as_of is not None:
         yield from _then(connection, agent, config, parts, as_of)
         return
-    versions = {part.name: part.version for part in parts}
-    for target, rows in groupby(store.current(connection, ids.derived("agt", agent)), key=itemgetter("target_id")):
-        scores = {row["component"]: _score(row) for row in rows if versions.get(row["component"]) == row["component_version"]}
+    versions, combine = {part.name: part.version for part in parts}, config.combiner()
+    for target, rows in groupby(store.current(connection, ids.derived("agt", agent)), key=itemgetter(0)):
+        scores = {name: _score(value, status) for _, name, version, value, status in rows if versions.get(name) == version}
         if scores:
-            yield Combined(target, config.combine(scores), scores)
+            yield Combined(target, combine(scores), scores)
 
 
 def _then(
     connection: sa.Connection, agent: str, config: RewardConfig, parts: Sequence[Component], as_of: datetime | None, **which: Any
 ) -> Iterator[Combined]:
-    reads = frozenset[str]().union(*(part.function.reads for part in parts))
+    reads, combine = frozenset[str]().union(*(part.function.reads for part in parts)), config.combiner()
     for batch in stored_cases(connection, agent, reads, as_of, **which):
-        known = {_key(row): row for row in store.ledger(connection, [str(one.case.target_id) for one in batch])}
+        known = {row.key: row for row in store.ledger(connection, [str(one.case.target_id) for one in batch])}
         for one in batch:
             target = str(one.case.target_id)
             rows = {part.name: known.get((target, part.name, part.version, part.inputs(one))) for part in parts}
-            scores = {name: _score(row) for name, row in rows.items() if row is not None}
+            scores = {name: _score(row.value, row.status, {"row": row.id}) for name, row in rows.items() if row is not None}
             if scores:
-                yield Combined(target, config.combine(scores), scores)
+                yield Combined(target, combine(scores), scores)
 
 
 def one_reward(
@@ -208,8 +211,8 @@ def one_reward(
     )
 
 
-def _score(row: sa.RowMapping) -> Score:
-    return Score(row["value"], Status(row["status"]), {"row": row["id"]} if "id" in row else {})
+def _score(value: float | None, status: str, evidence: Mapping[str, Any] = MappingProxyType({})) -> Score:
+    return Score(value, _STATUSES[status], evidence)
 
 
 def count(ws: Workspace, agent: str, as_of: datetime | None = None) -> int:

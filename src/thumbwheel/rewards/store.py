@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -117,14 +117,23 @@ _FEEDBACK = (
 
 
 def _statement(row: sa.RowMapping) -> Statement:
-    return Statement(row["id"], row["kind"], row["name"], row["value"], row["scale"], _rater(row), _weight(row), _at(row), row["rater_kind"] in AUTOMATIC)
+    return Statement(
+        row["id"], row["kind"], row["name"], row["value"], row["scale"], _rater(row), _weight(row), _at(row), row["rater_kind"] in AUTOMATIC
+    )
 
 
 def _comparing(rows: list[sa.RowMapping]) -> Comparing:
     arrived = {row["position"]: row["trace_id"] for row in rows}
     places = rows[0]["value"]["ranking"]
     ranking = (tuple(arrived[position] for position in place if position in arrived) for place in places)
-    return Comparing(rows[0]["id"], tuple(place for place in ranking if place), _rater(rows[0]), _weight(rows[0]), _at(rows[0]), rows[0]["rater_kind"] in AUTOMATIC)
+    return Comparing(
+        rows[0]["id"],
+        tuple(place for place in ranking if place),
+        _rater(rows[0]),
+        _weight(rows[0]),
+        _at(rows[0]),
+        rows[0]["rater_kind"] in AUTOMATIC,
+    )
 
 
 def _rater(row: sa.RowMapping) -> str:
@@ -210,10 +219,28 @@ def mates(connection: sa.Connection, agent_id: str, input_ids: Iterable[str], mo
     return found
 
 
-def ledger(connection: sa.Connection, target_ids: Sequence[str]) -> list[sa.RowMapping]:
-    """Every ledger row of these targets, without its evidence."""
-    columns = [column for column in rewards.c if column is not rewards.c.evidence]
-    return list(connection.execute(sa.select(*columns).where(rewards.c.target_id.in_(target_ids))).mappings())
+class Entry(NamedTuple):
+    """A ledger row without its evidence and its times."""
+
+    target_id: str
+    component: str
+    component_version: str
+    inputs: str
+    id: str
+    value: float | None
+    status: str
+    current: bool
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What names it."""
+        return self[:4]
+
+
+def ledger(connection: sa.Connection, target_ids: Sequence[str]) -> list[Entry]:
+    """Every ledger row of these targets."""
+    query = sa.select(*(rewards.c[name] for name in Entry._fields)).where(rewards.c.target_id.in_(target_ids))
+    return list(map(Entry._make, connection.execute(query)))
 
 
 def evidence(connection: sa.Connection, target_id: str) -> dict[str, dict[str, Any]]:
@@ -222,11 +249,11 @@ def evidence(connection: sa.Connection, target_id: str) -> dict[str, dict[str, A
     return dict(connection.execute(query).tuples().all())
 
 
-def current(connection: sa.Connection, agent_id: str) -> Iterator[sa.RowMapping]:
-    """The ledger rows that the last run found to stand, by target, without evidence."""
+def current(connection: sa.Connection, agent_id: str) -> Iterator[tuple[str, str, str, float | None, str]]:
+    """(target, component, version, value, status) of the ledger rows that the last run found to stand, by target."""
     columns = (rewards.c.target_id, rewards.c.component, rewards.c.component_version, rewards.c.value, rewards.c.status)
-    query = sa.select(*columns).where(rewards.c.agent_id == agent_id, rewards.c.current).order_by(rewards.c.target_id, rewards.c.component)
-    yield from connection.execute(query, execution_options=STREAM).mappings()
+    query = sa.select(*columns).where(rewards.c.agent_id == agent_id, rewards.c.current).order_by(rewards.c.target_id)
+    yield from connection.execute(query, execution_options=STREAM).tuples()
 
 
 def reasons(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:
@@ -238,14 +265,13 @@ def reasons(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:
 
 
 def keep(connection: sa.Connection, fresh: Sequence[dict[str, Any]], again: Sequence[dict[str, Any]], standing: Mapping[str, bool]) -> None:
-    """Add `fresh` rows, write `again` over rows of the same id, and note which known rows stand from now on."""
+    """Add `fresh` rows, write each of `again` over its `row`, and note which known rows stand from now on."""
     if fresh:
         connection.execute(rewards.insert(), fresh)
-    for row in again:
-        connection.execute(rewards.update().where(rewards.c.id == row["id"]).values({key: row[key] for key in row if key != "id"}))
-    for stands in (False, True):
-        if changed := [row_id for row_id, one in standing.items() if one is stands]:
-            connection.execute(rewards.update().where(rewards.c.id.in_(changed)).values(current=stands))
+    noted = [{"row": row_id, "current": stands} for row_id, stands in standing.items()]
+    for changes in (again, noted):
+        if changes:
+            connection.execute(rewards.update().where(rewards.c.id == sa.bindparam("row")), changes)
 
 
 def moved(connection: sa.Connection, agent_id: str, since: datetime) -> set[str]:
