@@ -11,7 +11,7 @@ demo: $(VENV)/.train
 	$(BIN)/thumbwheel demo $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu" $(ARGS)
 
 test-slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu" $(ARGS)

@@ -65,7 +65,7 @@ def test_the_value_is_the_weighted_mean_of_what_applies(judge):
 class Scores:
     """A reward model: the length, and no number for the empty answer."""
 
-    def score(self, prompts, answers):
+    def earned(self, prompts, answers):
         assert all(prompt == ROW["prompt"] for prompt in prompts)
         return [float(len(answer)) if answer else math.nan for answer in answers]
 

@@ -162,7 +162,7 @@ def _person(made: _Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
     about, word = made.about, made.about.get("userFeedback")
     if word is None:
         return
-    if word not in WORDS:
+    if not isinstance(word, str) or word not in WORDS:
         raise Unreadable(f"userFeedback {word!r} is none of {', '.join(WORDS)}")
     rater = {"id": about["userId"]} if about.get("userId") else None
     shared = {"targets": [target], "rater": rater, "occurred_at": about.get("feedbackAt")}

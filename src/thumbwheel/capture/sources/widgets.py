@@ -100,7 +100,7 @@ def _rating(row: Row, trace: str, made_at: Any = None) -> Iterator[FeedbackRecor
     rating = row.get("rating")
     if rating is None:
         return
-    if rating not in THUMBS:
+    if not isinstance(rating, str) or rating not in THUMBS:
         raise Unreadable(f"rating {rating!r} is none of up, down, null")
     tags = {"tags": row["tags"]} if row.get("tags") else None
     fields = {"kind": "thumb", "value": THUMBS[rating], "targets": [TargetRef(kind="trace", id=trace)], "metadata": tags}
