@@ -55,7 +55,9 @@ def test_judged_traces_follow_the_order_of_judgements(tmp_path: Path) -> None:
     with world.into(tmp_path) as ws, ws.db.read() as connection:
         traces = list(store.judged_traces(connection, AGENT_ID))
         assert [trace.id for trace in traces] == [one.trace_id for one in judgements(connection, AGENT)]
-        assert sorted(set(store.judged_groups(connection, AGENT_ID))) == sorted({(trace.prompt_id, trace.session_id) for trace in traces})
+        assert sorted(set(store.judged_groups(connection, AGENT_ID))) == sorted(
+            {(trace.prompt_id, trace.kept_with, False) for trace in traces}
+        )
         assert store.trace_count(connection, AGENT_ID) == 41
     assert {trace.calls for trace in traces} == {1, 2}
     assert [trace.tools for trace in traces if trace.tools] == [[{"name": "f"}]]

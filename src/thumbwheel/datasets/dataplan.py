@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from thumbwheel.datasets.episode import LAST_ONLY
+from thumbwheel.datasets.types import WAITS
 from thumbwheel.rewards.types import RULE, Reach, Signal
 
 NAMES = {"kto": "KTO", "dpo": "DPO", "sft": "SFT"}
@@ -141,12 +143,13 @@ def _permits(plan: DataPlan) -> Iterator[str]:
 def _fresh(plan: DataPlan) -> Iterator[str]:
     """What methods that sample their own answers could use."""
     prompts, groups = plan.shapes["prompts"], plan.shapes["groups"]
-    checked = prompts.origins.get("case", 0)
+    checked, waits = prompts.origins.get("case", 0), bool(prompts.origins.get(WAITS))
     if checked:
         split = "/".join(f"{count:,}" for count in prompts.counts.values())
         yield f"GRPO: fresh answers to {plural(checked, 'prompt')} can be checked (of {prompts.rows:,}; train/dev/gate {split})."
     elif prompts.rows:
-        yield f"GRPO: {plural(prompts.rows, 'prompt')}, none with a reference or a checker; it needs a reward model or a function of yours."
+        none = f"none with a reference or a checker{' for fresh answers' * waits}"
+        yield f"GRPO: {plural(prompts.rows, 'prompt')}, {none}; it needs a reward model or a function of yours."
     if groups.rows:
         yield f"GRPO on recorded answers: {plural(groups.rows, 'group')} of two and more judged ones."
 
@@ -160,8 +163,9 @@ def _needed(missing: Mapping[str, int]) -> str:
 
 
 def _problems(plan: DataPlan) -> Iterator[str]:
-    if plan.notes:
-        noted = ", ".join(f"{count:,} {what}" for what, count in plan.notes.items())
+    if runs := plan.notes.get(LAST_ONLY):
+        yield f"{runs:,} {LAST_ONLY}."
+    if noted := ", ".join(f"{count:,} {what}" for what, count in plan.notes.items() if what != LAST_ONLY):
         yield f"Contradictions: {noted}. Rule: {plan.rule}."
     if plan.drops:
         yield "Left out: " + ", ".join(f"{count:,} x {reason}" for reason, count in plan.drops.items()) + "."

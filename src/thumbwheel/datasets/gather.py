@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from thumbwheel.core import ids
 from thumbwheel.datasets import store
+from thumbwheel.datasets.episode import LAST_ONLY, history
 from thumbwheel.datasets.places import Places, aligned
 from thumbwheel.datasets.resolve import Resolving
 from thumbwheel.datasets.split import group_key, share_of
@@ -28,6 +29,9 @@ from thumbwheel.rewards.types import Comparison, Judgement, Scope
 
 BATCH = 500
 """Prompts whose messages are read at once."""
+
+
+Judged = list[tuple[TraceRow, Judgement | None]]
 
 
 def gather(
@@ -63,14 +67,41 @@ def gather(
             continue
         gathered = Resolving(prompt, place, config, tally)
         for trace, judgement in judged:
-            gathered.add(trace, judgement)
+            if trace.calls <= 1:
+                gathered.add(trace, judgement)
+        runs = list(_runs(connection, prompt, [one for one in judged if one[0].calls > 1], tally))
+        whole = [_whole(shown, some, place, config, tally) for shown, some in runs]
         for trace, _ in judged:
             for one in compared.pop(trace.id, ()):
-                gathered.compare(one)
+                next((other for other in whole if other.met(trace.id)), gathered).compare(one)
         yield gathered.evidence(first.prompt_id, first.tools, asked)
+        for resolving, (shown, some) in zip(whole, runs, strict=True):
+            name, task = ids.derived("run", ids.fingerprint(shown)), some[0][0].task
+            yield replace(resolving.evidence(name, some[0][0].tools, ()), task=task or first.prompt_id)
     if unjudged and not config.require_feedback:
         rows = (row for row in store.unjudged_traces(connection, agent_id, scope) if row.prompt_id not in met)
         yield from _unjudged(connection, places, rows, cases, tally)
+
+
+def _runs(connection: sa.Connection, prompt: list[Message], judged: Judged, tally: Tally) -> Iterator[tuple[list[Message], Judged]]:
+    """Runs of several steps by what their last answer was shown; those that do not tell it are counted."""
+    steps = store.run_steps(connection, [trace.id for trace, _ in judged])
+    found: dict[tuple[str, str | None], tuple[list[Message], Judged]] = {}
+    for trace, judgement in judged:
+        shown = history(prompt, steps.get(trace.id, []), trace.output)
+        if isinstance(shown, str):
+            tally.drops[shown] += 1
+            continue
+        tally.notes[LAST_ONLY] += 1
+        found.setdefault((ids.fingerprint(shown), trace.task), (shown, []))[1].append((trace, judgement))
+    yield from (found[key] for key in sorted(found, key=str))
+
+
+def _whole(shown: list[Message], some: Judged, place: str, config: DatasetConfig, tally: Tally) -> Resolving:
+    resolving = Resolving(shown, place, config, tally, whole=True)
+    for trace, judgement in some:
+        resolving.add(trace, judgement)
+    return resolving
 
 
 def _unjudged(
@@ -101,9 +132,6 @@ def _sampled(prompt_id: str, config: DatasetConfig, tally: Tally) -> bool:
     return True
 
 
-Judged = list[tuple[TraceRow, Judgement | None]]
-
-
 def _prompts(
     connection: sa.Connection, agent: str, config: DatasetConfig, as_of: datetime | None, scope: Scope | None
 ) -> Iterator[tuple[list[Message], Judged]]:
@@ -120,12 +148,21 @@ def _prompts(
 
 def merged(every: Iterable[Evidence], tally: Tally) -> Iterator[Evidence]:
     """Prompts that differ in white space, case and Unicode forms only as one: the original with the most answers, by id where several
-    have as many. All of it is held in memory."""
-    groups: dict[bytes, list[Evidence]] = defaultdict(list)
+    have as many. Runs of one task are one too, each answer with the prompt of its own run. All of it is held in memory."""
+    groups: dict[bytes | tuple[str, str], list[Evidence]] = defaultdict(list)
     for one in every:
-        groups[group_key(one.prompt, one.tools)].append(one)
+        groups[(one.task, one.split) if one.task else group_key(one.prompt, one.tools)].append(one)
     for some in groups.values():
-        yield some[0] if len(some) == 1 else _as_one(some, tally)
+        yield some[0] if len(some) == 1 else _as_task(some) if some[0].task else _as_one(some, tally)
+
+
+def _as_task(some: list[Evidence]) -> Evidence:
+    every = [(one, answer) for one in sorted(some, key=lambda one: one.prompt_id) for answer in one.answers]
+    if not every:
+        return some[0]
+    asked = tuple(trace for one in some for trace in one.asked)
+    answers = tuple(replace(answer, prompt=one.prompt) for one, answer in every)
+    return replace(every[0][0], answers=answers, edges=(), asked=asked)
 
 
 def _as_one(some: list[Evidence], tally: Tally) -> Evidence:

@@ -41,11 +41,11 @@ class Places:
         for prompt_id, place in asked:
             self._claim(prompt_id, chains.get(prompt_id, []), [place])
         groups = store.judged_groups(connection, agent_id, scope)
-        grouped = ((prompt_id, {session_id for _, session_id in some}) for prompt_id, some in groupby(groups, key=itemgetter(0)))
+        grouped = ((prompt_id, {one[1:] for one in some}) for prompt_id, some in groupby(groups, key=itemgetter(0)))
         messages = store.judged_prompts(connection, agent_id, scope)
-        for (prompt_id, sessions), prompt in aligned(grouped, itemgetter(0), messages, itemgetter(0)):
+        for (prompt_id, kept), prompt in aligned(grouped, itemgetter(0), messages, itemgetter(0)):
             if prompt:
-                self._claim(prompt_id, prompt[1], [split_of(group_of(prompt_id, session_id), config) for session_id in sessions])
+                self._claim(prompt_id, prompt[1], [GOLD if gold else split_of(group_of(prompt_id, name), config) for name, gold in kept])
 
     def claims(self) -> np.ndarray:
         """[keys, 2] of uint64: a question and the strictest claim on it."""
@@ -66,7 +66,7 @@ class Places:
         """A prompt that nobody judged stands where an equal one does, else where its own traces have it."""
         if prompt and prompt_id not in self._keys:
             key = self._keys[prompt_id] = _key(prompt)
-            own = [split_of(group_of(prompt_id, trace.session_id), self.config) for trace in traces]
+            own = [split_of(group_of(prompt_id, trace.kept_with), self.config) for trace in traces]
             self._claims.setdefault(key, max(map(ORDER.index, own)))
 
     def usable(self, prompt_id: str, count: int, tally: Tally) -> str | None:

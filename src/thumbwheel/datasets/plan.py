@@ -7,7 +7,7 @@ how it is put into words (`dataplan`), building (`build`). The thresholds are se
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +20,13 @@ from thumbwheel.core.config import Home
 from thumbwheel.datasets import store
 from thumbwheel.datasets.dataplan import DataPlan, MethodPlan, Power, ShapePlan
 from thumbwheel.datasets.facts import Facts, columns_of
-from thumbwheel.datasets.gather import gather
+from thumbwheel.datasets.gather import gather, merged
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.shapes.labels import class_weights
 from thumbwheel.datasets.split import split_of
 from thumbwheel.datasets.store import GOLD
-from thumbwheel.datasets.types import DatasetConfig, Drop, PlanConfig, Row, Tally
+from thumbwheel.datasets.types import DatasetConfig, Drop, Evidence, PlanConfig, Row, Tally
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards.label import reach, signals
@@ -96,9 +96,18 @@ def plan_file(
 def _count(connection: sa.Connection, agent: str, config: DatasetConfig, tally: Tally, facts: Mapping[str, Facts]) -> None:
     shapes: dict[str, Shape] = {name: SHAPES.get(name)() for name in facts}
     rows: dict[str, list[Row]] = {name: [] for name in facts}
-    for evidence in gather(connection, agent, config, tally, unjudged=True):
-        for name, shape in shapes.items():
-            for found in shape.rows(evidence, config):
+    runs: list[Evidence] = []
+
+    def every() -> Iterator[tuple[Evidence, Iterable[str]]]:
+        apart = [name for name in shapes if not shapes[name].merges]
+        for evidence in gather(connection, agent, config, tally, unjudged=True):
+            runs.extend([evidence] if evidence.task else [])
+            yield evidence, apart if evidence.task else shapes
+        yield from ((evidence, set(shapes).difference(apart)) for evidence in merged(runs, Tally()))
+
+    for evidence, names in every():
+        for name in names:
+            for found in shapes[name].rows(evidence, config):
                 if isinstance(found, Drop):
                     facts[name].drops[found.reason] += 1
                 else:

@@ -111,7 +111,8 @@ class _Above(NamedTuple):
 class Resolving:
     """Collects the answers and edges of one prompt."""
 
-    def __init__(self, prompt: list[Message], split: str, config: DatasetConfig, tally: Tally) -> None:
+    def __init__(self, prompt: list[Message], split: str, config: DatasetConfig, tally: Tally, *, whole: bool = False) -> None:
+        self._whole = whole
         self._prompt, self._split, self._config, self._tally = prompt, split, config, tally
         self._drafts: dict[str, _Draft] = {}
         self._met: set[str] = set()
@@ -136,16 +137,21 @@ class Resolving:
             self._edit(trace, text, group, judgement)
 
     def ask(self, trace: TraceRow) -> bool:
-        """Whether this trace asked the prompt in a way that one answer of a model can be about."""
-        group = group_of(trace.prompt_id, trace.session_id)
+        """Whether this trace asked the prompt in a way that one answer of a model can be about; a run of several steps is asked by its
+        `whole` history only."""
+        group = group_of(trace.prompt_id, trace.kept_with)
         if split_of(group, self._config) != self._split:
             self._tally.drops[f"the prompt also stands in {self._split}"] += 1
             return False
-        if trace.calls > 1:
+        if trace.calls > 1 and not self._whole:
             self._tally.drops["the answer took several model or tool steps"] += 1
             return False
         self._asked.append(Asked(group, trace.id, trace.subject_id))
         return True
+
+    def met(self, trace_id: str) -> bool:
+        """Whether this trace is one of this prompt."""
+        return trace_id in self._met
 
     def _own(self, trace: TraceRow, text: str, group: str, judgement: Judgement | None) -> None:
         draft = self._drafts.setdefault(text, _Draft(trace.output or "", group))

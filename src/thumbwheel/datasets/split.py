@@ -1,7 +1,7 @@
 """The split in train, dev and gate: by group, stable, salted; adding data never moves a group that was there before.
 
-A group is a session, or a prompt where there is no session; `split_of(prompt id)` is also the split of a case, so that an
-evaluation can use the cases whose prompt is in `gate`. Nothing here reads data.
+A group is a session; where there is none, the prompt of the case that was run, else the prompt. `split_of(prompt id)` is also the split
+of a case, so that an evaluation can use the cases whose prompt is in `gate`. Nothing here reads data.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def share_of(salt: str, group: str) -> float:
     return int.from_bytes(hashlib.sha256(f"{salt}:{group}".encode()).digest()[:8], "big") / 2**64
 
 
-def group_of(prompt_id: str, session_id: str | None = None) -> str:
-    """What is kept together: the session, else the prompt. The group of a case is its prompt (`cases.input_id`)."""
-    return session_id or prompt_id
+def group_of(prompt_id: str, kept_with: str | None = None) -> str:
+    """What is kept together: the session, else the prompt of the case, else the prompt. The group of a case is its prompt."""
+    return kept_with or prompt_id
 
 
 def strictest(*splits: str) -> str:

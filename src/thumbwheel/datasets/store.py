@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
+from thumbwheel.datasets.episode import RunStep
 from thumbwheel.datasets.types import Case, Dataset, Message
 from thumbwheel.db.schema import agents, cases, datasets, feedback, feedback_targets, messages, steps, traces
 from thumbwheel.rewards.types import Scope
@@ -20,14 +21,19 @@ GOLD = "gold"
 STREAM = {"yield_per": 1000}
 VARIABLES = 500
 """Values in one IN (...): SQLite takes at least 999 variables."""
+OF_CASES = traces.outerjoin(cases, cases.c.id == traces.c.case_id)
+KEPT_WITH = sa.func.coalesce(traces.c.session_id, cases.c.input_id)
 
 
 class TraceRow(NamedTuple):
-    """A trace that feedback is about. `calls` counts its model and tool steps; the model fields are those of its only call."""
+    """A trace that feedback is about. `calls` counts its model and tool steps; the model fields are those of its last model step.
+
+    `kept_with` is what it may not be split from: its session, else the prompt of its case; None where it has neither.
+    """
 
     id: str
     prompt_id: str
-    session_id: str | None
+    kept_with: str | None
     subject_id: str | None
     output: str | None
     tools: list[dict[str, Any]] | None
@@ -35,6 +41,8 @@ class TraceRow(NamedTuple):
     finish_reason: str | None
     token_ids: list[int] | None
     logps: list[float] | None
+    task: str | None
+    """The prompt of its case."""
 
 
 def judged_traces(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[TraceRow]:
@@ -52,18 +60,29 @@ def _traces(connection: sa.Connection, which: sa.ColumnElement[bool]) -> Iterato
     own = sa.select(every.c.position).where(every.c.trace_id == traces.c.id).correlate(traces)
     calls = own.where(every.c.kind.in_(("llm", "tool"))).with_only_columns(sa.func.count()).scalar_subquery()
     answer = own.where(every.c.kind == "llm").with_only_columns(sa.func.max(every.c.position)).scalar_subquery()
-    told = [traces.c[name] for name in ("id", "input_id", "session_id", "subject_id", "output", "metadata")]
+    told = [traces.c.id, traces.c.input_id, KEPT_WITH, *(traces.c[name] for name in ("subject_id", "output", "metadata"))]
     query = (
-        sa.select(*told, calls, steps.c.finish_reason, steps.c.token_ids, steps.c.token_logprobs, steps.c.input)
-        .select_from(traces.outerjoin(steps, sa.and_(steps.c.trace_id == traces.c.id, steps.c.position == answer)))
+        sa.select(*told, calls, steps.c.finish_reason, steps.c.token_ids, steps.c.token_logprobs, cases.c.input_id, steps.c.input)
+        .select_from(OF_CASES.outerjoin(steps, sa.and_(steps.c.trace_id == traces.c.id, steps.c.position == answer)))
         .where(which)
         .order_by(traces.c.input_id, traces.c.id)
     )
-    for name, prompt_id, session, subject, output, metadata, count, reason, tokens, logps, asked in connection.execute(
+    for name, prompt_id, kept, subject, output, metadata, count, reason, tokens, logps, task, asked in connection.execute(
         query, execution_options=STREAM
     ):
         tools = _tools(asked, metadata) if asked or metadata else None
-        yield TraceRow(name, prompt_id, session, subject, output, tools, count, reason, tokens, logps)
+        yield TraceRow(name, prompt_id, kept, subject, output, tools, count, reason, tokens, logps, task)
+
+
+def run_steps(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, list[RunStep]]:
+    """The model and tool steps of each trace, in their order."""
+    found: dict[str, list[RunStep]] = {}
+    for some in batched(trace_ids, VARIABLES):
+        query = sa.select(steps.c.trace_id, steps.c.kind, steps.c.input, steps.c.output).where(steps.c.trace_id.in_(some))
+        for name, *step in connection.execute(query.order_by(steps.c.trace_id, steps.c.position)):
+            if step[0] in ("llm", "tool"):
+                found.setdefault(name, []).append(RunStep(*step))
+    return found
 
 
 def _range(prompt_id: sa.Column[Any], scope: Scope | None) -> list[sa.ColumnElement[bool]]:
@@ -71,9 +90,10 @@ def _range(prompt_id: sa.Column[Any], scope: Scope | None) -> list[sa.ColumnElem
     return [*found, prompt_id < scope.last] if scope and scope.last else found
 
 
-def judged_groups(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[tuple[str, str | None]]:
-    """(prompt id, session id) of the judged traces."""
-    query = sa.select(traces.c.input_id, traces.c.session_id).where(_judged(agent_id), *_range(traces.c.input_id, scope))
+def judged_groups(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[tuple[str, str | None, bool]]:
+    """(prompt id, what it is kept with, whether its case is gold) of the judged traces."""
+    told = sa.select(traces.c.input_id, KEPT_WITH, sa.func.coalesce(cases.c.basis == GOLD, sa.false())).select_from(OF_CASES)
+    query = told.where(_judged(agent_id), *_range(traces.c.input_id, scope))
     yield from connection.execute(query.order_by(traces.c.input_id), execution_options=STREAM).tuples()
 
 

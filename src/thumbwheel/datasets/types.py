@@ -13,6 +13,8 @@ from thumbwheel.core.config import Config
 from thumbwheel.rewards.types import LabelConfig, Scope, Value
 
 Message = dict[str, Any]
+WAITS = "case that waits for feedback"
+"""Origin of prompts whose case is judged by what is said later about an answer, so that a fresh one cannot be checked."""
 SPLITS = ("train", "dev", "gate")
 """In order of strictness: a prompt that stands in a later one may not be used in an earlier one."""
 
@@ -136,6 +138,8 @@ class Answer:
     logps: tuple[float, ...] | None = None
     automatic: bool = False
     """Nobody but checkers and models judged it."""
+    prompt: list[Message] | None = None
+    """What it answered, where that is not the prompt of its evidence: runs of one task meet different users and tools."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,8 @@ class Evidence:
     edges: tuple[Edge, ...]
     cases: tuple[Case, ...] = ()
     asked: tuple[Asked, ...] = ()
+    task: str | None = None
+    """The task of runs of several steps: comparable across their prompts."""
 
     @property
     def success(self) -> float | None:
@@ -274,6 +280,8 @@ class PromptRow(Row):
 class GroupRow(Row):
     """A prompt with two and more recorded answers, and how good each is from 0 to 1.
 
+    `prompts`, one for each answer, is set where several runs of one task are compared, each with a history of its own; `prompt` is then
+    that of the first.
     `finish_reasons`, `token_ids` and `logps` (those of the token ids, by the model that answered) are null where they were not captured.
     """
 
@@ -283,6 +291,7 @@ class GroupRow(Row):
     token_ids: list[list[int] | None]
     logps: list[list[float] | None]
     success: float | None = None
+    prompts: list[list[Message]] | None = None
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,11 @@ def checker_of(reference: Any) -> str:
     return "exact_answer"
 
 
+def waits(name: str | None) -> bool:
+    """Whether this function judges by what is said about an answer later, so that a fresh one has no score; also False for an unknown."""
+    return name in FUNCTIONS.names() and "feedback" in FUNCTIONS.get(name).reads
+
+
 class NoSettings(Config):
     """`checker` has no settings of its own: the case brings them."""
 

@@ -132,7 +132,7 @@ def test_what_is_left_out_is_counted_with_its_reason(tmp_path: Path) -> None:
     assert reasons == {
         "the same answer to the same prompt: counted once": 1,
         "the trace has no output": 1,
-        "the answer took several model or tool steps": 1,
+        "the answer took several model or tool steps, which do not tell what the last one was shown": 1,
         "the correction changes nothing": 1,
         "the compared answers have different prompts": 1,
         "the compared answers are tied": 1,

@@ -18,7 +18,10 @@ class _Member:
 
 
 class Groups(Shape):
-    """One row for each prompt with at least two valued answers, equal values included: that nothing is to be learned is a fact too."""
+    """One row for each prompt with at least two valued answers, equal values included: that nothing is to be learned is a fact too.
+
+    Runs of several steps are one group where they have one task, whatever became of each on the way.
+    """
 
     name = "groups"
     row = GroupRow
@@ -39,11 +42,13 @@ class Groups(Shape):
             yield self._row(evidence, members)
 
     def trl_columns(self, row: GroupRow) -> dict[str, Any]:
-        """`prompt`, `completions` (texts) and `values`; no trainer of TRL reads recorded groups."""
-        return {"prompt": row.prompt, "completions": row.completions, "values": row.values}
+        """`prompt`, `completions` (texts) and `values`, and `prompts` of runs; no trainer of TRL reads recorded groups."""
+        own = {"prompts": row.prompts} if row.prompts else {}
+        return {"prompt": row.prompt, "completions": row.completions, "values": row.values} | own
 
     def _row(self, evidence: Evidence, members: list[_Member]) -> GroupRow:
         answers = tuple(one.answer for one in members)
+        own = any(one.prompt is not None for one in answers)
         origin = "numbers" if any(one.value is not None for one in answers) else "judgements"
         return GroupRow(
             **base(self.name, evidence, answers, origin, 1.0, (name for one in members for name in one.feedback_ids)),
@@ -53,6 +58,7 @@ class Groups(Shape):
             token_ids=[list(one.token_ids) if one.token_ids else None for one in answers],
             logps=[list(one.logps) if one.logps else None for one in answers],
             success=sum(one.value for one in members) / len(members),
+            prompts=[one.prompt or evidence.prompt for one in answers] if own else None,
         )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from thumbwheel.core import ids
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.split import group_of
-from thumbwheel.datasets.types import Case, DatasetConfig, Drop, Evidence, PromptRow
+from thumbwheel.datasets.types import WAITS, Case, DatasetConfig, Drop, Evidence, PromptRow
+from thumbwheel.rewards.checker import waits
 
 
 class Prompts(Shape):
@@ -40,7 +41,7 @@ class Prompts(Shape):
             prompt=evidence.prompt,
             tools=evidence.tools,
             weight=1.0,
-            origin="case" if case else "trace",
+            origin=(WAITS if waits(case.checker) else "case") if case else "trace",
             feedback_ids=[],
             trace_ids=sorted(one.trace_id for one in evidence.asked),
             subject_ids=sorted({one.subject_id for one in evidence.asked if one.subject_id}),

@@ -21,7 +21,7 @@ from thumbwheel.training.types import TrainConfig
 if TYPE_CHECKING:
     import torch
 
-    from thumbwheel.engine.prompt import PromptBuilder
+    from thumbwheel.engine.prompt import PromptBuilder, Target, TokenRow
 
 GOOD, BAD = "better", "worse"
 
@@ -70,15 +70,29 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
             raise DropRow("all answers to the prompt are worth the same")
         captured = [None if ids is None else tuple(ids) for ids in row["token_ids"]]
         answers = [Target(*one) for one in zip(row["completions"], row["finish_reasons"], captured, strict=True)]
-        made = fitted(row, answers, builder, self.config.max_length, notes)
+        shared, made = self._fitted(row, answers, builder, notes)
         (earned,) = advantages([row["values"]], self.config.scale_rewards)
         found = []
         for one, ids, logps, advantage in zip(made, captured, row["logps"], earned, strict=True):
             known = logps is not None and one.completion_ids == ids and len(logps) == len(ids)
             notes["answers whose captured log-probs fit other tokens"] += logps is not None and not known
             value = advantage or 0.0
-            found.append(Recorded(one.completion_ids, None, GOOD if value > 0 else BAD, value, tuple(logps) if known else None))
-        return Example(made[0].prompt_ids, tuple(found), str(row["group"]), float(row["weight"]))
+            own = one.prompt_ids[shared:]
+            mask = (False,) * len(own) + (True,) * len(one.completion_ids) if own else None
+            found.append(Recorded((*own, *one.completion_ids), mask, GOOD if value > 0 else BAD, value, tuple(logps) if known else None))
+        return Example(made[0].prompt_ids[:shared], tuple(found), str(row["group"]), float(row["weight"]))
+
+    def _fitted(self, row: Row, answers: Sequence[Target], builder: PromptBuilder, notes: Counter[str]) -> tuple[int, Sequence[TokenRow]]:
+        """How many tokens the prompts have in common, and the tokens of all; runs of a task go apart after their common beginning."""
+        if not (prompts := row.get("prompts")):
+            made = fitted(row, answers, builder, self.config.max_length, notes)
+            return len(made[0].prompt_ids), made
+        each = zip(prompts, answers, strict=True)
+        made = tuple(fitted({**row, "prompt": own}, [one], builder, self.config.max_length, notes)[0] for own, one in each)
+        alike = [len(set(tokens)) == 1 for tokens in zip(*(one.prompt_ids for one in made), strict=False)]
+        if not (shared := [*alike, False].index(False)):
+            raise DropRow("the runs of the task begin with different tokens")
+        return shared, made
 
     def totals(self, examples: Sequence[Example]) -> Totals:
         """Weighted answers, and their tokens."""
