@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from hashlib import blake2b
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from thumbwheel.datasets.split import plain
@@ -21,6 +22,8 @@ HASHES, BANDS = 64, 16
 NEAR = 0.85
 """Overlap from which two texts are nearly the same."""
 SHORT = 8
+MIXING = 0x9E3779B97F4A7C15
+"""2**64 over the golden ratio, odd: by it the hashes of parts become one of the whole, which tells their order (Knuth, vol. 3, 6.4)."""
 BUCKET = 50
 """Most texts of one bucket that are compared with each other; a template that thousands share would otherwise take for ever."""
 
@@ -50,19 +53,46 @@ def near_pairs(texts: Sequence[str], near: float = NEAR) -> Iterator[tuple[int, 
                         yield long[first][0], long[second][0], overlap
 
 
+class _Hashed(dict[str, int]):
+    """Word -> 64 bits of it, each word once."""
+
+    def __missing__(self, word: str) -> int:
+        found = self[word] = int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+        return found
+
+
+def _triples(texts: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """(hashes of all triples of words, [texts + 1] where those of each text begin); every text has three words and more."""
+    import numpy as np
+
+    sizes = np.array([len(words) for words in texts])
+    words = np.fromiter(map(_Hashed().__getitem__, chain.from_iterable(texts)), np.uint64, int(sizes.sum()))
+    triples = (words[:-2] * MIXING + words[1:-1]) * MIXING + words[2:]
+    inside = np.ones(len(words), bool)
+    ends = sizes.cumsum()
+    inside[ends - 1] = inside[ends - 2] = False
+    return triples[inside[:-2]], np.concatenate([[0], (sizes - 2).cumsum()])
+
+
 def _marks(texts: Sequence[Sequence[str]]) -> np.ndarray:
     import numpy as np
     from rensa import RMinHash
 
-    triples = [[" ".join(words[at : at + 3]) for at in range(len(words) - 2)] for words in texts]
-    return np.array(RMinHash.digests_from_token_sets(triples, HASHES, 1), np.uint32)
+    hashes, starts = _triples(texts)
+    return np.array(RMinHash.digest_matrix_from_flat_token_hashes(hashes, starts.astype(np.uint64), HASHES, 1).to_rows(), np.uint32)
 
 
 def _buckets(marks: np.ndarray) -> Iterator[list[int]]:
     """Places that agree in all hashes of a band, at most `BUCKET` of them."""
+    import numpy as np
+
     width = marks.shape[1] // BANDS
     for band in range(BANDS):
-        found: dict[bytes, list[int]] = defaultdict(list)
-        for place, row in enumerate(marks[:, band * width : (band + 1) * width]):
-            found[row.tobytes()].append(place)
-        yield from (places[:BUCKET] for places in found.values() if len(places) > 1)
+        keys = np.zeros(len(marks), np.uint64)
+        for at in range(band * width, (band + 1) * width):
+            keys = keys * MIXING + marks[:, at]
+        order = keys.argsort(kind="stable")
+        starts = np.flatnonzero(np.diff(keys[order], prepend=~keys[order[:1]]))
+        ends = np.append(starts[1:], len(order))
+        for start, end in zip(starts[ends - starts > 1].tolist(), ends[ends - starts > 1].tolist(), strict=True):
+            yield order[start : min(end, start + BUCKET)].tolist()
