@@ -1,9 +1,9 @@
 """What PPO learns from a reward model of the demo world, judged by the simulator and by no model.
 
 `python benchmarks/judge.py [--persons 1,2,3] [--json FILE]`, about ten minutes a person on one idle core. The person of the demo world
-leaves 2,000 thumbs (a tenth of them wrong) and corrections. sft learns the corrections, the reward model begins there and learns the thumbs, and
-PPO starts from the base. Printed: how many noise-free pairs of fresh mails the reward model ranks right (wrong is what the app really
-answered), and how many of 400 fresh mails are filed as the person wants, before and after, with a paired interval.
+leaves 2,000 thumbs (a tenth of them wrong) and corrections. sft learns the corrections, the reward model begins there and learns the
+thumbs, and PPO starts from the base. Printed: how many noise-free pairs of fresh mails the reward model ranks right (wrong is what the app
+really answered), and how many of 400 fresh mails are filed as the person wants, before and after, with a paired interval.
 """
 
 from __future__ import annotations
