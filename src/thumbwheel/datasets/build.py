@@ -26,6 +26,7 @@ from thumbwheel.datasets.collect import collect
 from thumbwheel.datasets.facts import Facts
 from thumbwheel.datasets.files import DIGEST, Spilled, read_parquet, write_tables
 from thumbwheel.datasets.health import Finding, Texts, check, demand
+from thumbwheel.datasets.rewarded import ledger_values
 from thumbwheel.datasets.selection import Selected
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
@@ -33,6 +34,7 @@ from thumbwheel.datasets.types import SPLITS, Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.versions import record_artifacts, require_agent
+from thumbwheel.rewards.ledger import settings
 from thumbwheel.rewards.types import RULE
 
 FORMAT = 2
@@ -48,7 +50,8 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
     require_agent(ws, agent)
     config, kind = config or DatasetConfig(), SHAPES.get(shape)()
     with tempfile.TemporaryDirectory(dir=ws.home.path, prefix="building-") as folder:
-        collected = collect(ws.db, agent, shape, config, as_of, Path(folder))
+        values = ledger_values(ws, agent, as_of) if config.reward == "ledger" else None
+        collected = collect(ws.db, agent, shape, config, as_of, Path(folder), values)
         selected = Selected(Spilled(collected.folders, kind.row), config, Facts(drops=collected.drops, prompts=collected.prompts))
         facts = selected.facts
         if missing := kind.missing(facts):
@@ -61,7 +64,8 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
         paths = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
         for split, path in paths.items():
             write_tables(path, selected.columns.schema(), _finished(selected, split, kind, fitted, digest))
-        fingerprint = ids.fingerprint({"format": FORMAT, "shape": shape, "config": used, "rows": digest.hexdigest()})
+        reward = {} if values is None else {"reward": settings(ws, agent).fingerprint()}
+        fingerprint = ids.fingerprint({"format": FORMAT, "shape": shape, "config": used, "rows": digest.hexdigest()} | reward)
         manifest = {
             "format": FORMAT,
             "counts": facts.counts,
@@ -77,7 +81,7 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
             "config": used,
             "columns": {column.name: str(column.type) for column in fields(kind.row)},
             "watermark": collected.watermark,
-        }
+        } | reward
         dataset_id = ids.derived("dst", agent, fingerprint)
         return freeze(ws, Dataset(dataset_id, agent, shape, fingerprint, manifest, datetime.now(UTC)), paths)
 

@@ -71,17 +71,22 @@ class Collected:
             getattr(self, name).update(counts)
 
 
-def collect(db: Database, agent: str, shape: str, config: DatasetConfig, as_of: datetime | None, folder: Path) -> Collected:
-    """Spill the rows of `shape` below `folder`. Raises StorageError where the disk is full or a process dies."""
+def collect(
+    db: Database, agent: str, shape: str, config: DatasetConfig, as_of: datetime | None, folder: Path, values: Mapping[str, float] | None
+) -> Collected:
+    """Spill the rows of `shape` below `folder`; `values`, trace -> reward, are those of the ledger where `config` asks for it.
+
+    Raises StorageError where the disk is full or a process dies.
+    """
     task = Task(agent, shape, config.model_dump(mode="json"), as_of.isoformat() if as_of else None)
     with db.read() as connection:
         found = Collected(watermark=store.watermark(connection, task.agent_id, as_of))
-        if cuts := [] if SHAPES.get(shape).merges else _cuts(connection, task.agent_id):
+        if cuts := [] if SHAPES.get(shape).merges or values is not None else _cuts(connection, task.agent_id):
             bounds = zip([None, *cuts], [*cuts, None], strict=True)
             tasks = [Task(**(asdict(task) | {"first": first, "last": last})) for first, last in bounds]
             if _shared(db, tasks, folder, store.state(connection, task.agent_id), found):
                 return found
-        found.add(folder, _spill(connection, task, Places(connection, task.agent_id, config), folder))
+        found.add(folder, _spill(connection, task, Places(connection, task.agent_id, config), folder, values))
     return found
 
 
@@ -143,13 +148,15 @@ class _Part:
         raise StorageError("building a dataset", f"a process of it ended: {why}", "Free memory or disk space, then try again")
 
 
-def _spill(connection: sa.Connection, task: Task, places: Places, folder: Path) -> dict[str, Counter[str]]:
+def _spill(
+    connection: sa.Connection, task: Task, places: Places, folder: Path, values: Mapping[str, float] | None = None
+) -> dict[str, Counter[str]]:
     """The rows of a task into `folder`; returns what was dropped, noted, and prompts by split."""
     kind, config, tally = SHAPES.get(task.shape)(), places.config, Tally()
     spill, prompts = Spill(folder, kind.row), Counter[str]()
     as_of = datetime.fromisoformat(task.as_of) if task.as_of else None
     scope = config.scope(task.first, task.last)
-    every = gather(connection, task.agent, config, tally, as_of, unjudged=kind.unjudged, places=places, scope=scope)
+    every = gather(connection, task.agent, config, tally, as_of, unjudged=kind.unjudged, places=places, scope=scope, values=values)
     for evidence in merged(every, tally) if kind.merges else every:
         rows = []
         for found in kind.rows(evidence, config):

@@ -8,7 +8,7 @@ Streams: one batch of prompts is in memory at a time, besides the place of every
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain, groupby
@@ -21,6 +21,7 @@ from thumbwheel.datasets import store
 from thumbwheel.datasets.episode import LAST_ONLY, history
 from thumbwheel.datasets.places import Places, aligned
 from thumbwheel.datasets.resolve import Resolving
+from thumbwheel.datasets.rewarded import rewarded
 from thumbwheel.datasets.split import group_key, share_of
 from thumbwheel.datasets.store import TraceRow, batched
 from thumbwheel.datasets.types import Answer, Case, DatasetConfig, Evidence, Message, Tally
@@ -44,11 +45,12 @@ def gather(
     unjudged: bool = False,
     places: Places | None = None,
     scope: Scope | None = None,
+    values: Mapping[str, float] | None = None,
 ) -> Iterator[Evidence]:
     """The evidence of every prompt of `agent` that feedback in force at `as_of` is about; `tally` is told what was met.
 
     With `unjudged` also the prompts of its cases and of traces that no feedback is about. `scope` narrows both; the settled `places`
-    of the same scope may be given.
+    of the same scope may be given. `values`, trace -> reward, say how good the answers are, in place of what people said.
     """
     agent_id = ids.derived("agt", agent)
     places = places or Places(connection, agent_id, config, scope)
@@ -59,7 +61,7 @@ def gather(
     open_cases = groupby(store.open_cases(connection, agent_id, scope), key=lambda case: case.prompt_id)
     cases = {prompt_id: tuple(some) for prompt_id, some in open_cases}
     met = set()
-    for prompt, judged in _prompts(connection, agent, config, as_of, scope):
+    for prompt, judged in _prompts(connection, agent, config, as_of, scope, values):
         first = judged[0][0]
         met.add(first.prompt_id)
         asked = cases.pop(first.prompt_id, ())
@@ -133,13 +135,16 @@ def _sampled(prompt_id: str, config: DatasetConfig, tally: Tally) -> bool:
 
 
 def _prompts(
-    connection: sa.Connection, agent: str, config: DatasetConfig, as_of: datetime | None, scope: Scope | None
-) -> Iterator[tuple[list[Message], Judged]]:
+    connection: sa.Connection, agent: str, config: DatasetConfig, as_of: datetime | None, scope: Scope | None,
+    values: Mapping[str, float] | None,
+) -> Iterator[tuple[list[Message], Judged]]:  # fmt: skip
     """The messages of each prompt ([] where they cannot be read) and its traces, each with what was judged about it."""
     agent_id = ids.derived("agt", agent)
     said = judgements(connection, agent, as_of, config.label, scope)
     traces = store.judged_traces(connection, agent_id, scope)
     rows = aligned(traces, attrgetter("id"), said, attrgetter("trace_id"))
+    if values is not None:
+        rows = ((trace, rewarded(judgement, trace.id, values.get(trace.id), config.label)) for trace, judgement in rows)
     grouped = ((prompt_id, list(some)) for prompt_id, some in groupby(rows, key=lambda row: row[0].prompt_id))
     messages = store.judged_prompts(connection, agent_id, scope)
     for (_, judged), prompt in aligned(grouped, itemgetter(0), messages, itemgetter(0)):

@@ -1,6 +1,7 @@
 """Whether a frozen dataset still says what the ledger of rewards says: found out when it is read, from the ledger alone.
 
 A row is stale where a component judged one of its traces anew after the dataset was built, because of late feedback or a changed case.
+Where its values are combined rewards, all rows are stale once rewards are combined by other components, weights or settings.
 Nothing is marked anywhere, so nothing has to be told when a reward changes.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.datasets.types import SPLITS, Dataset
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.rewards.ledger import moved
+from thumbwheel.rewards.ledger import moved, settings
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,11 @@ class Stale:
 
 def stale(ws: Workspace, dataset: Dataset) -> Stale | None:
     """What has changed under `dataset`; None where nothing has."""
+    total = sum(dataset.counts.values())
+    if dataset.manifest.get("reward") not in (None, settings(ws, dataset.agent).fingerprint()):
+        return Stale(total, total)
     changed = moved(ws, dataset.agent, dataset.recorded_at)
     if not changed:
         return None
     count = sum(not changed.isdisjoint(row.trace_ids) for split in SPLITS for row in load_rows(ws, dataset.id, split))
-    return Stale(count, sum(dataset.counts.values())) if count else None
+    return Stale(count, total) if count else None

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from thumbwheel.datasets.episode import RunStep
 from thumbwheel.datasets.types import Case, Dataset, Message
-from thumbwheel.db.schema import agents, cases, datasets, feedback, feedback_targets, messages, steps, traces
+from thumbwheel.db.schema import agents, cases, datasets, feedback, feedback_targets, messages, rewards, steps, traces
 from thumbwheel.rewards.types import Scope
 
 T = TypeVar("T")
@@ -47,12 +47,12 @@ class TraceRow(NamedTuple):
 
 def judged_traces(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[TraceRow]:
     """Every trace of the agent that some feedback is about, in the order of `rewards.label.judgements`."""
-    return _traces(connection, sa.and_(_judged(agent_id), *_range(traces.c.input_id, scope)))
+    return _traces(connection, sa.and_(_judged(agent_id, scope), *_range(traces.c.input_id, scope)))
 
 
 def unjudged_traces(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[TraceRow]:
     """Every other trace of the agent, in the same order."""
-    return _traces(connection, sa.and_(traces.c.agent_id == agent_id, sa.not_(_judged(agent_id)), *_range(traces.c.input_id, scope)))
+    return _traces(connection, sa.and_(traces.c.agent_id == agent_id, sa.not_(_judged(agent_id, scope)), *_range(traces.c.input_id, scope)))
 
 
 def _traces(connection: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[TraceRow]:
@@ -93,13 +93,13 @@ def _range(prompt_id: sa.Column[Any], scope: Scope | None) -> list[sa.ColumnElem
 def judged_groups(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[tuple[str, str | None, bool]]:
     """(prompt id, what it is kept with, whether its case is gold) of the judged traces."""
     told = sa.select(traces.c.input_id, KEPT_WITH, sa.func.coalesce(cases.c.basis == GOLD, sa.false())).select_from(OF_CASES)
-    query = told.where(_judged(agent_id), *_range(traces.c.input_id, scope))
+    query = told.where(_judged(agent_id, scope), *_range(traces.c.input_id, scope))
     yield from connection.execute(query.order_by(traces.c.input_id), execution_options=STREAM).tuples()
 
 
 def judged_prompts(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[tuple[str, list[Message]]]:
     """(prompt id, its messages) for the judged traces, each once, in order of id; a chain with a missing link is left out."""
-    asked = sa.select(traces.c.input_id).where(_judged(agent_id), *_range(traces.c.input_id, scope))
+    asked = sa.select(traces.c.input_id).where(_judged(agent_id, scope), *_range(traces.c.input_id, scope))
     query = sa.select(messages).where(messages.c.id.in_(asked)).order_by(messages.c.id)
     for some in batched(connection.execute(query, execution_options=STREAM), VARIABLES):
         known = {name: (parent, {"role": role, **content}) for name, parent, role, content in some}
@@ -174,9 +174,13 @@ def _chain(known: Links, last: str) -> list[Message]:
     return chain[::-1]
 
 
-def _judged(agent_id: str) -> sa.ColumnElement[bool]:
+def _judged(agent_id: str, scope: Scope | None) -> sa.ColumnElement[bool]:
     about = sa.select(feedback_targets.c.target_id).where(feedback_targets.c.kind == "trace", feedback_targets.c.target_id.is_not(None))
-    return sa.and_(traces.c.agent_id == agent_id, traces.c.id.in_(about))
+    found: sa.ColumnElement[bool] = traces.c.id.in_(about)
+    if scope and scope.rewarded:
+        own = sa.select(rewards.c.target_id).where(rewards.c.agent_id == agent_id, rewards.c.value.is_not(None))
+        found = sa.or_(found, traces.c.id.in_(own))
+    return sa.and_(traces.c.agent_id == agent_id, found)
 
 
 def _tools(*places: Any) -> list[dict[str, Any]] | None:

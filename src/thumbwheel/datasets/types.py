@@ -91,6 +91,8 @@ class DatasetConfig(Config):
     """Only feedback that was given before this time is heard."""
     per_rater: int | None = Field(default=None, ge=1)
     """Most statements of one named rater that are heard, chosen by a hash."""
+    reward: Literal["feedback", "ledger"] = "feedback"
+    """What says how good an answer is: what people said about it, or the combined reward of the ledger (thumbwheel reward run)."""
     label: LabelConfig = LabelConfig()
     """How raw feedback becomes good, bad or neither."""
     plan: PlanConfig = PlanConfig()
@@ -98,7 +100,7 @@ class DatasetConfig(Config):
 
     def scope(self, first: str | None = None, last: str | None = None) -> Scope:
         """The feedback that is heard, about the prompts from the id `first` to before `last`."""
-        return Scope(self.since, self.until, self.per_rater, first, last)
+        return Scope(self.since, self.until, self.per_rater, first, last, rewarded=self.reward == "ledger")
 
     @field_validator("since", "until")
     @classmethod
@@ -110,6 +112,8 @@ class DatasetConfig(Config):
     def _leave_something(self) -> DatasetConfig:
         if self.dev + self.gate >= 1:
             raise ValueError(f"dev ({self.dev}) and gate ({self.gate}) leave nothing to train on")
+        if self.reward == "ledger" and self.margin is None:
+            raise ValueError("pairs by the rewards of the ledger need a margin")
         return self
 
 

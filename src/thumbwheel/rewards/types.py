@@ -62,13 +62,14 @@ class Comparing:
 @dataclass(frozen=True)
 class Scope:
     """A part of the feedback in force: said from `since` to before `until`, at most `per_rater` statements of each named rater (those
-    whose ids come first), about prompts from the id `first` to before `last`."""
+    whose ids come first), about prompts from the id `first` to before `last`; `rewarded`: also traces that only the ledger judges."""
 
     since: datetime | None = None
     until: datetime | None = None
     per_rater: int | None = None
     first: str | None = None
     last: str | None = None
+    rewarded: bool = False
 
 
 @dataclass(frozen=True)

@@ -112,3 +112,10 @@ def test_every_preset_is_made_of_functions_that_exist_and_take_its_settings():
     for name in PRESETS:
         for component, part in RewardConfig(preset=name).parts().items():
             assert component == "checker" or FUNCTIONS.get(component).create(part.settings)
+
+
+def test_the_tools_of_isaa_keep_its_arithmetic_too():
+    part = RewardConfig(preset="isaa").parts()["tool_success"]
+    function = FUNCTIONS.get("tool_success").create(part.settings)
+    asked = [{"role": "user", "content": "Please search for it."}]
+    assert [one.value for one in function.score([Case("Hello.", prompt=asked), Case("Hello.")])] == [0.3, 0.5]

@@ -21,7 +21,7 @@ class Pairs(Shape):
         """One row for each edge and for each chosen pair of siblings."""
         for edge in evidence.edges:
             yield self._row(evidence, edge)
-        siblings = list(_siblings(evidence, config.margin))
+        siblings = list(_siblings(evidence, config.margin, config.reward == "feedback"))
         for edge in siblings[: config.siblings]:
             yield self._row(evidence, edge)
         for _ in islice(siblings, config.siblings, None):
@@ -37,16 +37,16 @@ class Pairs(Shape):
         return PairRow(**shared, chosen=chosen.text, rejected=rejected.text)
 
 
-def _siblings(evidence: Evidence, margin: float | None) -> Iterator[Edge]:
+def _siblings(evidence: Evidence, margin: float | None, by_label: bool) -> Iterator[Edge]:
     """Pairs of answers that nobody compared: one good and one bad, in rounds in which every good answer is used once; then those whose
-    numbers lie more than `margin` apart, the farthest first.
+    numbers lie more than `margin` apart, the farthest first; only these where not `by_label`.
 
     The order of the answers is that of a hash of their text, so which pairs are taken depends neither on time nor on length.
     """
     met = {frozenset((edge.better, edge.worse)) for edge in evidence.edges}
     good = [place for place, answer in enumerate(evidence.answers) if answer.good is True]
     bad = [place for place, answer in enumerate(evidence.answers) if answer.good is False]
-    for turn in range(len(bad)):
+    for turn in range(len(bad) if by_label else 0):
         for number, better in enumerate(good):
             worse = bad[(number + turn) % len(bad)]
             if frozenset((better, worse)) not in met:
