@@ -122,3 +122,21 @@ def test_imitation_by_reward_weighs_every_text_by_its_own_number(base: Path, tmp
     assert heavy[0] == pytest.approx(same[0], rel=1e-6) and float((heavy[1] - same[1]).norm()) < 1e-6
     with pytest.raises(DataError, match="none weighs more"):
         Sft.settle(SftConfig(weighting="reward"), [row | {"value": 3.0} for row in scored])
+
+
+def test_runs_of_one_task_share_their_beginning_and_train_their_answers_alone(base: Path, tmp_path: Path) -> None:
+    found = rows()
+    plain = assembled("grpo_offline", base, tmp_path / "plain", found)
+    for row in found:
+        told = [[*row["prompt"], {"role": "assistant", "content": f"which {turn}"}] for turn in range(len(row["completions"]))]
+        row["prompts"] = [[*one, {"role": "user", "content": "that"}] for one in told]
+    made = assembled("grpo_offline", base, tmp_path, found)
+    assert len(made.train.items) == len(plain.train.items) > 0
+    for alone, example in zip(plain.train.items, made.train.items, strict=True):
+        for one, branch in zip(alone.branches, example.branches, strict=True):
+            assert [branch.ids[at] for at in branch.targets] == list(one.ids)
+            assert 0 < len(branch.targets) < len(branch.ids)
+            assert branch.advantage == one.advantage
+    shake(made.model)
+    whole, parts = gradient(made, made.train.items, 100_000), gradient(made, made.train.items, 64)
+    assert parts[0] == pytest.approx(whole[0], rel=1e-5)
