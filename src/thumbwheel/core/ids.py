@@ -17,7 +17,8 @@ from thumbwheel.core.errors import InputError
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"
-_PAIRS = [high + low for high in _DIGITS for low in _DIGITS]  # base64.b32hexencode takes five times as long, and imports do it a lot
+_TRIPLES = [one + two + three for one in _DIGITS for two in _DIGITS for three in _DIGITS]
+"""base64.b32hexencode takes several times as long, and imports and builds do it a lot."""
 
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,62}")
 
@@ -75,7 +76,7 @@ def slug(value: str, what: str = "agent") -> str:
 
 
 def _base32hex(raw: bytes) -> str:
-    pairs = -(-len(raw) * 8 // 10)
-    number = int.from_bytes(raw, "big") << (pairs * 10 - len(raw) * 8)
-    text = "".join([_PAIRS[(number >> shift) & 1023] for shift in range(pairs * 10 - 10, -1, -10)])
+    triples = -(-len(raw) * 8 // 15)
+    number = int.from_bytes(raw, "big") << (triples * 15 - len(raw) * 8)
+    text = "".join([_TRIPLES[(number >> shift) & 32767] for shift in range(triples * 15 - 15, -1, -15)])
     return text[: -(-len(raw) * 8 // 5)]

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pydantic_core
+
 from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
 from thumbwheel.datasets.types import Row
@@ -61,7 +63,7 @@ class Columns:
         """sha256 of the row, whatever the order of keys in it."""
         own = vars(row)
         values = [self._text(own[name])[1] if name in self._json else own[name] for name in self.names]
-        return hashlib.sha256(ids.canonical(values).encode("utf-8", "surrogatepass")).digest()
+        return hashlib.sha256(_bytes(values)).digest()
 
     def replaced(self, table: pa.Table, changed: Mapping[str, list[Any]]) -> pa.Table:
         """`table` with the columns of this class only, those in `changed` in their place."""
@@ -200,6 +202,14 @@ def _read(path: Path, names: list[str] | None) -> pa.Table:
     with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
         table = stream.read_all()
         return table if names is None else table.select(names)
+
+
+def _bytes(values: list[Any]) -> bytes:
+    """Canonical JSON; the quick way cannot write half a surrogate pair."""
+    try:
+        return pydantic_core.to_json(values)
+    except pydantic_core.PydanticSerializationError:
+        return ids.canonical(values).encode("utf-8", "surrogatepass")
 
 
 def _kind(annotation: Any) -> type | tuple[type] | None:

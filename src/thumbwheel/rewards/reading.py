@@ -36,6 +36,8 @@ EDGE = 1e-9
 def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judgement:
     """What `said` says about one trace, by the rule. A rater of weight 0 is not heard."""
     heard = [s for s in said if s.weight > 0]
+    if len(heard) == 1:
+        return _alone(trace_id, heard[0], config)
     votes = {s.feedback_id: reading(s, config) for s in heard if s.kind != "correction"}
     opinions = [s for s in heard if s.kind != "correction" and (s.kind != "label" or votes[s.feedback_id] is not None)]
     counted, torn = newest(opinions, voice, lambda s: votes[s.feedback_id]) if len(opinions) > 1 else (opinions, False)
@@ -55,6 +57,15 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
         value_of(opinions, config),
         bool(heard) and all(s.automatic for s in heard),
     )
+
+
+def _alone(trace_id: str, said: Statement, config: LabelConfig) -> Judgement:
+    """The rule for what one rater says and nobody else, which is most of what there is."""
+    vote = None if said.kind == "correction" else reading(said, config)
+    edit, value = edit_of((said,))[0] if said.kind == "correction" else None, value_of((said,), config)
+    if vote is None:
+        return Judgement(trace_id, None, None, None, (), False, edit, False, value, said.automatic)
+    return Judgement(trace_id, vote, 1.0, said.kind, (said.feedback_id,), False, edit, False, value, said.automatic)
 
 
 def reading(said: Statement, config: LabelConfig) -> bool | None:
