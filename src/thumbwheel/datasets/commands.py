@@ -78,7 +78,7 @@ def build(
 ) -> None:
     """Freeze training data: rows of one shape, split in train, dev and gate. The same evidence gives the same dataset.
 
-    Examples: thumbwheel dataset build --agent support --shape pairs; thumbwheel dataset build --agent support --method kto
+    Example: thumbwheel dataset build --agent support --shape pairs, or --method kto, which picks the shape and says why.
     """
     from thumbwheel.core.errors import InputError
     from thumbwheel.datasets.build import build as build_dataset

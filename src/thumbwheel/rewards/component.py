@@ -21,6 +21,8 @@ from thumbwheel.core import ids
 from thumbwheel.core.errors import NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.models.documents import documents
 from thumbwheel.rewards.cases import Stored
 from thumbwheel.rewards.checker import Checked
 from thumbwheel.rewards.combine import CHECKER, ComponentConfig, RewardConfig
@@ -31,6 +33,7 @@ OF_ANSWERS = frozenset({"text", "reference", "prompt", "finish", "mates"})
 """A function that reads nothing else has nothing to judge where the answer was not recorded."""
 Bell = Callable[[float], None]
 MODEL_NAME = re.compile(r"(rm)?\d+|latest")
+CLASSIFIER_NAME = re.compile(r"latest|[0-9a-f]{12,64}")
 
 
 @dataclass(frozen=True)
@@ -98,9 +101,23 @@ def _component(ws: Workspace, agent: str, name: str, part: ComponentConfig) -> C
         from thumbwheel.models import reward_models
 
         given["model"] = str(reward_models.folder(ws, reward_models.find(ws, agent, given["model"])))
+    if called == "learned" and CLASSIFIER_NAME.fullmatch(str(given.get("classifier", ""))):
+        given["classifier"] = _classifier(ws, agent, str(given["classifier"]))
     kind = Checked if called == CHECKER else FUNCTIONS.get(called)
     function = kind.create(given, f"rewards.components.{name}.settings")
     return Component(name, function, ids.fingerprint([called, function.version, function.identity()]), part.timeout)
+
+
+def _classifier(ws: Workspace, agent: str, name: str) -> str:
+    """The file of a kept classifier: the newest, or the one whose hash begins like this."""
+    from thumbwheel.rewards.learn import KIND
+
+    known = [one.sha256 for one in documents(ws, KIND, agent)]
+    found = next((one for one in known if name == "latest" or one.startswith(name)), None)
+    if found is None:
+        fix = f"Make one: thumbwheel label learn --agent {agent}" if not known else f"Known: {', '.join(one[:12] for one in known)}"
+        raise NotFound(f"classifier {name!r} of {agent!r}", "there is none of that name", fix)
+    return str(Artifacts(ws.home.blobs).path(found))
 
 
 @contextmanager

@@ -90,4 +90,12 @@ def _compare(pair: tuple[str, str], votes: Iterable[_Vote]) -> Comparison:
     better, worse = pair if side >= 0 else (pair[1], pair[0])
     strength = (weights[side] - weights[-side]) / math.fsum(weights.values()) if side else 0.0
     conflict = torn or sum(weight > 0 for weight in weights.values()) > 1
-    return Comparison(better, worse, bool(side), strength, tuple(sorted(vote.feedback_id for vote in latest)), conflict, bool(latest) and all(vote.automatic for vote in latest))
+    return Comparison(
+        better,
+        worse,
+        bool(side),
+        strength,
+        tuple(sorted(vote.feedback_id for vote in latest)),
+        conflict,
+        bool(latest) and all(vote.automatic for vote in latest),
+    )

@@ -11,7 +11,10 @@ from label_world import AGENT, home, is_good, lines
 from thumbwheel.capture.feedback import list_feedback
 from thumbwheel.core.errors import DataError, InputError, NotFound
 from thumbwheel.models.documents import as_bytes, documents
+from thumbwheel.rewards import ledger
 from thumbwheel.rewards.classifier import Classifier, calibrate, calibrated, fit
+from thumbwheel.rewards.combine import ComponentConfig, RewardConfig
+from thumbwheel.rewards.component import components
 from thumbwheel.rewards.features import NUMBERS, features
 from thumbwheel.rewards.function import Case, Status, Step
 from thumbwheel.rewards.functions.learned import Learned
@@ -244,3 +247,21 @@ def test_a_review_in_the_terminal_can_be_left_and_taken_up(command_line, tmp_pat
     code, out, _ = command_line("label", "learn", "--agent", AGENT, "--out", "c.json", "--strength", "0.5")
     assert code == 0
     assert Classifier.of(json.loads((tmp_path / "c.json").read_text())).about["settings"]["strength"] == 0.5
+
+
+@pytest.mark.parametrize("shown", ["latest", "hash"])
+def test_the_ledger_knows_a_kept_classifier_by_name(world, shown):
+    name, _ = learn(world, AGENT, CONFIG)
+    settings = {"classifier": "latest" if shown == "latest" else name[:12]}
+    config = RewardConfig(preset="none", components={"learned": ComponentConfig(settings=settings)})
+    report = ledger.run(world, AGENT, components(world, AGENT, config))
+    assert report.statuses == {("learned", "ok"): 120}
+    with world.db.read() as connection:
+        values = [one.value for one in ledger.rewards(connection, AGENT, config, components(world, AGENT, config))]
+    assert len(set(values)) > 10 and all(0 < value < 1 for value in values)
+
+
+def test_a_classifier_that_was_never_made_is_named(world):
+    config = RewardConfig(preset="none", components={"learned": ComponentConfig(settings={"classifier": "latest"})})
+    with pytest.raises(NotFound, match="label learn"):
+        components(world, AGENT, config)

@@ -172,3 +172,22 @@ def test_figures_of_held_out_rows() -> None:
     assert of_answers([], 3) == {"n": 0, "unreadable": 3} == of_numbers(Scale(0, 1), [], [], 3)
     numbers = of_numbers(Scale(1, 5), [-1.0, 0.0, 1.0], [1.0, 4.0, 5.0], 4)
     assert numbers == pytest.approx({"n": 3, "unreadable": 1, "mse": 1 / 3, "mae": 1 / 3, "mse_of_mean": 26 / 9})
+
+
+def test_the_ledger_judges_by_a_reward_model_under_its_name(ws: Workspace, first: RewardModelRecord, tmp_path: Path) -> None:
+    from thumbwheel.capture.ingest import ingest
+    from thumbwheel.rewards import ledger
+    from thumbwheel.rewards.combine import ComponentConfig, RewardConfig
+    from thumbwheel.rewards.component import components
+
+    lines = [{"type": "trace", "id": answer, "input": PROMPT, "output": answer} for answer in ANSWERS]
+    (tmp_path / "traces.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert ingest(ws, "a", "jsonl", tmp_path / "traces.jsonl").refused == 0
+    config = RewardConfig(preset="none", components={"reward_model": ComponentConfig(settings={"model": "rm1"})})
+    parts = components(ws, "a", config)
+    assert ledger.run(ws, "a", parts).statuses == {("reward_model", "ok"): len(ANSWERS)}
+    with ws.db.read() as connection:
+        found = sorted(one.value or 0 for one in ledger.rewards(connection, "a", config, parts))
+    outputs = RewardModel.load(reward_models.folder(ws, first), device="cpu").score([PROMPT] * len(ANSWERS), ANSWERS)
+    assert found == pytest.approx(sorted(1 / (1 + math.exp(-one)) for one in outputs), abs=1e-5)
+    assert ledger.run(ws, "a", components(ws, "a", config)).judged.total() == 0, "the same model in the same folder is the same version"

@@ -24,7 +24,7 @@ class LearnedConfig(Config):
     """Settings of `learned`."""
 
     classifier: str
-    """The file that `thumbwheel label learn --out FILE` wrote."""
+    """The file that `thumbwheel label learn --out FILE` wrote; in the ledger also latest or its hash, of the same agent."""
 
 
 class Learned(RewardFunction[LearnedConfig]):
