@@ -40,7 +40,8 @@ def stored_cases(
 ) -> Iterator[list[Stored]]:
     """All traces of `agent` (or one) that were recorded by `as_of` (default: now), with the fields in `reads` filled, in batches."""
     agent_id = ids.derived("agt", agent)
-    said = groupby(store.statements(connection, agent_id, as_of, trace_id) if "feedback" in reads else (), key=itemgetter(0))
+    heard = store.statements(connection, agent_id, as_of, trace_id, arrived_by=as_of) if "feedback" in reads else ()
+    said = groupby(heard, key=itemgetter(0))  # about the traces of `rows` and no others, in the same order
     following = next(said, None)
     now = as_of or datetime.now(UTC)
     rows = store.stored(connection, agent_id, as_of, trace_id)

@@ -31,10 +31,15 @@ def in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
 
 
 def statements(
-    connection: sa.Connection, agent_id: str, as_of: datetime | None, trace_id: str | None = None, scope: Scope | None = None
-) -> Iterator[tuple[str, Statement]]:
-    """(trace id, statement) of everything in force about traces that have arrived (or one of them), by prompt and then by trace."""
+    connection: sa.Connection, agent_id: str, as_of: datetime | None, trace_id: str | None = None, scope: Scope | None = None,
+    arrived_by: datetime | None = None,
+) -> Iterator[tuple[str, Statement]]:  # fmt: skip
+    """(trace id, statement) of everything in force about traces that have arrived (or one of them), by prompt and then by trace.
+
+    `arrived_by`: only about traces that were recorded by then. Feedback may be older than its trace.
+    """
     about = [feedback_targets.c.kind == "trace", *([] if trace_id is None else [traces.c.id == trace_id])]
+    about += [] if arrived_by is None else [traces.c.recorded_at <= arrived_by]
     about += [] if scope is None else within(agent_id, as_of, scope)
     query = (
         sa.select(*_FEEDBACK, traces.c.id.label("trace_id"))

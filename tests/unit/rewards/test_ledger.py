@@ -176,6 +176,20 @@ def test_a_run_as_of_a_time_gives_what_it_gave_then_and_leaves_today_alone(world
     assert one.rewards()["t1"].value == pytest.approx(2 / 3)
 
 
+def test_the_feedback_of_a_trace_that_comes_late_does_not_take_that_of_others_away(world):
+    one = world()
+    one.add(*[trace(f"t{number}") for number in range(6)], *[said("thumb", True, f"t{number}") for number in range(6)])
+    then = one.add(*[said("thumb", False, f"late{number}") for number in range(6)])
+    assert one.run(as_of=then).statuses["thumb", "ok"] == 6
+    held = {name: found.value for name, found in one.rewards(then).items()}
+    one.add(*[trace(f"late{number}") for number in range(6)])
+    assert held == {f"t{number}": 1.0 for number in range(6)}
+    assert {name: found.value for name, found in one.rewards(then).items()} == held
+    assert one.run(as_of=then).judged.total() == 0
+    one.run()
+    assert {name: found.value for name, found in one.rewards().items()} == held | {f"late{number}": 0.0 for number in range(6)}
+
+
 def test_other_settings_are_another_version_and_other_weights_are_not(world):
     part = {"preset": "none", "components": {"length": {"settings": {"most": 1}}}}
     one = world(part)
