@@ -1,6 +1,7 @@
 """Whether a frozen dataset still says what the ledger of rewards says: found out when it is read, from the ledger alone.
 
-A row is stale where a component judged one of its traces anew after the dataset was built, because of late feedback or a changed case.
+A row is stale where a component judged one of its traces anew after the dataset was built, because of late feedback or a changed case,
+or where an older judgement stands again, because feedback was taken back.
 Where its values are combined rewards, all rows are stale once rewards are combined by other components, weights or settings.
 Nothing is marked anywhere, so nothing has to be told when a reward changes.
 """

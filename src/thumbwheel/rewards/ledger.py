@@ -243,7 +243,8 @@ def changed(ws: Workspace, agent: str, held: Mapping[str, float | None]) -> tupl
 
 
 def moved(ws: Workspace, agent: str, since: datetime) -> set[str]:
-    """Traces that a component judged anew after `since`, where it had judged them before: their case has changed, or its settings."""
+    """Traces that a component judged anew after `since`, or of which an older judgement stands again since then, where it had another
+    one before: their case has changed, or its settings."""
     with ws.db.read() as connection:
         return store.moved(connection, ids.derived("agt", agent), since)
 

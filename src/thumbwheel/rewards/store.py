@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -270,20 +270,22 @@ def reasons(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:
 
 
 def keep(connection: sa.Connection, fresh: Sequence[dict[str, Any]], again: Sequence[dict[str, Any]], standing: Mapping[str, bool]) -> None:
-    """Add `fresh` rows, write each of `again` over its `row`, and note which known rows stand from now on."""
+    """Add `fresh` rows, write each of `again` over its `row`, and note which known rows stand from now on, and since when (`as_of`)."""
     if fresh:
         connection.execute(rewards.insert(), fresh)
     noted = [{"row": row_id, "current": stands} for row_id, stands in standing.items()]
-    for changes in (again, noted):
+    back = [{"row": row_id, "as_of": datetime.now(UTC)} for row_id, stands in standing.items() if stands]
+    for changes in (again, noted, back):
         if changes:
             connection.execute(rewards.update().where(rewards.c.id == sa.bindparam("row")), changes)
 
 
 def moved(connection: sa.Connection, agent_id: str, since: datetime) -> set[str]:
-    """Targets of which a row stands that is newer than `since`, in place of one that was there then."""
+    """Targets of which a row stands that is newer than `since`, or stands again since then, in place of one that was there then."""
     old = rewards.alias("old")
     same = (old.c.target_id == rewards.c.target_id, old.c.component == rewards.c.component, old.c.recorded_at <= since)
-    newer = (rewards.c.agent_id == agent_id, rewards.c.current, rewards.c.recorded_at > since)
+    same = (*same, old.c.id != rewards.c.id)
+    newer = (rewards.c.agent_id == agent_id, rewards.c.current, sa.or_(rewards.c.recorded_at > since, rewards.c.as_of > since))
     return set(connection.execute(sa.select(rewards.c.target_id).where(*newer, sa.exists().where(*same))).scalars())
 
 

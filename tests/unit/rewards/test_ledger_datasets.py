@@ -80,6 +80,23 @@ def test_reweighting_makes_a_dataset_of_rewards_stale_when_it_is_read(home, tmp_
     assert again["id"] != first["id"] and home("dataset", "show", "scored", "--json")["stale"] == 0
 
 
+def test_a_retraction_that_brings_an_older_reward_back_makes_a_dataset_stale(home, tmp_path):
+    def hear(line):
+        (tmp_path / "said.jsonl").write_text(json.dumps({"type": "feedback"} | line) + "\n")
+        home("import", "jsonl", "said.jsonl")
+        home("reward", "run")
+
+    home("reward", "run")
+    hear({"id": "f1", "kind": "thumb", "value": True, "target": {"trace": "right0"}, "rater": "s"})
+    build(home, "scored")
+    assert home("dataset", "show", "scored", "--json")["stale"] == 0
+    hear({"id": "r1", "retracts": "f1"})
+    assert home("dataset", "show", "scored", "--json")["stale"] == 1, "the row of before f1 is older than the dataset, and stands again"
+    assert f"stale: 1 of {2 * ASKED} rows' rewards changed" in home("dataset", "show", "scored")
+    build(home, "scored")
+    assert home("dataset", "show", "scored", "--json")["stale"] == 0
+
+
 def test_what_only_a_checker_judged_is_a_row_and_never_in_the_gate(home, command_line, tmp_path):
     lines = []
     for place in range(60):
