@@ -13,10 +13,12 @@ from typing import Any
 GONE = "[secret removed]"
 KEYS = re.compile(
     r"(^|[_.\-\s])(x?api[_\-]?keys?|apikey|secrets?|secret[_\-]?key|client[_\-]?secret|password|passwd|passphrase|authorization|bearer"
-    r"|(access|auth|refresh|session|id|bot|api)[_\-]?token|private[_\-]?key|credentials?|cookie|amd[_\-]?data)$",
+    r"|(access|auth|refresh|session|id|bot|api|github|gitlab|hf)[_\-]?token|(?<![^.\s])token|pwd"
+    r"|(private|access|signing|encryption)[_\-]?key"
+    r"|credentials?|cookie|amd[_\-]?data)$",
     re.IGNORECASE,
 )
-"""Names of keys whose values are secret; counts of tokens and the like are none."""
+"""Names of keys whose values are secret; counts of tokens, `eos_token` and the like are none."""
 PATTERNS = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}|\bsk_(?:live|test)_[A-Za-z0-9]{16,}"
@@ -36,10 +38,15 @@ SHORTEST = 6
 def telling(key: str) -> bool:
     """Whether a value under this key is secret.
 
-    >>> [telling(key) for key in ("api_key", "OPENAI_API_KEY", "amd_data", "total_tokens_in", "keyword")]
-    [True, True, True, False, False]
+    >>> [telling(key) for key in ("api_key", "OPENAI_API_KEY", "aws_secret_access_key", "token", "total_tokens_in", "eos_token")]
+    [True, True, True, True, False, False]
     """
     return bool(KEYS.search(key)) or bool(KEYS.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key)))
+
+
+def _telling(key: Any, among: Mapping[Any, Any]) -> bool:
+    """`telling`, but for the tokens of a model's answer, which stand beside their probability."""
+    return telling(str(key)) and not (key == "token" and "logprob" in among)
 
 
 def secrets_in(value: Any) -> set[str]:
@@ -50,7 +57,7 @@ def secrets_in(value: Any) -> set[str]:
 def _under(value: Any, secret: bool) -> Iterator[str]:
     if isinstance(value, Mapping):
         for key, one in value.items():
-            yield from _under(one, (telling(str(key)) and str(key) != "amd_data") or (secret and isinstance(one, Mapping | list)))
+            yield from _under(one, (_telling(key, value) and str(key) != "amd_data") or (secret and isinstance(one, Mapping | list)))
     elif isinstance(value, list):
         for one in value:
             yield from _under(one, secret)
@@ -69,5 +76,5 @@ def _without(value: Any, known: re.Pattern[str] | None) -> Any:
     if isinstance(value, str):
         return PATTERNS.sub(GONE, known.sub(GONE, value) if known else value)
     if isinstance(value, Mapping):
-        return {_without(key, known): GONE if telling(str(key)) and one else _without(one, known) for key, one in value.items()}
+        return {_without(key, known): GONE if _telling(key, value) and one else _without(one, known) for key, one in value.items()}
     return [_without(one, known) for one in value] if isinstance(value, list) else value

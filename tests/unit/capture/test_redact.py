@@ -1,0 +1,36 @@
+"""What is taken for a secret, and what is not: both sides, for one too many is text lost and one too few is a key kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from thumbwheel.capture.redact import GONE, redacted, secrets_in, telling
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["aws_secret_access_key", "AWS_SECRET_ACCESS_KEY", "secretAccessKey", "secret_access_key", "token", "Token", "auth.token",
+     "github_token", "githubToken", "pwd", "db_pwd", "access_key", "signing_key", "encryption_key", "private_key", "api_key"],
+)  # fmt: skip
+def test_a_value_under_a_telling_key_is_taken_out_everywhere(key: str) -> None:
+    assert telling(key)
+    found = {"config": {key: "Zx81-quiet"}, "text": "it said Zx81-quiet twice"}
+    assert secrets_in(found) == {"Zx81-quiet"}
+    assert redacted(found) == {"config": {key: GONE}, "text": f"it said {GONE} twice"}
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["tokens", "total_tokens_in", "token_ids", "token_count", "max_tokens", "tokenizer", "token_logprobs", "eos_token", "next_page_token",
+     "access", "key", "keyword", "pwd_hint_shown"],
+)  # fmt: skip
+def test_what_only_looks_like_one_stays(key: str) -> None:
+    assert not telling(key)
+    found = {key: "perfectly plain", "text": "perfectly plain"}
+    assert redacted(found) == found
+
+
+def test_the_tokens_of_an_answer_beside_their_probability_are_no_secrets() -> None:
+    found = {"content": [{"token": "please", "logprob": -0.1, "top_logprobs": [{"token": "kindly", "logprob": -2.0}]}], "text": "please"}
+    assert redacted(found) == found
+    assert redacted({"token": "please", "text": "please"}) == {"token": GONE, "text": GONE}
