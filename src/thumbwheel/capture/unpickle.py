@@ -20,6 +20,8 @@ from thumbwheel.capture.types import Unreadable
 
 MOST_BYTES, MOST_OPCODES, MOST_PARTS, MOST_TEXT, DEEPEST = 128 * 2**20, 20_000_000, 2_000_000, 256 * 2**20, 100
 """Limits: of the file, of the steps to read it, of the values and characters that come out, of their nesting."""
+SHORT = 24
+"""Characters that a number in a key counts as."""
 LONGEST_NUMBER = 64
 """Bits of the largest whole number."""
 CLASSES = re.compile(r"toolboxv2\.mods\.isaa\.base\.Agent\.(types|agent|checkpoint_manager|config)\Z")
@@ -133,7 +135,13 @@ class _Machine:
         if not isinstance(self.stack[-1], dict):
             raise Unreadable("the pickle is broken: it sets items of what is no dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            self.stack[-1][key if isinstance(key, str | int | float | bool | type(None)) else _key(key)] = value
+            self.stack[-1][key if isinstance(key, str | int | float | bool | type(None)) else self.key(key)] = value
+
+    def key(self, found: Any) -> str:
+        """A key that is no text or number, as a text: a new one each time, which is counted before it is made."""
+        for part in found if isinstance(found, tuple) else found.made_from if isinstance(found, Standin) else ():
+            self.spend(len(repr(part)) if isinstance(part, str) else SHORT)
+        return _key(found)
 
     def dictionary(self, items: list[Any]) -> None:
         """A new dict."""
@@ -154,9 +162,9 @@ class _Machine:
         reader = READERS.get((kind.module, kind.name))
         if reader is None and not kind.known:
             raise Unreadable(f"the pickle calls {kind.module}.{kind.name}, which is refused")
+        if reader:
+            self.spend(sum(len(one) for one in arguments if isinstance(one, str)))
         self.stack.append(reader(*arguments) if reader else Standin(kind.name, arguments))
-        if isinstance(self.stack[-1], bytes):
-            self.spend(len(self.stack[-1]))
 
     def build(self) -> None:
         """Give the stand-in on top its fields."""
@@ -322,7 +330,7 @@ class _Flat:
             single = value.made_from[0] if len(value.made_from) == 1 and not value.fields else None
             return self.of(value.fields if single is None else single, depth + 1)
         if isinstance(value, dict):
-            return {str(key): self.of(one, depth + 1) for key, one in value.items()}
+            return {self.key(key): self.of(one, depth + 1) for key, one in value.items()}
         if isinstance(value, list | tuple):
             return [self.of(one, depth + 1) for one in value]
         if isinstance(value, timedelta):
@@ -330,3 +338,8 @@ class _Flat:
         if isinstance(value, float) and not math.isfinite(value):
             return str(value)
         return value if value is None or isinstance(value, str | int | float) else f"<{type(value).__name__}>"
+
+    def key(self, key: Any) -> str:
+        """A key as text; `of` its value looks whether it is too much."""
+        self.text += len(found := str(key))
+        return found

@@ -272,6 +272,25 @@ def test_copies_on_request_end_early(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "copies" in limited(b"(" + glob(OBJ) + b"q\x05" + fill + b"h\x05)\x81h\x04b" * 1_000 + b"t.")
 
 
+def test_copies_of_keys_and_of_member_names_end_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "MOST_TEXT", 20_000_000)
+    large = text("x" * 1_000_000) + b"q\x01"
+    numbers = [b"J" + struct.pack("<i", n) for n in range(1_000)]
+    keys = b"".join(b"(h\x01" + number + b"tNs" for number in numbers)
+    assert "copies" in limited(b"](" + large + b"}" + keys + b"e.")
+    wide = b"(" + b"h\x01" * 1_000 + b"tNs"
+    assert "copies" in limited(b"](" + large + b"}" + wide + b"e.")
+    members = (b"cbuiltins\ngetattr\n(" + glob(OBJ) + b"h\x01tR") * 1_000
+    assert "copies" in limited(b"](" + large + members + b"e.")
+    lent = b"}q\x02h\x01Ns" + b"h\x02" * 1_000
+    assert "grows" in limited(b"](" + large + lent + b"e.")
+
+
+def test_keys_and_members_as_honest_files_have_them_are_read() -> None:
+    member = b"cbuiltins\ngetattr\n(" + glob(OBJ) + text("HIGH") + b"tR"
+    assert as_json(unpickle(b"}(" + member + b"K\x01(" + text("a") + b"K\x02tK\x03u.")) == {"high": 1, "('a', 2)": 3}
+
+
 def test_deep_nesting_is_refused_and_frees_without_harm() -> None:
     assert "deep" in limited(b"]" + b"]" * 300_000 + b"a" * 300_000 + b".")
     assert "deep" in limited(b"N" + b"\x85" * 300_000 + b".")
