@@ -37,10 +37,15 @@ from thumbwheel.loop.retrain import retrain
 from thumbwheel.loop.taint import descendants, held
 from thumbwheel.loop.types import Doomed, Record, Tainted
 from thumbwheel.models.versions import require_agent
+from thumbwheel.rewards import unlearn
 
 DONE = "done"
 STAGES = ("mark", "datasets", "files", "rows", "compact", DONE)
 LEARNED = "What the weights of tainted versions have learned cannot be erased from them; train anew from the base, without the rows."
+FITTED = (
+    "Classifiers and judges' statements of agreement of this agent were fitted on labels that go: they are deleted, with the undecided "
+    "suggestions and the ledger rows of `learned`. Fit them anew (label learn, label trust); files that --out wrote are yours to delete."
+)
 OUTSIDE = (
     "Outside this home only reports and exported folders are touched: delete your own copies (imported files, --rejects and --output "
     "files, exported datasets, backups) as your own rules say."
@@ -143,16 +148,32 @@ def _describe(job: _Job) -> None:
     job.done.notes = [
         f"alias {alias!r} points at {name}, which is tainted: point it at another version, or retrain" for alias, name in served
     ]
+    job.done.notes += _fitted(job, before)
     changed = "was changed since it was written; look whether it names the subject"
     job.done.notes += [f"report {path} {changed}" for path in changed_reports(ws, job.tainted)]
     job.done.notes += [LEARNED] if job.tainted.versions | job.tainted.reward_models else []
     job.done.notes.append(OUTSIDE)
 
 
+def _fitted(job: _Job, before: Mapping[str, Any]) -> list[str]:
+    """Put what was fitted on the labels among what is tainted; what is to be said about it."""
+    for kind in unlearn.KINDS:
+        getattr(job.tainted, kind).update(before.get("tainted", {}).get(kind, ()))
+    if job.doomed.ids:  # otherwise the rows are gone already, and what is there by now was fitted without them
+        for kind, found in unlearn.fitted(job.ws, job.agent).items():
+            getattr(job.tainted, kind).update(found)
+    gone = {kind: short for kind in unlearn.KINDS if (short := [one[:12] for one in sorted(getattr(job.tainted, kind))])}
+    job.done.tainted |= gone
+    with job.ws.db.read() as connection:
+        said = unlearn.said(connection, job.agent_id) if job.doomed.ids else 0
+    return [FITTED] if gone or said else []
+
+
 def named(connection: sa.Connection, tainted: Tainted) -> dict[str, list[str]]:
     """What is tainted, by the names that people use."""
     found = tainted.to_json()
-    found.pop("shown")
+    for kind in ("shown", *unlearn.KINDS):
+        found.pop(kind)
     for kind, table, letter in (("versions", schema.model_versions, "v"), ("reward_models", schema.reward_models, "rm")):
         rows = [store.one(connection, table, row_id) or {} for row_id in found[kind]]
         found[kind] = [f"{letter}{number}" for number in sorted(row["number"] for row in rows)]
@@ -261,6 +282,8 @@ def _rows(job: _Job, seal: Seal) -> None:
         for row_id in sorted(job.tainted.evaluations):
             _forget_answers(connection, row_id, shown)
         store.delete(connection, job.doomed)
+        if job.doomed.ids:
+            unlearn.take_back(connection, job.agent_id)
         store.note_erasure(connection, str(job.done.id), _report(job, "rows"))
 
     job.ws.db.write(work)

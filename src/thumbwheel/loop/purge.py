@@ -22,6 +22,7 @@ from thumbwheel.datasets.rewrite import BUILDING, stands_on
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
 from thumbwheel.loop.types import Doomed, Tainted
+from thumbwheel.models import documents
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.training.rundir import RunDir, replace
 
@@ -52,6 +53,7 @@ def purge(ws: Workspace, doomed: Doomed, tainted: Tainted, known_runs: Collectio
     count["files of the cache"] += _remove(ws.home.cache)
     count["unfinished files"] += sum(_remove(path) for path in ws.home.path.glob(f"{BUILDING}*")) + Artifacts(ws.home.blobs).sweep()
     count["datasets' files"] += _blobs(ws, doomed.ids)
+    count["classifiers and judges' statements"] += documents.forget(ws, tainted.classifiers | tainted.judge_agreements)
     count["refused lines of the inbox"] += _rejected(ws.home.inbox / REJECTED, _names(doomed))
     count["reports"] += _reports(ws, tainted)
     for path in exports:

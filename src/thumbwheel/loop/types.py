@@ -114,6 +114,9 @@ class Tainted:
     exports: set[str] = field(default_factory=set)
     shown: set[str] = field(default_factory=set)
     """Versions that are not tainted themselves and whose evaluations showed erased text."""
+    classifiers: set[str] = field(default_factory=set)
+    """Documents by hash, which are deleted, as are the next."""
+    judge_agreements: set[str] = field(default_factory=set)
 
     def size(self) -> int:
         """How much there is."""

@@ -6,7 +6,7 @@ A document is an object with the key `agent`; the same content is the same docum
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -46,3 +46,10 @@ def documents(ws: Workspace, kind: str, agent: str) -> list[Document]:
     blobs = Artifacts(ws.home.blobs)
     found = (Document(sha256, json.loads(blobs.path(sha256).read_bytes()), at) for sha256, at in known)
     return [one for one in found if one.content.get("agent") == agent]
+
+
+def forget(ws: Workspace, hashes: Collection[str]) -> int:
+    """Take documents away; how many files that were. May be repeated, also after a kill in the middle."""
+    ws.db.write(lambda connection: store.forget_artifacts(connection, hashes))
+    blobs = Artifacts(ws.home.blobs)
+    return sum(blobs.remove(one) for one in sorted(hashes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -100,6 +100,12 @@ def artifacts_of(connection: sa.Connection, kind: str) -> list[tuple[str, dateti
     """(sha256, when it was recorded) of all of a kind, newest first."""
     query = sa.select(artifacts.c.sha256, artifacts.c.recorded_at).where(artifacts.c.kind == kind)
     return list(connection.execute(query.order_by(artifacts.c.recorded_at.desc(), artifacts.c.sha256)).tuples())
+
+
+def forget_artifacts(connection: sa.Connection, hashes: Iterable[str]) -> None:
+    """Delete the records of blobs."""
+    for sha256 in hashes:
+        connection.execute(artifacts.delete().where(artifacts.c.sha256 == sha256))
 
 
 def _version(row: sa.RowMapping) -> ModelVersion:

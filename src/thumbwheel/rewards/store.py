@@ -294,6 +294,26 @@ def forget(connection: sa.Connection, target_ids: Sequence[str]) -> int:
     return connection.execute(rewards.delete().where(rewards.c.target_id.in_(target_ids))).rowcount
 
 
+def learned(connection: sa.Connection, agent_id: str) -> int:
+    """How many ledger rows and undecided suggestions of the agent classifiers have made."""
+    return sum(
+        connection.execute(sa.select(sa.func.count()).select_from(table).where(*which)).scalar_one() for table, which in _learned(agent_id)
+    )
+
+
+def forget_learned(connection: sa.Connection, agent_id: str) -> None:
+    """Delete what `learned` counts."""
+    for table, which in _learned(agent_id):
+        connection.execute(table.delete().where(*which))
+
+
+def _learned(agent_id: str) -> list[tuple[sa.Table, list[sa.ColumnElement[bool]]]]:
+    # a component may have any name; the scores of the function `learned` name their classifier
+    by_classifier = sa.or_(rewards.c.component == "learned", rewards.c.evidence["classifier"].as_string().is_not(None))
+    undecided = suggestions.c.state.in_(("open", "replaced"))
+    return [(rewards, [rewards.c.agent_id == agent_id, by_classifier]), (suggestions, [suggestions.c.agent_id == agent_id, undecided])]
+
+
 def machine_raters(connection: sa.Connection, agent_id: str) -> set[str]:
     """Raters that are no persons."""
     return set(connection.execute(sa.select(raters.c.id).where(raters.c.agent_id == agent_id, raters.c.kind != "person")).scalars())

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+import label_world
 from erasure_world import AGENT, dump, find, lines_of, name, said, word, write
 from thumbwheel import sdk
 from thumbwheel.capture.feedback import add_feedback
@@ -32,8 +34,13 @@ from thumbwheel.loop.erase import STAGES, erase
 from thumbwheel.loop.lineage import lineage, uses
 from thumbwheel.loop.origin import used_in, why
 from thumbwheel.loop.report import report
-from thumbwheel.models import reward_models, versions
+from thumbwheel.models import documents, reward_models, versions
 from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.rewards import ledger
+from thumbwheel.rewards.combine import ComponentConfig, RewardConfig
+from thumbwheel.rewards.component import components
+from thumbwheel.rewards.label_config import LearnConfig
+from thumbwheel.rewards.suggest import decide, questions, suggest
 from thumbwheel.training.algorithms.dpo import DpoConfig
 from thumbwheel.training.rundir import RunDir
 from tiny_models import record
@@ -314,3 +321,67 @@ def test_where_feedback_has_gone_also_through_a_reward_model(turned: Turned) -> 
     judge = lineage(turned.ws, AGENT, "v1").reward_model
     assert judge
     assert judge["name"] == "rm1"
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Any:
+    """A home in which a classifier was fitted, on a label about one subject's trace too, and has judged and suggested."""
+    rows = label_world.lines()
+    rows[0] |= {"subject": "mrs-gone"}
+    with label_world.home(tmp_path, rows) as ws:
+        suggested = suggest(ws, AGENT, 10, LearnConfig())
+        parts = {name: ComponentConfig(function="learned", settings={"classifier": "latest"}) for name in ("learned", "liked")}
+        config = RewardConfig(preset="none", components=parts | {"plain": ComponentConfig(function="length")})
+        ledger.run(ws, AGENT, components(ws, AGENT, config))
+        documents.keep(ws, "judge_agreement", {"agent": AGENT, "kappa": 0.5})
+        documents.keep(ws, "judge_agreement", {"agent": "another", "kappa": 0.5})
+        yield ws, suggested.classifier
+
+
+def test_what_was_fitted_on_erased_labels_goes_with_all_that_it_said(labelled: Any) -> None:
+    ws, classifier = labelled
+    first = next(iter(questions(ws, AGENT)))
+    decide(ws, AGENT, first, True, "carla")
+    blobs = set(Artifacts(ws.home.blobs).all())
+    planned = erase(ws, AGENT, "mrs-gone", dry_run=True)
+    assert set(Artifacts(ws.home.blobs).all()) == blobs
+    done = erase(ws, AGENT, "mrs-gone")
+    assert done.tainted == planned.tainted
+    assert done.tainted["classifiers"] == [classifier[:12]]
+    assert len(done.tainted["judge_agreements"]) == 1
+    assert done.files["classifiers and judges' statements"] == 2
+    assert any("--out" in note for note in done.notes)
+    assert documents.documents(ws, "classifier", AGENT) == documents.documents(ws, "judge_agreement", AGENT) == []
+    assert len(documents.documents(ws, "judge_agreement", "another")) == 1
+    assert len(blobs - set(Artifacts(ws.home.blobs).all())) == 2
+    assert {row["component"] for row in rewarded(ws)} == {"plain"}
+    assert [row["id"] for row in suggestions(ws)] == [first.id]
+    with pytest.raises(NotFound, match="label learn"):
+        components(ws, AGENT, RewardConfig(preset="none", components={"learned": ComponentConfig(settings={"classifier": "latest"})}))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_stopped_at_a_stage_what_was_fitted_goes_all_the_same(labelled: Any, stage: str) -> None:
+    ws, classifier = labelled
+
+    def stop(name: str) -> None:
+        if name == stage:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        erase(ws, AGENT, "mrs-gone", stage=stop)
+    again = erase(ws, AGENT, "mrs-gone")
+    assert again.tainted["classifiers"] == [classifier[:12]]
+    assert documents.documents(ws, "classifier", AGENT) == []
+    assert {row["component"] for row in rewarded(ws)} == {"plain"}
+    assert suggestions(ws) == []
+
+
+def rewarded(ws: Workspace) -> list[Any]:
+    with ws.db.read() as connection:
+        return list(connection.execute(sa.select(schema.rewards)).mappings())
+
+
+def suggestions(ws: Workspace) -> list[Any]:
+    with ws.db.read() as connection:
+        return list(connection.execute(sa.select(schema.suggestions).order_by(schema.suggestions.c.rank)).mappings())

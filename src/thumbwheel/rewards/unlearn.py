@@ -1,0 +1,33 @@
+"""What was fitted on people's labels and is no version of a model: classifiers, and statements of how far judges agree with people.
+
+Neither can be taken back in part: when labels go, the documents go whole, with what the classifiers have said, and are made anew from what
+is left. Lives here: finding them, and taking them away. Not here: when that is due (`loop`). To add a kind of document, add it to KINDS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.documents import documents
+from thumbwheel.rewards import agreement, learn, store
+
+KINDS: Mapping[str, str] = {"classifiers": learn.KIND, "judge_agreements": agreement.KIND}
+"""What they are called -> kind of document."""
+
+
+def fitted(ws: Workspace, agent: str) -> dict[str, set[str]]:
+    """Name of KINDS -> hashes of the documents of the agent; raises StorageError for a damaged one."""
+    return {name: {one.sha256 for one in documents(ws, kind, agent)} for name, kind in KINDS.items()}
+
+
+def said(connection: sa.Connection, agent_id: str) -> int:
+    """How many ledger rows and undecided suggestions of the agent come from a classifier, kept here or in a file elsewhere."""
+    return store.learned(connection, agent_id)
+
+
+def take_back(connection: sa.Connection, agent_id: str) -> None:
+    """Delete what `said` counts."""
+    store.forget_learned(connection, agent_id)
