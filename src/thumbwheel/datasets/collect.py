@@ -27,6 +27,7 @@ from thumbwheel.datasets import store
 from thumbwheel.datasets.files import Spill
 from thumbwheel.datasets.gather import gather, merged
 from thumbwheel.datasets.places import Places
+from thumbwheel.datasets.rewarded import Reward
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import DatasetConfig, Drop, Row, Tally
 from thumbwheel.db.engine import Database
@@ -72,7 +73,7 @@ class Collected:
 
 
 def collect(
-    db: Database, agent: str, shape: str, config: DatasetConfig, as_of: datetime | None, folder: Path, values: Mapping[str, float] | None
+    db: Database, agent: str, shape: str, config: DatasetConfig, as_of: datetime | None, folder: Path, values: Mapping[str, Reward] | None
 ) -> Collected:
     """Spill the rows of `shape` below `folder`; `values`, trace -> reward, are those of the ledger where `config` asks for it.
 
@@ -149,7 +150,7 @@ class _Part:
 
 
 def _spill(
-    connection: sa.Connection, task: Task, places: Places, folder: Path, values: Mapping[str, float] | None = None
+    connection: sa.Connection, task: Task, places: Places, folder: Path, values: Mapping[str, Reward] | None = None
 ) -> dict[str, Counter[str]]:
     """The rows of a task into `folder`; returns what was dropped, noted, and prompts by split."""
     kind, config, tally = SHAPES.get(task.shape)(), places.config, Tally()

@@ -21,7 +21,7 @@ from thumbwheel.datasets import store
 from thumbwheel.datasets.episode import LAST_ONLY, history
 from thumbwheel.datasets.places import Places, aligned
 from thumbwheel.datasets.resolve import Resolving
-from thumbwheel.datasets.rewarded import rewarded
+from thumbwheel.datasets.rewarded import Reward, rewarded
 from thumbwheel.datasets.split import group_key, share_of
 from thumbwheel.datasets.store import TraceRow, batched
 from thumbwheel.datasets.types import Answer, Case, DatasetConfig, Evidence, Message, Tally
@@ -45,7 +45,7 @@ def gather(
     unjudged: bool = False,
     places: Places | None = None,
     scope: Scope | None = None,
-    values: Mapping[str, float] | None = None,
+    values: Mapping[str, Reward] | None = None,
 ) -> Iterator[Evidence]:
     """The evidence of every prompt of `agent` that feedback in force at `as_of` is about; `tally` is told what was met.
 
@@ -136,7 +136,7 @@ def _sampled(prompt_id: str, config: DatasetConfig, tally: Tally) -> bool:
 
 def _prompts(
     connection: sa.Connection, agent: str, config: DatasetConfig, as_of: datetime | None, scope: Scope | None,
-    values: Mapping[str, float] | None,
+    values: Mapping[str, Reward] | None,
 ) -> Iterator[tuple[list[Message], Judged]]:  # fmt: skip
     """The messages of each prompt ([] where they cannot be read) and its traces, each with what was judged about it."""
     agent_id = ids.derived("agt", agent)

@@ -17,6 +17,8 @@ from thumbwheel.datasets.store import TraceRow
 from thumbwheel.datasets.types import Answer, Asked, Case, DatasetConfig, Edge, Evidence, Message, Tally
 from thumbwheel.rewards.types import Comparison, Judgement, Value
 
+MACHINES = "only checkers or models judged it: not for the gate"
+
 
 @dataclass(frozen=True)
 class _Vote:
@@ -25,6 +27,7 @@ class _Vote:
     signed: float
     origin: str
     feedback_ids: tuple[str, ...]
+    automatic: bool
 
 
 @dataclass
@@ -38,15 +41,13 @@ class _Draft:
     corrected: bool = False
     traces: list[TraceRow] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
-    heard: list[bool] = field(default_factory=list)
-    """For every judgement of it: whether nobody but checkers and models gave it."""
     own: TraceRow | None = None
     """The first trace whose output it is; None for the text of an edit that nobody gave as an answer."""
 
     @property
     def automatic(self) -> bool:
-        """Whether no person had a say."""
-        return bool(self.heard) and all(self.heard)
+        """Whether no person's vote is among those that call it good or bad; who said neither had no say in it."""
+        return bool(self.votes) and all(vote.automatic for vote in self.votes)
 
     def answer(self) -> Answer:
         """The rule once more, over the votes of all traces with this text."""
@@ -163,12 +164,10 @@ class Resolving:
         self._of_trace[trace.id] = text
         if judgement and judgement.good is not None and judgement.strength:
             signed = judgement.strength if judgement.good else -judgement.strength
-            draft.votes.append(_Vote(signed, _origin(judgement), judgement.feedback_ids))
+            draft.votes.append(_Vote(signed, _origin(judgement), judgement.feedback_ids, judgement.automatic))
         draft.conflict = draft.conflict or bool(judgement and judgement.conflict)
         if judgement and judgement.value:
             draft.values.append(judgement.value)
-        if judgement:
-            draft.heard.append(judgement.automatic)
 
     def _note(self, judgement: Judgement) -> None:
         self._tally.notes["answers with disagreeing raters"] += judgement.conflict
@@ -184,12 +183,11 @@ class Resolving:
             self._tally.drops["the correction changes nothing"] += 1
             return
         draft = self._drafts.setdefault(text, _Draft(judgement.edit.text, group))
-        draft.votes.append(_Vote(1.0, "correction", judgement.edit.feedback_ids))
+        draft.votes.append(_Vote(1.0, "correction", judgement.edit.feedback_ids, judgement.edit.automatic))
         draft.traces.append(trace)
-        draft.heard.append(judgement.automatic)
         if original:
             self._drafts[original].corrected = True
-            self._edges.append(_Above(text, original, "correction", 1.0, judgement.edit.feedback_ids, judgement.automatic))
+            self._edges.append(_Above(text, original, "correction", 1.0, judgement.edit.feedback_ids, judgement.edit.automatic))
 
     def compare(self, one: Comparison) -> None:
         """What the preferences say about two traces, at least one of which is of this prompt."""
@@ -220,14 +218,20 @@ class Resolving:
         floor = self._config.min_reward
         if floor is not None and answer.value is not None and answer.value.raw < floor:
             self._tally.drops[f"the number of the answer is below min_reward ({floor:g})"] += 1
-        elif self._may_judge(answer.automatic):
-            return answer
-        return replace(answer, good=None, strength=0.0, origin="", feedback_ids=(), value=None)
+            return replace(answer, good=None, strength=0.0, origin="", feedback_ids=(), value=None)
+        kept = answer
+        if self._split == "gate" and answer.automatic:
+            kept = replace(kept, good=None, strength=0.0, origin="", feedback_ids=())
+        if self._split == "gate" and answer.value is not None and answer.value.automatic:
+            kept = replace(kept, value=None)
+        if kept is not answer:
+            self._tally.drops[MACHINES] += 1
+        return kept
 
     def _may_judge(self, automatic: bool) -> bool:
         """What only checkers and models said cannot fill the gate, which has to catch what they miss."""
         if automatic and self._split == "gate":
-            self._tally.drops["only checkers or models judged it: not for the gate"] += 1
+            self._tally.drops[MACHINES] += 1
             return False
         return True
 

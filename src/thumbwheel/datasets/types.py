@@ -141,7 +141,7 @@ class Answer:
     value: Value | None = None
     logps: tuple[float, ...] | None = None
     automatic: bool = False
-    """Nobody but checkers and models judged it."""
+    """Nobody but checkers and models called it good or bad; `value` has its own."""
     prompt: list[Message] | None = None
     """What it answered, where that is not the prompt of its evidence: runs of one task meet different users and tools."""
 

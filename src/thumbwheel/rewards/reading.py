@@ -55,7 +55,7 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
         edit,
         edit_conflict,
         value_of(opinions, config),
-        bool(heard) and all(s.automatic for s in heard),
+        bool(for_ or against) and all(s.automatic for s in (*for_, *against)),
     )
 
 
@@ -64,7 +64,7 @@ def _alone(trace_id: str, said: Statement, config: LabelConfig) -> Judgement:
     vote = None if said.kind == "correction" else reading(said, config)
     edit, value = edit_of((said,))[0] if said.kind == "correction" else None, value_of((said,), config)
     if vote is None:
-        return Judgement(trace_id, None, None, None, (), False, edit, False, value, said.automatic)
+        return Judgement(trace_id, None, None, None, (), False, edit, False, value)
     return Judgement(trace_id, vote, 1.0, said.kind, (said.feedback_id,), False, edit, False, value, said.automatic)
 
 
@@ -109,7 +109,7 @@ def _as_value(said: Statement, config: LabelConfig) -> Value:
     assert place is not None  # noqa: S101 - narrows the type; the caller has checked it
     part, scale = place
     turned = said.kind == "outcome" and (said.name or "").casefold() in config.bad_outcomes
-    return Value(1 - part if turned else part, scale, said.kind, (said.feedback_id,))
+    return Value(1 - part if turned else part, scale, said.kind, (said.feedback_id,), said.automatic)
 
 
 def _label(said: Statement, config: LabelConfig) -> bool | None:
@@ -144,7 +144,7 @@ def edit_of(said: Iterable[Statement]) -> tuple[Edit | None, bool]:
     """The correction that the raters settled on, and whether they differ."""
     edits = [s for s in said if s.kind == "correction" and isinstance(s.value, str)]
     if len(edits) < 2:  # the rule below comes to the same; a million traces have one statement each
-        return (Edit(edits[0].value, (edits[0].feedback_id,)) if edits else None), False
+        return (Edit(edits[0].value, (edits[0].feedback_id,), edits[0].automatic) if edits else None), False
     latest, torn = newest(edits, voice, lambda s: s.value)
     weights: dict[str, float] = defaultdict(float)
     for one in latest:
@@ -153,7 +153,8 @@ def edit_of(said: Iterable[Statement]) -> tuple[Edit | None, bool]:
     conflict = torn or len(weights) > 1
     if len(leading) != 1:
         return None, conflict
-    return Edit(leading[0], tuple(sorted(s.feedback_id for s in latest if s.value == leading[0]))), conflict
+    chosen = [s for s in latest if s.value == leading[0]]
+    return Edit(leading[0], tuple(sorted(s.feedback_id for s in chosen)), all(s.automatic for s in chosen)), conflict
 
 
 def newest(said: Iterable[S], speaker: Callable[[S], tuple[str, ...]], meaning: Callable[[S], Any]) -> tuple[list[S], bool]:

@@ -78,6 +78,8 @@ class Edit:
 
     text: str
     feedback_ids: tuple[str, ...]
+    automatic: bool = False
+    """No person among them."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ class Value:
     scale: tuple[float, float]
     kind: str
     feedback_ids: tuple[str, ...]
+    automatic: bool = False
+    """Nobody but checkers and models gave it."""
 
     @property
     def raw(self) -> float:
@@ -107,7 +111,8 @@ class Value:
         unit = math.fsum(one.unit * weight for one, weight in said) / math.fsum(weight for _, weight in said)
         named = sorted({name for one, _ in said for name in one.feedback_ids})
         kind = min(one.kind for one, _ in said)
-        return cls(unit, scales.pop() if len(scales) == 1 else (0.0, 1.0), kind, tuple(named))
+        automatic = all(one.automatic for one, _ in said)
+        return cls(unit, scales.pop() if len(scales) == 1 else (0.0, 1.0), kind, tuple(named), automatic)
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,7 @@ class Judgement:
     edit_conflict: bool
     value: Value | None = None
     automatic: bool = False
-    """Nobody but checkers and models said anything."""
+    """Nobody but checkers and models called it good or bad; `value` and `edit` have their own."""
 
 
 @dataclass(frozen=True)

@@ -225,6 +225,22 @@ def test_automatic_raters_alone_do_not_fill_the_gate(tmp_path: Path) -> None:
     assert dataset.manifest["drops"]["only checkers or models judged it: not for the gate"] > 0
 
 
+def test_a_person_who_says_neither_does_not_let_machines_fill_the_gate(tmp_path: Path) -> None:
+    world = World()
+    for number in range(40):
+        trace = world.trace(f"t{number}", f"q{number}", f"a{number}")
+        world.say("score", float(number % 2), trace, rater="machine")
+        world.say("rating", 3, trace, rater="person")
+    for table, values in world.rows:
+        if table.name == "raters" and values["external_id"] == "machine":
+            values["kind"] = "checker"
+    config = DatasetConfig(dev=0, gate=0.4)
+    _, rows = built(world, tmp_path / "labels", "labels", config)
+    assert {row.split for row in rows} == {"train"}
+    _, rows = built(world, tmp_path / "scored", "scored", config)
+    assert {row.split for row in rows} == {"train", "gate"}, "the person's number is a part of the value"
+
+
 def test_several_processes_build_the_same_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.case("gold", world.prompt("q7"))

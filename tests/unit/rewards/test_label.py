@@ -83,6 +83,22 @@ def test_weighted_majority_and_its_margin() -> None:
     assert (found.good, found.strength, found.kind) == (False, pytest.approx(0.5), "thumb")
 
 
+def test_a_person_who_says_neither_does_not_make_a_label_of_machines_one_of_people() -> None:
+    machine = replace(said("score", 0.0, rater="checker"), automatic=True)
+    alone = judge("t", [machine], CONFIG)
+    assert (alone.good, alone.automatic, alone.value and alone.value.automatic) == (False, True, True)
+    found = judge("t", [said("rating", 3, rater="anna"), machine], CONFIG)
+    assert (found.good, found.kind, found.automatic) == (False, "score", True)
+    assert found.value is not None and not found.value.automatic, "her 3 is a part of the number"
+    found = judge("t", [said("label", "billing", name="topic", rater="anna"), machine], CONFIG)
+    assert (found.automatic, found.value and found.value.automatic) == (True, True)
+    found = judge("t", [said("correction", "better", rater="anna"), machine], CONFIG)
+    assert (found.automatic, found.edit and found.edit.automatic) == (True, False)
+    for vote in (True, False):
+        found = judge("t", [said("thumb", vote, rater="anna"), machine, replace(machine, rater="other", feedback_id="o")], CONFIG)
+        assert not found.automatic, "she had a vote, on whichever side"
+
+
 def test_an_exact_tie_has_no_value() -> None:
     found = judge("t", [said("thumb", True, rater="a"), said("rating", 1, rater="b")], CONFIG)
     assert (found.good, found.strength, found.conflict) == (None, None, True)

@@ -111,6 +111,16 @@ def test_what_only_a_checker_judged_is_a_row_and_never_in_the_gate(home, command
     assert sum(made["manifest"]["counts"].values()) == 2 * ASKED + 60 - dropped
 
 
+def test_a_reward_counts_as_one_of_people_only_where_what_they_said_is_a_part_of_it(home, tmp_path):
+    home("reward", "run")
+    held = build(home, "scored", "--gate", "0.3")["manifest"]["counts"]["gate"]
+    assert held > 0
+    (tmp_path / "thumbwheel.yaml").write_text("rewards: {components: {thumb: {weight: 0}}}\n")
+    made = build(home, "scored", "--gate", "0.3")
+    assert made["manifest"]["counts"]["gate"] == 0, "only the checker's word is in it"
+    assert made["manifest"]["drops"]["only checkers or models judged it: not for the gate"] == held
+
+
 def test_pairs_of_rewards_need_a_margin(home, tmp_path):
     (tmp_path / "thumbwheel.yaml").write_text("dataset: {reward: ledger, margin: null}\n")
     assert "need a margin" in home("dataset", "build", "--shape", "pairs", code=2)
