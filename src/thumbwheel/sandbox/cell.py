@@ -182,6 +182,7 @@ class Run:
     """The conversation with one running program."""
 
     def __init__(self, cell: Cell, job: dict[str, Any]) -> None:
+        wire.pack(job)  # raises ValueError before anything is open
         self.cell, self._output, self._how, self._kept = cell, bytearray(), dict[str, Any](), cell.limits.output_kb * 1024
         self._buffer, self._printing = bytearray(), True
         self._talk, theirs = socket.socketpair()

@@ -17,6 +17,7 @@ from typing import Any
 
 from thumbwheel.core import log
 from thumbwheel.sandbox.cell import Cell, Ended, Lied, Overdue, Run
+from thumbwheel.sandbox.inside import wire
 from thumbwheel.sandbox.types import Job, Level, Limits, Outcome, Refused, State
 
 LONGEST_DETAIL = 2000
@@ -40,9 +41,7 @@ class Pool:
             log.logger.warning("trusted_code is set: code from answers runs as a plain process of this user, without a sandbox")
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """One outcome per job. Programs do not see each other."""
-        if len(jobs) == 1:
-            return [self._one(jobs[0])]
+        """One outcome per job. Programs do not see each other. Never on the caller's thread, where a signal could end a run halfway."""
         with ThreadPoolExecutor(self.workers) as threads:
             return list(threads.map(self._one, jobs))
 
@@ -50,8 +49,11 @@ class Pool:
         worker = self._idle.get()
         try:
             return worker.run(job)
-        except Refused as error:
-            return Outcome(State.BROKEN, str(error))
+        except BaseException as error:
+            worker.close()  # half a run is still in its cells, and would answer the next job
+            if isinstance(error, Refused | ValueError):
+                return Outcome(State.BROKEN, str(error))
+            raise
         finally:
             self._idle.put(worker)
 
@@ -72,7 +74,7 @@ class Worker:
         self._pool, self._cells = pool, dict[str, Cell]()
 
     def run(self, job: Job) -> Outcome:
-        """The outcome of a job. Raises Refused where its sandbox does not start."""
+        """The outcome of a job. Raises Refused where its sandbox does not start, ValueError where the job is too long to be sent."""
         deadline = time.monotonic() + self._pool.limits.wall_seconds
         for attempt in (1, 2):
             found = self._judged(job, deadline) if job.tests else self._plain(job, deadline)
@@ -97,13 +99,14 @@ class Worker:
     def _judged(self, job: Job, deadline: float) -> Outcome | None:
         assert job.tests is not None  # noqa: S101 - the caller asked
         number = secrets.token_hex(16)
+        tests = {"kind": "judge", **asdict(job.tests), "tests": job.tests.asserts}
+        wire.pack(tests)  # too long is known before anything runs
         program = {"kind": "python", "code": job.code, "setup": job.tests.setup, "id": number, "questions": True}
         run = self._begin("candidate", program)
         state, detail = _started(run, number, deadline)
         passed: tuple[bool, ...] = ()
         if state is State.DONE:
-            tests = asdict(job.tests)
-            judge = self._begin("judge", {"kind": "judge", **tests, "tests": job.tests.asserts})
+            judge = self._begin("judge", tests)
             state, detail, passed = _relay(judge, run, deadline)
             if "code" not in judge.finish():
                 self._drop("judge")
@@ -160,13 +163,15 @@ def _answer(run: Run, number: str, deadline: float) -> dict[str, Any] | tuple[St
 
 def _relay(judge: Run, candidate: Run, deadline: float) -> tuple[State, str, tuple[bool, ...]]:
     """Carry questions and answers between the judge and the candidate until there is a verdict."""
+    asked = False
     while True:
         try:
             said = judge.receive(deadline)
         except Overdue:
             return State.TIMEOUT, "its answers could not be judged in time", ()
         except (Ended, Lied):
-            return State.BROKEN, "the judge ended without a verdict", ()
+            state = State.TIMEOUT if asked else State.BROKEN  # over an answer: what it died of came from the candidate
+            return state, "the judge ended without a verdict", ()
         if "verdict" in said:
             verdict = said["verdict"]
             if "broken" in verdict:
@@ -176,13 +181,27 @@ def _relay(judge: Run, candidate: Run, deadline: float) -> tuple[State, str, tup
         try:
             candidate.send({**said, "id": number}, deadline)
             answer = _answer(candidate, number, deadline)
-            if isinstance(answer, tuple):
-                return *answer, ()
-            judge.send(answer, deadline)
         except Overdue:
             return State.TIMEOUT, "no answer in time", ()
         except Ended:
             return State.DIED, "it ended before all tests were asked", ()
+        if isinstance(answer, tuple):
+            return *answer, ()
+        asked = True
+        failed = _handed(judge, answer, deadline)
+        if failed:
+            return *failed, ()
+
+
+def _handed(judge: Run, answer: dict[str, Any], deadline: float) -> tuple[State, str] | None:
+    """Hand an answer to the judge; what became of the candidate where that fails."""
+    try:
+        judge.send(answer, deadline)
+    except (Overdue, Ended):
+        return State.TIMEOUT, "the judge ended over its answers"
+    except ValueError as error:
+        return State.LIED, f"an answer that cannot be handed on: {error}"
+    return None
 
 
 def fitting(limits: Limits, workers: int) -> Limits:
