@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import signal
 
 import pytest
 
@@ -125,6 +126,72 @@ def test_what_is_compared_with_never_enters_the_sandbox_of_the_candidate(pool):
 def test_tests_that_cannot_run_are_no_fault_of_the_candidate(pool, tests):
     (found,) = pool.run([Job("def f(): return 1", tests=tests)])
     assert found.state is State.BROKEN
+
+
+EMPTY = {
+    "an expression": Asked(("f(1) == 2",)),
+    "a function that nobody calls": Asked(("def test_f():\n    assert f(1) == 2",)),
+    "a pair, which is always true": Asked(("assert (f(1) == 2, 'two')",)),
+    "a question in the message": Asked(("assert True, f(1)",)),
+    "a check without a call": Asked(check="def check(candidate):\n    assert candidate", entry_point="f"),
+    "a setup that the judge cannot do": Asked(("assert f(1) == two",), "if f(2):\n    two = 2"),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_tests_that_assert_nothing_are_broken(pool, name):
+    (found,) = pool.run([Job("def f(x): return 'nonsense'", tests=EMPTY[name])])
+    assert found.state is State.BROKEN
+
+
+def test_stop_iteration_does_not_end_the_loop_of_a_check(pool):
+    check = "def check(candidate):\n    for got, want in zip(map(candidate, [1, 2]), [2, 3]):\n        assert got == want\n"
+    tests = Asked(check=check, entry_point="f")
+    found = pool.run([Job(code, tests=tests) for code in ("def f(x):\n    raise StopIteration", "def f(x): return x + 1")])
+    assert [(one.state, one.passed) for one in found] == [(State.DONE, (False,)), (State.DONE, (True,))]
+
+
+def test_a_name_that_the_setup_tries_to_import_is_not_asked_of_the_candidate(pool):
+    setup = "try:\n    from math import isclose\nexcept ImportError:\n    pass"
+    code = "import math\nmath.isclose = isclose = lambda *a, **k: True\ndef f(x): return 0"
+    (found,) = pool.run([Job(code, tests=Asked(("assert isclose(f(1), 2)",), setup))])
+    assert (found.state, found.passed) == (State.DONE, (False,))
+
+
+@pytest.mark.parametrize(("state", "answers"), [(State.TIMEOUT, 1), (State.BROKEN, 0)])
+def test_a_judge_that_dies_over_an_answer_is_the_candidates_failure(pool, state, answers):
+    tests = Asked(check="import os\ndef check(candidate):\n" + "    candidate(1)\n" * answers + "    os._exit(1)\n", entry_point="f")
+    (found,) = pool.run([Job("def f(x): return 2", tests=tests)])
+    assert (found.state, found.passed) == (state, ())
+
+
+def test_a_set_with_too_many_items_is_not_compared(pool):
+    asked = Asked(("assert len(f(900)) == 900", "assert f(1100)"))
+    (found,) = pool.run([Job("def f(x): return set(range(x))", tests=asked)])
+    assert found.passed == (True, False)
+
+
+def test_tests_too_long_to_be_sent_are_broken_and_cost_the_next_candidate_nothing(pool):
+    long = Asked(("assert f(1) == 2 # " + "x" * 5_000_000,))
+    found = pool.run([Job("def f(x): return 2", tests=one) for one in (long, Asked(("assert f(1) == 2",)))])
+    assert [one.state for one in found] == [State.BROKEN, State.DONE]
+    assert found[1].passed == (True,)
+
+
+def test_an_alarm_in_the_middle_of_a_run_costs_the_next_candidate_nothing(pool):
+    def late(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(TimeoutError):
+            pool.run([Job("import time\ntime.sleep(3)", tests=Asked(("assert f(1) == 2",)))])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    (found,) = pool.run([Job("def f(x): return 2", tests=Asked(("assert f(1) == 2",)))])
+    assert (found.state, found.passed) == (State.DONE, (True,))
 
 
 def test_many_programs_come_back_in_their_order(pool):

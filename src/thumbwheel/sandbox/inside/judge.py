@@ -16,7 +16,7 @@ from typing import Any
 from .wire import Talk, decode, encode
 
 ASK = "__ask__"
-COMPARED = 20_000
+COMPARED = 1_000
 """Items of sets and dicts in one value: with more, chosen keys could make their comparison slow."""
 
 
@@ -32,10 +32,11 @@ class Candidate:
     """A name of the candidate's program, as the tests see it."""
 
     def __init__(self, talk: Talk, name: str) -> None:
-        self._talk, self._name = talk, name
+        self._talk, self._name, self.called = talk, name, False
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """What the candidate's function gives for these values."""
+        self.called = True
         return value(self._talk, {"call": self._name, "arguments": encode(list(arguments)), "named": encode(named)})
 
 
@@ -49,6 +50,8 @@ def value(talk: Talk, question: dict[str, Any]) -> Any:
         except ValueError as error:
             raise FromCandidate(f"no value: {error}") from None
     base = getattr(builtins, str(answer.get("raised")), Exception)
+    if isinstance(base, type) and issubclass(base, StopIteration | StopAsyncIteration):
+        base = RuntimeError  # it would end a loop of the tests as if all had been asked
     ordinary = isinstance(base, type) and issubclass(base, Exception) and not issubclass(base, AssertionError)
     kind = type("Raised", (FromCandidate, base) if ordinary and base is not Exception else (FromCandidate,), {})
     text = str(answer.get("text"))
@@ -86,6 +89,8 @@ def one(test: Any) -> str | None:
     """What is wrong with the candidate by this test; None where nothing is."""
     try:
         test()
+    except TestsBroken:
+        raise
     except FromCandidate as error:
         return f"it raised: {error}"[:2000]
     except AssertionError as error:
@@ -108,7 +113,15 @@ def functional(talk: Talk, job: dict[str, Any]) -> Any:
         raise TestsBroken(f"{type(error).__name__}: {error}") from None
     candidate = Candidate(talk, job["entry_point"])
     space[job["entry_point"]] = candidate
-    return lambda: check(candidate)
+
+    def test() -> None:
+        try:
+            check(candidate)
+        finally:
+            if not candidate.called:
+                raise TestsBroken("the check asks the candidate nothing")
+
+    return test
 
 
 def asserts(talk: Talk, job: dict[str, Any]) -> list[Any]:
@@ -122,25 +135,66 @@ def asserts(talk: Talk, job: dict[str, Any]) -> list[Any]:
             space[name] = importlib.import_module(name)
             known.add(name)
         asked = Asked(known)
-        body = ast.fix_missing_locations(asked.visit(tree))
+        if not asserted(asked, tree.body):
+            raise TestsBroken(f"the test {text[:200]!r} asserts nothing about the candidate")
+        body = ast.fix_missing_locations(tree)
         local = {name: Candidate(talk, name) for name in asked.proxies}
-        if not asked.seen:
-            raise TestsBroken(f"the test {text[:200]!r} asks the candidate nothing")
         code = compile(body, "<test>", "exec", dont_inherit=True)
         found.append(lambda code=code, local=local: exec(code, {**space, **local}))
     return found
 
 
+def asserted(asked: Asked, body: list[ast.stmt]) -> bool:
+    """Put the questions into a test. Returns whether one of its own asserts depends on an answer."""
+    found, answers = False, set[str]()
+    for place, statement in enumerate(body):
+        asked.seen = False
+        if isinstance(statement, ast.Assert):
+            read = {one.id for one in ast.walk(statement.test) if isinstance(one, ast.Name)}
+            statement.test = asked.visit(statement.test)
+            found |= not isinstance(statement.test, ast.Tuple) and (asked.seen or bool(read & answers))
+        else:
+            body[place] = asked.visit(statement)
+            if asked.seen and isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+                answers |= {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    return found
+
+
 def own(setup: str, space: dict[str, Any]) -> set[str]:
-    """Do what the judge can do of the setup by itself: imports, functions, and assignments from known names. Returns the known names."""
+    """Do what the setup needs no candidate for. Returns the known names; raises TestsBroken where a compound statement needs one.
+
+    A plain assignment from the candidate's names, and a class, stay the candidate's.
+    """
     known = set(vars(builtins)) | set(space)
     for statement in ast.parse(setup).body:
-        used = {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+        needed = loaded(statement) - known
         plain = isinstance(statement, ast.Import | ast.ImportFrom | ast.FunctionDef)
-        if plain or (isinstance(statement, ast.Assign | ast.AnnAssign) and used <= known):
-            exec(compile(ast.Module([statement], []), "<setup>", "exec", dont_inherit=True), space)
+        if plain or (not needed and not isinstance(statement, ast.ClassDef)):
+            try:
+                exec(compile(ast.Module([statement], []), "<setup>", "exec", dont_inherit=True), space)
+            except Exception as error:  # noqa: BLE001 - whatever it was, the task cannot be judged
+                raise TestsBroken(f"the setup: {type(error).__name__}: {error}") from None
             known |= set(space)
+        elif isinstance(statement, ast.Try | ast.If | ast.For | ast.While | ast.With):
+            raise TestsBroken(f"the setup {ast.unparse(statement)[:200]!r} needs {sorted(needed)} of the candidate")
     return known
+
+
+def loaded(statement: ast.stmt) -> set[str]:
+    """Names that a statement reads and does not itself make."""
+    read, made = set[str](), set[str]()
+    for one in ast.walk(statement):
+        if isinstance(one, ast.Name):
+            (read if isinstance(one.ctx, ast.Load) else made).add(one.id)
+        elif isinstance(one, ast.alias):
+            made.add((one.asname or one.name).partition(".")[0])
+        elif isinstance(one, ast.FunctionDef | ast.ClassDef):
+            made.add(one.name)
+        elif isinstance(one, ast.arg):
+            made.add(one.arg)
+        elif isinstance(one, ast.ExceptHandler) and one.name:
+            made.add(one.name)
+    return read if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign) else read - made
 
 
 class Asked(ast.NodeTransformer):
