@@ -284,9 +284,9 @@ def moved(connection: sa.Connection, agent_id: str, since: datetime) -> set[str]
     """Targets of which a row stands that is newer than `since`, or stands again since then, in place of one that was there then."""
     old = rewards.alias("old")
     same = (old.c.target_id == rewards.c.target_id, old.c.component == rewards.c.component, old.c.recorded_at <= since)
-    same = (*same, old.c.id != rewards.c.id)
     newer = (rewards.c.agent_id == agent_id, rewards.c.current, sa.or_(rewards.c.recorded_at > since, rewards.c.as_of > since))
-    return set(connection.execute(sa.select(rewards.c.target_id).where(*newer, sa.exists().where(*same))).scalars())
+    another = sa.exists().where(*same, old.c.id != rewards.c.id)
+    return set(connection.execute(sa.select(rewards.c.target_id).where(*newer, another)).scalars())
 
 
 def forget(connection: sa.Connection, target_ids: Sequence[str]) -> int:
