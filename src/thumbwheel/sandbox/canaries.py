@@ -120,6 +120,7 @@ ATTACKS = {
     "capabilities": "capabilities()",
     "rights of a file's owner": "'held' if libc.prctl(39, 0, 0, 0, 0) == 1 else 'no_new_privs is not set'",
     "signals to others": "'held' if os.getppid() == 0 else str(os.getppid())",
+    "signals to its group": "'held' if os.getpgrp() == os.getpid() else str(os.getpgrp())",
     "raising a limit": "tried(lambda: [0 for name in (resource.RLIMIT_NPROC, resource.RLIMIT_AS) if resource.setrlimit(name, (-1, -1))])"
     " if resource.getrlimit(resource.RLIMIT_NPROC)[1] > 0 else 'no limit'",
     "real time": "tried(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))",

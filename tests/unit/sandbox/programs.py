@@ -93,6 +93,7 @@ raise E('x')
 TIMES = {
     "sleeps": "import time; time.sleep(60)",
     "counts": "while True: pass",
+    "stops its group": "import os, signal, time; os.kill(0, signal.SIGSTOP); time.sleep(60)",
     "counts in C": "sum(range(10**12))",
     "ignores signals": """
 import signal, time

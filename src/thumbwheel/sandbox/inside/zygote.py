@@ -120,10 +120,10 @@ def _child(link: socket.socket, limits: dict[str, Any], descriptors: list[int], 
     try:
         link.close()
         os.set_inheritable(conversation, False)
+        os.setsid()  # a group of its own: a signal to the group of this process would reach the loop that watches it
         if filter:
             _walls(limits, filter)
         else:
-            os.setsid()
             os.chdir(limits["folder"])
         _streams(output)
         _limit(limits, bool(filter))
