@@ -80,14 +80,15 @@ def collect(
     Raises StorageError where the disk is full or a process dies.
     """
     task = Task(agent, shape, config.model_dump(mode="json"), as_of.isoformat() if as_of else None)
+    kind = SHAPES.get(shape)
     with db.read() as connection:
         found = Collected(watermark=store.watermark(connection, task.agent_id, as_of))
-        if cuts := [] if SHAPES.get(shape).merges or values is not None else _cuts(connection, task.agent_id):
+        if cuts := [] if kind.merges or values is not None else _cuts(connection, task.agent_id):
             bounds = zip([None, *cuts], [*cuts, None], strict=True)
             tasks = [Task(**(asdict(task) | {"first": first, "last": last})) for first, last in bounds]
             if _shared(db, tasks, folder, store.state(connection, task.agent_id), found):
                 return found
-        found.add(folder, _spill(connection, task, Places(connection, task.agent_id, config), folder, values))
+        found.add(folder, _spill(connection, task, Places(connection, task.agent_id, config, unjudged=kind.unjudged), folder, values))
     return found
 
 
@@ -191,7 +192,7 @@ def main(folder: Path, path: Path) -> None:
     config = DatasetConfig.model_validate(task.config)
     with Database(path, path.with_name("unused.lock")).read() as connection:
         state = store.state(connection, task.agent_id)
-        places = Places(connection, task.agent_id, config, config.scope(task.first, task.last))
+        places = Places(connection, task.agent_id, config, config.scope(task.first, task.last), unjudged=SHAPES.get(task.shape).unjudged)
         np.save(folder / "claims.npy", places.claims())
         say(state)
         if others := sys.stdin.readline():

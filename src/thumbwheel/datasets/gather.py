@@ -53,7 +53,7 @@ def gather(
     of the same scope may be given. `values`, trace -> reward, say how good the answers are, in place of what people said.
     """
     agent_id = ids.derived("agt", agent)
-    places = places or Places(connection, agent_id, config, scope)
+    places = places or Places(connection, agent_id, config, scope, unjudged=unjudged)
     compared: dict[str, list[Comparison]] = defaultdict(list)
     for one in comparisons(connection, agent, as_of, replace(scope, first=None, last=None) if scope else None):
         tally.notes["comparisons with disagreeing raters"] += one.conflict and not (scope and scope.first)
@@ -71,13 +71,13 @@ def gather(
         for trace, judgement in judged:
             if trace.calls <= 1:
                 gathered.add(trace, judgement)
-        runs = list(_runs(connection, prompt, [one for one in judged if one[0].calls > 1], tally))
-        whole = [_whole(shown, some, place, config, tally) for shown, some in runs]
+        runs = list(_runs(connection, prompt, [one for one in judged if one[0].calls > 1], tally, places, place))
+        whole = [_whole(shown, some, stands, config, tally) for shown, some, stands in runs]
         for trace, _ in judged:
             for one in compared.pop(trace.id, ()):
                 next((other for other in whole if other.met(trace.id)), gathered).compare(one)
         yield gathered.evidence(first.prompt_id, first.tools, asked)
-        for resolving, (shown, some) in zip(whole, runs, strict=True):
+        for resolving, (shown, some, _) in zip(whole, runs, strict=True):
             name, task = ids.derived("run", ids.fingerprint(shown)), some[0][0].task
             yield replace(resolving.evidence(name, some[0][0].tools, ()), task=task or first.prompt_id)
     if unjudged and not config.require_feedback:
@@ -85,8 +85,10 @@ def gather(
         yield from _unjudged(connection, places, rows, cases, tally)
 
 
-def _runs(connection: sa.Connection, prompt: list[Message], judged: Judged, tally: Tally) -> Iterator[tuple[list[Message], Judged]]:
-    """Runs of several steps by what their last answer was shown; those that do not tell it are counted."""
+def _runs(
+    connection: sa.Connection, prompt: list[Message], judged: Judged, tally: Tally, places: Places, place: str
+) -> Iterator[tuple[list[Message], Judged, str]]:
+    """Runs of several steps by what their last answer was shown, with the split of that; those that cannot be used are counted."""
     steps = store.run_steps(connection, [trace.id for trace, _ in judged])
     found: dict[tuple[str, str | None], tuple[list[Message], Judged]] = {}
     for trace, judgement in judged:
@@ -96,7 +98,9 @@ def _runs(connection: sa.Connection, prompt: list[Message], judged: Judged, tall
             continue
         tally.notes[LAST_ONLY] += 1
         found.setdefault((ids.fingerprint(shown), trace.task), (shown, []))[1].append((trace, judgement))
-    yield from (found[key] for key in sorted(found, key=str))
+    for shown, some in (found[key] for key in sorted(found, key=str)):
+        if (stands := places.usable_run(shown, place, len(some), tally)) is not None:
+            yield shown, some, stands
 
 
 def _whole(shown: list[Message], some: Judged, place: str, config: DatasetConfig, tally: Tally) -> Resolving:
@@ -118,7 +122,6 @@ def _unjudged(
     for batch in batched(chain(asked, alone()), BATCH):
         chains = store.prompts(connection, [prompt_id for prompt_id, _, _ in batch])
         for prompt_id, rows, own in batch:
-            places.learn(prompt_id, chains.get(prompt_id, []), rows)
             if (place := places.usable(prompt_id, 1, tally)) is None or not _sampled(prompt_id, places.config, tally):
                 continue
             gathered = Resolving(chains[prompt_id], place, places.config, tally)

@@ -90,16 +90,28 @@ def _range(prompt_id: sa.Column[Any], scope: Scope | None) -> list[sa.ColumnElem
     return [*found, prompt_id < scope.last] if scope and scope.last else found
 
 
-def judged_groups(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[tuple[str, str | None, bool]]:
-    """(prompt id, what it is kept with, whether its case is gold) of the judged traces."""
+def judged_groups(
+    connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
+) -> Iterator[tuple[str, str | None, bool]]:
+    """(prompt id, what it is kept with, whether its case is gold) of the judged traces, or of all others."""
     told = sa.select(traces.c.input_id, KEPT_WITH, sa.func.coalesce(cases.c.basis == GOLD, sa.false())).select_from(OF_CASES)
-    query = told.where(_judged(agent_id, scope), *_range(traces.c.input_id, scope))
+    query = told.where(_which(agent_id, scope, judged), *_range(traces.c.input_id, scope))
     yield from connection.execute(query.order_by(traces.c.input_id), execution_options=STREAM).tuples()
 
 
-def judged_prompts(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[tuple[str, list[Message]]]:
-    """(prompt id, its messages) for the judged traces, each once, in order of id; a chain with a missing link is left out."""
-    asked = sa.select(traces.c.input_id).where(_judged(agent_id, scope), *_range(traces.c.input_id, scope))
+def judged_runs(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[tuple[str, str, str | None, str | None]]:
+    """(trace id, prompt id, what it is kept with, output) of the judged traces of several model and tool steps."""
+    calls = sa.select(sa.func.count()).where(steps.c.trace_id == traces.c.id, steps.c.kind.in_(("llm", "tool"))).scalar_subquery()
+    told = sa.select(traces.c.id, traces.c.input_id, KEPT_WITH, traces.c.output).select_from(OF_CASES)
+    query = told.where(_judged(agent_id, scope), calls > 1, *_range(traces.c.input_id, scope))
+    yield from connection.execute(query.order_by(traces.c.input_id, traces.c.id), execution_options=STREAM).tuples()
+
+
+def judged_prompts(
+    connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
+) -> Iterator[tuple[str, list[Message]]]:
+    """(prompt id, its messages) for the same traces, each once, in order of id; a chain with a missing link is left out."""
+    asked = sa.select(traces.c.input_id).where(_which(agent_id, scope, judged), *_range(traces.c.input_id, scope))
     query = sa.select(messages).where(messages.c.id.in_(asked)).order_by(messages.c.id)
     for some in batched(connection.execute(query, execution_options=STREAM), VARIABLES):
         known = {name: (parent, {"role": role, **content}) for name, parent, role, content in some}
@@ -172,6 +184,11 @@ def _chain(known: Links, last: str) -> list[Message]:
         at, message = known[at]
         chain.append(message)
     return chain[::-1]
+
+
+def _which(agent_id: str, scope: Scope | None, judged: bool) -> sa.ColumnElement[bool]:
+    about = _judged(agent_id, scope)
+    return about if judged else sa.and_(traces.c.agent_id == agent_id, sa.not_(about))
 
 
 def _judged(agent_id: str, scope: Scope | None) -> sa.ColumnElement[bool]:

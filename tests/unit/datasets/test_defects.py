@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from feedback_world import AGENT, START, World
+from thumbwheel.capture.ingest import ingest
+from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.datasets import collect
 from thumbwheel.datasets.build import build, load_rows
@@ -263,6 +266,74 @@ def test_several_processes_build_the_same_dataset(tmp_path: Path, monkeypatch: p
         assert {name: shared.manifest[name] for name in ("drops", "notes", "prompts", "origins")} == {
             name: alone.manifest[name] for name in ("drops", "notes", "prompts", "origins")
         }
+
+
+def test_processes_agree_where_prompts_that_nobody_judged_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    for number in range(60):
+        for system in "abc":
+            prompt = world.prompt(f"What is the plan number {number}?", system=f"It is day {system}")
+            world.trace(f"{system}{number}", prompt, "x", session=f"{system}{number}")
+    for number in range(10):
+        world.say("thumb", True, world.trace(f"j{number}", f"What is the plan number {number}?", "y"))
+    found = []
+    for shared in (10**9, 20):
+        monkeypatch.setattr(collect, "SHARED", shared)
+        dataset, rows = built(world, tmp_path / str(shared), "prompts", DatasetConfig(dev=0, gate=0.5))
+        splits: dict[bytes, set[str]] = {}
+        for row in rows:
+            splits.setdefault(prompt_key(row.prompt), set()).add(row.split)
+        assert len(splits) == 60 and all(len(some) == 1 for some in splits.values())
+        found.append((dataset.id, dataset.manifest["drops"]))
+    assert found[0] == found[1]
+
+
+def runs(folder: Path, *, gold: bool) -> Workspace:
+    """Twelve runs of two answers; what the second one was shown is also a gold case, or the prompt of a trace of another session."""
+    lines: list[dict[str, Any]] = []
+    for number in range(12):
+        first, between = {"role": "user", "content": f"Cancel order {number}."}, {"role": "assistant", "content": "Which one?"}
+        second = {"role": "user", "content": f"The one of day {number}."}
+        steps = [{"kind": "llm", "output": "Which one?"}, {"kind": "llm", "input": {"messages": [second]}, "output": "Done."}]
+        lines.append({"type": "trace", "id": f"run{number}", "session": f"a{number}", "input": [first], "output": "Done.", "steps": steps})
+        shown = [first, between, second]
+        if gold:
+            lines.append({"type": "case", "id": f"c{number}", "input": shown, "reference": "Done."})
+        else:
+            lines.append({"type": "trace", "id": f"one{number}", "session": f"b{number}", "input": shown, "output": "It is done."})
+    for number in range(12):
+        for name in ("run",) if gold else ("run", "one"):
+            said = {"type": "feedback", "kind": "thumb", "value": number % 2 == 0, "target": {"trace": f"{name}{number}"}, "rater": "p"}
+            lines.append(said)
+    for number in range(4):
+        lines.append({"type": "trace", "id": f"o{number}", "input": f"q{number}", "output": "x"})
+        lines.append({"type": "feedback", "kind": "thumb", "value": number % 2 == 0, "target": {"trace": f"o{number}"}, "rater": "p"})
+    folder.mkdir()
+    (folder / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ws = Workspace.open(Home.at(folder / "home"), Sources({}, "test.yaml", {}))
+    assert ingest(ws, AGENT, "jsonl", folder / "lines.jsonl", reviewer="owner" if gold else None).refused == 0
+    return ws
+
+
+def test_the_history_of_a_run_is_a_prompt_that_stands_in_one_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ws = runs(tmp_path / "split", gold=False)
+    ids = []
+    for shared in (10**9, 6):
+        monkeypatch.setattr(collect, "SHARED", shared)
+        dataset = build(ws, AGENT, "labels", DatasetConfig(dev=0, gate=0.5))
+        splits: dict[str, set[str]] = {}
+        for row in everything(ws, dataset):
+            splits.setdefault(json.dumps(row.prompt), set()).add(row.split)
+        assert {len(prompt) > 80 for prompt in splits} == {True, False} and all(len(some) == 1 for some in splits.values())
+        assert dataset.manifest["drops"]["the prompt also stands in gate"] > 0
+        ids.append(dataset.id)
+    assert ids[0] == ids[1]
+    ws.db.close()
+    ws = runs(tmp_path / "gold", gold=True)
+    dataset = build(ws, AGENT, "labels", TRAIN)
+    assert dataset.manifest["drops"] == {"a gold case asks the same": 12}
+    assert sum(dataset.counts.values()) == 4
+    ws.db.close()
 
 
 def test_a_method_picks_its_shape_and_says_why(tmp_path: Path) -> None:
