@@ -38,7 +38,7 @@ def test_after_a_real_turn_nothing_of_the_subject_is_left(tmp_path: Path) -> Non
         decided = gate(ws, evaluate(ws, AGENT, "v1", QUICK))
         exported = export(ws, AGENT, "v1", "adapter", tmp_path / "exported")
         report(ws, AGENT, "v1", tmp_path / "report.html", ws.home.path / "report.json")
-        assert "thumbwheel.db" in find(ws.home.path, word(GONE))
+        assert any(name.startswith("thumbwheel.db") for name in find(ws.home.path, word(GONE)))  # in the file or still in its log
         done = erase(ws, AGENT, name(GONE))
         assert find(ws.home.path, word(GONE)) == []
         assert find(tmp_path / "exported", word(GONE)) == []
