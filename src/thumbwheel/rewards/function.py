@@ -129,6 +129,10 @@ class RewardFunction(ABC, Generic[C]):
         """The function with `settings`; raises ConfigError for an unknown key or an impossible value."""
         return cls(build(cls.Config, settings or {}, where))  # type: ignore[arg-type]
 
+    def ready(self, seconds: float) -> RewardFunction[C]:
+        """This function when it can judge an answer within `seconds`: what it needs is started, and limits of its own end before."""
+        return self
+
     def identity(self) -> Any:
         """What decides scores besides name and version, as a JSON value: the settings; of a setting that names a file, its content."""
         return self.config.model_dump(mode="json")

@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import secrets
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ class Cgroup:
     folders: tuple[Path, ...]
 
     def remove(self) -> None:
-        """Remove the folders once their processes are gone."""
+        """Kill what is still in them, and remove the folders once it has gone."""
         for folder in self.folders:
             for _ in range(50):
                 try:
@@ -43,7 +44,16 @@ class Cgroup:
                 except FileNotFoundError:
                     break
                 except OSError:  # a killed process may take a moment to leave
+                    self.kill(folder)
                     time.sleep(0.02)
+
+    @staticmethod
+    def kill(folder: Path) -> None:
+        """End the processes in one folder."""
+        with contextlib.suppress(FileNotFoundError):
+            for pid in (folder / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
 
 
 def make(memory_mb: int, processes: int) -> Cgroup | str:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.core.log import say
 from thumbwheel.rewards.combine import CHECKER, weighted_mean
+from thumbwheel.training.judge_process import READY
 
 if TYPE_CHECKING:
     from thumbwheel.engine.reward_model import RewardModel
@@ -132,7 +133,7 @@ class Judge:
     def _reply(self, name: str, ask: Mapping[str, Any]) -> Reply:
         process = self._idle.get()
         try:
-            return process.ask({"name": name, "ask": ask}, self._timeout)
+            return process.ask({"name": name, "ask": ask, "seconds": self._timeout}, self._timeout)
         finally:
             self._idle.put(process)
 
@@ -180,10 +181,12 @@ class _Process:
     def __init__(self, functions: Mapping[str, Mapping[str, Any]]) -> None:
         self._functions = functions
         self._child: subprocess.Popen[bytes] | None = None
+        self._read = b""
         self._closed = False
 
     def start(self) -> dict[str, Reply]:
         """Start it, until it has loaded the functions; the ones that it cannot use."""
+        self._read = b""
         self._child = subprocess.Popen(
             [sys.executable, "-m", "thumbwheel.training.judge_process", str(os.getpid()), json.dumps(self._functions)],
             stdin=subprocess.PIPE,
@@ -191,7 +194,7 @@ class _Process:
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
         )
-        refused = self._answered(b"", START)
+        refused = self._answered(b"")
         return dict.fromkeys(self._functions, refused) if "failure" in refused else refused
 
     def ask(self, request: Mapping[str, Any], timeout: float) -> Reply:
@@ -202,16 +205,18 @@ class _Process:
             return next(iter(refused.values()))
         return self._answered(json.dumps(request, default=str).encode() + b"\n", timeout)
 
-    def _answered(self, line: bytes, timeout: float) -> Reply:
+    def _answered(self, line: bytes, timeout: float = START) -> Reply:
         assert self._child is not None  # noqa: S101 - narrows the type
         assert self._child.stdin is not None  # noqa: S101 - narrows the type
         try:
             self._child.stdin.write(line)
             self._child.stdin.flush()
-            found: Reply = json.loads(self._line(timeout))
+            found: Reply = json.loads(self._line(START))
+            if found == READY:
+                found = json.loads(self._line(timeout))
         except TimeoutError:
             self._end()
-            return _failure("timed out", f"no reply within {timeout:g} s")
+            return _failure("timed out", f"no reply within {timeout:g} s, or it was not ready within {START:g} s")
         except (OSError, EOFError, ValueError):
             return _failure("process died", f"exit status {self._end()}")
         return found
@@ -220,17 +225,18 @@ class _Process:
         """The next line; raises TimeoutError, and EOFError where the process ended or says too much."""
         assert self._child is not None  # noqa: S101 - narrows the type
         assert self._child.stdout is not None  # noqa: S101 - narrows the type
-        found, until = b"", time.monotonic() + timeout
+        until = time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
             selector.register(self._child.stdout, selectors.EVENT_READ)
-            while not found.endswith(b"\n"):
+            while b"\n" not in self._read:
                 if not selector.select(max(until - time.monotonic(), 0)):
                     raise TimeoutError
                 more = os.read(self._child.stdout.fileno(), LONGEST_REPLY)
-                found += more
-                if not more or len(found) > LONGEST_REPLY:
+                self._read += more
+                if not more or len(self._read) > 2 * LONGEST_REPLY:
                     raise EOFError
-        return found
+        line, _, self._read = self._read.partition(b"\n")
+        return line
 
     def _end(self) -> int | None:
         """Kill it with all that it started; the status that it has ended with."""

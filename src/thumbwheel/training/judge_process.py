@@ -1,8 +1,9 @@
 """A process that runs reward functions for judge.py: `python -m thumbwheel.training.judge_process PARENT FUNCTIONS`, the
 functions as a JSON object, name -> settings.
 
-One JSON line in, one JSON line out. Whatever a function prints goes nowhere, so that it cannot be taken for an answer. What a function
-does to this process (a loop, an exit, a crash, all the memory) costs one judgement; judge.py starts another process.
+One JSON line in; `READY` when the function and what it needs are there, and the clock may run; one JSON line out. Whatever a function
+prints goes nowhere, so that it cannot be taken for an answer. What a function does to this process (a loop, an exit, a crash, all the
+memory) costs one judgement; judge.py starts another process.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import os
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from numbers import Real
@@ -20,12 +21,13 @@ from typing import Any, TextIO
 
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.rewards.checker import checker
-from thumbwheel.rewards.function import Case, Score, Status
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 from thumbwheel.training.process import die_with
 
 MEMORY = 4 << 30
 """Bytes of address space; what needs more raises MemoryError (Linux; other systems do not enforce it)."""
 LONGEST_REASON = 300
+READY: dict[str, Any] = {"ready": True}
 SETTINGS: dict[str, Mapping[str, Any]] = {}
 """Name of a function of the table -> its settings here."""
 
@@ -40,10 +42,10 @@ def main(parent: int, functions: Mapping[str, Mapping[str, Any]]) -> None:
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
     SETTINGS.update(functions)
-    _say(replies, {name: found for name in functions if (found := reply(name, None))})
+    _say(replies, {name: found for name in functions if (found := guarded(lambda name=name: known(name)))})
     for line in requests:
         request = json.loads(line)
-        _say(replies, reply(request["name"], request["ask"]))
+        _say(replies, guarded(lambda request=request: judged(**request, begin=lambda: _say(replies, READY))))
 
 
 def _say(replies: TextIO, value: Mapping[str, Any]) -> None:
@@ -51,40 +53,54 @@ def _say(replies: TextIO, value: Mapping[str, Any]) -> None:
     replies.flush()
 
 
-def reply(name: str, ask: Mapping[str, Any] | None) -> dict[str, Any]:
-    """`value` (or None), `well_formed`, and where it failed `failure` (its class) and `reason`; without `ask`, nothing or why not."""
+def guarded(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `step` says: `value` (or None), `well_formed`, and where it failed `failure` (its class) and `reason`."""
     try:
-        if ask is not None:
-            return judge(name, ask)
-        function(name)
+        return step()
     except ThumbwheelError as error:
         return failed("blocked", str(error))
     except BaseException as error:  # noqa: BLE001 - SystemExit too: a function does not end the process
         return failed(f"raised {type(error).__name__}", str(error))
+
+
+def known(name: str) -> dict[str, Any]:
+    """Nothing; raises what hinders the function of this name."""
+    if ":" in name:
+        imported(name)
+    elif name != "checker":
+        of_table(name)
     return {}
 
 
-def judge(name: str, ask: Mapping[str, Any]) -> dict[str, Any]:
-    """One answer by one function."""
+def judged(name: str, ask: Mapping[str, Any], seconds: float, begin: Callable[[], None]) -> dict[str, Any]:
+    """One answer by one function, which has `seconds` from `begin` on."""
     row, reference = ask["row"], ask["row"].get("reference")
     if ":" in name:
+        function = imported(name)
+        begin()
         rest = {key: value for key, value in row.items() if key not in ("prompt", "reference")} | {"finish": ask["finish"]}
-        return number(function(name)(prompt=ask["prompt"], answer=ask["text"], reference=reference, **rest))
+        return number(function(prompt=ask["prompt"], answer=ask["text"], reference=reference, **rest))
+    case = Case(ask["text"], reference, ask["prompt"], finish=ask["finish"], metadata=row)
     if name == "checker":
         found = checker(row.get("checker"), row.get("checker_config"), reference, f"row {row.get('row_id', '')!r}")
     else:
-        found = function(name)
-    case = Case(ask["text"], reference, ask["prompt"], finish=ask["finish"], metadata=row)
+        found = of_table(name)
+    found = found.ready(seconds)
+    begin()
     return scored(found.score([case])[0])
 
 
 @cache
-def function(name: str) -> Any:
-    """What `name` means: a function of the table with its settings, or "module:function"; raises what hinders it."""
+def imported(name: str) -> Any:
+    """The function "module:function"; raises what hinders it."""
     module, _, attribute = name.partition(":")
-    if attribute:
-        return getattr(import_module(module), attribute)
-    return None if name == "checker" else checker(name, SETTINGS.get(name), None, "reward_settings")
+    return getattr(import_module(module), attribute)
+
+
+@cache
+def of_table(name: str) -> RewardFunction[Any]:
+    """The function of the table with its settings; raises NotFound and ConfigError."""
+    return checker(name, SETTINGS.get(name), None, "reward_settings")
 
 
 def scored(score: Score) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from thumbwheel.sandbox import canaries
+from thumbwheel.sandbox import canaries, cgroup
 from thumbwheel.sandbox.pool import Pool
 from thumbwheel.sandbox.types import Job, Level, State
 from unit.sandbox.conftest import LIMITS
@@ -124,6 +124,18 @@ def test_limits_of_the_cgroup_are_read_back_and_it_is_removed(report):
     assert int(held["pids.max"]) == LIMITS.processes + 8
     assert all((folder / "cgroup.procs").read_text() for folder in group.folders)
     made.close()
+    assert not any(folder.exists() for folder in group.folders)
+
+
+def test_what_is_still_in_a_cgroup_is_killed_when_it_is_removed(report):
+    if report.level is not Level.STANDARD:
+        pytest.skip(f"no cgroup: {report.reason}")
+    group = cgroup.make(96, 4)
+    with subprocess.Popen(["sleep", "100"]) as child:
+        for folder in group.folders:
+            (folder / "cgroup.procs").write_text(str(child.pid))
+        group.remove()
+        assert child.wait(5) == -signal.SIGKILL
     assert not any(folder.exists() for folder in group.folders)
 
 

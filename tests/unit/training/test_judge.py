@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from thumbwheel.core.errors import ConfigError
+from thumbwheel.sandbox.canaries import level
+from thumbwheel.sandbox.types import Refused
 from thumbwheel.training.judge import Ask, Judge
 
 ROW = {"row_id": "row_1", "prompt": [{"role": "user", "content": "q"}], "reference": "7", "checker": None, "checker_config": None}
@@ -102,6 +104,17 @@ def test_a_function_of_the_table_judges_with_its_settings(judge):
     )
     assert [one.parts for one in found] == [{"length": 0.0, "regex": 1.0}, {"length": 1.0, "regex": 0.0}]
     assert [one.value for one in found] == [0.75, 0.25]
+
+
+def test_a_program_that_hangs_is_wrong_and_the_start_of_the_sandbox_costs_no_answer_its_time(judge):
+    try:
+        level()
+    except Refused as error:
+        pytest.skip(str(error))
+    tests = {"checker": "code_execution", "reference": {"tests": ["assert f() == 1"]}}
+    codes = ["def f():\n    return 1", "def f():\n    while True: pass", "import time\ndef f():\n    time.sleep(999)", "def f(): return 2"]
+    found = judge({"checker": 1.0}, timeout=4.0).judge([ask(code, **tests) for code in codes])
+    assert [(one.value, dict(one.failures)) for one in found] == [(1.0, {}), (0.0, {}), (0.0, {}), (0.0, {})]
 
 
 @pytest.mark.parametrize("settings", [{"checker": {"a": 1}}, {"regex": {}}, {"length": {"mots": 1}}])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pydantic import Field
@@ -18,13 +19,15 @@ from pydantic import Field
 from thumbwheel.core.config import Config
 from thumbwheel.rewards.fences import Block, blocks
 from thumbwheel.rewards.function import LONGEST_ANSWER, Case, RewardFunction, Score, Status
-from thumbwheel.sandbox.run import run
-from thumbwheel.sandbox.types import Job, Limits, Outcome, State, Tests
+from thumbwheel.sandbox.run import run, shared
+from thumbwheel.sandbox.types import Job, Limits, Outcome, Refused, State, Tests
 
 PYTHON = frozenset({"", "python", "py", "python3"})
 SHELL = frozenset({"bash", "sh", "shell"})
 MOST_BLOCKS = 20
 SHOWN = 400
+SHARE = 0.75
+"""Of the seconds that an answer has: what its program gets of them."""
 
 
 class CodeExecutionConfig(Config):
@@ -43,6 +46,15 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
 
     Config = CodeExecutionConfig
     reads = frozenset({"text", "reference", "prompt"})
+
+    def ready(self, seconds: float) -> CodeExecution:
+        """With a sandbox that was examined; a program is ended in time for a verdict, so that to hang is 0 like any other fault."""
+        limits, most = self.config.limits, SHARE * seconds
+        bounds = {"wall_seconds": min(limits.wall_seconds, most), "cpu_seconds": min(limits.cpu_seconds, max(1, round(most)))}
+        found = CodeExecution(self.config.model_copy(update={"limits": limits.model_copy(update=bounds)}))
+        with suppress(Refused):  # which the score will say
+            shared(found.config.limits, found.config.trusted_code)
+        return found
 
     def judge(self, case: Case) -> Score:
         """The score of one case."""
