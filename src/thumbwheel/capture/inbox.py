@@ -21,6 +21,7 @@ from thumbwheel.capture.source import Line, Refused, row_of, text_of
 from thumbwheel.capture.sources.jsonl import SOURCE
 from thumbwheel.capture.types import Unreadable
 from thumbwheel.core import ids
+from thumbwheel.core.disk import sync
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
 
@@ -39,7 +40,7 @@ def drain_inbox(ws: Workspace) -> list[str]:
             if file is not None:
                 told += _drain(ws, file)
                 path.unlink()
-                _sync(inbox)
+                sync(inbox)
     return told
 
 
@@ -54,7 +55,7 @@ def _take(inbox: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         if _names(spool, file):
             spool.rename(inbox / f"draining-{ids.new('spl')}.jsonl")
-            _sync(inbox)
+            sync(inbox)
 
 
 @contextmanager
@@ -79,14 +80,6 @@ def _names(path: Path, file: BinaryIO) -> bool:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
         return False
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _drain(ws: Workspace, file: BinaryIO) -> list[str]:

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from thumbwheel.core.disk import sync
 from thumbwheel.core.errors import StorageError
 
 SIZE = 32
@@ -57,9 +58,5 @@ def make_seal(path: Path) -> Seal:
         pass
     finally:
         temporary.unlink()
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(path.parent)
     return Seal(path.read_bytes())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core import ids, log
+from thumbwheel.core.disk import sync
 from thumbwheel.core.errors import Conflict, InputError, ModelError, StorageError
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.db.workspace import Workspace
@@ -57,7 +57,8 @@ def export(ws: Workspace, agent: str, version: str, format: str = "merged", to: 
         (folder / README).write_text(_readme(one, format, form.usage(str(target)), source.name, found), encoding="utf-8")
         done = Export(ids.new("exp"), agent, one.name, format, target, _files(folder), found)
         (folder / MANIFEST).write_text(json.dumps(_manifest(one, done, source.name), indent=2) + "\n", encoding="utf-8")
-        _sync(folder)
+        for path in [*folder.rglob("*"), folder]:
+            sync(path)
         folder.rename(target)
     agent_id = versions.require_agent(ws, agent)
     ws.db.write(lambda connection: store.add(connection, agent_id, one.id, done))
@@ -184,12 +185,3 @@ def _readme(one: ModelVersion, format: str, usage: str, base: str, found: Parity
         f"Parity with the trained model on {found.prompts} prompts, {found.tokens} tokens (float32): largest logit difference "
         f"{found.max_abs_diff:.2g}, mean KL {found.mean_kl:.2g} nats, same most likely token {100 * found.top1:.2f} %.\n"
     )
-
-
-def _sync(folder: Path) -> None:
-    for path in [*folder.rglob("*"), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -198,11 +198,6 @@ def aliases_at(connection: sa.Connection, version_ids: Iterable[str]) -> list[tu
     return [(row.name, f"v{row.number}") for row in rows]
 
 
-def rater_of(connection: sa.Connection, rater_id: str | None) -> Record | None:
-    """A rater's row."""
-    return one(connection, raters, rater_id)
-
-
 def record_tombstones(connection: sa.Connection, agent_id: str, keys: Iterable[tuple[str, str]], at: datetime) -> None:
     """Remember (kind, key) as erased at `at`; those that are known get the later time."""
     for kind, key in keys:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from thumbwheel.core.disk import sync
 from thumbwheel.core.errors import StorageError
 
 CHUNK = 1 << 20
@@ -67,7 +68,7 @@ class Artifacts:
         if not path.exists():
             return False
         path.unlink()
-        _sync_folder(path.parent)
+        sync(path.parent)
         return True
 
     def all(self) -> list[str]:
@@ -118,8 +119,8 @@ class Artifacts:
             path = self._at(digest)
             path.parent.mkdir(exist_ok=True)
             os.replace(temporary, path)
-            _sync_folder(path.parent)
-            _sync_folder(self._folder)
+            sync(path.parent)
+            sync(self._folder)
             return digest
         except OSError as error:
             Path(temporary).unlink(missing_ok=True)
@@ -135,14 +136,6 @@ def _copy(stream: BinaryIO, handle: int) -> str:
         out.flush()
         os.fsync(out.fileno())
     return hashed.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _unwritable(what: str, error: OSError) -> StorageError:

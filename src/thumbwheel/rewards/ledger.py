@@ -15,7 +15,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from hashlib import sha256
 from itertools import groupby
 from operator import itemgetter
 from types import MappingProxyType
@@ -29,7 +28,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.rewards import store
 from thumbwheel.rewards.cases import Stored, stored_cases
 from thumbwheel.rewards.combine import Combined, RewardConfig, RewardsConfig
-from thumbwheel.rewards.component import Component, components
+from thumbwheel.rewards.component import Component
 from thumbwheel.rewards.function import Score, Status
 
 
@@ -221,34 +220,8 @@ def count(ws: Workspace, agent: str, as_of: datetime | None = None) -> int:
         return store.trace_count(connection, ids.derived("agt", agent), as_of)
 
 
-def fingerprint(ws: Workspace, agent: str) -> str:
-    """Of all rewards of `agent` as they are combined now: another one, and something that was built from them is stale."""
-    config = settings(ws, agent)
-    hashed = sha256(config.fingerprint().encode())
-    with ws.db.read() as connection:
-        for one in rewards(connection, agent, config, components(ws, agent, config)):
-            hashed.update(f"{one.target_id} {one.value!r}\n".encode())
-    return hashed.hexdigest()
-
-
-def changed(ws: Workspace, agent: str, held: Mapping[str, float | None]) -> tuple[int, int]:
-    """(how many of the rewards `held`, trace id -> value, are other ones by now; how many there are)."""
-    config, left = settings(ws, agent), dict(held)
-    with ws.db.read() as connection:
-        same = sum(
-            one.target_id in left and left[one.target_id] == one.value
-            for one in rewards(connection, agent, config, components(ws, agent, config))
-        )
-    return len(held) - same, len(held)
-
-
 def moved(ws: Workspace, agent: str, since: datetime) -> set[str]:
     """Traces that a component judged anew after `since`, or of which an older judgement stands again since then, where it had another
     one before: their case has changed, or its settings."""
     with ws.db.read() as connection:
         return store.moved(connection, ids.derived("agt", agent), since)
-
-
-def erase(connection: sa.Connection, trace_ids: Sequence[str]) -> int:
-    """Delete what the ledger has about these traces, whose words stand in its evidence; how many rows that were."""
-    return store.forget(connection, trace_ids)

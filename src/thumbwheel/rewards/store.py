@@ -289,11 +289,6 @@ def moved(connection: sa.Connection, agent_id: str, since: datetime) -> set[str]
     return set(connection.execute(sa.select(rewards.c.target_id).where(*newer, another)).scalars())
 
 
-def forget(connection: sa.Connection, target_ids: Sequence[str]) -> int:
-    """Delete what the ledger has about these targets; how many rows that were."""
-    return connection.execute(rewards.delete().where(rewards.c.target_id.in_(target_ids))).rowcount
-
-
 def learned(connection: sa.Connection, agent_id: str) -> int:
     """How many ledger rows and undecided suggestions of the agent classifiers have made."""
     return sum(

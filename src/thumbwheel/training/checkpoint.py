@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
+from thumbwheel.core.disk import sync
 from thumbwheel.core.errors import StorageError
 from thumbwheel.training.rundir import file_hash, unwritable
 
@@ -64,7 +65,7 @@ class Checkpoints:
             _seal(temporary)
             shutil.rmtree(final, ignore_errors=True)
             os.replace(temporary, final)
-            _sync(self._folder)
+            sync(self._folder)
         except _write_errors() as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise unwritable(final, error) from error
@@ -140,16 +141,8 @@ def _seal(folder: Path) -> None:
     hashes = {path.name: file_hash(path) for path in sorted(folder.iterdir())}
     (folder / MANIFEST).write_text(json.dumps(hashes, indent=2), encoding="utf-8")
     for path in folder.iterdir():
-        _sync(path)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync(path)
+    sync(folder)
 
 
 def _write_errors() -> tuple[type[Exception], ...]:

@@ -376,23 +376,6 @@ def test_reweighing_runs_nothing_and_says_what_would_change(world):
         reweigh(one.ws, AGENT, {"no_such": 1.0})
 
 
-def test_a_fingerprint_and_a_count_say_what_is_stale(world):
-    one = world()
-    one.add(trace("t1"), trace("t2"), said("thumb", True, "t1"), said("thumb", True, "t2"))
-    one.run()
-    held = {found.target_id: found.value for found in one.rewards().values()}
-    first = ledger.fingerprint(one.ws, AGENT)
-    assert ledger.changed(one.ws, AGENT, held) == (0, 2)
-    one.add(said("rating", 1, "t1"))
-    assert ledger.fingerprint(one.ws, AGENT) == first
-    one.run()
-    assert ledger.fingerprint(one.ws, AGENT) != first
-    assert ledger.changed(one.ws, AGENT, held) == (1, 2)
-    one.configure({"components": {"rating": {"weight": 0}}})
-    assert ledger.changed(one.ws, AGENT, held) == (0, 2)
-    assert ledger.fingerprint(one.ws, AGENT) != first  # other weights, although the values are the same
-
-
 def test_an_explanation_names_value_weight_evidence_and_feedback(world):
     one = world()
     one.add(CASE, trace("t1", "A: 8", case="c1"), said("thumb", True, "t1"))
@@ -435,15 +418,6 @@ def test_the_checker_of_a_case_that_nobody_has_is_blocked_and_its_settings_count
     one.run()
     scores = {name: found.scores["checker"] for name, found in one.rewards().items()}
     assert (scores["t1"].status, scores["t2"].value, scores["t3"].status) == (Status.BLOCKED, 1.0, Status.NOT_APPLICABLE)
-
-
-def test_what_is_erased_leaves_the_ledger(world):
-    one = world()
-    one.add(trace("t1"), trace("t2"), said("thumb", True, "t1"))
-    one.run()
-    gone = one.rewards()["t1"].target_id
-    assert one.ws.db.write(lambda connection: ledger.erase(connection, [gone])) == len(one.config.parts())
-    assert set(one.rewards()) == {"t2"}
 
 
 def test_inputs_are_the_fingerprint_of_what_is_read_and_of_nothing_else(world):
