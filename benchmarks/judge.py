@@ -1,9 +1,10 @@
 """What PPO learns from a reward model of the demo world, judged by the simulator and by no model.
 
 `python benchmarks/judge.py [--persons 1,2,3] [--json FILE]`, about ten minutes a person on one idle core. The person of the demo world
-leaves 2,000 thumbs (a tenth of them wrong) and corrections. sft learns the corrections, the reward model begins there and learns the
-thumbs, and PPO starts from the base. Printed: how many noise-free pairs of fresh mails the reward model ranks right (wrong is what the app
-really answered), and how many of 400 fresh mails are filed as the person wants, before and after, with a paired interval.
+leaves 2,000 thumbs (a tenth of them wrong) and corrections. Two reward models learn the thumbs, one from the base and one from where sft
+on the corrections ended; the one that is right about more thumbs of the dev split judges, and PPO starts from the base. Printed: how many
+noise-free pairs of fresh mails the reward model ranks right (wrong is what the app really answered), and how many of 400 fresh mails are
+filed as the person wants, before and after, with a paired interval.
 """
 
 from __future__ import annotations
@@ -64,18 +65,25 @@ def measure(seed: int) -> dict[str, Any]:
         import_world(ws, files)
         base = str(files.base)
         begun = train(ws, AGENT, "sft", base, options={"token_budget": 4096}).version
-        judge = str(train(ws, AGENT, "reward", base, options=JUDGE | {"continue_from": begun}).reward_model)
+        judges = [train(ws, AGENT, "reward", base, options=JUDGE | start) for start in ({}, {"continue_from": begun})]
+        dev = {str(one.reward_model): accuracy(ws, one.run_id) for one in judges}
+        judge = max(dev, key=lambda name: dev[name])
         model = RewardModel.load(reward_models.folder(ws, reward_models.find(ws, AGENT, judge)), device="cpu")
         result = train(ws, AGENT, "ppo", base, options=PPO | {"reward_model": judge, "seed": seed})
         adapter = adapter_folder(ws, version(ws, AGENT, str(result.version)))
         found = compare(right(seed, files.base, None), right(seed, files.base, adapter))
         steps = [line["kl"] for line in run_dir(ws, find_run(ws, result.run_id)).read_metrics() if "kl" in line]
     row = {
-        "person": seed, "pairs_right": ranked(seed, files.base, model), "before": found.before, "after": found.after, "gain": found.gain,
-        "low": found.interval.low, "high": found.interval.high, "kl": mean(steps[-SETTLED:]),
+        "person": seed, "dev": list(dev.values()), "pairs_right": ranked(seed, files.base, model), "before": found.before,
+        "after": found.after, "gain": found.gain, "low": found.interval.low, "high": found.interval.high, "kl": mean(steps[-SETTLED:]),
     }  # fmt: skip
     sys.stdout.write(json.dumps(row) + "\n")
     return row
+
+
+def accuracy(ws: Workspace, run_id: str) -> float:
+    """The best on the dev split."""
+    return max(line["eval_accuracy"] for line in run_dir(ws, find_run(ws, run_id)).read_metrics() if "eval_accuracy" in line)
 
 
 def ranked(seed: int, base: Path, model: RewardModel) -> float:

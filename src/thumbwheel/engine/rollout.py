@@ -68,7 +68,7 @@ class RolloutSource(Protocol):
         return
 
     def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, ended: Ended | None = None) -> list[list[Rollout]]:
-        """`n` answers to each prompt (token ids), as [prompt][n] in the order given; `ended` is told of the same objects."""
+        """`n` answers to each prompt (token ids), as [prompt][n] in the order given; `ended` is told of each of these objects."""
 
 
 class Ending:

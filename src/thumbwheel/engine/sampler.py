@@ -17,6 +17,7 @@ from thumbwheel.core.errors import ModelError
 from thumbwheel.core.log import Advance, say
 from thumbwheel.engine import decode
 from thumbwheel.engine.draw import Draw
+from thumbwheel.engine.exhausted import out_of_memory
 from thumbwheel.engine.merged import Merged, obstacle
 from thumbwheel.engine.rollout import Ended, Ending, Rollout, RolloutSource, Sampling
 
@@ -26,6 +27,8 @@ DROP = 8
 """Ended rows leave when they are one in so many: each time the whole cache is copied."""
 
 Prompt = tuple[int, ...]
+Batch = dict[Prompt, Sequence[int]]
+"""Prompt -> the numbers of its answers that are decoded together with the others."""
 Tell = Callable[[Prompt, int, Rollout], None]
 
 
@@ -86,7 +89,8 @@ class GroupSampler(RolloutSource):
         try:
             with torch.inference_mode():
                 for batch in self._batches(wanted):
-                    answers.update(self._decode(batch, sampling, tell))
+                    for prompt, found in self._decoded(batch, sampling, tell):
+                        answers.setdefault(prompt, []).extend(found)
                     if advance is not None:
                         advance(len(batch))
         finally:
@@ -100,33 +104,50 @@ class GroupSampler(RolloutSource):
     def _model(self) -> Any:
         return self._policy if self._merged is None else self._merged.model
 
-    def _batches(self, wanted: Counter[Prompt]) -> Iterator[dict[Prompt, int]]:
-        """Prompts of like length with how many answers each has to have, at most ROWS answers unless one prompt needs more."""
-        batch: dict[Prompt, int] = {}
+    def _batches(self, wanted: Counter[Prompt]) -> Iterator[Batch]:
+        """Prompts of like length with the answers that each has to have, at most `rows` of them unless one prompt needs more."""
+        batch: Batch = {}
         for prompt in sorted(wanted, key=lambda prompt: (len(prompt), prompt)):
-            if batch and sum(batch.values()) + wanted[prompt] > self._rows:
+            if batch and _answers(batch) + wanted[prompt] > self._rows:
                 yield batch
                 batch = {}
-            batch[prompt] = wanted[prompt]
+            batch[prompt] = range(wanted[prompt])
         if batch:
             yield batch
 
-    def _decode(self, batch: dict[Prompt, int], sampling: Sampling, tell: Tell) -> dict[Prompt, list[Rollout]]:
+    def _decoded(self, batch: Batch, sampling: Sampling, tell: Tell) -> Iterator[tuple[Prompt, list[Rollout]]]:
+        """The answers of `batch`; out of memory it is decoded in halves, and what follows in smaller batches. An answer depends on its
+        prompt and its number only, so it is the same one; `tell` may be told twice of one that had ended."""
+        try:
+            found = self._decode(batch, sampling, tell)
+        except Exception as error:
+            if not out_of_memory(error) or _answers(batch) == 1:
+                raise
+            found = None
+        if found is not None:
+            yield from found.items()
+            return
+        self._rows = max(1, _answers(batch) // 2)
+        say(f"Out of memory while sampling: {self._rows} answers at once from now on.")
+        for half in _halves(batch):
+            yield from self._decoded(half, sampling, tell)
+
+    def _decode(self, batch: Batch, sampling: Sampling, tell: Tell) -> dict[Prompt, list[Rollout]]:
         room, ending = decode.context_of(self._model), Ending(sampling, self.tokenizer)
         drafts = {
-            prompt: [_Draft(min(sampling.max_new_tokens, room - len(prompt)), partial(tell, prompt, number)) for number in range(count)]
-            for prompt, count in batch.items()
+            prompt: {number: _Draft(min(sampling.max_new_tokens, room - len(prompt)), partial(tell, prompt, number)) for number in numbers}
+            for prompt, numbers in batch.items()
         }
         open_ = [prompt for prompt in batch if len(prompt) < room]
         if open_:
-            rows = [at for at, prompt in enumerate(open_) for _ in range(batch[prompt])]
+            rows = [at for at, prompt in enumerate(open_) for _ in batch[prompt]]
             state = self._begin(open_)
             if len(rows) > len(open_):
                 state.select(rows)
-            answers = [(prompt, number) for prompt in open_ for number in range(batch[prompt])]
+            answers = [(prompt, number) for prompt in open_ for number in batch[prompt]]
             draw = Draw.of(sampling, answers, state.logits.device)
             _run(state, draw, [drafts[prompt][number] for prompt, number in answers], ending)
-        return {prompt: [draft.done or draft.finish(ending) for draft in found] for prompt, found in drafts.items()}
+        return {prompt: [draft.done or draft.finish(ending) for draft in found.values()] for prompt, found in drafts.items()}
 
     def _begin(self, prompts: Sequence[Prompt]) -> decode.Decoding:
         if self._start is None:
@@ -134,6 +155,19 @@ class GroupSampler(RolloutSource):
             if reason:
                 say(f"Decoding without a cache, which is slow: {reason}.")
         return self._start(self._model, prompts)
+
+
+def _answers(batch: Batch) -> int:
+    return sum(len(numbers) for numbers in batch.values())
+
+
+def _halves(batch: Batch) -> tuple[Batch, Batch]:
+    """By prompts, or the answers of the only one."""
+    items = list(batch.items())
+    if len(items) > 1:
+        return dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])
+    ((prompt, numbers),) = items
+    return {prompt: numbers[: len(numbers) // 2]}, {prompt: numbers[len(numbers) // 2 :]}
 
 
 def _run(state: decode.Decoding, draw: Draw, rows: list[_Draft], ending: Ending) -> None:

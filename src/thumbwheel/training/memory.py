@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import TrainingError
+from thumbwheel.engine.exhausted import out_of_memory
 from thumbwheel.training.hardware import GB, memory_gb
 
 if TYPE_CHECKING:
@@ -22,20 +23,9 @@ if TYPE_CHECKING:
     from thumbwheel.engine.tree import Example
 
 T = TypeVar("T")
-TEXTS = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc", "could not create a memory")
-"""What torch's allocators, the C++ library and oneDNN say, as RuntimeError."""
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float64": 8.0, "nf4": 0.6, "int8": 1.1}
 """Of a parameter of the base."""
 SMALLER = "Choose a smaller base, a lower max_length or --quantization nf4, or free memory and raise memory_limit_gb"
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that an allocation failed."""
-    import torch
-
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in TEXTS)
 
 
 def rows(example: Example, kind: str) -> int:

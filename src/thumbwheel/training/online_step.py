@@ -113,10 +113,10 @@ class OnlineSteps:
         Raises DataError when none of them has a reward.
         """
         source = source or self.source
-        started: dict[tuple[int, int], Judging] = {}
+        started: dict[tuple[int, int], tuple[Rollout, Judging]] = {}  # holds the answers, so that no other one gets the name of one
 
         def ended(place: int, one: Rollout) -> None:
-            started[place, id(one)] = self._judge.start(_ask(tasks[place], one))
+            started[place, id(one)] = one, self._judge.start(_ask(tasks[place], one))
 
         rollouts = source.sample([task.prompt for task in tasks], n, sampling, ended)
         found = Collected(tasks, rollouts, self._judged(self._judge, tasks, rollouts, started), source.off_policy)
@@ -131,11 +131,15 @@ class OnlineSteps:
         return found
 
     def _judged(
-        self, judge: Judge, tasks: Sequence[Task], rollouts: Sequence[Sequence[Rollout]], started: Mapping[tuple[int, int], Judging]
+        self,
+        judge: Judge,
+        tasks: Sequence[Task],
+        rollouts: Sequence[Sequence[Rollout]],
+        started: Mapping[tuple[int, int], tuple[Rollout, Judging]],
     ) -> list[list[Reward]]:
         """The rewards; what a source did not tell of while it sampled is judged now."""
         judging = [
-            started.get((place, id(one))) or judge.start(_ask(tasks[place], one))
+            started[place, id(one)][1] if (place, id(one)) in started else judge.start(_ask(tasks[place], one))
             for place, several in enumerate(rollouts)
             for one in several
         ]  # fmt: skip

@@ -94,7 +94,8 @@ def guarded(run: RunDir, work: Callable[[], int]) -> int:
 
 
 def _crashed(run: RunDir, error: Exception) -> int:
-    from thumbwheel.training.memory import SMALLER, out_of_memory
+    from thumbwheel.engine.exhausted import out_of_memory
+    from thumbwheel.training.memory import SMALLER
 
     text = f"{type(error).__name__}: {error}"
     if out_of_memory(error):

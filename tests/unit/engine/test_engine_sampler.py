@@ -229,6 +229,50 @@ def test_an_answer_is_told_once_as_soon_as_it_has_ended(tmp_path, temperature):
     assert min(at for *_, at in told) < len(steps)  # while others were still being written
 
 
+@pytest.mark.parametrize("fits", [1, 3, 7])
+def test_out_of_memory_fewer_answers_are_decoded_at_once_and_they_are_the_same_ones(tmp_path, fits, capsys):
+    model, tokenizer = load(tmp_path)
+    prompts = some_prompts(6, seed=5)
+    sampling = Sampling(max_new_tokens=12, temperature=1.0, stop_ids=(tokenizer.eos_token_id,), seed=3)
+    whole = GroupSampler(model, tokenizer).sample(prompts, 4, sampling)
+    sampler, told, sizes = GroupSampler(model, tokenizer), [], []
+    begin = sampler._begin
+
+    def scarce(open_):
+        state = begin(open_)
+        select = state.select
+
+        def selected(rows):
+            sizes.append(len(rows))
+            if len(rows) > fits:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+            select(rows)
+
+        state.select = selected
+        return state
+
+    sampler._begin = scarce
+    found = sampler.sample(prompts, 4, sampling, lambda place, one: told.append((place, id(one))))
+    assert [[one.ids for one in several] for several in found] == [[one.ids for one in several] for several in whole]
+    assert {(place, id(one)) for place, several in enumerate(found) for one in several} <= set(told)
+    assert "Out of memory while sampling" in capsys.readouterr().err
+    first = len(sizes)
+    sampler.sample(prompts, 4, sampling)
+    assert sum(size > max(4, fits) for size in sizes[first:]) == 0  # it remembers, as far as a prompt's answers go
+
+
+def test_what_is_no_lack_of_memory_is_raised(tmp_path):
+    model, tokenizer = load(tmp_path)
+    sampler = GroupSampler(model, tokenizer)
+
+    def broken(open_):
+        raise RuntimeError("shapes do not match")
+
+    sampler._begin = broken
+    with pytest.raises(RuntimeError, match="shapes"):
+        sampler.sample(some_prompts(3), 2, Sampling(max_new_tokens=4))
+
+
 def test_impossible_settings_are_refused():
     for wrong in ({"max_new_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}, {"stop": ("",)}):
         with pytest.raises(ValueError, match="impossible"):

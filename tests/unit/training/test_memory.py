@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from thumbwheel.core.errors import TrainingError
+from thumbwheel.engine.exhausted import out_of_memory
 from thumbwheel.engine.tree import plan
 from thumbwheel.training import fit
 from thumbwheel.training.assemble import Assembly
 from thumbwheel.training.fit import Need, fitted, measure
-from thumbwheel.training.memory import meter, out_of_memory, refuse_weights, room_gb, rows
+from thumbwheel.training.memory import meter, refuse_weights, room_gb, rows
 from thumbwheel.training.rundir import RunDir
 from tiny_models import tiny_base
 from training_rows import QUICK, assembled, loop_of, plain_rows, settings
@@ -161,10 +162,10 @@ def test_what_does_not_fit_is_planned_anew_and_said(
     squeeze(monkeypatch, Need(0.1, 0.83 / 500))
     made = fitted(make, config)
     assert made.at_work.budget.tokens == 500
-    assert made.at_work.budget.changes == ["token_budget 1024 -> 500: 1.80 GB are needed, 1.00 GB are there"]
+    assert made.at_work.budget.changes == ["token_budget 768 -> 500: 1.37 GB are needed, 1.00 GB are there"]
     squeeze(monkeypatch, Need(0.1, 0.83 / (largest - 1)), Need(0.1, 0.83 / 2000))
     made = fitted(make, config)
-    assert made.engine.checkpointing and made.at_work.budget.tokens == 1024
+    assert made.engine.checkpointing and made.at_work.budget.tokens == 768
     monkeypatch.setattr(fit, "SHORTEST", 16)
     squeeze(monkeypatch, *[Need(0.1, 0.83 / (largest * 2 // 3))] * 2, Need(0.1, 1e-6))
     made = fitted(make, config)
@@ -173,7 +174,7 @@ def test_what_does_not_fit_is_planned_anew_and_said(
     squeeze(monkeypatch, *[Need(2.0, 1e-6)] * 2)
     with pytest.raises(TrainingError, match="not even much shorter ones would fit"):
         fitted(make, config)
-    assert "1.80 GB are needed" in capsys.readouterr().err
+    assert "1.37 GB are needed" in capsys.readouterr().err
 
 
 def test_a_base_beyond_the_memory_is_not_even_loaded() -> None:
