@@ -56,6 +56,7 @@ class Loop:
         callbacks: Sequence[TrainerCallback] = (),
         interrupted: Callable[[], bool] = lambda: False,
         tokenizer: Any = None,
+        name: str | None = None,
     ) -> None:
         from transformers import TrainerControl, TrainerState
 
@@ -74,7 +75,7 @@ class Loop:
         )
         self.control = TrainerControl()
         self._callbacks, self._tokenizer = callbacks, tokenizer
-        self._arguments = _arguments(config, self.order.steps)
+        self._arguments = _arguments(config, self.order.steps, name)
         self._saved_at = time.monotonic()
         self._worse = 0
         self._stop: str | None = None
@@ -249,10 +250,12 @@ class Loop:
             self.control = answer or self.control
 
 
-def _arguments(config: TrainConfig, steps: int) -> Any:
-    """What callbacks of the Hugging Face kind look at."""
+def _arguments(config: TrainConfig, steps: int, name: str | None) -> Any:
+    """What callbacks of the Hugging Face kind look at; `name` is that of the run."""
     import torch
     from transformers import TrainingArguments
+
+    from thumbwheel.training.reporting import PROJECT
 
     return TrainingArguments(
         output_dir="checkpoints",
@@ -266,6 +269,8 @@ def _arguments(config: TrainConfig, steps: int) -> Any:
         greater_is_better=config.metric_for_best_model in RISING,
         seed=config.seed,
         use_cpu=not torch.cuda.is_available(),
-        report_to="none",
+        report_to="none",  # ours are made by reporting.py
+        run_name=name,
+        project=PROJECT,
         disable_tqdm=True,
     )

@@ -154,6 +154,7 @@ def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
     from thumbwheel.training.loop import Loop
     from thumbwheel.training.metrics import MetricsFile
     from thumbwheel.training.optimizer import prepare
+    from thumbwheel.training.reporting import reporters
 
     config = made.config
     checkpoints = Checkpoints(run.checkpoints, config.save_total_limit)
@@ -171,7 +172,8 @@ def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
         metrics,
         checkpoints,
         probe=probe_of(made),
-        callbacks=[_callback(name) for name in config.callbacks],
+        callbacks=[*reporters(config.report_to, run.path), *(_callback(name) for name in config.callbacks)],
+        name=run.path.name,
         interrupted=interrupt,
         tokenizer=made.builder.tokenizer,
     )

@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from thumbwheel.core.config import Config
 
 Metric = Literal["loss", "nll/good", "rewards/margins", "rewards/accuracies", "reward", "accuracy", "mae"]
 """Dev metrics by which a checkpoint may be chosen."""
+
+DASHBOARDS = ("tensorboard", "trackio", "wandb")
 
 
 class TrainConfig(Config):
@@ -88,8 +90,18 @@ class TrainConfig(Config):
     """Most tokens of such an answer."""
     collapse_nll: float = Field(1.0, gt=0)
     """Nats a token by which good dev answers may become less likely than under the base before the run stops itself."""
+    report_to: tuple[str, ...] = ()
+    """Dashboards that are told the metrics as well: tensorboard, trackio, wandb. Each has a package of its name to install;
+    TensorBoard's logs lie in the folder of the run."""
     callbacks: tuple[str, ...] = ()
     """Further transformers.TrainerCallback classes, each as "module:Class"."""
+
+    @field_validator("report_to")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := set(value) - set(DASHBOARDS):
+            raise ValueError(f"no dashboard {', '.join(sorted(unknown))}; known: {', '.join(DASHBOARDS)}")
+        return value
 
     @model_validator(mode="after")
     def _full_from_the_base(self) -> TrainConfig:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from thumbwheel.core.errors import ConfigError
+from thumbwheel.training.assemble import settings
 from thumbwheel.training.checkpoint import Checkpoints, check
 from thumbwheel.training.probe import Probe
+from thumbwheel.training.reporting import reporters
 from thumbwheel.training.watch import WINDOW, Watch
 from training_rows import assembled, loop_of, plain_rows
 
@@ -199,6 +201,29 @@ def test_callbacks_hear_the_events_and_may_stop(base: Path, tmp_path: Path) -> N
     ending = loop_of(made, tmp_path, callbacks=[listener]).run()
     assert ending.reason == "a callback stopped the training"
     assert listener.heard == ["begin 6 0.001", "evaluate 0 True", "evaluate 2 True", "save 2", "save 3"]
+
+
+def test_tensorboard_shows_the_metrics_of_the_run(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+    made = assembled("sft", base, tmp_path, plain_rows("chats", 24, 5), eval_steps=3, save_steps=100)
+    loop_of(made, tmp_path, callbacks=reporters(["tensorboard"], tmp_path), name="run_1").run()
+    told = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    written = lines(tmp_path)
+    shown = {event.step: event.value for event in told.Scalars("train/loss")}
+    assert shown == pytest.approx({line["step"]: line["loss"] for line in written if "loss" in line}, rel=1e-5)
+    shown = {event.step: event.value for event in told.Scalars("eval/loss")}
+    assert shown == pytest.approx({line["step"]: line["eval_loss"] for line in written if "eval_loss" in line}, rel=1e-5)
+    (about,) = told.Tensors("args/text_summary")
+    assert b'"run_name": "run_1"' in about.tensor_proto.string_val[0]
+
+
+def test_a_dashboard_that_is_unknown_or_not_installed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="tensorbord"):
+        settings("sft", {"report_to": ["tensorbord"]})
+    with pytest.raises(ConfigError, match="pip install wandb"):
+        reporters(["wandb"], tmp_path)
 
 
 def test_a_metric_of_another_method_is_refused(base: Path, tmp_path: Path) -> None:
