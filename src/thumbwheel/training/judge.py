@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.core.log import say
 from thumbwheel.rewards.combine import CHECKER, weighted_mean
-from thumbwheel.training.judge_process import READY
 
 if TYPE_CHECKING:
     from thumbwheel.engine.reward_model import RewardModel
@@ -38,6 +37,8 @@ MODEL = "reward_model"
 START = 60.0
 """Seconds in which a process has to be ready."""
 LONGEST_REPLY = 1 << 16
+READY: dict[str, Any] = {"ready": True}
+"""What a judge_process says when the clock of an answer may run."""
 
 Message = dict[str, Any]
 Reply = dict[str, Any]

@@ -14,7 +14,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from numbers import Real
 from typing import Any, TextIO
@@ -22,12 +22,12 @@ from typing import Any, TextIO
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.rewards.checker import checker
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.training.judge import READY
 from thumbwheel.training.process import die_with
 
 MEMORY = 4 << 30
 """Bytes of address space; what needs more raises MemoryError (Linux; other systems do not enforce it)."""
 LONGEST_REASON = 300
-READY: dict[str, Any] = {"ready": True}
 SETTINGS: dict[str, Mapping[str, Any]] = {}
 """Name of a function of the table -> its settings here."""
 
@@ -42,10 +42,10 @@ def main(parent: int, functions: Mapping[str, Mapping[str, Any]]) -> None:
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
     SETTINGS.update(functions)
-    _say(replies, {name: found for name in functions if (found := guarded(lambda name=name: known(name)))})
+    _say(replies, {name: found for name in functions if (found := guarded(partial(known, name)))})
     for line in requests:
         request = json.loads(line)
-        _say(replies, guarded(lambda request=request: judged(**request, begin=lambda: _say(replies, READY))))
+        _say(replies, guarded(partial(judged, **request, begin=partial(_say, replies, READY))))
 
 
 def _say(replies: TextIO, value: Mapping[str, Any]) -> None:

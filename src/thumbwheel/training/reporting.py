@@ -25,7 +25,7 @@ def reporters(names: Sequence[str], run: Path) -> list[TrainerCallback]:
     """
     if not names:
         return []
-    from transformers.integrations import get_reporting_integration_callbacks
+    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run / "tensorboard"))
     os.environ.setdefault("WANDB_PROJECT", PROJECT)

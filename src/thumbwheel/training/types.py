@@ -98,7 +98,7 @@ class TrainConfig(Config):
 
     @field_validator("report_to")
     @classmethod
-    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _dashboards(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if unknown := set(value) - set(DASHBOARDS):
             raise ValueError(f"no dashboard {', '.join(sorted(unknown))}; known: {', '.join(DASHBOARDS)}")
         return value
