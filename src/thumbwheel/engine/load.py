@@ -55,6 +55,13 @@ def load_base(
     return model, tokenizer
 
 
+def load_trunk(path_or_hub_id: str) -> tuple[Any, Any, str]:
+    """(model, tokenizer, fingerprint) as `load_base`, without a head and in fp32: the layers that give hidden states."""
+    model, tokenizer, fresh = _pretrained("AutoModel", path_or_hub_id, "float32", False, "none", "cpu")
+    stored = [(name, one) for name, one in sorted(model.named_parameters()) if name not in fresh]  # a pooler is drawn, and not used
+    return model, tokenizer, fingerprint_of(stored)
+
+
 def load_scorer(
     path_or_hub_id: str,
     dtype: Dtype = "auto",

@@ -1,8 +1,8 @@
 """A logistic regression on features of traces, calibrated: fitted by L-BFGS, kept as one JSON document that names all it was made of.
 
-The objective is the log loss plus |w|^2 / (2 * strength) over standardised numbers and hashed words; the intercept is free. Margins become
-chances by Platt's sigmoid, fitted on margins of answers that the regression had not seen (Platt 1999, with his smoothed targets). All of it
-is convex and starts from zero, so the same labels give the same document.
+The objective is the log loss plus |w|^2 / (2 * strength) over standardised numbers, hashed words and embeddings; the intercept is free.
+Margins become chances by Platt's sigmoid, fitted on margins of answers that the regression had not seen (Platt 1999, with his smoothed
+targets). All of it is convex and starts from zero, so the same labels give the same document.
 
 Not here: which labels, folds and figures (`learn`), what the features are (`features`).
 """
@@ -21,14 +21,16 @@ from thumbwheel.core.errors import InputError
 from thumbwheel.rewards.features import NUMBERS, WORDS, Features
 
 Array = NDArray[np.float64]
-KIND = "thumbwheel trace classifier 1"
+KIND = "thumbwheel trace classifier 2"
+SPARSE = len(NUMBERS) + WORDS
+"""Weights before those of the embedding."""
 DIGITS = 12
 """Significant digits that are kept; the last ones depend on the machine."""
 
 
 @dataclass(frozen=True)
 class Regression:
-    """Weights over standardised numbers and hashed words; the margin is above 0 where good is likelier."""
+    """Weights over standardised numbers, hashed words and embedding, in this order; the margin is above 0 where good is likelier."""
 
     mean: Array
     scale: Array
@@ -57,8 +59,9 @@ class Classifier:
         one = self.regression
         numbers = {name: [_short(value) for value in part] for name, part in (("mean", one.mean), ("scale", one.scale))}
         weights = {"numbers": [_short(value) for value in one.weights[: len(NUMBERS)]], "intercept": _short(one.intercept)}
-        words = {str(place): _short(value) for place, value in enumerate(one.weights[len(NUMBERS) :]) if value}
-        return {"kind": KIND, "features": list(NUMBERS), **numbers, "weights": weights | {"words": words},
+        words = {str(place): _short(value) for place, value in enumerate(one.weights[len(NUMBERS) : SPARSE]) if value}
+        meaning = [_short(value) for value in one.weights[SPARSE:]]
+        return {"kind": KIND, "features": list(NUMBERS), **numbers, "weights": weights | {"words": words, "meaning": meaning},
                 "calibration": [_short(value) for value in self.calibration], **self.about}  # fmt: skip
 
     @classmethod
@@ -67,7 +70,7 @@ class Classifier:
         try:
             if document["kind"] != KIND or document["features"] != list(NUMBERS):
                 raise ValueError("it was made by another version, for other features")
-            weights = np.zeros(len(NUMBERS) + WORDS)
+            weights = np.append(np.zeros(SPARSE), document["weights"]["meaning"])
             weights[: len(NUMBERS)] = document["weights"]["numbers"]
             for place, value in document["weights"]["words"].items():
                 weights[len(NUMBERS) + int(place)] = value
@@ -85,14 +88,16 @@ def _short(value: float) -> float:
 
 
 def design(rows: Sequence[Features], mean: Array, scale: Array) -> Any:
-    """The sparse matrix [n, numbers + words]."""
+    """The sparse matrix [n, numbers + words + meaning]."""
     from scipy.sparse import csr_array, hstack
 
     numbers = csr_array((np.array([one.numbers for one in rows]) - mean) / scale)
     starts = np.cumsum([0, *(len(one.words) for one in rows)])
     places = np.fromiter((place for one in rows for place in one.words), dtype=np.int64, count=starts[-1])
     values = np.fromiter((value for one in rows for value in one.words.values()), dtype=float, count=starts[-1])
-    return hstack([numbers, csr_array((values, places, starts), shape=(len(rows), WORDS))], format="csr")
+    parts = [numbers, csr_array((values, places, starts), shape=(len(rows), WORDS))]
+    meaning = np.array([one.meaning for one in rows])
+    return hstack([*parts, csr_array(meaning)] if meaning.size else parts, format="csr")
 
 
 def fit(rows: Sequence[Features], good: Array, strength: float) -> Regression:

@@ -1,4 +1,5 @@
-"""What a classifier of traces sees of a case: numbers about the run and the answer, and the words of the answer, hashed.
+"""What a classifier of traces sees of a case: numbers about the run and the answer, the words of the answer, hashed, and where it was
+asked to, an embedding of the answer.
 
 Nothing here reads feedback: a label must not be among what predicts it. What is unknown (tokens, seconds) is 0 beside a number that says
 whether it is known. To add a number: a line in NUMBERS; classifiers that were fitted before name theirs and refuse to judge.
@@ -11,12 +12,16 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thumbwheel.rewards.function import Case
+
+if TYPE_CHECKING:
+    from thumbwheel.engine.embed import Embedder
 
 WORDS = 4096
 """Places that words are hashed to."""
@@ -28,10 +33,11 @@ READS = frozenset({"text", "prompt", "steps", "status", "finish"})
 
 @dataclass(frozen=True)
 class Features:
-    """`numbers` in the order of NUMBERS; `words`: place -> value, of length 1 as a vector."""
+    """`numbers` in the order of NUMBERS; `words`: place -> value, of length 1 as a vector; `meaning`: the embedding, empty without one."""
 
     numbers: NDArray[np.float64]
     words: Mapping[int, float]
+    meaning: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True)
@@ -88,8 +94,8 @@ NUMBERS: Mapping[str, Callable[[_View], float]] = {
 }
 
 
-def features(case: Case) -> Features:
-    """Of one case."""
+def features(case: Case, embedder: Embedder | None = None) -> Features:
+    """Of one case, with the embedding of `embedder`."""
     text = case.text[:LONGEST]
     words = WORD.findall(text.casefold())
     last = next((one.get("content") for one in reversed(case.prompt) if one.get("role") == "user"), None)
@@ -99,7 +105,8 @@ def features(case: Case) -> Features:
     times = [one.seconds for one in case.steps if one.seconds is not None]
     view = _View(case, text, words, asked, tokens, math.fsum(times) if times else None)
     named = [f"tool:{one.name}:{one.status}" for one in case.steps if one.kind == "tool"]
-    return Features(np.array([number(view) for number in NUMBERS.values()]), hashed([*words, *named]))
+    found = Features(np.array([number(view) for number in NUMBERS.values()]), hashed([*words, *named]))
+    return found if embedder is None else replace(found, meaning=embedder.embed(text))
 
 
 def hashed(words: Sequence[str]) -> dict[int, float]:

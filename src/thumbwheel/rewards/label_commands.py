@@ -37,10 +37,11 @@ def learn_(
     """
     from thumbwheel.core import log
     from thumbwheel.models.documents import as_bytes
-    from thumbwheel.rewards.learn import learn
+    from thumbwheel.rewards.learn import embedder_of, learn
 
     with ctx.obj() as ws:
-        name, found = learn(ws, agent, ws.settings(LearnConfig, "label", options))
+        config = ws.settings(LearnConfig, "label", options)
+        name, found = learn(ws, agent, config, embedder_of(config))
     if out is not None:
         _write(out, as_bytes(found.document()))
     if as_json:

@@ -18,3 +18,5 @@ class LearnConfig(Config):
     """Parts of the cross-validation; there have to be at least as many prompts or sessions."""
     strength: float = Field(1.0, gt=0)
     """How far the weights may go: the inverse of the penalty on them."""
+    embeddings: str | None = None
+    """Folder or hub id of a model whose sentence embeddings of the answers are seen too; unset, numbers and words only."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -36,6 +36,9 @@ from thumbwheel.rewards.types import LabelConfig
 from thumbwheel.stats.paired import bootstrap, compare
 from thumbwheel.stats.rates import ranking_area
 
+if TYPE_CHECKING:
+    from thumbwheel.engine.embed import Embedder
+
 KIND = "classifier"
 ROUNDS = 500
 
@@ -54,21 +57,33 @@ class Labelled:
         return {"fingerprint": ids.fingerprint(list(zip(self.traces, self.good.tolist(), strict=True))), "rule": "persons only"}
 
 
-def learn(ws: Workspace, agent: str, config: LearnConfig) -> tuple[str, Classifier]:
-    """(hash, classifier) fitted on all labels of persons in force, and kept; raises DataError where there are too few."""
+def learn(ws: Workspace, agent: str, config: LearnConfig, embedder: Embedder | None = None) -> tuple[str, Classifier]:
+    """(hash, classifier) fitted on all labels of persons in force, and kept; `embedder` is the one that `config` names.
+
+    Raises DataError where there are too few labels.
+    """
     require_agent(ws, agent)
     with ws.db.read() as connection:
-        known = labelled(connection, agent)
+        known = labelled(connection, agent, embedder)
     check(agent, known, config)
-    found = fitted(known, config, {"agent": agent})
+    found = fitted(known, config, {"agent": agent} | ({} if embedder is None else {"embeddings": embedder.about()}))
     return documents.keep(ws, KIND, found.document()), found
 
 
-def labelled(connection: sa.Connection, agent: str) -> Labelled:
+def embedder_of(config: LearnConfig) -> Embedder | None:
+    """The model that `config` names; raises ModelError where it cannot be loaded, MissingExtra without torch."""
+    if config.embeddings is None:
+        return None
+    from thumbwheel.engine.embed import Embedder
+
+    return Embedder(config.embeddings)
+
+
+def labelled(connection: sa.Connection, agent: str, embedder: Embedder | None = None) -> Labelled:
     """Every answered trace that persons called good or bad."""
     labels = person_labels(connection, agent)
     found = {
-        str(one.case.target_id): features(one.case)
+        str(one.case.target_id): features(one.case, embedder)
         for batch in stored_cases(connection, agent, READS)
         for one in batch
         if one.answered and one.case.target_id in labels
@@ -179,7 +194,9 @@ def _figure(value: float | None, statistic: Any, groups: Sequence[str]) -> dict[
     return {"value": value, "low": interval.low, "high": interval.high}
 
 
-def unlabelled(connection: sa.Connection, agent: str, without: Collection[str], most: int) -> tuple[list[str], list[Features], int]:
+def unlabelled(
+    connection: sa.Connection, agent: str, without: Collection[str], most: int, embedder: Embedder | None = None
+) -> tuple[list[str], list[Features], int]:
     """(traces, their features, how many there are in all) of the answered ones that are not among `without`; of more than `most` a part
     that is drawn by a hash of the id, so that it stays the same."""
     total = store.trace_count(connection, ids.derived("agt", agent), None)
@@ -190,7 +207,7 @@ def unlabelled(connection: sa.Connection, agent: str, without: Collection[str], 
         for one in batch
         if one.answered and one.case.target_id not in without and drawn(str(one.case.target_id), share)
     ]
-    return [str(case.target_id) for case in found], [features(case) for case in found], total
+    return [str(case.target_id) for case in found], [features(case, embedder) for case in found], total
 
 
 def drawn(trace_id: str, share: float) -> bool:

@@ -29,7 +29,7 @@ from thumbwheel.rewards.cases import stored_cases
 from thumbwheel.rewards.classifier import Array, Classifier, design
 from thumbwheel.rewards.features import Features
 from thumbwheel.rewards.label_config import LearnConfig
-from thumbwheel.rewards.learn import learn, person_labels, unlabelled
+from thumbwheel.rewards.learn import embedder_of, learn, person_labels, unlabelled
 from thumbwheel.stats.agreement import kappa
 from thumbwheel.stats.rates import wilson
 
@@ -70,11 +70,12 @@ def suggest(ws: Workspace, agent: str, limit: int, config: LearnConfig) -> Sugge
     Raises DataError where there are too few labels.
     """
     agent_id = require_agent(ws, agent)
-    name, classifier = learn(ws, agent, config)
+    embedder = embedder_of(config)
+    name, classifier = learn(ws, agent, config, embedder)
     with ws.db.read() as connection:
         known = store.suggested(connection, agent_id)
         decided = {one["trace_id"] for one in known if one["state"] not in ("open", "replaced") or one["classifier"] == name}
-        traces, rows, total = unlabelled(connection, agent, decided | person_labels(connection, agent).keys(), MOST)
+        traces, rows, total = unlabelled(connection, agent, decided | person_labels(connection, agent).keys(), MOST, embedder)
     standing = [one for one in known if one["classifier"] == name]
     free = max(0, limit - sum(one["state"] == "open" for one in standing))
     chances = classifier.chances(rows)

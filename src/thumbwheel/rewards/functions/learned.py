@@ -1,8 +1,8 @@
 """`learned`: how likely people would call this run good, by a classifier that was fitted on the labels that people gave.
 
 The classifier is a document that `thumbwheel label learn` writes; it names its labels and its cross-validated accuracy, which is part of
-the evidence. It sees numbers about the run and hashed words of the answer, so that it finds what differs between good and bad in those
-labels and no more: a reward to rank and to route by, not one to optimise against alone.
+the evidence. It sees numbers about the run, hashed words of the answer and, where it was asked to, an embedding of it, so that it finds
+what differs between good and bad in those labels and no more: a reward to rank and to route by, not one to optimise against alone.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.config import Config
-from thumbwheel.core.errors import InputError
+from thumbwheel.core.errors import InputError, MissingExtra, ModelError
 from thumbwheel.rewards.classifier import Classifier
 from thumbwheel.rewards.features import READS, features
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, too_long
+
+if TYPE_CHECKING:
+    from thumbwheel.engine.embed import Embedder
 
 
 class LearnedConfig(Config):
@@ -35,7 +38,7 @@ class Learned(RewardFunction[LearnedConfig]):
 
     def __init__(self, config: LearnedConfig) -> None:
         super().__init__(config)
-        self._known: tuple[str, Classifier] | None = None
+        self._known: tuple[str, Classifier, Embedder | None] | None = None
 
     def identity(self) -> Any:
         """The content of the file, wherever it lies."""
@@ -56,15 +59,15 @@ class Learned(RewardFunction[LearnedConfig]):
 
     def _score(self, cases: Sequence[Case]) -> list[Score]:
         try:
-            name, classifier = self._known = self._known or self._load()
-        except InputError as error:
+            name, classifier, embedder = self._known = self._known or self._load()
+        except (InputError, ModelError, MissingExtra) as error:
             return [Score.none(Status.BLOCKED, str(error)) for _ in cases]
         report = classifier.about.get("report", {})
         evidence = {"classifier": name[:12], "labels": report.get("labels"), "accuracy": report.get("accuracy")}
         # one by one, so that a score does not depend on the company in which it is computed
-        return [Score(float(classifier.chances([features(case)])[0]), evidence=evidence) for case in cases]
+        return [Score(float(classifier.chances([features(case, embedder)])[0]), evidence=evidence) for case in cases]
 
-    def _load(self) -> tuple[str, Classifier]:
+    def _load(self) -> tuple[str, Classifier, Embedder | None]:
         path = self.config.classifier
         try:
             content = Path(path).read_bytes()
@@ -72,4 +75,18 @@ class Learned(RewardFunction[LearnedConfig]):
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "it is no JSON"
             raise InputError(f"classifier {path!r}", why, "Write one: thumbwheel label learn --agent AGENT --out FILE") from None
-        return hashlib.sha256(content).hexdigest(), Classifier.of(document)
+        found = Classifier.of(document)
+        return hashlib.sha256(content).hexdigest(), found, self._embedder(found)
+
+    def _embedder(self, classifier: Classifier) -> Embedder | None:
+        """The model whose embeddings it was fitted on."""
+        named = classifier.about.get("embeddings")
+        if named is None:
+            return None
+        from thumbwheel.engine.embed import Embedder
+
+        found = Embedder(str(named["model"]))
+        if found.fingerprint != named["fingerprint"]:
+            why = f"it was fitted on embeddings of {found.name!r}, whose weights are other ones by now"
+            raise InputError(f"classifier {self.config.classifier!r}", why, "Fit it again: thumbwheel label learn")
+        return found
