@@ -154,5 +154,5 @@ def test_a_systems_own_form_goes_from_import_over_rewards_to_datasets(name: str,
         assert (manifest["origins"], sum(manifest["counts"].values())) == (origins, sum(origins.values())), shape
         assert manifest["drops"] == {}
     scored = said("dataset", "build", "--shape", "scored", "--reward", "ledger")["manifest"]
-    assert sum(scored["counts"].values()) + sum(scored["drops"].values()) == world.rewarded
-    assert scored["drops"].keys() <= {MACHINES}
+    assert sum(scored["counts"].values()) + scored["drops"].pop(MACHINES, 0) == world.rewarded
+    assert scored["drops"].keys() <= {"no number says how good the answer is"}  # texts of corrections, which nobody gave as an answer

@@ -88,7 +88,8 @@ def collect(
             tasks = [Task(**(asdict(task) | {"first": first, "last": last})) for first, last in bounds]
             if _shared(db, tasks, folder, store.state(connection, task.agent_id), found):
                 return found
-        found.add(folder, _spill(connection, task, Places(connection, task.agent_id, config, unjudged=kind.unjudged), folder, values))
+        places = Places(connection, task.agent_id, config, config.scope(), unjudged=kind.unjudged)
+        found.add(folder, _spill(connection, task, places, folder, values))
     return found
 
 
