@@ -1,10 +1,10 @@
-# make demo | test | check | bench: each creates .venv and installs what it needs.
+# make demo | test | check | bench: each creates .venv and installs what it needs. bench takes hours; its parts take ARGS.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-slow check bench bench-training clean
+.PHONY: demo test test-slow check bench bench-training bench-datasets bench-sandbox clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -23,10 +23,16 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/architecture
 
-bench: bench-training
+bench: bench-training bench-datasets bench-sandbox
 
 bench-training: $(VENV)/.dev
 	$(BIN)/python benchmarks/training.py $(ARGS)
+
+bench-datasets: $(VENV)/.dev
+	$(BIN)/python benchmarks/dataset_scale.py $(ARGS)
+
+bench-sandbox: $(VENV)/.dev
+	$(BIN)/python benchmarks/sandbox.py $(ARGS)
 
 $(VENV)/.train: pyproject.toml constraints.txt install.py
 	$(PYTHON) install.py $(VENV) train

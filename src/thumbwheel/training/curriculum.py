@@ -1,8 +1,8 @@
 """Easy to hard by measured success: which prompts a run that samples takes at which step.
 
-Before the first step every prompt is answered a few times; the share of prompts that may be drawn then grows from the easiest
-`START` to all of them by `FULL` of the run. Rates follow what the policy earns while it learns. What was measured is part of the
-checkpoint, so that a resumed run draws the same prompts.
+Before the first step every prompt is answered a few times, unless recorded answers say how hard each is; the share of prompts that may be
+drawn then grows from the easiest `START` to all of them by `FULL` of the run. Rates follow what the policy earns while it learns. What was
+measured is part of the checkpoint, so that a resumed run draws the same prompts.
 """
 
 from __future__ import annotations
