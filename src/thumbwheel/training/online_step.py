@@ -159,7 +159,7 @@ class OnlineSteps:
         )
 
     def _measured(self, items: Sequence[Task]) -> dict[int, float]:
-        """Row -> how well recorded answers to the prompt did; where some prompts have none, the mean reward of a few answers by the base."""
+        """Row -> how well recorded answers to the prompt did; where some prompts have none, what a few answers of the base earn."""
         logged = {at: item.row["success"] for at, item in enumerate(items) if item.row.get("success") is not None}
         if len(logged) == len(items):
             return logged
