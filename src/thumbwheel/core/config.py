@@ -88,8 +88,11 @@ class Sources:
 
     def load(self, cls: type[C], section: str, options: Mapping[str, Any] | None = None) -> C:
         """The settings of `section` ("train.dpo"): file, then environment (`THUMBWHEEL_TRAIN__DPO__BETA`), then `options`."""
-        given = self._environment(section) | {key: value for key, value in (options or {}).items() if value is not None}
-        return build(cls, _merge(self._section(section), given), f"{section} ({self.path}, environment, options)")
+        return build(
+            cls,
+            _merge(self._section(section), self._environment(section) | dict(options or {})),
+            f"{section} ({self.path}, environment, options)",
+        )
 
     def _section(self, section: str) -> dict[str, Any]:
         found: Any = self.file

@@ -54,7 +54,8 @@ def test_options_win_over_environment_over_file_over_default() -> None:
         {"train": {"x": {"rate": 0.1, "mode": "fast", "limit": 3}}}, THUMBWHEEL_TRAIN__X__RATE="0.2", THUMBWHEEL_TRAIN__X__LIMIT="4"
     )
     found = read.load(Sample, "train.x", {"rate": 0.3, "limit": None})
-    assert (found.rate, found.mode, found.limit, found.loud) == (0.3, "fast", 4, False)
+    assert (found.rate, found.mode, found.limit, found.loud) == (0.3, "fast", None, False)
+    assert read.load(Sample, "train.x").limit == 4
 
 
 def test_an_unknown_key_names_the_nearest() -> None:
