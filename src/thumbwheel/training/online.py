@@ -67,7 +67,8 @@ class OnlineConfig(TrainConfig):
     reward_model_weight: float = Field(1.0, gt=0)
     """Its weight beside the functions."""
     reward_timeout: float = Field(10.0, gt=0)
-    """Seconds in which a function must have judged an answer; later is a failure of the function, which gives no reward."""
+    """Seconds in which a function must have judged an answer; later is a failure of the function, which gives no reward. A program of an
+    answer is ended before that, and is wrong."""
     reward_workers: int = Field(2, ge=1)
     """Processes that run reward functions beside the model."""
     metric_for_best_model: Metric = "reward"
@@ -77,7 +78,8 @@ class OnlineConfig(TrainConfig):
     kl_budget: float | None = Field(None, gt=0)
     """Nats a token by which the policy may leave the base before the run ends with what it has; unset, no limit."""
     curriculum: bool = False
-    """Take prompts from easy to hard, by how well they are answered; costs a first pass of four answers to every training prompt."""
+    """Take prompts from easy to hard, by how well they are answered; where recorded answers do not say that of every prompt, it costs a
+    first pass of four answers to each."""
     length_creep: float | None = Field(3.0, gt=1)
     """The run ends when answers are so many times as long as the base's without a better dev reward."""
     held_out: tuple[str, ...] = ()
