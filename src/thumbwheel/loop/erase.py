@@ -34,7 +34,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
 from thumbwheel.loop.purge import changed_reports, check_idle, purge
 from thumbwheel.loop.retrain import retrain
-from thumbwheel.loop.taint import descendants, held
+from thumbwheel.loop.taint import descendants, held, rewarded_by_classifier
 from thumbwheel.loop.types import Doomed, Record, Tainted
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import unlearn
@@ -138,7 +138,9 @@ def _describe(job: _Job) -> None:
     holding = held(ws, job.agent, job.doomed.ids)
     with ws.db.read() as connection:
         of = {*holding, *before.get("tainted", {}).get("datasets", ())}
-        job.tainted = descendants(ws, connection, job.agent_id, of, job.doomed.cases)
+        fitted = bool(before.get("tainted", {}).get("classifiers") or (job.doomed.ids and unlearn.fitted(ws, job.agent)["classifiers"]))
+        of |= rewarded_by_classifier(ws, connection, job.agent, job.agent_id) if job.doomed.ids else set()
+        job.tainted = descendants(ws, connection, job.agent_id, of, job.doomed.cases, fitted)
         job.done.tainted = {kind: names for kind, names in named(connection, job.tainted).items() if names}
         job.done.retrain = retrain(connection, job.agent, job.tainted)
         served = store.aliases_at(connection, job.tainted.versions)

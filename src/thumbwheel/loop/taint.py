@@ -1,6 +1,7 @@
 """What descends from data: datasets that hold it, and everything that was made with these, however many steps away.
 
-A run descends from its dataset, from the reward model that judged it, from the version that it started from and from the export that it
+A dataset of the ledger's rewards descends from the classifier that had a part in them. A run descends from its dataset, from the reward
+model or the classifier that judged it, from the version that it started from and from the export that it
 took for its base; a version and a reward model from their run. Nothing is changed here.
 """
 
@@ -19,6 +20,10 @@ from thumbwheel.db.schema import evaluations, exports, model_versions, reward_mo
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
 from thumbwheel.loop.types import Record, Tainted
+from thumbwheel.rewards import unlearn
+
+LEARNED = "learned"
+"""The reward function that judges by a classifier."""
 
 
 def held(ws: Workspace, agent: str, wanted: Collection[str]) -> dict[str, Held]:
@@ -27,8 +32,16 @@ def held(ws: Workspace, agent: str, wanted: Collection[str]) -> dict[str, Held]:
     return {dataset_id: rows for dataset_id, rows in found.items() if rows.rows}
 
 
-def descendants(ws: Workspace, connection: sa.Connection, agent_id: str, of: Collection[str], cases: Collection[str] = ()) -> Tainted:
-    """Everything of the agent that was made with the datasets `of`; evaluations also where they show one of `cases`."""
+def rewarded_by_classifier(ws: Workspace, connection: sa.Connection, agent: str, agent_id: str) -> set[str]:
+    """Datasets of rewards in which a classifier may have had a part."""
+    return {one.id for one in datasets(ws, agent) if "reward" in one.manifest} if unlearn.judges(connection, agent_id) else set()
+
+
+def descendants(
+    ws: Workspace, connection: sa.Connection, agent_id: str, of: Collection[str], cases: Collection[str] = (), classifier: bool = False
+) -> Tainted:
+    """Everything of the agent that was made with the datasets `of`, or judged by a `classifier` in training; evaluations also where
+    they show one of `cases`."""
     found, rows = Tainted(datasets=set(of)), store.of_agent(connection, runs, agent_id)
     made = {table: store.of_agent(connection, table, agent_id) for table in (model_versions, reward_models, exports, evaluations)}
     judges = {row["id"]: judge_of(ws, row, made[reward_models]) for row in rows}
@@ -42,6 +55,7 @@ def descendants(ws: Workspace, connection: sa.Connection, agent_id: str, of: Col
             for row in rows
             if row["dataset_id"] in found.datasets
             or judges[row["id"]] in found.reward_models
+            or (classifier and LEARNED in {str(one).split("=")[0] for one in row["config"].get("reward_functions") or ()})
             or row["config"].get("continue_from") in names
             or row["base"] in bases
         }

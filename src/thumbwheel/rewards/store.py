@@ -296,6 +296,12 @@ def learned(connection: sa.Connection, agent_id: str) -> int:
     )
 
 
+def judged_by_classifier(connection: sa.Connection, agent_id: str) -> bool:
+    """Whether any reward of the agent comes from one."""
+    table, which = _learned(agent_id)[0]
+    return bool(connection.execute(sa.select(sa.exists(sa.select(table.c.id).where(*which)))).scalar())
+
+
 def forget_learned(connection: sa.Connection, agent_id: str) -> None:
     """Delete what `learned` counts."""
     for table, which in _learned(agent_id):

@@ -28,6 +28,11 @@ def said(connection: sa.Connection, agent_id: str) -> int:
     return store.learned(connection, agent_id)
 
 
+def judges(connection: sa.Connection, agent_id: str) -> bool:
+    """Whether a classifier has a part in the rewards of the agent."""
+    return store.judged_by_classifier(connection, agent_id)
+
+
 def take_back(connection: sa.Connection, agent_id: str) -> None:
     """Delete what `said` counts."""
     store.forget_learned(connection, agent_id)

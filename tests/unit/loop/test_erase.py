@@ -22,6 +22,7 @@ from thumbwheel import sdk
 from thumbwheel.capture.feedback import add_feedback
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.capture.ingest import ingest
+from thumbwheel.core import ids
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, NotFound, StorageError
 from thumbwheel.datasets.build import build, by_id, load_rows
@@ -34,6 +35,7 @@ from thumbwheel.loop.erase import STAGES, erase
 from thumbwheel.loop.lineage import lineage, uses
 from thumbwheel.loop.origin import used_in, why
 from thumbwheel.loop.report import report
+from thumbwheel.loop.taint import descendants, rewarded_by_classifier
 from thumbwheel.models import documents, reward_models, versions
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.rewards import ledger
@@ -358,6 +360,23 @@ def test_what_was_fitted_on_erased_labels_goes_with_all_that_it_said(labelled: A
     assert [row["id"] for row in suggestions(ws)] == [first.id]
     with pytest.raises(NotFound, match="label learn"):
         components(ws, AGENT, RewardConfig(preset="none", components={"learned": ComponentConfig(settings={"classifier": "latest"})}))
+
+
+def test_what_a_classifier_had_a_part_in_descends_from_its_labels(labelled: Any) -> None:
+    ws, _ = labelled
+    ledger.run(ws, AGENT, components(ws, AGENT, RewardConfig()))
+    said = build(ws, AGENT, "labels", DatasetConfig(allow=("balance", "length")))
+    rewarded = build(ws, AGENT, "labels", DatasetConfig(reward="ledger", allow=("balance", "length")))
+    agent_id = ids.derived("agt", AGENT)
+    with ws.db.read() as connection:
+        assert rewarded_by_classifier(ws, connection, AGENT, agent_id) == {rewarded.id} != {said.id}
+    trained = {"algorithm": "grpo", "base": "b", "base_fingerprint": "f", "metrics": {}}
+    judged = record(ws, schema.runs, AGENT, dataset_id=said.id, config={"reward_functions": ["learned=2"]}, **trained)
+    other = record(ws, schema.runs, AGENT, dataset_id=said.id, config={"reward_functions": ["checker"]}, **trained)
+    with ws.db.read() as connection:
+        assert descendants(ws, connection, agent_id, (), classifier=True).runs == {judged}
+        assert descendants(ws, connection, agent_id, ()).runs == set() != {other}
+    assert rewarded.id in erase(ws, AGENT, "mrs-gone", dry_run=True).tainted["datasets"]
 
 
 @pytest.mark.parametrize("stage", STAGES)
