@@ -134,7 +134,7 @@ class Judge:
     def _reply(self, name: str, ask: Mapping[str, Any]) -> Reply:
         process = self._idle.get()
         try:
-            return process.ask({"name": name, "ask": ask, "seconds": self._timeout}, self._timeout)
+            return process.ask({"name": name, "ask": ask}, self._timeout)
         finally:
             self._idle.put(process)
 
@@ -204,7 +204,7 @@ class _Process:
             return _failure("closed", "the judge was closed")
         if self._child is None and (refused := self.start()):
             return next(iter(refused.values()))
-        return self._answered(json.dumps(request, default=str).encode() + b"\n", timeout)
+        return self._answered(json.dumps({**request, "seconds": timeout}, default=str).encode() + b"\n", timeout)
 
     def _answered(self, line: bytes, timeout: float = START) -> Reply:
         assert self._child is not None  # noqa: S101 - narrows the type
@@ -234,7 +234,7 @@ class _Process:
                     raise TimeoutError
                 more = os.read(self._child.stdout.fileno(), LONGEST_REPLY)
                 self._read += more
-                if not more or len(self._read) > 2 * LONGEST_REPLY:
+                if not more or len(self._read) > LONGEST_REPLY:
                     raise EOFError
         line, _, self._read = self._read.partition(b"\n")
         return line
