@@ -15,7 +15,7 @@ answer is to train anew from the base, and the plan for that is part of the resu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -135,12 +135,14 @@ def _plan(ws: Workspace, agent: str, agent_id: str, subject: str, seal: Seal | N
 def _describe(job: _Job) -> None:
     """Find what descends from the rows and put it into words."""
     ws, before = job.ws, job.open["report"] if job.open else {}
-    holding = held(ws, job.agent, job.doomed.ids)
+    holding, earlier = held(ws, job.agent, job.doomed.ids), before.get("tainted", {})
+    fitted, said = _fitted(job, earlier), 0
     with ws.db.read() as connection:
-        of = {*holding, *before.get("tainted", {}).get("datasets", ())}
-        fitted = bool(before.get("tainted", {}).get("classifiers") or (job.doomed.ids and unlearn.fitted(ws, job.agent)["classifiers"]))
-        of |= rewarded_by_classifier(ws, connection, job.agent, job.agent_id) if job.doomed.ids else set()
-        job.tainted = descendants(ws, connection, job.agent_id, of, job.doomed.cases, fitted)
+        of = {*holding, *earlier.get("datasets", ())}
+        if job.doomed.ids:
+            of |= rewarded_by_classifier(ws, connection, job.agent, job.agent_id)
+            said = unlearn.said(connection, job.agent_id)
+        job.tainted = replace(descendants(ws, connection, job.agent_id, of, job.doomed.cases, bool(fitted["classifiers"])), **fitted)
         job.done.tainted = {kind: names for kind, names in named(connection, job.tainted).items() if names}
         job.done.retrain = retrain(connection, job.agent, job.tainted)
         served = store.aliases_at(connection, job.tainted.versions)
@@ -150,25 +152,20 @@ def _describe(job: _Job) -> None:
     job.done.notes = [
         f"alias {alias!r} points at {name}, which is tainted: point it at another version, or retrain" for alias, name in served
     ]
-    job.done.notes += _fitted(job, before)
+    gone = {kind: [one[:12] for one in sorted(found)] for kind, found in fitted.items() if found}
+    job.done.tainted |= gone
+    job.done.notes += [FITTED] if gone or said else []
     changed = "was changed since it was written; look whether it names the subject"
     job.done.notes += [f"report {path} {changed}" for path in changed_reports(ws, job.tainted)]
     job.done.notes += [LEARNED] if job.tainted.versions | job.tainted.reward_models else []
     job.done.notes.append(OUTSIDE)
 
 
-def _fitted(job: _Job, before: Mapping[str, Any]) -> list[str]:
-    """Put what was fitted on the labels among what is tainted; what is to be said about it."""
-    for kind in unlearn.KINDS:
-        getattr(job.tainted, kind).update(before.get("tainted", {}).get(kind, ()))
-    if job.doomed.ids:  # otherwise the rows are gone already, and what is there by now was fitted without them
-        for kind, found in unlearn.fitted(job.ws, job.agent).items():
-            getattr(job.tainted, kind).update(found)
-    gone = {kind: short for kind in unlearn.KINDS if (short := [one[:12] for one in sorted(getattr(job.tainted, kind))])}
-    job.done.tainted |= gone
-    with job.ws.db.read() as connection:
-        said = unlearn.said(connection, job.agent_id) if job.doomed.ids else 0
-    return [FITTED] if gone or said else []
+def _fitted(job: _Job, earlier: Mapping[str, Any]) -> dict[str, set[str]]:
+    """What was fitted on the labels, by kind: what an erasure that was stopped had found, and what is there now. Where the rows are gone
+    already, what is there was fitted without them."""
+    now = unlearn.fitted(job.ws, job.agent) if job.doomed.ids else {}
+    return {kind: {*earlier.get(kind, ()), *now.get(kind, ())} for kind in unlearn.KINDS}
 
 
 def named(connection: sa.Connection, tainted: Tainted) -> dict[str, list[str]]:
