@@ -37,11 +37,10 @@ def learn_(
     """
     from thumbwheel.core import log
     from thumbwheel.models.documents import as_bytes
-    from thumbwheel.rewards.learn import embedder_of, learn
+    from thumbwheel.rewards.learn import learn
 
     with ctx.obj() as ws:
-        config = ws.settings(LearnConfig, "label", options)
-        name, found = learn(ws, agent, config, embedder_of(config))
+        name, found = learn(ws, agent, ws.settings(LearnConfig, "label", options))
     if out is not None:
         _write(out, as_bytes(found.document()))
     if as_json:

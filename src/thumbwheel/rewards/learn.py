@@ -57,11 +57,13 @@ class Labelled:
         return {"fingerprint": ids.fingerprint(list(zip(self.traces, self.good.tolist(), strict=True))), "rule": "persons only"}
 
 
-def learn(ws: Workspace, agent: str, config: LearnConfig, embedder: Embedder | None = None) -> tuple[str, Classifier]:
-    """(hash, classifier) fitted on all labels of persons in force, and kept; `embedder` is the one that `config` names.
+def learn(ws: Workspace, agent: str, config: LearnConfig) -> tuple[str, Classifier]:
+    """(hash, classifier) fitted on all labels of persons in force, and kept; raises DataError where there are too few."""
+    return learn_with(ws, agent, config, embedder_of(config))
 
-    Raises DataError where there are too few labels.
-    """
+
+def learn_with(ws: Workspace, agent: str, config: LearnConfig, embedder: Embedder | None) -> tuple[str, Classifier]:
+    """`learn` with the model that `config` names, where it is loaded already."""
     require_agent(ws, agent)
     with ws.db.read() as connection:
         known = labelled(connection, agent, embedder)

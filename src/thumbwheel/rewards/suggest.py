@@ -29,7 +29,7 @@ from thumbwheel.rewards.cases import stored_cases
 from thumbwheel.rewards.classifier import Array, Classifier, design
 from thumbwheel.rewards.features import Features
 from thumbwheel.rewards.label_config import LearnConfig
-from thumbwheel.rewards.learn import embedder_of, learn, person_labels, unlabelled
+from thumbwheel.rewards.learn import embedder_of, learn_with, person_labels, unlabelled
 from thumbwheel.stats.agreement import kappa
 from thumbwheel.stats.rates import wilson
 
@@ -71,7 +71,7 @@ def suggest(ws: Workspace, agent: str, limit: int, config: LearnConfig) -> Sugge
     """
     agent_id = require_agent(ws, agent)
     embedder = embedder_of(config)
-    name, classifier = learn(ws, agent, config, embedder)
+    name, classifier = learn_with(ws, agent, config, embedder)
     with ws.db.read() as connection:
         known = store.suggested(connection, agent_id)
         decided = {one["trace_id"] for one in known if one["state"] not in ("open", "replaced") or one["classifier"] == name}

@@ -79,8 +79,8 @@ def test_words_that_nobody_judged_are_understood_by_what_they_mean(tmp_path, see
         _, plain = learn(ws, AGENT, LearnConfig())
         config = LearnConfig(embeddings=folder)
         embedder = embedder_of(config)
-        name, found = learn(ws, AGENT, config, embedder)
-        assert learn(ws, AGENT, config, embedder)[0] == name
+        name, found = learn(ws, AGENT, config)
+        assert learn(ws, AGENT, config)[0] == name
         assert suggest(ws, AGENT, 5, config).classifier == name
     chances = found.chances([features(case, embedder) for case in fresh])
     assert min(chances[:2]) > 0.7 > 0.45 > max(chances[2:])
@@ -95,7 +95,7 @@ def test_learned_embeds_too_and_is_blocked_by_a_model_that_changed_or_went(tmp_p
     folder = meaning(tmp_path / "encoder")
     with home(tmp_path, rows(seen)) as ws:
         config = LearnConfig(embeddings=str(folder))
-        _, found = learn(ws, AGENT, config, embedder_of(config))
+        _, found = learn(ws, AGENT, config)
     path = tmp_path / "classifier.json"
     path.write_bytes(as_bytes(found.document()))
     good, bad = Learned.create({"classifier": str(path)}).score([Case(answer("jumps")), Case(answer("return"))])
