@@ -123,8 +123,7 @@ class GroupSampler(RolloutSource):
         except Exception as error:
             if not out_of_memory(error) or _answers(batch) == 1:
                 raise
-            found = None
-        if found is not None:
+        else:
             yield from found.items()
             return
         self._rows = max(1, _answers(batch) // 2)
