@@ -18,6 +18,7 @@ from thumbwheel.training.algorithm import Outcome, Steps, Wrong
 from thumbwheel.training.checkpoint import Checkpoints, Trained
 from thumbwheel.training.metrics import MetricsFile
 from thumbwheel.training.probe import Probe
+from thumbwheel.training.reporting import PROJECT
 from thumbwheel.training.types import TrainConfig
 from thumbwheel.training.watch import Watch
 
@@ -254,8 +255,6 @@ def _arguments(config: TrainConfig, steps: int, name: str | None) -> Any:
     """What callbacks of the Hugging Face kind look at; `name` is that of the run."""
     import torch
     from transformers import TrainingArguments
-
-    from thumbwheel.training.reporting import PROJECT
 
     return TrainingArguments(
         output_dir="checkpoints",
