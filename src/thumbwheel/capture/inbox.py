@@ -21,9 +21,9 @@ from thumbwheel.capture.source import Line, Refused, row_of, text_of
 from thumbwheel.capture.sources.jsonl import SOURCE
 from thumbwheel.capture.types import Unreadable
 from thumbwheel.core import ids
-from thumbwheel.core.disk import sync
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.sdk.disk import sync
 
 SPOOL, REJECTED = "spool.jsonl", "rejected.jsonl"
 Spooled = tuple[str, Line | Refused]

@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from thumbwheel.core.disk import sync
 from thumbwheel.core.errors import StorageError
+from thumbwheel.sdk.disk import sync
 
 SIZE = 32
 """Bytes of the secret."""

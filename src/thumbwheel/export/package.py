@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core import ids, log
-from thumbwheel.core.disk import sync
 from thumbwheel.core.errors import Conflict, InputError, ModelError, StorageError
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.db.workspace import Workspace
@@ -27,6 +26,7 @@ from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.types import Export, Messages, Parity, Source
 from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion, State
+from thumbwheel.sdk.disk import sync
 from thumbwheel.training.base import locate, require_training
 
 MANIFEST = "thumbwheel.json"

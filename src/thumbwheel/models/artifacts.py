@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from thumbwheel.core.disk import sync
 from thumbwheel.core.errors import StorageError
+from thumbwheel.sdk.disk import sync
 
 CHUNK = 1 << 20
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import platformdirs
 
+from thumbwheel.sdk.disk import sync
+
 SIGNALS = ("thumb", "rating", "score", "correction", "label", "outcome", "comment", "preference")
 """The kinds of feedback that `feedback()` takes as keywords."""
 
@@ -113,18 +115,10 @@ def _append(handle: int, data: bytes, inbox: Path) -> None:
             view = view[os.write(handle, view) :]
         os.fsync(handle)
         if start == 0:
-            _fsync_folder(inbox)  # a new file is on disk only when its name is
+            sync(inbox)  # a new file is on disk only when its name is
     except OSError:
         os.ftruncate(handle, start)  # half a line would spoil the next one
         raise
-
-
-def _fsync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _is(handle: int, path: Path) -> bool:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
-from thumbwheel.core.disk import sync
 from thumbwheel.core.errors import StorageError
+from thumbwheel.sdk.disk import sync
 from thumbwheel.training.rundir import file_hash, unwritable
 
 if TYPE_CHECKING:
