@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
+from thumbwheel.db.columns import Json
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion
@@ -101,7 +102,7 @@ def record(ws: Workspace, table: sa.Table, agent: str, **values: Any) -> str:
 
 def _filled(column: sa.Column[Any]) -> Any:
     kind = column.type
-    if isinstance(kind, sa.JSON):
+    if isinstance(kind, Json):
         return {}
     if isinstance(kind, sa.Boolean | sa.Integer | sa.Float):
         return 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,15 +58,15 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
         if missing := kind.missing(facts):
             raise DataError(f"dataset of shape {shape!r} for agent {agent!r}", f"{missing}{_dropped(facts)}", _next(agent))
         fitted = kind.fit(facts, config)
-        findings = _checked(selected, config, facts)
-        demand(findings, config.allow, f"dataset of shape {shape!r} for agent {agent!r}")
         used = config.model_dump(mode="json", exclude={"plan", "allow", "checked"})
-        digest = hashlib.sha256(ids.canonical(fitted).encode())
         paths = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
-        for split, path in paths.items():
-            write_tables(path, selected.columns.schema(), _finished(selected, split, kind, fitted, digest))
+        with ThreadPoolExecutor(1) as beside:  # most of writing needs no interpreter
+            writing = beside.submit(_write, selected, paths, kind, fitted)
+            findings = _checked(selected, config, facts)
+            demand(findings, config.allow, f"dataset of shape {shape!r} for agent {agent!r}")
+            content = writing.result()
         reward = {} if values is None else {"reward": settings(ws, agent).fingerprint()}
-        fingerprint = ids.fingerprint({"format": FORMAT, "shape": shape, "config": used, "rows": digest.hexdigest()} | reward)
+        fingerprint = ids.fingerprint({"format": FORMAT, "shape": shape, "config": used, "rows": content} | reward)
         manifest = {
             "format": FORMAT,
             "counts": facts.counts,
@@ -97,6 +98,14 @@ def _checked(selected: Selected, config: DatasetConfig, facts: Facts) -> list[Fi
             if left <= 0:
                 break
     return check(texts) if texts.rows else []
+
+
+def _write(selected: Selected, paths: Mapping[str, Path], kind: Shape, fitted: Mapping[str, Any]) -> str:
+    """The file of every split; returns sha256 (hex) of the rows and of what was fitted on them."""
+    digest = hashlib.sha256(ids.canonical(fitted).encode())
+    for split, path in paths.items():
+        write_tables(path, selected.columns.schema(), _finished(selected, split, kind, fitted, digest))
+    return digest.hexdigest()
 
 
 def _finished(selected: Selected, split: str, kind: Shape, fitted: Mapping[str, Any], digest: Any) -> Iterator[Any]:

@@ -11,15 +11,16 @@ import json
 import types
 import typing
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pydantic_core
 
-from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
 from thumbwheel.datasets.types import Row
+from thumbwheel.db.columns import parsed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,8 +43,9 @@ class Columns:
         self.row_type = row_type
         self.kinds = {name: _kind(kind) for name, kind in typing.get_type_hints(row_type).items()}
         self.names = list(self.kinds)
-        self._json = {name for name, kind in self.kinds.items() if kind is None}
-        self._last: tuple[Any, str, str] = (None, "", "")
+        self._json = [place for place, kind in enumerate(self.kinds.values()) if kind is None]
+        self._values: Callable[[Row], tuple[Any, ...]] = attrgetter(*self.names)
+        self._last: tuple[Any, str, Any] = (None, "", None)
 
     def schema(self, *extra: tuple[str, Any]) -> pa.Schema:
         """The types of the columns, and of those named in `extra`."""
@@ -54,16 +56,15 @@ class Columns:
                  for name, kind in self.kinds.items()}  # fmt: skip
         return pa.schema([*found.items(), *extra])
 
-    def encoded(self, row: Row) -> list[Any]:
-        """The values of `row` in the order of `names`; the keys of JSON keep their order, which templates show to a model."""
-        own = vars(row)
-        return [self._text(own[name])[0] if name in self._json else own[name] for name in self.names]
-
-    def digest(self, row: Row) -> bytes:
-        """sha256 of the row, whatever the order of keys in it."""
-        own = vars(row)
-        values = [self._text(own[name])[1] if name in self._json else own[name] for name in self.names]
-        return hashlib.sha256(_bytes(values)).digest()
+    def encoded(self, row: Row) -> tuple[list[Any], bytes]:
+        """(the values of `row` in the order of `names`, sha256 of the row); the keys of JSON keep their order in the values, which
+        templates show to a model, and do not matter in the hash."""
+        values = list(self._values(row))
+        hashed = values.copy()
+        for place in self._json:
+            if values[place] is not None:
+                values[place], hashed[place] = self._text(values[place])
+        return values, hashlib.sha256(_bytes(hashed)).digest()
 
     def replaced(self, table: pa.Table, changed: Mapping[str, list[Any]]) -> pa.Table:
         """`table` with the columns of this class only, those in `changed` in their place."""
@@ -76,18 +77,15 @@ class Columns:
     def decoded(self, batch: Any) -> Iterator[Any]:
         """The rows of an Arrow batch or table."""
         columns = [batch.column(name).to_pylist() for name in self.names]
-        for place, name in enumerate(self.names):
-            if name in self._json:
-                columns[place] = [None if text is None else json.loads(text) for text in columns[place]]
+        for place in self._json:
+            columns[place] = [None if text is None else parsed(text) for text in columns[place]]
         for values in zip(*columns, strict=True):
             yield self.row_type(**dict(zip(self.names, values, strict=True)))
 
-    def _text(self, value: Any) -> tuple[str | None, str | None]:
-        """As JSON, and as canonical JSON; the rows of one prompt come together and share its messages."""
-        if value is None:
-            return None, None
+    def _text(self, value: Any) -> tuple[str, Any]:
+        """As JSON, and the value with its keys in order; the rows of one prompt come together and share its messages."""
         if value is not self._last[0]:
-            self._last = (value, json.dumps(value, ensure_ascii=False), ids.canonical(value))
+            self._last = (value, _bytes(value).decode(), _ordered(value))
         return self._last[1:]
 
 
@@ -97,7 +95,7 @@ def write_parquet(path: Path, row_type: type[Row], rows: Sequence[Row]) -> None:
 
     columns = Columns(row_type)
     schema = columns.schema()
-    values = zip(*(columns.encoded(row) for row in rows), strict=True) if rows else ([] for _ in schema)
+    values = zip(*(columns.encoded(row)[0] for row in rows), strict=True) if rows else ([] for _ in schema)
     arrays = [pa.array(list(one), field.type) for one, field in zip(values, schema, strict=True)]
     write_tables(path, schema, [pa.Table.from_arrays(arrays, schema=schema)])
 
@@ -143,7 +141,9 @@ class Spill:
 
     def add(self, row: Row) -> None:
         """Take one row."""
-        self._held[row.split, row.row_id[:PREFIX]].append([*self.columns.encoded(row), self.columns.digest(row)])
+        values, digest = self.columns.encoded(row)
+        values.append(digest)
+        self._held[row.split, row.row_id[:PREFIX]].append(values)
         self.rows += 1
         self._waiting += 1
         if self._waiting >= HELD:
@@ -204,12 +204,18 @@ def _read(path: Path, names: list[str] | None) -> pa.Table:
         return table if names is None else table.select(names)
 
 
-def _bytes(values: list[Any]) -> bytes:
-    """Canonical JSON; the quick way cannot write half a surrogate pair."""
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _ordered(value[key]) for key in sorted(value)}
+    return [_ordered(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _bytes(value: Any) -> bytes:
+    """JSON; the quick way cannot write half a surrogate pair."""
     try:
-        return pydantic_core.to_json(values)
+        return pydantic_core.to_json(value)
     except pydantic_core.PydanticSerializationError:
-        return ids.canonical(values).encode("utf-8", "surrogatepass")
+        return json.dumps(value).encode()
 
 
 def _kind(annotation: Any) -> type | tuple[type] | None:

@@ -68,18 +68,21 @@ def gather(
         if (place := places.usable(first.prompt_id, len(judged), tally)) is None or not _sampled(first.prompt_id, config, tally):
             continue
         gathered = Resolving(prompt, place, config, tally)
+        several: Judged = []
         for trace, judgement in judged:
-            if trace.calls <= 1:
+            if trace.calls > 1:
+                several.append((trace, judgement))
+            else:
                 gathered.add(trace, judgement)
-        runs = list(_runs(connection, prompt, [one for one in judged if one[0].calls > 1], tally, places, place))
+        runs = list(_runs(connection, prompt, several, tally, places, place)) if several else []
         whole = [_whole(shown, some, stands, config, tally) for shown, some, stands in runs]
-        for trace, _ in judged:
-            for one in compared.pop(trace.id, ()):
-                next((other for other in whole if other.met(trace.id)), gathered).compare(one)
+        for trace, _ in judged if compared else ():
+            for said in compared.pop(trace.id, ()):
+                next((other for other in whole if other.met(trace.id)), gathered).compare(said)
         yield gathered.evidence(first.prompt_id, first.tools, asked)
         for resolving, (shown, some, _) in zip(whole, runs, strict=True):
             name, task = ids.derived("run", ids.fingerprint(shown)), some[0][0].task
-            yield replace(resolving.evidence(name, some[0][0].tools, ()), task=task or first.prompt_id)
+            yield resolving.evidence(name, some[0][0].tools, ())._replace(task=task or first.prompt_id)
     if unjudged and not config.require_feedback:
         rows = (row for row in store.unjudged_traces(connection, agent_id, scope) if row.prompt_id not in met)
         yield from _unjudged(connection, places, rows, cases, tally)
@@ -169,8 +172,8 @@ def _as_task(some: list[Evidence]) -> Evidence:
     if not every:
         return some[0]
     asked = tuple(trace for one in some for trace in one.asked)
-    answers = tuple(replace(answer, prompt=one.prompt) for one, answer in every)
-    return replace(every[0][0], answers=answers, edges=(), asked=asked)
+    answers = tuple(answer._replace(prompt=one.prompt) for one, answer in every)
+    return every[0][0]._replace(answers=answers, edges=(), asked=asked)
 
 
 def _as_one(some: list[Evidence], tally: Tally) -> Evidence:
@@ -183,4 +186,4 @@ def _as_one(some: list[Evidence], tally: Tally) -> Evidence:
             answers.setdefault(answer.text.strip(), answer)
     order = sorted(answers, key=ids.fingerprint)
     asked = tuple(trace for one in some for trace in one.asked)
-    return replace(shown, answers=tuple(answers[text] for text in order), edges=(), asked=asked)
+    return shown._replace(answers=tuple(answers[text] for text in order), edges=(), asked=asked)

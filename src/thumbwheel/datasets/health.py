@@ -68,6 +68,7 @@ class Texts:
     rows: list[Text] = field(default_factory=list)
     length: int | None = None
     tokens: Callable[[str], int] | None = None
+    _near: list[tuple[Text, Text, float]] | None = None
 
     def take(self, rows: Iterable[Any], fitted: Mapping[str, Any] | None = None) -> None:
         """Add rows of the shapes' classes; `fitted` where their weights have class weights in them."""
@@ -77,6 +78,13 @@ class Texts:
             scale = 1.0 if weights is None or label is None else weights["desirable" if label else "undesirable"]
             told = (said(row.prompt), tuple(_answers(row)), label, hasattr(row, "chosen"), row.weight / scale)
             self.rows.append(Text(row.row_id, row.split, *told))
+
+    def near(self) -> list[tuple[Text, Text, float]]:
+        """Rows with nearly the same prompt and answers, and their overlap."""
+        if self._near is None:
+            pairs = near_pairs([f"{row.prompt}\n{' '.join(row.answers)}" for row in self.rows])
+            self._near = [(self.rows[one], self.rows[two], overlap) for one, two, overlap in pairs]
+        return self._near
 
     def of(self, *splits: str) -> list[Text]:
         """Those of these splits."""
@@ -130,9 +138,9 @@ def _balance(texts: Texts) -> Finding:
 
 def _duplicates(texts: Texts) -> Finding:
     train = texts.of("train")
-    pairs = list(near_pairs([f"{row.prompt}\n{' '.join(row.answers)}" for row in train]))
+    pairs = [(one, two, overlap) for one, two, overlap in texts.near() if one.split == two.split == "train"]
     exact = sum(overlap == 1 for _, _, overlap in pairs)
-    copies = [train[place].row_id for pair in pairs for place in pair[:2]]
+    copies = [row.row_id for pair in pairs for row in pair[:2]]
     many = len(set(copies)) > COPIES * len(train) and len(train) >= ENOUGH
     text = f"{exact} exact and {len(pairs) - exact} near copies among {len(train)} training rows"
     return _finding("duplicates", WARNING if many else OK, text, copies)
@@ -185,21 +193,20 @@ def _length(texts: Texts) -> Finding:
 def _auc(judged: list[tuple[int, bool]]) -> float:
     """How often a good answer is longer than a bad one, ties half; 0.5 where a class is empty."""
     import numpy as np
-    from scipy.stats import rankdata
 
     labels = np.array([label for _, label in judged])
     good, bad = int(labels.sum()), int((~labels).sum())
     if not good or not bad:
         return 0.5
-    ranks = rankdata([length for length, _ in judged])
+    _, place, counts = np.unique([length for length, _ in judged], return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum() - (counts - 1) / 2)[place]  # as scipy's rankdata, whose import takes longer than all the checks
     return float((ranks[labels].sum() - good * (good + 1) / 2) / (good * bad))
 
 
 def _noise(texts: Texts) -> Finding:
-    labelled = [row for row in texts.rows if row.label is not None]
-    if not labelled:
+    if all(row.label is None for row in texts.rows):
         return _finding("noise", NONE, "the rows have no labels")
-    pairs = [(labelled[one], labelled[two]) for one, two, _ in near_pairs([f"{row.prompt}\n{row.answers[0]}" for row in labelled])]
+    pairs = [(one, two) for one, two, _ in texts.near() if one.label is not None and two.label is not None]
     torn = [row.row_id for one, two in pairs if one.label is not two.label for row in (one, two)]
     if len(pairs) < ENOUGH:
         return _finding("noise", NONE, f"too few nearly equal answers to estimate it ({len(pairs)}, from {ENOUGH} on it can be)", torn)

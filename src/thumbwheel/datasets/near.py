@@ -24,6 +24,8 @@ NEAR = 0.85
 SHORT = 8
 MIXING = 0x9E3779B97F4A7C15
 """2**64 over the golden ratio, odd: by it the hashes of parts become one of the whole, which tells their order (Knuth, vol. 3, 6.4)."""
+SPLIT = 1000
+"""Texts that are split into words at once."""
 BUCKET = 50
 """Most texts of one bucket that are compared with each other; a template that thousands share would otherwise take for ever."""
 
@@ -38,10 +40,10 @@ def near_pairs(texts: Sequence[str], near: float = NEAR) -> Iterator[tuple[int, 
         same[plain(text)].append(place)
     for places in same.values():
         yield from ((first, second, 1.0) for first, second in pairwise(places))
-    long = [(places[0], text.split()) for text, places in same.items() if text.count(" ") >= SHORT - 1]
+    long = [(places[0], text) for text, places in same.items() if text.count(" ") >= SHORT - 1]
     if len(long) < 2:
         return
-    marks = _marks([words for _, words in long])
+    marks = _marks([text for _, text in long])
     met: set[tuple[int, int]] = set()
     for bucket in _buckets(marks):
         for number, first in enumerate(bucket):
@@ -61,12 +63,12 @@ class _Hashed(dict[str, int]):
         return found
 
 
-def _triples(texts: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+def _triples(texts: Sequence[Sequence[str]], known: _Hashed) -> tuple[np.ndarray, np.ndarray]:
     """(hashes of all triples of words, [texts + 1] where those of each text begin); every text has three words and more."""
     import numpy as np
 
     sizes = np.array([len(words) for words in texts])
-    words = np.fromiter(map(_Hashed().__getitem__, chain.from_iterable(texts)), np.uint64, int(sizes.sum()))
+    words = np.fromiter(map(known.__getitem__, chain.from_iterable(texts)), np.uint64, int(sizes.sum()))
     triples = (words[:-2] * MIXING + words[1:-1]) * MIXING + words[2:]
     inside = np.ones(len(words), bool)
     ends = sizes.cumsum()
@@ -74,12 +76,17 @@ def _triples(texts: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
     return triples[inside[:-2]], np.concatenate([[0], (sizes - 2).cumsum()])
 
 
-def _marks(texts: Sequence[Sequence[str]]) -> np.ndarray:
+def _marks(texts: Sequence[str]) -> np.ndarray:
+    """[texts, HASHES]; the words of some texts are in memory at a time."""
     import numpy as np
     from rensa import RMinHash
 
-    hashes, starts = _triples(texts)
-    return np.array(RMinHash.digest_matrix_from_flat_token_hashes(hashes, starts.astype(np.uint64), HASHES, 1).to_rows(), np.uint32)
+    known, found = _Hashed(), []
+    for start in range(0, len(texts), SPLIT):
+        hashes, starts = _triples([text.split() for text in texts[start : start + SPLIT]], known)
+        matrix = RMinHash.digest_matrix_from_flat_token_hashes(hashes, starts.astype(np.uint64), HASHES, 1)
+        found.append(np.array(matrix.to_rows(), np.uint32))
+    return np.concatenate(found)
 
 
 def _buckets(marks: np.ndarray) -> Iterator[list[int]]:

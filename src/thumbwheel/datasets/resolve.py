@@ -6,12 +6,12 @@ counted. Does not live here: reading (`gather`), rows (`shapes/`).
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from thumbwheel.core import ids
 from thumbwheel.datasets.split import group_of, split_of
 from thumbwheel.datasets.store import TraceRow
 from thumbwheel.datasets.types import Answer, Asked, Case, DatasetConfig, Edge, Evidence, Message, Tally
@@ -20,8 +20,7 @@ from thumbwheel.rewards.types import Comparison, Judgement, Value
 MACHINES = "only checkers or models judged it: not for the gate"
 
 
-@dataclass(frozen=True)
-class _Vote:
+class _Vote(NamedTuple):
     """`signed` is the strength, negative against the text."""
 
     signed: float
@@ -30,7 +29,7 @@ class _Vote:
     automatic: bool
 
 
-@dataclass
+@dataclass(slots=True)
 class _Draft:
     """A distinct text and what was found about it so far."""
 
@@ -170,11 +169,13 @@ class Resolving:
             draft.values.append(judgement.value)
 
     def _note(self, judgement: Judgement) -> None:
-        self._tally.notes["answers with disagreeing raters"] += judgement.conflict
-        self._tally.notes["answers whose raters disagree evenly"] += judgement.conflict and judgement.good is None
-        self._tally.notes["answers with different corrections"] += judgement.edit_conflict
-        if judgement.edit_conflict and judgement.edit is None:
-            self._tally.drops["different corrections without a majority"] += 1
+        if judgement.conflict:
+            self._tally.notes["answers with disagreeing raters"] += 1
+            self._tally.notes["answers whose raters disagree evenly"] += judgement.good is None
+        if judgement.edit_conflict:
+            self._tally.notes["answers with different corrections"] += 1
+            if judgement.edit is None:
+                self._tally.drops["different corrections without a majority"] += 1
 
     def _edit(self, trace: TraceRow, original: str, group: str, judgement: Judgement) -> None:
         assert judgement.edit is not None  # noqa: S101 - narrows the type; the caller has checked it
@@ -207,7 +208,7 @@ class Resolving:
         if cases and split_of(group_of(prompt_id), self._config) != self._split:
             self._tally.drops[f"the prompt also stands in {self._split}"] += len(cases)
             cases = ()
-        order = sorted(self._drafts, key=ids.fingerprint) if len(self._drafts) > 1 else list(self._drafts)
+        order = sorted(self._drafts, key=_hash) if len(self._drafts) > 1 else list(self._drafts)
         places = {text: place for place, text in enumerate(order)}
         answers = [self._permitted(self._drafts[text].answer()) for text in order]
         edges = self._merged([edge for edge in self._edges if self._may_judge(edge.automatic)], places)
@@ -218,12 +219,12 @@ class Resolving:
         floor = self._config.min_reward
         if floor is not None and answer.value is not None and answer.value.raw < floor:
             self._tally.drops[f"the number of the answer is below min_reward ({floor:g})"] += 1
-            return replace(answer, good=None, strength=0.0, origin="", feedback_ids=(), value=None)
+            return answer._replace(good=None, strength=0.0, origin="", feedback_ids=(), value=None)
         kept = answer
         if self._split == "gate" and answer.automatic:
-            kept = replace(kept, good=None, strength=0.0, origin="", feedback_ids=())
+            kept = kept._replace(good=None, strength=0.0, origin="", feedback_ids=())
         if self._split == "gate" and answer.value is not None and answer.value.automatic:
-            kept = replace(kept, value=None)
+            kept = kept._replace(value=None)
         if kept is not answer:
             self._tally.drops[MACHINES] += 1
         return kept
@@ -252,6 +253,10 @@ class Resolving:
             named = tuple(sorted({one for _, edge in found for one in edge.feedback_ids}))
             origin = min(edge.origin for signed, edge in found if signed * total > 0)  # correction before preference
             yield Edge(better, worse, origin, abs(total) / len(found), named)
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _origin(judgement: Judgement) -> str:

@@ -6,7 +6,6 @@ Does not live here: how a reward is combined (`rewards/combine`), when a dataset
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -55,11 +54,11 @@ def rewarded(said: Judgement | None, trace_id: str, reward: Reward | None, confi
         return None
     blank = said or Judgement(trace_id, None, None, None, (), False, None, False)
     if reward is None:
-        return replace(blank, good=None, strength=None, kind=None, conflict=False, value=None)
+        return blank._replace(good=None, strength=None, kind=None, conflict=False, value=None)
     value, automatic = reward.value, not (reward.heard and said is not None and _by_people(said))
     good = True if value >= config.good_from - EDGE else False if value <= config.bad_to + EDGE else None
     number, strength = Value(value, SCALE, "reward", blank.feedback_ids, automatic), None if good is None else 1.0
-    return replace(blank, good=good, strength=strength, kind="reward", conflict=False, value=number, automatic=automatic)
+    return blank._replace(good=good, strength=strength, kind="reward", conflict=False, value=number, automatic=automatic)
 
 
 def _by_people(said: Judgement) -> bool:

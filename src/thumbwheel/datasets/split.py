@@ -15,6 +15,7 @@ from functools import lru_cache
 from thumbwheel.datasets.types import SPLITS, DatasetConfig, Message
 
 INSTRUCTIONS = {"system", "developer"}
+_SORTED = json.JSONEncoder(sort_keys=True)
 
 
 def split_of(group: str, config: DatasetConfig) -> str:
@@ -69,4 +70,4 @@ def plain(text: str) -> str:
 
 def _digest(messages: Sequence[Message]) -> bytes:
     said = [{key: plain(value) if isinstance(value, str) else value for key, value in message.items()} for message in messages]
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).digest()[:16]
+    return hashlib.sha256(_SORTED.encode(said).encode()).digest()[:16]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
 from thumbwheel.datasets.episode import RunStep
 from thumbwheel.datasets.types import Case, Dataset, Message
+from thumbwheel.db.columns import parsed
+from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import agents, cases, datasets, feedback, feedback_targets, messages, rewards, steps, traces
 from thumbwheel.rewards.types import Scope
 
@@ -18,10 +21,11 @@ T = TypeVar("T")
 Links = dict[str, tuple[str | None, Message]]
 """Message id -> (the id of the one before it, the message)."""
 GOLD = "gold"
-STREAM = {"yield_per": 1000}
 VARIABLES = 500
 """Values in one IN (...): SQLite takes at least 999 variables."""
 OF_CASES = traces.outerjoin(cases, cases.c.id == traces.c.case_id)
+CALLS = ("llm", "tool")
+"""Kinds of steps that are calls of a model or a tool."""
 KEPT_WITH = sa.func.coalesce(traces.c.session_id, cases.c.input_id)
 
 
@@ -56,22 +60,29 @@ def unjudged_traces(connection: sa.Connection, agent_id: str, scope: Scope | Non
 
 
 def _traces(connection: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[TraceRow]:
-    every = steps.alias("every")
-    own = sa.select(every.c.position).where(every.c.trace_id == traces.c.id).correlate(traces)
-    calls = own.where(every.c.kind.in_(("llm", "tool"))).with_only_columns(sa.func.count()).scalar_subquery()
-    answer = own.where(every.c.kind == "llm").with_only_columns(sa.func.max(every.c.position)).scalar_subquery()
-    told = [traces.c.id, traces.c.input_id, KEPT_WITH, *(traces.c[name] for name in ("subject_id", "output", "metadata"))]
-    query = (
-        sa.select(*told, calls, steps.c.finish_reason, steps.c.token_ids, steps.c.token_logprobs, cases.c.input_id, steps.c.input)
-        .select_from(OF_CASES.outerjoin(steps, sa.and_(steps.c.trace_id == traces.c.id, steps.c.position == answer)))
-        .where(which)
-        .order_by(traces.c.input_id, traces.c.id)
-    )
-    for name, prompt_id, kept, subject, output, metadata, count, reason, tokens, logps, task, asked in connection.execute(
-        query, execution_options=STREAM
-    ):
-        tools = _tools(asked, metadata) if asked or metadata else None
-        yield TraceRow(name, prompt_id, kept, subject, output, tools, count, reason, tokens, logps, task)
+    own = [KEPT_WITH, traces.c.subject_id, traces.c.output, traces.c.metadata, cases.c.input_id]
+    last = [steps.c.finish_reason, *(_raw(steps.c[name]) for name in ("token_ids", "token_logprobs", "input"))]
+    query = sa.select(traces.c.id, traces.c.input_id, *own, sa.func.coalesce(steps.c.kind, ""), *last)
+    every = query.select_from(OF_CASES.outerjoin(steps, steps.c.trace_id == traces.c.id)).where(which)
+    rows = streamed(connection, every.order_by(traces.c.input_id, traces.c.id, steps.c.position))
+    for name, of_trace in groupby(rows, key=itemgetter(0)):
+        calls, reason, tokens, logps, asked = 0, None, None, None, None
+        for row in of_trace:
+            calls += row[7] in CALLS
+            if row[7] == "llm":
+                reason, tokens, logps, asked = row[8:]
+        _, prompt_id, kept, subject, output, metadata, task = row[:7]
+        tools = _tools(_read(asked), metadata) if asked or metadata else None
+        yield TraceRow(name, prompt_id, kept, subject, output, tools, calls, reason, _read(tokens), _read(logps), task)
+
+
+def _raw(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """The text of a JSON column as it is kept: only those of the last step are needed."""
+    return sa.type_coerce(column, sa.Text)
+
+
+def _read(text: str | None) -> Any:
+    return None if text is None else parsed(text)
 
 
 def run_steps(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, list[RunStep]]:
@@ -80,7 +91,7 @@ def run_steps(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, 
     for some in batched(trace_ids, VARIABLES):
         query = sa.select(steps.c.trace_id, steps.c.kind, steps.c.input, steps.c.output).where(steps.c.trace_id.in_(some))
         for name, *step in connection.execute(query.order_by(steps.c.trace_id, steps.c.position)):
-            if step[0] in ("llm", "tool"):
+            if step[0] in CALLS:
                 found.setdefault(name, []).append(RunStep(*step))
     return found
 
@@ -96,24 +107,25 @@ def judged_groups(
     """(prompt id, what it is kept with, whether its case is gold) of the judged traces, or of all others."""
     told = sa.select(traces.c.input_id, KEPT_WITH, sa.func.coalesce(cases.c.basis == GOLD, sa.false())).select_from(OF_CASES)
     query = told.where(_which(agent_id, scope, judged), *_range(traces.c.input_id, scope))
-    yield from connection.execute(query.order_by(traces.c.input_id), execution_options=STREAM).tuples()
+    yield from streamed(connection, query.order_by(traces.c.input_id))
 
 
 def judged_runs(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[tuple[str, str, str | None, str | None]]:
     """(trace id, prompt id, what it is kept with, output) of the judged traces of several model and tool steps."""
-    calls = sa.select(sa.func.count()).where(steps.c.trace_id == traces.c.id, steps.c.kind.in_(("llm", "tool"))).scalar_subquery()
+    several = sa.select(steps.c.trace_id).where(steps.c.position > 0)  # read from its index alone: most traces have one step
+    calls = sa.select(sa.func.count()).where(steps.c.trace_id == traces.c.id, steps.c.kind.in_(CALLS)).scalar_subquery()
     told = sa.select(traces.c.id, traces.c.input_id, KEPT_WITH, traces.c.output).select_from(OF_CASES)
-    query = told.where(_judged(agent_id, scope), calls > 1, *_range(traces.c.input_id, scope))
-    yield from connection.execute(query.order_by(traces.c.input_id, traces.c.id), execution_options=STREAM).tuples()
+    query = told.where(_judged(agent_id, scope), traces.c.id.in_(several), calls > 1, *_range(traces.c.input_id, scope))
+    yield from streamed(connection, query.order_by(traces.c.input_id, traces.c.id))
 
 
 def judged_prompts(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
 ) -> Iterator[tuple[str, list[Message]]]:
     """(prompt id, its messages) for the same traces, each once, in order of id; a chain with a missing link is left out."""
-    asked = sa.select(traces.c.input_id).where(_which(agent_id, scope, judged), *_range(traces.c.input_id, scope))
-    query = sa.select(messages).where(messages.c.id.in_(asked)).order_by(messages.c.id)
-    for some in batched(connection.execute(query, execution_options=STREAM), VARIABLES):
+    asked = sa.select(sa.literal_column("1")).where(traces.c.input_id == messages.c.id, _which(agent_id, scope, judged)).exists()
+    query = sa.select(messages).where(asked, *_range(messages.c.id, scope)).order_by(messages.c.id)
+    for some in batched(streamed(connection, query), VARIABLES):
         known = {name: (parent, {"role": role, **content}) for name, parent, role, content in some}
         names = list(known)
         _complete(connection, known)
@@ -139,7 +151,7 @@ def case_inputs(connection: sa.Connection, agent_id: str) -> list[tuple[str, str
 def open_cases(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[Case]:
     """The cases of the agent that are not gold, by prompt."""
     own = sa.select(cases).where(cases.c.agent_id == agent_id, cases.c.basis != GOLD, *_range(cases.c.input_id, scope))
-    for row in connection.execute(own.order_by(cases.c.input_id, cases.c.id), execution_options=STREAM).mappings():
+    for row in (row._mapping for row in streamed(connection, own.order_by(cases.c.input_id, cases.c.id))):
         yield Case(row["id"], row["input_id"], row["reference"], row["checker"], row["checker_config"])
 
 
@@ -192,11 +204,10 @@ def _which(agent_id: str, scope: Scope | None, judged: bool) -> sa.ColumnElement
 
 
 def _judged(agent_id: str, scope: Scope | None) -> sa.ColumnElement[bool]:
-    about = sa.select(feedback_targets.c.target_id).where(feedback_targets.c.kind == "trace", feedback_targets.c.target_id.is_not(None))
-    found: sa.ColumnElement[bool] = traces.c.id.in_(about)
+    one: sa.Select[Any] = sa.select(sa.literal_column("1"))
+    found: sa.ColumnElement[bool] = one.where(feedback_targets.c.target_id == traces.c.id, feedback_targets.c.kind == "trace").exists()
     if scope and scope.rewarded:
-        own = sa.select(rewards.c.target_id).where(rewards.c.agent_id == agent_id, rewards.c.value.is_not(None))
-        found = sa.or_(found, traces.c.id.in_(own))
+        found = sa.or_(found, one.where(rewards.c.target_id == traces.c.id, rewards.c.value.is_not(None)).exists())
     return sa.and_(traces.c.agent_id == agent_id, found)
 
 

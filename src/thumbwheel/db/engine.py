@@ -31,6 +31,9 @@ Work = Callable[[sa.Connection], T]
 GROUP = 256
 """Most pieces of work in one commit."""
 
+HELD = 1000
+"""Rows of a streamed result in memory."""
+
 SILENT = 2.0
 """Seconds of waiting for somebody else after which the user is told."""
 
@@ -71,6 +74,12 @@ class Database:
         if self._reader is not None:
             self._reader.dispose()
         self._reader = self._writer = None
+
+
+def streamed(connection: sa.Connection, query: sa.Select[Any]) -> Iterator[Any]:
+    """The rows of `query`, `HELD` of them in memory at a time; row by row the library takes about half as long again."""
+    for some in connection.execute(query, execution_options={"yield_per": HELD}).partitions():
+        yield from some
 
 
 def _engine(path: Path, mode: str, wait: float) -> sa.Engine:

@@ -5,16 +5,12 @@ Ids are text (see core.ids), times are UTC. A new table or column comes with a m
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     Boolean,
     Column,
-    DateTime,
-    Dialect,
     Float,
     ForeignKey,
     Index,
@@ -23,9 +19,10 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    TypeDecorator,
     UniqueConstraint,
 )
+
+from thumbwheel.db.columns import Json, Utc
 
 metadata = MetaData(
     naming_convention={
@@ -38,25 +35,7 @@ metadata = MetaData(
 )
 
 
-class Utc(TypeDecorator[datetime]):
-    """An aware datetime, kept as UTC; a naive one is a programming error."""
-
-    impl = DateTime
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """To UTC without an offset."""
-        if value is not None and value.tzinfo is None:
-            raise TypeError(f"naive datetime {value!r}")
-        return value.astimezone(UTC).replace(tzinfo=None) if value else None
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        """Back to an aware datetime."""
-        return value.replace(tzinfo=UTC) if value else None
-
-
 Id = String(40)
-Json = JSON(none_as_null=True)  # an absent value is SQL NULL, not the JSON text null
 
 
 def _id(name: str, target: str, **options: Any) -> Column[Any]:
@@ -158,7 +137,7 @@ traces = Table(
     Column("occurred_at", Utc),
     Column("recorded_at", Utc, nullable=False),
     UniqueConstraint("agent_id", "source", "external_id"),
-    Index("ix_traces_agent_id_input_id", "agent_id", "input_id"),
+    Index("ix_traces_agent_id_input_id_id", "agent_id", "input_id", "id", unique=True),  # the order in which builds read
 )
 
 steps = Table(
@@ -216,7 +195,7 @@ feedback_targets = Table(  # `target_id` stays null until what (source, external
     *_origin(),
     Column("step", Integer),
     Column("target_id", Id),
-    Index("ix_feedback_targets_target_id", "target_id"),
+    Index("ix_feedback_targets_target_id_kind_feedback_id", "target_id", "kind", "feedback_id"),
     Index("ix_feedback_targets_external_id", "external_id"),
 )
 

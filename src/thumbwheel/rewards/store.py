@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import cases, feedback, feedback_targets, messages, raters, rewards, steps, suggestions, traces
 from thumbwheel.rewards.types import Comparing, Scope, Statement
 
 JUDGING = ("thumb", "rating", "score", "label", "outcome", "correction")
 AUTOMATIC = ("checker", "model")
 """Kinds of raters that are no persons."""
-STREAM = {"yield_per": 1000}
+AT = sa.func.coalesce(feedback.c.occurred_at, feedback.c.recorded_at, type_=feedback.c.recorded_at.type)
+"""When it was said; when it was recorded, where nobody knows that."""
 
 
 def in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
@@ -22,11 +24,16 @@ def in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
 
     What was superseded stays out even when its successor is withdrawn: who takes back their last word has no word.
     """
+    return sa.and_(feedback.c.agent_id == agent_id, _in_force(agent_id, as_of))
+
+
+def _in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
+    """The same of feedback that is known to be the agent's; naming the agent makes SQLite begin with all its feedback, and sort."""
     later = feedback.alias("later")
     known = [] if as_of is None else [later.c.recorded_at <= as_of]
     replaced = sa.select(later.c.supersedes).where(later.c.agent_id == agent_id, later.c.supersedes.is_not(None), *known)
     withdrawn = sa.select(later.c.retracts).where(later.c.agent_id == agent_id, later.c.retracts.is_not(None), *known)
-    own = [feedback.c.agent_id == agent_id, feedback.c.retracts.is_(None), feedback.c.id.not_in(replaced), feedback.c.id.not_in(withdrawn)]
+    own = [feedback.c.retracts.is_(None), feedback.c.id.not_in(replaced), feedback.c.id.not_in(withdrawn)]
     return sa.and_(*own, *([] if as_of is None else [feedback.c.recorded_at <= as_of]))
 
 
@@ -44,21 +51,17 @@ def statements(
     query = (
         sa.select(*_FEEDBACK, traces.c.id.label("trace_id"))
         .select_from(_ABOUT_TRACES)
-        .where(in_force(agent_id, as_of), feedback.c.kind.in_(JUDGING), *about)
-        .order_by(traces.c.input_id, traces.c.id, feedback.c.id)
+        .where(traces.c.agent_id == agent_id, _in_force(agent_id, as_of), feedback.c.kind.in_(JUDGING), *about)
+        .order_by(traces.c.input_id, traces.c.id, feedback_targets.c.feedback_id)
     )
-    for found in connection.execute(query, execution_options=STREAM):
-        name, kind, title, value, scale, source, rater_id, occurred_at, recorded_at, weight, who, about_id = found
-        rater = rater_id or f"unnamed:{source}"
-        heard = 1.0 if weight is None else float(weight)
-        yield about_id, Statement(name, kind, title, value, scale, rater, heard, occurred_at or recorded_at, who in AUTOMATIC)
+    for *said, about in streamed(connection, query):
+        yield about, Statement(*said)
 
 
 def within(agent_id: str, as_of: datetime | None, scope: Scope) -> list[sa.ColumnElement[bool]]:
     """Conditions on feedback and traces: said in the window, not beyond a rater's first so many by id, about prompts of the range."""
-    at = sa.func.coalesce(feedback.c.occurred_at, feedback.c.recorded_at, type_=feedback.c.recorded_at.type)
-    found = [at >= scope.since] if scope.since else []
-    found += [at < scope.until] if scope.until else []
+    found = [scope.since <= AT] if scope.since else []
+    found += [scope.until > AT] if scope.until else []
     if scope.per_rater:
         place = sa.func.row_number().over(partition_by=feedback.c.rater_id, order_by=feedback.c.id).label("place")
         mine = sa.select(feedback.c.id, feedback.c.rater_id, place).where(in_force(agent_id, as_of), *found).subquery()
@@ -77,7 +80,7 @@ def preferences(connection: sa.Connection, agent_id: str, as_of: datetime | None
         .order_by(feedback.c.id, feedback_targets.c.position)
     )
     group: list[sa.RowMapping] = []
-    for row in connection.execute(query, execution_options=STREAM).mappings():
+    for row in (row._mapping for row in streamed(connection, query)):
         if group and group[0]["id"] != row["id"]:
             yield _comparing(group)
             group = []
@@ -89,8 +92,8 @@ def preferences(connection: sa.Connection, agent_id: str, as_of: datetime | None
 def all_in_force(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> Iterator[Statement]:
     """Every piece of feedback in force, of any kind, whether or not its targets have arrived."""
     query = sa.select(*_FEEDBACK).select_from(feedback.outerjoin(raters)).where(in_force(agent_id, as_of))
-    for row in connection.execute(query, execution_options=STREAM).mappings():
-        yield _statement(row)
+    for row in streamed(connection, query):
+        yield Statement(*row)
 
 
 def targets(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> list[tuple[str, bool, int]]:
@@ -101,56 +104,31 @@ def targets(connection: sa.Connection, agent_id: str, as_of: datetime | None) ->
     return [(kind, bool(there), count) for kind, there, count in connection.execute(grouped)]
 
 
-_ABOUT_TRACES = (
-    feedback.join(feedback_targets)
-    .join(traces, sa.and_(traces.c.id == feedback_targets.c.target_id, traces.c.agent_id == feedback.c.agent_id))
+_ABOUT_TRACES = (  # what feedback is about belongs to its agent (capture)
+    traces.join(feedback_targets, traces.c.id == feedback_targets.c.target_id)
+    .join(feedback, feedback.c.id == feedback_targets.c.feedback_id)
     .outerjoin(raters, raters.c.id == feedback.c.rater_id)
 )
-_FEEDBACK = (
+_FEEDBACK = (  # in the order of the fields of a statement
     feedback.c.id,
     feedback.c.kind,
     feedback.c.name,
     feedback.c.value,
     feedback.c.scale,
-    feedback.c.source,
-    feedback.c.rater_id,
-    feedback.c.occurred_at,
-    feedback.c.recorded_at,
-    raters.c.weight,
-    raters.c.kind.label("rater_kind"),
+    sa.func.coalesce(feedback.c.rater_id, "unnamed:" + feedback.c.source).label("rater"),
+    sa.func.coalesce(raters.c.weight, 1.0).label("weight"),
+    AT.label("at"),
+    sa.func.coalesce(raters.c.kind.in_(AUTOMATIC), sa.false()).label("automatic"),
 )
-
-
-def _statement(row: sa.RowMapping) -> Statement:
-    return Statement(
-        row["id"], row["kind"], row["name"], row["value"], row["scale"], _rater(row), _weight(row), _at(row), row["rater_kind"] in AUTOMATIC
-    )
 
 
 def _comparing(rows: list[sa.RowMapping]) -> Comparing:
     arrived = {row["position"]: row["trace_id"] for row in rows}
-    places = rows[0]["value"]["ranking"]
-    ranking = (tuple(arrived[position] for position in place if position in arrived) for place in places)
+    first = rows[0]
+    ranking = (tuple(arrived[position] for position in place if position in arrived) for place in first["value"]["ranking"])
     return Comparing(
-        rows[0]["id"],
-        tuple(place for place in ranking if place),
-        _rater(rows[0]),
-        _weight(rows[0]),
-        _at(rows[0]),
-        rows[0]["rater_kind"] in AUTOMATIC,
+        first["id"], tuple(place for place in ranking if place), first["rater"], first["weight"], first["at"], first["automatic"]
     )
-
-
-def _rater(row: sa.RowMapping) -> str:
-    return row["rater_id"] or f"unnamed:{row['source']}"
-
-
-def _weight(row: sa.RowMapping) -> float:
-    return 1.0 if row["weight"] is None else float(row["weight"])
-
-
-def _at(row: sa.RowMapping) -> Any:
-    return row["occurred_at"] or row["recorded_at"]
 
 
 def stored(connection: sa.Connection, agent_id: str, as_of: datetime | None, trace_id: str | None) -> Iterator[sa.RowMapping]:
@@ -162,7 +140,7 @@ def stored(connection: sa.Connection, agent_id: str, as_of: datetime | None, tra
         .where(*_among(agent_id, as_of, trace_id))
         .order_by(traces.c.input_id, traces.c.id)
     )
-    yield from connection.execute(query, execution_options=STREAM).mappings()
+    yield from (row._mapping for row in streamed(connection, query))
 
 
 def trace_count(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> int:
@@ -258,7 +236,7 @@ def current(connection: sa.Connection, agent_id: str) -> Iterator[tuple[str, str
     """(target, component, version, value, status) of the ledger rows that the last run found to stand, by target."""
     columns = (rewards.c.target_id, rewards.c.component, rewards.c.component_version, rewards.c.value, rewards.c.status)
     query = sa.select(*columns).where(rewards.c.agent_id == agent_id, rewards.c.current).order_by(rewards.c.target_id)
-    yield from connection.execute(query, execution_options=STREAM).tuples()
+    yield from streamed(connection, query)
 
 
 def reasons(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:

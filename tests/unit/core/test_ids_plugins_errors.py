@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import doctest
+import hashlib
+import json
 import pickle
 
 import pytest
@@ -27,6 +30,12 @@ def test_a_slug_is_never_a_path(name: str) -> None:
 @given(st.lists(st.text(), min_size=1, max_size=3), st.lists(st.text(), min_size=1, max_size=3))
 def test_derived_ids_are_equal_only_for_equal_parts(a: list[str], b: list[str]) -> None:
     assert (ids.derived("x", *a) == ids.derived("x", *b)) == (a == b)
+
+
+@given(st.lists(st.text(st.characters(codec=None))))
+def test_a_derived_id_is_base32_of_a_hash_of_the_parts_as_json(parts: list[str]) -> None:
+    digest = hashlib.sha256(json.dumps(parts).encode()).digest()
+    assert ids.derived("x", *parts) == "x_" + base64.b32hexencode(digest[:15]).decode().lower()
 
 
 def test_new_ids_are_unique_and_fit_the_column() -> None:

@@ -6,12 +6,14 @@ import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError, InputError
-from thumbwheel.datasets import pii
+from thumbwheel.datasets import near, pii
 from thumbwheel.datasets.build import build, health
-from thumbwheel.datasets.health import CHECKS, Finding, Text, Texts, check, demand
+from thumbwheel.datasets.health import CHECKS, Finding, Text, Texts, _auc, check, demand
 from thumbwheel.datasets.near import near_pairs
 from thumbwheel.datasets.types import DatasetConfig
 
@@ -153,3 +155,19 @@ def test_an_error_stops_the_build_unless_it_is_named(tmp_path: Path) -> None:
 
 def test_no_rows_give_findings_too() -> None:
     demand(check(Texts()), (), "nothing")
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1))
+def test_the_share_of_longer_desirable_answers_counts_ties_half(judged: list[tuple[int, bool]]) -> None:
+    """As the sum over all pairs of a good and a bad answer has it."""
+    good, bad = ([length for length, label in judged if label is side] for side in (True, False))
+    each = [1.0 if one > other else 0.5 if one == other else 0.0 for one in good for other in bad]
+    assert _auc(judged) == pytest.approx(sum(each) / len(each) if each else 0.5)
+
+
+def test_near_copies_are_found_across_the_parts_in_which_texts_are_split_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [words(seed) for seed in range(7)]
+    texts += [f"{texts[0]} more", f"{texts[6]} more"]
+    whole = list(near_pairs(texts))
+    monkeypatch.setattr(near, "SPLIT", 2)
+    assert {pair[:2] for pair in whole} == {(0, 7), (6, 8)} and list(near_pairs(texts)) == whole

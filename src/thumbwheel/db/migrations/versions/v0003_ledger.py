@@ -34,6 +34,10 @@ def upgrade() -> None:
                         name=op.f('uq_rewards_target_id_component_component_version_inputs'))
     )
     op.create_index('ix_rewards_agent_id_target_id', 'rewards', ['agent_id', 'target_id'])
+    op.drop_index('ix_traces_agent_id_input_id', 'traces')
+    op.create_index('ix_traces_agent_id_input_id_id', 'traces', ['agent_id', 'input_id', 'id'], unique=True)
+    op.drop_index('ix_feedback_targets_target_id', 'feedback_targets')
+    op.create_index('ix_feedback_targets_target_id_kind_feedback_id', 'feedback_targets', ['target_id', 'kind', 'feedback_id'])
     op.create_table('suggestions',
     sa.Column('id', sa.String(length=40), nullable=False),
     sa.Column('agent_id', sa.String(length=40), nullable=False),
