@@ -81,7 +81,8 @@ def gather(
                 next((other for other in whole if other.met(trace.id)), gathered).compare(said)
         yield gathered.evidence(first.prompt_id, first.tools, asked)
         for resolving, (shown, some, _) in zip(whole, runs, strict=True):
-            name, task = ids.derived("run", ids.fingerprint(shown)), some[0][0].task
+            task = some[0][0].task  # the same history is another row where it served another task
+            name = ids.derived("run", ids.fingerprint(shown), *([task] if task else []))
             yield resolving.evidence(name, some[0][0].tools, ())._replace(task=task or first.prompt_id)
     if unjudged and not config.require_feedback:
         rows = (row for row in store.unjudged_traces(connection, agent_id, scope) if row.prompt_id not in met)

@@ -336,6 +336,28 @@ def test_the_history_of_a_run_is_a_prompt_that_stands_in_one_split(tmp_path: Pat
     ws.db.close()
 
 
+def test_the_same_history_of_two_tasks_is_two_rows(tmp_path: Path) -> None:
+    """Their row ids were one, and whichever came last won."""
+    steps = [
+        {"kind": "llm", "output": "Which one?"},
+        {"kind": "llm", "input": {"messages": [{"role": "user", "content": "R1."}]}, "output": "Done."},
+    ]
+    lines: list[dict[str, Any]] = [{"type": "trace", "id": f"o{number}", "input": f"q{number}", "output": "x"} for number in range(2)]
+    for number, task in enumerate(("a", "a", "b")):
+        lines.append({"type": "case", "id": task, "input": f"Task {task}", "reference": "Done."})
+        lines.append({"type": "trace", "id": f"run{number}", "case": task, "input": "Cancel it.", "output": "Done.", "steps": steps})
+    said = {"run0": True, "run1": True, "run2": False, "o0": True, "o1": False}
+    lines += [
+        {"type": "feedback", "kind": "thumb", "value": value, "target": {"trace": name}, "rater": "p"} for name, value in said.items()
+    ]
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with Workspace.open(Home.at(tmp_path / "home"), Sources({}, "test.yaml", {})) as ws:
+        ingest(ws, AGENT, "jsonl", tmp_path / "lines.jsonl")
+        rows = [row for row in everything(ws, build(ws, AGENT, "labels", TRAIN)) if row.completion == "Done."]
+    assert sorted(row.label for row in rows) == [False, True]
+    assert len({row.row_id for row in rows}) == 2
+
+
 def test_a_method_picks_its_shape_and_says_why(tmp_path: Path) -> None:
     world = World()
     for number in range(8):
