@@ -35,11 +35,11 @@ CORES = 2
 def lines(feedback: int) -> Iterator[dict[str, Any]]:
     """Traces and feedback, in the order in which they would arrive."""
     chance = random.Random(7)
-    said = number = 0
+    said, number, prompt = 0, 0, ""
     while said < feedback:
         rater, start = f"r{chance.randrange(1000)}", number
         for _ in range(4):
-            prompt = f"Question {number // 2}: {_text(chance, 40)}?" if number % 2 == 0 else prompt  # noqa: F821 - the first one is even
+            prompt = f"Question {number // 2}: {_text(chance, 40)}?" if number % 2 == 0 else prompt
             yield {
                 "type": "trace",
                 "id": f"t{number}",

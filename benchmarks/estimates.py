@@ -46,7 +46,8 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     folder = peers.BENCH / "material"
     material.make(folder)
-    lines = [case(*one.split(":"), folder, arguments.rows) for one in arguments.cases.split(",")]
+    asked = [one.split(":") for one in arguments.cases.split(",")]
+    lines = [case(method, size, folder, arguments.rows) for method, size in asked]
     print(f"{'case':12}{'minutes foretold':>18}{'measured':>10}{'ratio':>7}{'GB foretold':>13}{'measured':>10}{'ratio':>7}")
     for line in lines:
         minutes = f"{line['minutes']:18.2f}{line['minutes_measured']:10.2f}{line['time_ratio']:7.2f}"

@@ -13,10 +13,9 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -159,7 +158,7 @@ def matmul_rate(model: Any) -> float:
 
 def shares(events: Any, whole: float) -> dict[str, float]:
     """Share of the profiled seconds by kind, from each operation's own time."""
-    found: Counter[str] = Counter()
+    found: defaultdict[str, float] = defaultdict(float)
     for event in events:
         found[kind(event)] += event.self_cpu_time_total / 1e6
     found.pop("", None)
@@ -185,4 +184,4 @@ def kind(event: Any) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -24,6 +24,7 @@ from dataset_scale import AGENT, _text
 
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
+from thumbwheel.datasets.rewarded import ledger_values
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components
@@ -57,7 +58,7 @@ def measure(ws: Workspace) -> dict[str, dict[str, float]]:
         "second run": run,
         "list": lambda: survey(ws, AGENT, lowest=5),
         "list as of a day": lambda: survey(ws, AGENT, now, lowest=5),
-        "fingerprint": lambda: ledger.fingerprint(ws, AGENT),
+        "values for a build": lambda: ledger_values(ws, AGENT),
     }
     return {name: _timed(step) for name, step in steps.items()}
 

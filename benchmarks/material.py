@@ -15,7 +15,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-SIZES = {
+SIZES: dict[str, dict[str, Any]] = {
     "1m": {
         "vocab_size": 8000,
         "hidden_size": 64,

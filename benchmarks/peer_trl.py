@@ -86,7 +86,7 @@ def trainer_of(spec: Spec, clock: Clock) -> Any:
         disable_tqdm=True,
         **options(spec),
     )
-    kind = {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+    kind: dict[str, Any] = {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}
     load, more = AutoModelForCausalLM.from_pretrained, {}
     if spec.method == "reward":
         kind |= {"task_type": "SEQ_CLS", "modules_to_save": ["score"]}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,4 +75,4 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

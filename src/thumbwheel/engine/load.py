@@ -33,9 +33,9 @@ BLOCK = 1 << 20  # bytes hashed at the head, in the middle and at the tail of a 
 class LoraSettings(Config):
     """The adapter that is trained."""
 
-    rank: int = Field(16, ge=1, le=1024)
+    rank: int = Field(default=16, ge=1, le=1024)
     """Rank of the two factors; small ranks are enough for preferences"""
-    alpha: float = Field(32.0, gt=0)
+    alpha: float = Field(default=32.0, gt=0)
     """The adapter's output is multiplied by alpha / rank"""
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
     """Layers that get an adapter: all linear ones but the head, or names of modules"""
