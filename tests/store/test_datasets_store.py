@@ -89,3 +89,16 @@ def test_a_dataset_is_inserted_once(tmp_path: Path) -> None:
             found = store.find(connection, agent=AGENT)
             assert [(each.id, each.shape, each.counts) for each in found] == [("dst_1", "pairs", one.counts)]
             assert store.find(connection, dataset_id="dst_2") == []
+
+
+def test_a_lone_number_given_to_a_step_is_read(tmp_path: Path) -> None:
+    """SQLite keeps it as a number and not as text."""
+    world = World()
+    trace = world.trace("t", "q", "a")
+    world.say("thumb", True, trace)
+    for table, values in world.rows:
+        if table.name == "steps":
+            values |= {"input": 5, "token_ids": [1], "token_logprobs": [0.5]}
+    with world.into(tmp_path / "home") as ws, ws.db.read() as connection:
+        (found,) = store.judged_traces(connection, AGENT_ID)
+    assert (found.calls, found.tools, found.token_ids, found.logps) == (1, None, [1], [0.5])

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import sqlalchemy as sa
@@ -60,11 +62,7 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
         fitted = kind.fit(facts, config)
         used = config.model_dump(mode="json", exclude={"plan", "allow", "checked"})
         paths = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
-        with ThreadPoolExecutor(1) as beside:  # most of writing needs no interpreter
-            writing = beside.submit(_write, selected, paths, kind, fitted)
-            findings = _checked(selected, config, facts)
-            demand(findings, config.allow, f"dataset of shape {shape!r} for agent {agent!r}")
-            content = writing.result()
+        findings, content = _checked_and_written(selected, config, paths, kind, fitted, f"dataset of shape {shape!r} for agent {agent!r}")
         reward = {} if values is None else {"reward": settings(ws, agent).fingerprint()}
         fingerprint = ids.fingerprint({"format": FORMAT, "shape": shape, "config": used, "rows": content} | reward)
         manifest = {
@@ -87,6 +85,23 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
         return freeze(ws, Dataset(dataset_id, agent, shape, fingerprint, manifest, datetime.now(UTC)), paths)
 
 
+def _checked_and_written(
+    selected: Selected, config: DatasetConfig, paths: Mapping[str, Path], kind: Shape, fitted: Mapping[str, Any], what: str
+) -> tuple[list[Finding], str]:
+    """The findings, none of which stops the build, and the hash of what was written beside checking; most of that needs no interpreter."""
+    demand((), config.allow, what)
+    stopped = Event()
+    with ThreadPoolExecutor(1) as beside:
+        writing = beside.submit(_write, selected, paths, kind, fitted, stopped)
+        try:
+            findings = _checked(selected, config, selected.facts)
+            demand(findings, config.allow, what)
+            return findings, writing.result()
+        except BaseException:
+            stopped.set()
+            raise
+
+
 def _checked(selected: Selected, config: DatasetConfig, facts: Facts) -> list[Finding]:
     """Findings about the first rows of each split by id, which is a hash."""
     texts = Texts(facts.rows)
@@ -100,17 +115,17 @@ def _checked(selected: Selected, config: DatasetConfig, facts: Facts) -> list[Fi
     return check(texts) if texts.rows else []
 
 
-def _write(selected: Selected, paths: Mapping[str, Path], kind: Shape, fitted: Mapping[str, Any]) -> str:
-    """The file of every split; returns sha256 (hex) of the rows and of what was fitted on them."""
+def _write(selected: Selected, paths: Mapping[str, Path], kind: Shape, fitted: Mapping[str, Any], stopped: Event) -> str:
+    """The file of every split; returns sha256 (hex) of the rows and of what was fitted on them. Ends early once `stopped`."""
     digest = hashlib.sha256(ids.canonical(fitted).encode())
     for split, path in paths.items():
-        write_tables(path, selected.columns.schema(), _finished(selected, split, kind, fitted, digest))
+        write_tables(path, selected.columns.schema(), _finished(selected, split, kind, fitted, digest, stopped))
     return digest.hexdigest()
 
 
-def _finished(selected: Selected, split: str, kind: Shape, fitted: Mapping[str, Any], digest: Any) -> Iterator[Any]:
+def _finished(selected: Selected, split: str, kind: Shape, fitted: Mapping[str, Any], digest: Any, stopped: Event) -> Iterator[Any]:
     """The rows of `split` as they are frozen; `digest` is told each of them as it was before the fit, which follows from them."""
-    for table in selected.tables(split):
+    for table in takewhile(lambda _: not stopped.is_set(), selected.tables(split)):
         digest.update(b"".join(table.column(DIGEST).to_pylist()))
         yield selected.columns.replaced(table, kind.finish(table.select(kind.adjusts).to_pydict(), fitted))
 

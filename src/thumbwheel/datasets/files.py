@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic_core
 
+from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
 from thumbwheel.datasets.types import Row
 from thumbwheel.db.columns import parsed
@@ -45,7 +46,7 @@ class Columns:
         self.names = list(self.kinds)
         self._json = [place for place, kind in enumerate(self.kinds.values()) if kind is None]
         self._values: Callable[[Row], tuple[Any, ...]] = attrgetter(*self.names)
-        self._last: tuple[Any, str, Any] = (None, "", None)
+        self._last: tuple[Any, str, str] = (None, "", "")
 
     def schema(self, *extra: tuple[str, Any]) -> pa.Schema:
         """The types of the columns, and of those named in `extra`."""
@@ -82,10 +83,10 @@ class Columns:
         for values in zip(*columns, strict=True):
             yield self.row_type(**dict(zip(self.names, values, strict=True)))
 
-    def _text(self, value: Any) -> tuple[str, Any]:
-        """As JSON, and the value with its keys in order; the rows of one prompt come together and share its messages."""
+    def _text(self, value: Any) -> tuple[str, str]:
+        """As JSON, and as canonical JSON; the rows of one prompt come together and share its messages."""
         if value is not self._last[0]:
-            self._last = (value, _bytes(value).decode(), _ordered(value))
+            self._last = (value, _bytes(value).decode(), ids.canonical(value))
         return self._last[1:]
 
 
@@ -202,12 +203,6 @@ def _read(path: Path, names: list[str] | None) -> pa.Table:
     with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
         table = stream.read_all()
         return table if names is None else table.select(names)
-
-
-def _ordered(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _ordered(value[key]) for key in sorted(value)}
-    return [_ordered(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _bytes(value: Any) -> bytes:

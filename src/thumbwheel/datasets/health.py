@@ -72,6 +72,7 @@ class Texts:
 
     def take(self, rows: Iterable[Any], fitted: Mapping[str, Any] | None = None) -> None:
         """Add rows of the shapes' classes; `fitted` where their weights have class weights in them."""
+        self._near = None
         weights = (fitted or {}).get("class_weights")
         for row in rows:
             label = getattr(row, "label", None)
@@ -82,8 +83,9 @@ class Texts:
     def near(self) -> list[tuple[Text, Text, float]]:
         """Rows with nearly the same prompt and answers, and their overlap."""
         if self._near is None:
-            pairs = near_pairs([f"{row.prompt}\n{' '.join(row.answers)}" for row in self.rows])
-            self._near = [(self.rows[one], self.rows[two], overlap) for one, two, overlap in pairs]
+            rows = sorted(self.rows, key=lambda row: SPLITS.index(row.split))  # equal texts are a chain, which has to begin in train
+            pairs = near_pairs([f"{row.prompt}\n{' '.join(row.answers)}" for row in rows])
+            self._near = [(rows[one], rows[two], overlap) for one, two, overlap in pairs]
         return self._near
 
     def of(self, *splits: str) -> list[Text]:

@@ -6,12 +6,12 @@ counted. Does not live here: reading (`gather`), rows (`shapes/`).
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from thumbwheel.core import ids
 from thumbwheel.datasets.split import group_of, split_of
 from thumbwheel.datasets.store import TraceRow
 from thumbwheel.datasets.types import Answer, Asked, Case, DatasetConfig, Edge, Evidence, Message, Tally
@@ -208,7 +208,7 @@ class Resolving:
         if cases and split_of(group_of(prompt_id), self._config) != self._split:
             self._tally.drops[f"the prompt also stands in {self._split}"] += len(cases)
             cases = ()
-        order = sorted(self._drafts, key=_hash) if len(self._drafts) > 1 else list(self._drafts)
+        order = sorted(self._drafts, key=ids.fingerprint) if len(self._drafts) > 1 else list(self._drafts)
         places = {text: place for place, text in enumerate(order)}
         answers = [self._permitted(self._drafts[text].answer()) for text in order]
         edges = self._merged([edge for edge in self._edges if self._may_judge(edge.automatic)], places)
@@ -253,10 +253,6 @@ class Resolving:
             named = tuple(sorted({one for _, edge in found for one in edge.feedback_ids}))
             origin = min(edge.origin for signed, edge in found if signed * total > 0)  # correction before preference
             yield Edge(better, worse, origin, abs(total) / len(found), named)
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _origin(judgement: Judgement) -> str:

@@ -3,7 +3,7 @@
 What depends on all rows is fitted on figures about them (`fit`) and applied to columns of some rows at a time (`finish`), so that no
 dataset has to fit into memory.
 
-To add a shape: a row class (a dataclass derived from `types.Row`), one file in `shapes/` and one line in its table.
+To add a shape: a row class (a dataclass derived from `types.Row`, not frozen), one file in `shapes/` and one line in its table.
 """
 
 from __future__ import annotations

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import groupby, islice
-from operator import itemgetter
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
 from thumbwheel.datasets.episode import RunStep
 from thumbwheel.datasets.types import Case, Dataset, Message
-from thumbwheel.db.columns import parsed
 from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import agents, cases, datasets, feedback, feedback_targets, messages, rewards, steps, traces
 from thumbwheel.rewards.types import Scope
@@ -60,29 +58,20 @@ def unjudged_traces(connection: sa.Connection, agent_id: str, scope: Scope | Non
 
 
 def _traces(connection: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[TraceRow]:
-    own = [KEPT_WITH, traces.c.subject_id, traces.c.output, traces.c.metadata, cases.c.input_id]
-    last = [steps.c.finish_reason, *(_raw(steps.c[name]) for name in ("token_ids", "token_logprobs", "input"))]
-    query = sa.select(traces.c.id, traces.c.input_id, *own, sa.func.coalesce(steps.c.kind, ""), *last)
-    every = query.select_from(OF_CASES.outerjoin(steps, steps.c.trace_id == traces.c.id)).where(which)
-    rows = streamed(connection, every.order_by(traces.c.input_id, traces.c.id, steps.c.position))
-    for name, of_trace in groupby(rows, key=itemgetter(0)):
-        calls, reason, tokens, logps, asked = 0, None, None, None, None
-        for row in of_trace:
-            calls += row[7] in CALLS
-            if row[7] == "llm":
-                reason, tokens, logps, asked = row[8:]
-        _, prompt_id, kept, subject, output, metadata, task = row[:7]
-        tools = _tools(_read(asked), metadata) if asked or metadata else None
-        yield TraceRow(name, prompt_id, kept, subject, output, tools, calls, reason, _read(tokens), _read(logps), task)
-
-
-def _raw(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    """The text of a JSON column as it is kept: only those of the last step are needed."""
-    return sa.type_coerce(column, sa.Text)
-
-
-def _read(text: str | None) -> Any:
-    return None if text is None else parsed(text)
+    every = steps.alias("every")
+    own = sa.select(every.c.position).where(every.c.trace_id == traces.c.id).correlate(traces)
+    calls = own.where(every.c.kind.in_(CALLS)).with_only_columns(sa.func.count()).scalar_subquery()
+    answer = own.where(every.c.kind == "llm").with_only_columns(sa.func.max(every.c.position)).scalar_subquery()
+    told = [traces.c.id, traces.c.input_id, KEPT_WITH, *(traces.c[name] for name in ("subject_id", "output", "metadata"))]
+    query = (
+        sa.select(*told, calls, steps.c.finish_reason, steps.c.token_ids, steps.c.token_logprobs, cases.c.input_id, steps.c.input)
+        .select_from(OF_CASES.outerjoin(steps, sa.and_(steps.c.trace_id == traces.c.id, steps.c.position == answer)))
+        .where(which)
+        .order_by(traces.c.input_id, traces.c.id)
+    )
+    for name, prompt_id, kept, subject, output, metadata, count, reason, tokens, logps, task, asked in streamed(connection, query):
+        tools = _tools(asked, metadata) if asked or metadata else None
+        yield TraceRow(name, prompt_id, kept, subject, output, tools, count, reason, tokens, logps, task)
 
 
 def run_steps(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, list[RunStep]]:
@@ -112,10 +101,12 @@ def judged_groups(
 
 def judged_runs(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[tuple[str, str, str | None, str | None]]:
     """(trace id, prompt id, what it is kept with, output) of the judged traces of several model and tool steps."""
-    several = sa.select(steps.c.trace_id).where(steps.c.position > 0)  # read from its index alone: most traces have one step
+    later: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
+        steps.c.trace_id == traces.c.id, steps.c.position > 0
+    )  # in the index: most have none
     calls = sa.select(sa.func.count()).where(steps.c.trace_id == traces.c.id, steps.c.kind.in_(CALLS)).scalar_subquery()
     told = sa.select(traces.c.id, traces.c.input_id, KEPT_WITH, traces.c.output).select_from(OF_CASES)
-    query = told.where(_judged(agent_id, scope), traces.c.id.in_(several), calls > 1, *_range(traces.c.input_id, scope))
+    query = told.where(_judged(agent_id, scope), later.exists(), calls > 1, *_range(traces.c.input_id, scope))
     yield from streamed(connection, query.order_by(traces.c.input_id, traces.c.id))
 
 
@@ -123,8 +114,8 @@ def judged_prompts(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
 ) -> Iterator[tuple[str, list[Message]]]:
     """(prompt id, its messages) for the same traces, each once, in order of id; a chain with a missing link is left out."""
-    asked = sa.select(sa.literal_column("1")).where(traces.c.input_id == messages.c.id, _which(agent_id, scope, judged)).exists()
-    query = sa.select(messages).where(asked, *_range(messages.c.id, scope)).order_by(messages.c.id)
+    asked = sa.select(traces.c.input_id).where(_which(agent_id, scope, judged), *_range(traces.c.input_id, scope))
+    query = sa.select(messages).where(messages.c.id.in_(asked)).order_by(messages.c.id)
     for some in batched(streamed(connection, query), VARIABLES):
         known = {name: (parent, {"role": role, **content}) for name, parent, role, content in some}
         names = list(known)

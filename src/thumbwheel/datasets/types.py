@@ -87,7 +87,7 @@ class DatasetConfig(Config):
     """Only prompts that feedback is about; matters for `prompts`, which needs none."""
     allow: tuple[str, ...] = ()
     """Health checks whose errors do not stop the build."""
-    checked: int = Field(default=10_000, ge=0)
+    checked: int = Field(default=20_000, ge=0)
     """Rows of each split whose texts a build checks, chosen by a hash; `dataset health` reads all of them."""
     since: datetime | None = None
     """Only feedback that was given at this time or later is heard."""

@@ -46,13 +46,15 @@ class Json(TypeDecorator[Any]):
         return self.impl_instance.coerce_compared_value(op, value)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
-        """What the text means (SQLite keeps a lone number as one); the library's own way takes several times as long."""
-        return lambda kept: parsed(kept) if isinstance(kept, str) else kept
+        """What it means; the library's own way takes several times as long."""
+        return parsed
 
 
-def parsed(text: str) -> Any:
-    """What the text of a JSON column means."""
+def parsed(kept: Any) -> Any:
+    """What is kept in a JSON column means this; SQLite keeps a lone number as one, and everything else as text."""
+    if not isinstance(kept, str):
+        return kept
     try:
-        return pydantic_core.from_json(text)
+        return pydantic_core.from_json(kept)
     except ValueError:  # half a surrogate pair, which JSON can write and UTF-8 cannot
-        return json.loads(text)
+        return json.loads(kept)

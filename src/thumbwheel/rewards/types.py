@@ -1,6 +1,6 @@
 """Nouns of this stage: what one piece of feedback says, what all of it says about a trace, and how that is decided.
 
-Those that a build makes by the million are named tuples: a frozen dataclass takes five times as long to make.
+What a build makes by the million and nobody else sees is a named tuple: a frozen dataclass takes five times as long to make.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class LabelConfig(Config):
     """Outcomes that are bad when they are true or high; any other outcome is good then."""
 
 
-class Statement(NamedTuple):
+@dataclass(frozen=True)
+class Statement:
     """One current piece of feedback about one trace, as given. `rater` names who speaks; unnamed feedback of a source is one rater."""
 
     feedback_id: str

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from feedback_world import AGENT, START, World
 from thumbwheel.core.errors import DataError, InputError, NotFound, StorageError
 from thumbwheel.datasets.build import build, datasets, find, load_rows
+from thumbwheel.datasets.selection import Selected
 from thumbwheel.datasets.types import SPLITS, Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 
@@ -262,3 +265,29 @@ def test_odd_text_survives(tmp_path: Path) -> None:
     world.say("correction", odd, world.trace("a", odd, "x"))
     _, (row,) = built(world, tmp_path, "pairs")
     assert (row.chosen, row.prompt[0]["content"]) == (odd, odd)
+
+
+def test_what_fails_while_files_are_written_does_not_wait_for_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+
+    def slowly(self: Selected, split: str, names: list[str] | None = None) -> Iterator[Any]:
+        for table in tables(self, split, names):
+            for place in range(table.num_rows) if names is None else ():
+                taken.append(split)
+                sleep(0.02)
+                yield table.slice(place, 1)
+            if names is not None:
+                yield table
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    world, tables = World(), Selected.tables
+    for number in range(200):
+        world.say("thumb", number % 2 == 0, world.trace(f"t{number}", f"q{number}", f"a{number}"))
+    with world.into(tmp_path / "home") as ws:
+        monkeypatch.setattr("thumbwheel.datasets.build._checked", fail)
+        monkeypatch.setattr(Selected, "tables", slowly)
+        with pytest.raises(KeyboardInterrupt):
+            build(ws, AGENT, "labels")
+        assert len(taken) < 100 and not list(ws.home.path.glob("building-*"))

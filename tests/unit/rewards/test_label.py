@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def test_weighted_majority_and_its_margin() -> None:
 
 
 def test_a_person_who_says_neither_does_not_make_a_label_of_machines_one_of_people() -> None:
-    machine = said("score", 0.0, rater="checker")._replace(automatic=True)
+    machine = replace(said("score", 0.0, rater="checker"), automatic=True)
     alone = judge("t", [machine], CONFIG)
     assert (alone.good, alone.automatic, alone.value and alone.value.automatic) == (False, True, True)
     found = judge("t", [said("rating", 3, rater="anna"), machine], CONFIG)
@@ -94,7 +95,7 @@ def test_a_person_who_says_neither_does_not_make_a_label_of_machines_one_of_peop
     found = judge("t", [said("correction", "better", rater="anna"), machine], CONFIG)
     assert (found.automatic, found.edit and found.edit.automatic) == (True, False)
     for vote in (True, False):
-        found = judge("t", [said("thumb", vote, rater="anna"), machine, machine._replace(rater="other", feedback_id="o")], CONFIG)
+        found = judge("t", [said("thumb", vote, rater="anna"), machine, replace(machine, rater="other", feedback_id="o")], CONFIG)
         assert not found.automatic, "she had a vote, on whichever side"
 
 
@@ -166,7 +167,7 @@ def test_order_does_not_matter_and_missing_is_no_number(given_votes: list[Statem
 
 @given(votes)
 def test_inverting_every_vote_inverts_the_judgement(given_votes: list[Statement]) -> None:
-    inverted = [vote._replace(value=not vote.value if vote.kind == "thumb" else 6 - vote.value) for vote in given_votes]
+    inverted = [replace(vote, value=not vote.value if vote.kind == "thumb" else 6 - vote.value) for vote in given_votes]
     one, other = judge("t", given_votes, CONFIG), judge("t", inverted, CONFIG)
     assert (one.good, one.strength, one.conflict) == (None if other.good is None else not other.good, other.strength, other.conflict)
 
