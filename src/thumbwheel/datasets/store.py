@@ -101,11 +101,10 @@ def judged_groups(
 
 def judged_runs(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[tuple[str, str, str | None, str | None]]:
     """(trace id, prompt id, what it is kept with, output) of the judged traces of several model and tool steps."""
-    later: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
-        steps.c.trace_id == traces.c.id, steps.c.position > 0
-    )  # in the index: most have none
+    later: sa.Select[Any] = sa.select(sa.literal_column("1")).where(steps.c.trace_id == traces.c.id, steps.c.position > 0)
     calls = sa.select(sa.func.count()).where(steps.c.trace_id == traces.c.id, steps.c.kind.in_(CALLS)).scalar_subquery()
     told = sa.select(traces.c.id, traces.c.input_id, KEPT_WITH, traces.c.output).select_from(OF_CASES)
+    # most traces have one step: that there is a later one is told by the index alone
     query = told.where(_judged(agent_id, scope), later.exists(), calls > 1, *_range(traces.c.input_id, scope))
     yield from streamed(connection, query.order_by(traces.c.input_id, traces.c.id))
 
