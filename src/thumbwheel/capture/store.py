@@ -17,6 +17,7 @@ from thumbwheel.capture.rows import TARGET_PREFIX, Named, Row, Rows, Scope, name
 from thumbwheel.capture.source import AnyRecord, Line
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord, Unreadable
 from thumbwheel.core.errors import StorageError
+from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import (
     cases,
     feedback,
@@ -331,7 +332,7 @@ def signals(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
         .join(raters, raters.c.id == one.rater_id, isouter=True)
         .where(one.agent_id == agent_id)
     )
-    yield from connection.execution_options(yield_per=MOST).execute(query)
+    yield from streamed(connection, query)
 
 
 def replaced(connection: sa.Connection, agent_id: str) -> set[str]:

@@ -51,18 +51,18 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
     `config.allow` does not name.
     """
     require_agent(ws, agent)
-    config, kind = config or DatasetConfig(), SHAPES.get(shape)()
+    config, kind, what = config or DatasetConfig(), SHAPES.get(shape)(), f"dataset of shape {shape!r} for agent {agent!r}"
     with tempfile.TemporaryDirectory(dir=ws.home.path, prefix="building-") as folder:
         values = ledger_values(ws, agent, as_of) if config.reward == "ledger" else None
         collected = collect(ws.db, agent, shape, config, as_of, Path(folder), values)
         selected = Selected(Spilled(collected.folders, kind.row), config, Facts(drops=collected.drops, prompts=collected.prompts))
         facts = selected.facts
         if missing := kind.missing(facts):
-            raise DataError(f"dataset of shape {shape!r} for agent {agent!r}", f"{missing}{_dropped(facts)}", _next(agent))
+            raise DataError(what, f"{missing}{_dropped(facts)}", _next(agent))
         fitted = kind.fit(facts, config)
         used = config.model_dump(mode="json", exclude={"plan", "allow", "checked"})
         paths = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
-        findings, content = _checked_and_written(selected, config, paths, kind, fitted, f"dataset of shape {shape!r} for agent {agent!r}")
+        findings, content = _checked_and_written(selected, config, paths, kind, fitted, what)
         reward = {} if values is None else {"reward": settings(ws, agent).fingerprint()}
         fingerprint = ids.fingerprint({"format": FORMAT, "shape": shape, "config": used, "rows": content} | reward)
         manifest = {
@@ -94,7 +94,7 @@ def _checked_and_written(
     with ThreadPoolExecutor(1) as beside:
         writing = beside.submit(_write, selected, paths, kind, fitted, stopped)
         try:
-            findings = _checked(selected, config, selected.facts)
+            findings = _checked(selected, config)
             demand(findings, config.allow, what)
             return findings, writing.result()
         except BaseException:
@@ -102,9 +102,9 @@ def _checked_and_written(
             raise
 
 
-def _checked(selected: Selected, config: DatasetConfig, facts: Facts) -> list[Finding]:
+def _checked(selected: Selected, config: DatasetConfig) -> list[Finding]:
     """Findings about the first rows of each split by id, which is a hash."""
-    texts = Texts(facts.rows)
+    texts = Texts(selected.facts.rows)
     for split in SPLITS if config.checked else ():
         left = config.checked
         for table in selected.tables(split):

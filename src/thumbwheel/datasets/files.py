@@ -79,7 +79,7 @@ class Columns:
         """The rows of an Arrow batch or table."""
         columns = [batch.column(name).to_pylist() for name in self.names]
         for place in self._json:
-            columns[place] = [None if text is None else parsed(text) for text in columns[place]]
+            columns[place] = [parsed(text) for text in columns[place]]
         for values in zip(*columns, strict=True):
             yield self.row_type(**dict(zip(self.names, values, strict=True)))
 

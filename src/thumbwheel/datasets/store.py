@@ -141,8 +141,8 @@ def case_inputs(connection: sa.Connection, agent_id: str) -> list[tuple[str, str
 def open_cases(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[Case]:
     """The cases of the agent that are not gold, by prompt."""
     own = sa.select(cases).where(cases.c.agent_id == agent_id, cases.c.basis != GOLD, *_range(cases.c.input_id, scope))
-    for row in (row._mapping for row in streamed(connection, own.order_by(cases.c.input_id, cases.c.id))):
-        yield Case(row["id"], row["input_id"], row["reference"], row["checker"], row["checker_config"])
+    for row in streamed(connection, own.order_by(cases.c.input_id, cases.c.id)):
+        yield Case(row.id, row.input_id, row.reference, row.checker, row.checker_config)
 
 
 def prompts(connection: sa.Connection, prompt_ids: Collection[str]) -> dict[str, list[Message]]:

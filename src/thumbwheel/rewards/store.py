@@ -79,9 +79,9 @@ def preferences(connection: sa.Connection, agent_id: str, as_of: datetime | None
         .where(in_force(agent_id, as_of), feedback.c.kind == "preference", feedback_targets.c.kind == "trace", *about)
         .order_by(feedback.c.id, feedback_targets.c.position)
     )
-    group: list[sa.RowMapping] = []
-    for row in (row._mapping for row in streamed(connection, query)):
-        if group and group[0]["id"] != row["id"]:
+    group: list[Any] = []
+    for row in streamed(connection, query):
+        if group and group[0].id != row.id:
             yield _comparing(group)
             group = []
         group.append(row)
@@ -122,13 +122,11 @@ _FEEDBACK = (  # in the order of the fields of a statement
 )
 
 
-def _comparing(rows: list[sa.RowMapping]) -> Comparing:
-    arrived = {row["position"]: row["trace_id"] for row in rows}
+def _comparing(rows: list[Any]) -> Comparing:
+    arrived = {row.position: row.trace_id for row in rows}
     first = rows[0]
-    ranking = (tuple(arrived[position] for position in place if position in arrived) for place in first["value"]["ranking"])
-    return Comparing(
-        first["id"], tuple(place for place in ranking if place), first["rater"], first["weight"], first["at"], first["automatic"]
-    )
+    ranking = (tuple(arrived[position] for position in place if position in arrived) for place in first.value["ranking"])
+    return Comparing(first.id, tuple(place for place in ranking if place), first.rater, first.weight, first.at, first.automatic)
 
 
 def stored(connection: sa.Connection, agent_id: str, as_of: datetime | None, trace_id: str | None) -> Iterator[sa.RowMapping]:
