@@ -40,7 +40,7 @@ $(VENV)/.train: pyproject.toml constraints.txt install.py
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt install.py
-	$(PYTHON) install.py $(VENV) train syntax test check
+	$(PYTHON) install.py $(VENV) train gguf onnx syntax test check
 	@touch $(VENV)/.train $@
 
 clean:

@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 WRITTEN = [path for path in SOURCES if "migrations/versions" not in path.as_posix()]
 SCRIPTS = sorted((ROOT / "benchmarks").rglob("*.py"))
-STAGES = ("models", "capture", "rewards", "datasets", "training", "evaluation", "export", "loop")
+STAGES = ("models", "capture", "rewards", "datasets", "training", "evaluation", "export", "deploy", "loop")
 HEAVY = {"torch", "transformers", "trl", "peft", "datasets", "accelerate", "matplotlib", "pyarrow", "scipy", "sqlalchemy"}
-FILE_LINES, FUNCTION_LINES, CODE_LINES = 400, 60, 27_000
+FILE_LINES, FUNCTION_LINES, CODE_LINES = 400, 60, 33_000
 
 
 def named(path: Path) -> str:

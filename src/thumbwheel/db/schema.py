@@ -251,6 +251,7 @@ model_versions = Table(
     Column("base", Text, nullable=False),
     Column("base_fingerprint", String(64)),
     Column("adapter", Json),
+    Column("endpoint", Json),  # of a version that somebody else serves: url, model, price; then it has no weights here
     _id("parent_id", "model_versions.id"),
     _id("run_id", "runs.id"),
     Column("recorded_at", Utc, nullable=False),
@@ -305,6 +306,18 @@ decisions = Table(
     Column("reasons", Json, nullable=False),
     Column("policy", Json, nullable=False),
     Column("inputs", Json, nullable=False),
+    Column("signature", String(64)),  # HMAC with the home's key over everything above
+    Column("recorded_at", Utc, nullable=False),
+)
+
+answers = Table(  # what one model gave for one row of one suite, so that nothing is computed twice and a stopped evaluation goes on
+    "answers",
+    metadata,
+    Column("model", String(64), primary_key=True),  # fingerprint of what answers: weights, precision, sampling
+    Column("suite", String(64), primary_key=True),
+    Column("row", String(64), primary_key=True),
+    _agent(),
+    Column("result", Json, nullable=False),
     Column("recorded_at", Utc, nullable=False),
 )
 
@@ -315,10 +328,44 @@ exports = Table(
     _agent(),
     _id("version_id", "model_versions.id", nullable=False),
     Column("format", String(16), nullable=False),
+    Column("quant", String(16)),
     Column("path", Text, nullable=False),
     Column("files", Json, nullable=False),
     Column("parity", Json, nullable=False),
+    Column("accepted", Text),  # who took it in spite of a failed parity, and why
     Column("recorded_at", Utc, nullable=False),
+)
+
+deployments = Table(  # a version on a target; what is live follows from aliases
+    "deployments",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    _id("version_id", "model_versions.id", nullable=False),
+    _id("export_id", "exports.id"),
+    Column("target", String(16), nullable=False),
+    Column("name", Text, nullable=False),  # what the target calls it
+    Column("settings", Json, nullable=False),
+    Column("endpoint", Json, nullable=False),  # where it answers: url, model, and what the target needs to find it again
+    Column("state", String(16), nullable=False),
+    Column("canary", Json),
+    Column("recorded_at", Utc, nullable=False),
+    Column("ended_at", Utc),
+    Index("ix_deployments_agent_id_version_id", "agent_id", "version_id"),
+)
+
+switches = Table(  # every move of an alias, so that a rollback knows where to
+    "switches",
+    metadata,
+    Column("id", Id, primary_key=True),
+    _agent(),
+    Column("alias", String(63), nullable=False),
+    _id("from_id", "model_versions.id"),
+    _id("to_id", "model_versions.id", nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("evidence", Json, nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+    Index("ix_switches_agent_id_alias_recorded_at", "agent_id", "alias", "recorded_at"),
 )
 
 rewards = Table(  # the ledger: what one component, in one version, said about one target with what was known then

@@ -1,0 +1,1 @@
+"""The targets that ship; one file each."""
