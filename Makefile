@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-slow check bench bench-training bench-datasets bench-sandbox clean
+.PHONY: demo test test-slow test-seeds check bench bench-training bench-datasets bench-sandbox clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -14,7 +14,10 @@ test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu" $(ARGS)
 
 test-slow: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not seeds and not gpu" $(ARGS)
+
+test-seeds: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m seeds $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

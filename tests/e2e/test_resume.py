@@ -93,6 +93,7 @@ def only_run(tmp_path: Path, before: set[str]) -> str:
     raise AssertionError("no run appeared")
 
 
+@pytest.mark.slow
 def test_killed_interrupted_and_resumed_is_the_same_curve(tmp_path: Path, base: Path) -> None:
     with opened(tmp_path) as ws:
         frozen(ws, "a", "labels", STEPS, 6)
