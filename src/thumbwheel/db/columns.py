@@ -1,4 +1,7 @@
-"""Column types: times and JSON as the rest of the house has them, read back quickly, for builds and ledgers read millions of them."""
+"""What columns are made of: types, names of constraints, and the columns that many tables have.
+
+Times and JSON are read back quickly, for builds and ledgers read millions of them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,31 @@ from functools import lru_cache
 from typing import Any
 
 import pydantic_core
-from sqlalchemy import JSON, DateTime, Dialect, TypeDecorator
+from sqlalchemy import JSON, Column, DateTime, Dialect, ForeignKey, String, Text, TypeDecorator
+
+NAMING = {
+    "pk": "pk_%(table_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+}
+Id = String(40)
+
+
+def refers(name: str, target: str, **options: Any) -> Column[Any]:
+    """An id that has to be in `target`."""
+    return Column(name, Id, ForeignKey(target), **options)
+
+
+def by_agent() -> Column[Any]:
+    """Whose row it is."""
+    return refers("agent_id", "agents.id", nullable=False)
+
+
+def from_source() -> tuple[Column[Any], Column[Any]]:
+    """Where a row came from: the source and its name there."""
+    return Column("source", String(64), nullable=False), Column("external_id", Text, nullable=False)
 
 
 class Utc(TypeDecorator[datetime]):

@@ -5,51 +5,11 @@ Ids are text (see core.ids), times are UTC. A new table or column comes with a m
 
 from __future__ import annotations
 
-from typing import Any
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-)
+from thumbwheel.db.columns import NAMING, Id, Json, Utc, by_agent, from_source, refers
 
-from thumbwheel.db.columns import Json, Utc
-
-metadata = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-    }
-)
-
-
-Id = String(40)
-
-
-def _id(name: str, target: str, **options: Any) -> Column[Any]:
-    return Column(name, Id, ForeignKey(target), **options)
-
-
-def _agent() -> Column[Any]:
-    return _id("agent_id", "agents.id", nullable=False)
-
-
-def _origin() -> tuple[Column[Any], Column[Any]]:
-    """Where a row came from: the source and its name there."""
-    return Column("source", String(64), nullable=False), Column("external_id", Text, nullable=False)
-
+metadata = MetaData(naming_convention=NAMING)
 
 agents = Table(
     "agents",
@@ -63,8 +23,8 @@ sessions = Table(
     "sessions",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
-    *_origin(),
+    by_agent(),
+    *from_source(),
     Column("recorded_at", Utc, nullable=False),
     UniqueConstraint("agent_id", "source", "external_id"),
 )
@@ -73,8 +33,8 @@ subjects = Table(
     "subjects",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
-    *_origin(),
+    by_agent(),
+    *from_source(),
     Column("recorded_at", Utc, nullable=False),
     UniqueConstraint("agent_id", "source", "external_id"),
 )
@@ -83,8 +43,8 @@ raters = Table(
     "raters",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
-    *_origin(),
+    by_agent(),
+    *from_source(),
     Column("kind", String(32), nullable=False),
     Column("weight", Float, nullable=False),
     Column("recorded_at", Utc, nullable=False),
@@ -95,7 +55,7 @@ messages = Table(  # a history is a chain that ends at its last message; equal b
     "messages",
     metadata,
     Column("id", Id, primary_key=True),
-    _id("parent_id", "messages.id"),
+    refers("parent_id", "messages.id"),
     Column("role", String(32), nullable=False),
     Column("content", Json, nullable=False),
 )
@@ -104,16 +64,16 @@ cases = Table(
     "cases",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
-    *_origin(),
-    _id("input_id", "messages.id", nullable=False),
+    by_agent(),
+    *from_source(),
+    refers("input_id", "messages.id", nullable=False),
     Column("reference", Json),
     Column("checker", String(64)),
     Column("checker_config", Json),
     Column("group_key", Text),
     Column("basis", String(16), nullable=False),
     Column("slices", Json),
-    _id("reviewer_id", "raters.id"),
+    refers("reviewer_id", "raters.id"),
     Column("fingerprint", String(64), nullable=False),
     Column("recorded_at", Utc, nullable=False),
     UniqueConstraint("agent_id", "source", "external_id"),
@@ -123,13 +83,13 @@ traces = Table(
     "traces",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
-    *_origin(),
-    _id("session_id", "sessions.id"),
-    _id("subject_id", "subjects.id"),
+    by_agent(),
+    *from_source(),
+    refers("session_id", "sessions.id"),
+    refers("subject_id", "subjects.id"),
     Column("parent_id", Id),  # it and case_id are derived, so they may name what has not arrived yet: no foreign key
     Column("case_id", Id),
-    _id("input_id", "messages.id", nullable=False),
+    refers("input_id", "messages.id", nullable=False),
     Column("output", Text),
     Column("status", String(32), nullable=False),
     Column("metadata", Json),
@@ -143,7 +103,7 @@ traces = Table(
 steps = Table(
     "steps",
     metadata,
-    _id("trace_id", "traces.id", primary_key=True),
+    refers("trace_id", "traces.id", primary_key=True),
     Column("position", Integer, primary_key=True),
     Column("kind", String(16), nullable=False),
     Column("name", Text),
@@ -155,7 +115,7 @@ steps = Table(
     Column("ended_at", Utc),
     Column("requested_model", Text),
     Column("served_model", Text),
-    _id("model_version_id", "model_versions.id"),
+    refers("model_version_id", "model_versions.id"),
     Column("deployment", Text),
     Column("sampling", Json),
     Column("prompt_tokens", Integer),
@@ -168,14 +128,14 @@ feedback = Table(
     "feedback",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
-    *_origin(),
+    by_agent(),
+    *from_source(),
     Column("kind", String(16), nullable=False),
     Column("name", Text),
     Column("value", Json, nullable=False),
     Column("scale", Json),
     Column("comment", Text),
-    _id("rater_id", "raters.id"),
+    refers("rater_id", "raters.id"),
     Column("occurred_at", Utc),
     Column("recorded_at", Utc, nullable=False),
     Column("supersedes", Id),
@@ -189,10 +149,10 @@ feedback = Table(
 feedback_targets = Table(  # `target_id` stays null until what (source, external_id) names has arrived
     "feedback_targets",
     metadata,
-    _id("feedback_id", "feedback.id", primary_key=True),
+    refers("feedback_id", "feedback.id", primary_key=True),
     Column("position", Integer, primary_key=True),
     Column("kind", String(16), nullable=False),
-    *_origin(),
+    *from_source(),
     Column("step", Integer),
     Column("target_id", Id),
     Index("ix_feedback_targets_target_id_kind_feedback_id", "target_id", "kind", "feedback_id"),
@@ -212,7 +172,7 @@ datasets = Table(
     "datasets",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
+    by_agent(),
     Column("shape", String(16), nullable=False),
     Column("manifest", Json, nullable=False),
     Column("fingerprint", String(64), nullable=False),
@@ -224,9 +184,9 @@ runs = Table(
     "runs",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
+    by_agent(),
     Column("algorithm", String(32), nullable=False),
-    _id("dataset_id", "datasets.id", nullable=False),
+    refers("dataset_id", "datasets.id", nullable=False),
     Column("base", Text, nullable=False),
     Column("base_fingerprint", String(64)),
     Column("config", Json, nullable=False),
@@ -243,7 +203,7 @@ model_versions = Table(
     "model_versions",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
+    by_agent(),
     Column("number", Integer, nullable=False),
     Column("state", String(16), nullable=False),
     Column("basis", String(16)),
@@ -252,8 +212,8 @@ model_versions = Table(
     Column("base_fingerprint", String(64)),
     Column("adapter", Json),
     Column("endpoint", Json),  # of a version that somebody else serves: url, model, price; then it has no weights here
-    _id("parent_id", "model_versions.id"),
-    _id("run_id", "runs.id"),
+    refers("parent_id", "model_versions.id"),
+    refers("run_id", "runs.id"),
     Column("recorded_at", Utc, nullable=False),
     UniqueConstraint("agent_id", "number"),
 )
@@ -262,9 +222,9 @@ reward_models = Table(
     "reward_models",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
+    by_agent(),
     Column("number", Integer, nullable=False),
-    _id("run_id", "runs.id", nullable=False),
+    refers("run_id", "runs.id", nullable=False),
     Column("base", Text, nullable=False),
     Column("base_fingerprint", String(64), nullable=False),
     Column("files", Json, nullable=False),
@@ -276,9 +236,9 @@ reward_models = Table(
 aliases = Table(
     "aliases",
     metadata,
-    _id("agent_id", "agents.id", primary_key=True),
+    refers("agent_id", "agents.id", primary_key=True),
     Column("name", String(63), primary_key=True),
-    _id("version_id", "model_versions.id", nullable=False),
+    refers("version_id", "model_versions.id", nullable=False),
     Column("recorded_at", Utc, nullable=False),
 )
 
@@ -286,9 +246,9 @@ evaluations = Table(
     "evaluations",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
-    _id("candidate_id", "model_versions.id", nullable=False),
-    _id("against_id", "model_versions.id", nullable=False),
+    by_agent(),
+    refers("candidate_id", "model_versions.id", nullable=False),
+    refers("against_id", "model_versions.id", nullable=False),
     Column("basis", String(16), nullable=False),
     Column("config", Json, nullable=False),
     Column("results", Json, nullable=False),
@@ -299,14 +259,24 @@ decisions = Table(
     "decisions",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
-    _id("version_id", "model_versions.id", nullable=False),
-    _id("evaluation_id", "evaluations.id", nullable=False),
+    by_agent(),
+    refers("version_id", "model_versions.id", nullable=False),
+    refers("evaluation_id", "evaluations.id", nullable=False),
     Column("decision", String(32), nullable=False),
     Column("reasons", Json, nullable=False),
     Column("policy", Json, nullable=False),
     Column("inputs", Json, nullable=False),
     Column("signature", String(64)),  # HMAC with the home's key over everything above
+    Column("recorded_at", Utc, nullable=False),
+)
+
+declarations = Table(  # what the gate asks of an agent's candidates: only added to, the last row counts
+    "declarations",
+    metadata,
+    Column("id", Id, primary_key=True),
+    by_agent(),
+    Column("policy", Json, nullable=False),
+    Column("reason", Text, nullable=False),
     Column("recorded_at", Utc, nullable=False),
 )
 
@@ -316,7 +286,7 @@ answers = Table(  # what one model gave for one row of one suite, so that nothin
     Column("model", String(64), primary_key=True),  # fingerprint of what answers: weights, precision, sampling
     Column("suite", String(64), primary_key=True),
     Column("row", String(64), primary_key=True),
-    _agent(),
+    by_agent(),
     Column("result", Json, nullable=False),
     Column("recorded_at", Utc, nullable=False),
 )
@@ -325,8 +295,8 @@ exports = Table(
     "exports",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
-    _id("version_id", "model_versions.id", nullable=False),
+    by_agent(),
+    refers("version_id", "model_versions.id", nullable=False),
     Column("format", String(16), nullable=False),
     Column("quant", String(16)),
     Column("path", Text, nullable=False),
@@ -340,9 +310,9 @@ deployments = Table(  # a version on a target; what is live follows from aliases
     "deployments",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
-    _id("version_id", "model_versions.id", nullable=False),
-    _id("export_id", "exports.id"),
+    by_agent(),
+    refers("version_id", "model_versions.id", nullable=False),
+    refers("export_id", "exports.id"),
     Column("target", String(16), nullable=False),
     Column("name", Text, nullable=False),  # what the target calls it
     Column("settings", Json, nullable=False),
@@ -358,10 +328,10 @@ switches = Table(  # every move of an alias, so that a rollback knows where to
     "switches",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
+    by_agent(),
     Column("alias", String(63), nullable=False),
-    _id("from_id", "model_versions.id"),
-    _id("to_id", "model_versions.id", nullable=False),
+    refers("from_id", "model_versions.id"),
+    refers("to_id", "model_versions.id", nullable=False),
     Column("reason", Text, nullable=False),
     Column("evidence", Json, nullable=False),
     Column("recorded_at", Utc, nullable=False),
@@ -372,7 +342,7 @@ rewards = Table(  # the ledger: what one component, in one version, said about o
     "rewards",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
+    by_agent(),
     Column("target_id", Id, nullable=False),
     Column("component", String(64), nullable=False),
     Column("component_version", String(64), nullable=False),
@@ -391,14 +361,14 @@ suggestions = Table(  # labels that a classifier proposes; a person's verdict ma
     "suggestions",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
-    _id("trace_id", "traces.id", nullable=False),
+    by_agent(),
+    refers("trace_id", "traces.id", nullable=False),
     Column("value", Boolean, nullable=False),
     Column("confidence", Float, nullable=False),
     Column("classifier", String(64), nullable=False),  # fingerprint of the labels and settings that it was fitted on
     Column("rank", Integer, nullable=False),
     Column("state", String(16), nullable=False),
-    _id("feedback_id", "feedback.id"),
+    refers("feedback_id", "feedback.id"),
     Column("recorded_at", Utc, nullable=False),
     Column("reviewed_at", Utc),
     UniqueConstraint("agent_id", "classifier", "trace_id"),
@@ -408,7 +378,7 @@ tombstones = Table(  # what was erased, by keyed hashes only, so that an import 
     "tombstones",
     metadata,
     Column("id", Id, primary_key=True),
-    _agent(),
+    by_agent(),
     Column("kind", String(16), nullable=False),
     Column("key", String(64), nullable=False),
     Column("report", Json),

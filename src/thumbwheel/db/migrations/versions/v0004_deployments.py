@@ -1,4 +1,4 @@
-"""Cached answers, quantised exports, deployments and switches, versions served elsewhere, signed decisions."""
+"""Cached answers, quantised exports, deployments and switches, versions served elsewhere, signed decisions and declared gates."""
 
 from __future__ import annotations
 
@@ -19,6 +19,15 @@ def upgrade() -> None:
     op.add_column('decisions', sa.Column('signature', sa.String(length=64), nullable=True))
     op.add_column('exports', sa.Column('quant', sa.String(length=16), nullable=True))
     op.add_column('exports', sa.Column('accepted', sa.Text(), nullable=True))
+    op.create_table('declarations',
+    sa.Column('id', sa.String(length=40), nullable=False),
+    sa.Column('agent_id', sa.String(length=40), nullable=False),
+    sa.Column('policy', Json, nullable=False),
+    sa.Column('reason', sa.Text(), nullable=False),
+    sa.Column('recorded_at', Utc(), nullable=False),
+    sa.ForeignKeyConstraint(['agent_id'], ['agents.id'], name=op.f('fk_declarations_agent_id')),
+    sa.PrimaryKeyConstraint('id', name=op.f('pk_declarations'))
+    )
     op.create_table('answers',
     sa.Column('model', sa.String(length=64), nullable=False),
     sa.Column('suite', sa.String(length=64), nullable=False),
