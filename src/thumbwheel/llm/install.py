@@ -1,0 +1,232 @@
+"""Gets the parts of llama.cpp that are missing into the cache of this user, and builds its programs; only when asked to.
+
+Both downloads are pinned by hash. Everything is made beside its place and renamed when it is whole: a broken download, a failed build or
+a full disk leave nothing. The converter comes from the source package of llama-cpp-python, the library from npm's @node-llama-cpp.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from thumbwheel.core import log
+from thumbwheel.core.errors import MissingExtra, NotFound, StorageError
+from thumbwheel.llm.tools import BUILD, FILES, PREBUILT, SOURCE, Tool, cache_folder, find, require
+
+SDIST, SDIST_HASH = "llama-cpp-python==0.3.36", "sha256-gy2waZAH8b6Vp+Qe8S6IkmsCuoNkYeNqNjctsnYMGi4="
+NPM_VERSION = "3.22.1"
+NPM = {
+    ("Linux", "x86_64"): ("linux-x64", "sha512-5uCCDNqWCNfaAm8aR/Uzxbo4HBpKgNF91kCHPepKhgMgV2OAmatoefbOlMihsqCiH2Od35E/eUHQCFbfRBJuOg=="),
+    ("Linux", "aarch64"): (
+        "linux-arm64",
+        "sha512-W+7naKCXX9/eEjjFmRS8vvx91QyLXDbeFexxZc3bh/PtQABZgmRL3C0AtYYXn4YGTj/3Qor4lWZn2tpjZFPLdQ==",
+    ),
+}
+"""Machine -> npm package and the hash of its archive. On others the library is built."""
+UNUSED = re.compile(r"[^/]+/(\.git|\.github|docs|tests|examples|docker|vendor/llama\.cpp/(docs|models|tests|media|benches|examples))/")
+"""Two thirds of the source package: what neither the converter nor the build reads."""
+
+FLAGS = (
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DBUILD_SHARED_LIBS=ON",
+    "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
+    "-DCMAKE_INSTALL_RPATH=$ORIGIN;@loader_path",  # the folder is moved when it is whole, and may be moved again
+    "-DLLAMA_BUILD_TOOLS=ON",
+    "-DLLAMA_BUILD_SERVER=ON",
+    "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",  # would download while it builds
+    "-DLLAMA_OPENSSL=OFF",
+    "-DLLAMA_BUILD_TESTS=OFF",
+    "-DLLAMA_BUILD_EXAMPLES=OFF",
+)
+COMPILERS = "Install them (Debian, Ubuntu: sudo apt-get install cmake g++; macOS: xcode-select --install, then pip install cmake)"
+STEP = re.compile(r"^\[ *(\d+)(?:%|/(\d+))\]")
+"""How far make or ninja says that it is."""
+
+
+def install(build: bool = False) -> list[Tool]:
+    """The tools that are there afterwards: converter and library downloaded where no folder has them, the programs built with `build`.
+
+    Raises NotFound for a missing compiler, StorageError for a broken download or a full disk.
+    """
+    if not (find("converter") and find("bindings")) or (build and not (cache_folder() / SOURCE).is_dir()):
+        _place(SOURCE, _get_source)
+    machine = (platform.system(), platform.machine())
+    if find("library") is None and machine in NPM:
+        _place(PREBUILT, _get_library)
+    elif find("library") is None and not build:
+        log.say(f"there is no prebuilt library for {' '.join(machine)}; build it: thumbwheel tools install --build")
+    if build and not (cache_folder() / BUILD).is_dir():
+        _place(BUILD, _build)
+    return [tool for name in FILES if (tool := find(name))]
+
+
+def _place(name: str, make: Callable[[Path], None]) -> None:
+    """Let `make` fill a folder, and put that into the cache as `name` once it is whole."""
+    target = cache_folder() / name
+    with _staging(target) as folder:
+        make(folder)
+        try:
+            folder.rename(target)
+        except OSError:
+            if not target.is_dir():  # otherwise another process was first, with the same
+                raise
+
+
+@contextmanager
+def _staging(target: Path) -> Iterator[Path]:
+    folder = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix=".unfinished", dir=target.parent))
+        yield folder
+    except (OSError, tarfile.TarError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise StorageError(
+            f"{str(target)!r}", f"it cannot be written: {why}", "Free some space, then run the same command again"
+        ) from error
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _get_source(folder: Path) -> None:
+    """pip finds the archive on whatever index this machine uses; it is not installed."""
+    log.say(f"downloading {SDIST} (77 MB): converter and source code of llama.cpp, MIT")
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--no-binary",
+            "llama-cpp-python",
+            SDIST,
+            "-d",
+            scratch,
+        ]
+        _run([*command, "--quiet"], "pip download", "See whether this machine reaches its package index, then run the same command again")
+        _unpack(_only(scratch), SDIST_HASH, folder, lambda name: not UNUSED.match(name))
+
+
+def _get_library(folder: Path) -> None:
+    name, expected = NPM[platform.system(), platform.machine()]
+    log.say(f"downloading @node-llama-cpp/{name} {NPM_VERSION} (11 MB): the library of llama.cpp, MIT")
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        if npm := shutil.which("npm"):
+            command = [npm, "pack", f"@node-llama-cpp/{name}@{NPM_VERSION}", "--silent", "--pack-destination", scratch]
+            _run(command, "npm pack", "See whether this machine reaches the npm registry, then run the same command again")
+        else:
+            _fetch(f"https://registry.npmjs.org/@node-llama-cpp/{name}/-/{name}-{NPM_VERSION}.tgz", Path(scratch) / "library.tgz")
+        _unpack(_only(scratch), expected, folder, lambda name: "/bins/" not in name or "/lib" in name)
+    for path in [*folder.glob("bins/*/*"), *folder.glob("LICENSE")]:
+        path.rename(folder / path.name)
+    for plain in ("libllama.so", "libggml.so"):
+        (folder / plain).symlink_to(next(folder.glob(plain.replace(".so", ".v*.so"))).name)
+
+
+def _fetch(url: str, path: Path) -> None:
+    import httpx
+
+    try:
+        with httpx.stream("GET", url, follow_redirects=True, timeout=60.0) as reply, path.open("wb") as out:
+            reply.raise_for_status()
+            with log.progress("downloading", float(reply.headers.get("content-length", 0)) or None, "bytes") as advance:
+                for block in reply.iter_bytes(1 << 18):
+                    out.write(block)
+                    advance(len(block))
+    except httpx.HTTPError as error:
+        raise StorageError(
+            url, f"the download failed: {error}", "See whether this machine reaches it, then run the same command again"
+        ) from None
+
+
+def _only(folder: str) -> Path:
+    return next(path for path in Path(folder).iterdir() if path.is_file())
+
+
+def _unpack(archive: Path, expected: str, folder: Path, wanted: Callable[[str], bool]) -> None:
+    """Files of `archive` below its one top folder; raises StorageError where it is not the archive that this version was tested with."""
+    kind, _, _ = expected.partition("-")
+    with archive.open("rb") as stream:
+        digest = hashlib.file_digest(stream, kind).digest()
+    if f"{kind}-{base64.b64encode(digest).decode()}" != expected:
+        raise StorageError(
+            f"download {archive.name!r}", "it is damaged or was changed: its hash is another one", "Run the same command again"
+        )
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            _, _, member_name = member.name.partition("/")
+            if member_name and wanted(member.name):
+                member.name = member_name
+                tar.extract(member, folder, filter="data")
+
+
+def _build(folder: Path) -> None:
+    """llama-server, llama-quantize and the library, for this machine's processor."""
+    missing = [
+        what
+        for what, names in {"cmake": ("cmake",), "a C++ compiler": ("c++", "g++", "clang++")}.items()
+        if not any(map(shutil.which, names))
+    ]
+    if missing and not (missing == ["a C++ compiler"] and os.environ.get("CXX")):
+        raise NotFound(
+            " and ".join(missing),
+            "building llama.cpp needs them, and they are not on the PATH",
+            f"{COMPILERS}, then run the same command again",
+        )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    log.say(f"building llama.cpp on {cores} cores; on two it takes about ten minutes")
+    source, made = require("converter").path.parent, folder / "made"
+    if not (source / "CMakeLists.txt").is_file():
+        source = cache_folder() / SOURCE / "vendor" / "llama.cpp"
+    fix = "Read the lines above; another compiler may be named by CXX"
+    given = shlex.split(os.environ.get("CMAKE_ARGS", ""))  # as -DGGML_CUDA=ON
+    _run(["cmake", "-S", str(source), "-B", str(made), *FLAGS, *given], "cmake", fix)
+    targets = ["--target", "llama-server", "--target", "llama-quantize"]
+    _run(["cmake", "--build", str(made), "--parallel", str(cores), *targets], "the build of llama.cpp", fix, progress="building")
+    shutil.move(made / "bin", folder / "bin")
+    shutil.copyfile(source / "LICENSE", folder / "LICENSE")
+    shutil.rmtree(made)
+
+
+def _run(command: Sequence[str], what: str, fix: str, progress: str = "") -> None:
+    """Run to the end, with a bar where the program says how far it is; raises StorageError with its last lines where it fails."""
+    last: deque[str] = deque(maxlen=15)
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+    except OSError as error:
+        raise StorageError(what, str(error), fix) from error
+    with process, log.progress(progress or what, 100 if progress else None, "%") as advance:
+        shown = 0.0
+        assert process.stdout  # noqa: S101
+        try:
+            for line in process.stdout:
+                last.append(line.rstrip())
+                if progress and (found := STEP.match(line)):
+                    now = 100 * int(found[1]) / int(found[2] or 100)
+                    advance(max(0.0, now - shown))
+                    shown = max(shown, now)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        if any("No module named pip" in line for line in last):
+            raise MissingExtra(what, "this Python has no pip", "Run: python -m ensurepip, then the same command again")
+        raise StorageError(what, f"it ended with {process.returncode}:\n" + "\n".join(last), fix)

@@ -1,0 +1,216 @@
+"""A llama-server process on loopback that lives as long as its owner: started, awaited, stopped.
+
+Servers that outlive the command are the business of the deploy stage, which takes `arguments` and `environment` from here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from thumbwheel.core.errors import Conflict, ModelError, NotFound
+from thumbwheel.llm import tools
+
+HOST = "127.0.0.1"
+POLL = 0.02
+"""Seconds between two looks at a server that starts."""
+GRACE = 5.0
+"""Seconds that it has to end by itself."""
+TAIL = 12
+"""Lines of its log that an error shows."""
+
+
+def arguments(
+    model: Path,
+    port: int,
+    *,
+    adapters: Sequence[Path] = (),
+    threads: int | None = None,
+    context: int | None = None,
+    parallel: int = 1,
+    alias: str | None = None,
+) -> list[str]:
+    """The command line for `model`, the program left out.
+
+    With adapters the cache of prompts in memory is off: it does not know under which adapter a prompt was computed, and answers would be
+    those of another one.
+    """
+    found = ["--model", str(model), "--host", HOST, "--port", str(port), "--offline", "--no-webui", "--parallel", str(parallel)]
+    found += ["--threads", str(threads or own_threads()), "--ctx-size", str((context or 0) * parallel)]
+    for adapter in adapters:
+        found += ["--lora", str(adapter)]
+    return found + (["--cache-ram", "0"] if adapters else []) + (["--alias", alias] if alias else [])
+
+
+def environment(api_key: str | None = None) -> dict[str, str]:
+    """What its environment has besides ours; a key on the command line could be read by every user of the machine."""
+    return {"LLAMA_API_KEY": api_key} if api_key else {}
+
+
+def with_adapters(scales: Sequence[float]) -> dict[str, object]:
+    """What every request to a server with adapters has to say, in their order: without it the server mixes cached states of others."""
+    return {"lora": [{"id": number, "scale": scale} for number, scale in enumerate(scales)], "cache_prompt": False}
+
+
+def own_threads() -> int:
+    """Half of the cores: threads that wait for each other stall on a core that another program has."""
+    return max(1, len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) // 2)
+
+
+class LlamaServer:
+    """`model` behind an OpenAI-compatible API inside `with LlamaServer(model) as server`; `log` is its log, by default one that goes."""
+
+    def __init__(
+        self,
+        model: Path,
+        *,
+        adapters: Sequence[Path] = (),
+        port: int = 0,
+        threads: int | None = None,
+        context: int | None = None,
+        parallel: int = 1,
+        log: Path | None = None,
+        api_key: str | None = None,
+        wait: float = 120.0,
+    ) -> None:
+        for path in (model, *adapters):
+            if not path.is_file():
+                raise NotFound(f"model file {str(path)!r}", "there is no such file", "Export one: thumbwheel export VERSION --format gguf")
+        self.model, self.adapters, self.port, self.api_key = model, tuple(adapters), port, api_key
+        self._threads, self._context, self._parallel, self._wait = threads, context, parallel, wait
+        self._path, self._log = log, None if log else tempfile.TemporaryFile()  # noqa: SIM115
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """For a client, with /v1."""
+        return f"http://{HOST}:{self.port}/v1"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None before it starts and after it was stopped."""
+        return self._process.pid if self._process else None
+
+    @property
+    def extra_body(self) -> dict[str, object]:
+        """What a request has to have besides: every adapter in full."""
+        return with_adapters([1.0] * len(self.adapters)) if self.adapters else {}
+
+    def start(self) -> LlamaServer:
+        """Return once it answers; raises ModelError with its last words where it ends before, Conflict for a port that is taken."""
+        program = tools.require("llama-server").path
+        self.port = self.port or _free_port()
+        if _taken(self.port):
+            raise Conflict(f"port {self.port}", "something listens there already", "Name another one, or 0 for any that is free")
+        known = {"adapters": self.adapters, "threads": self._threads, "context": self._context, "parallel": self._parallel}
+        command = [str(program), *arguments(self.model, self.port, **known)]  # type: ignore[arg-type]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._stream(),
+            stderr=subprocess.STDOUT,
+            env=os.environ | environment(self.api_key),
+            preexec_fn=die_with_parent,
+        )
+        end = time.monotonic() + self._wait
+        try:
+            while not self.healthy():
+                if self._process.poll() is not None or time.monotonic() > end:
+                    raise self._failed()
+                time.sleep(POLL)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def healthy(self) -> bool:
+        """Whether it runs, has loaded the model and answers now."""
+        import httpx
+
+        if self._process is None or self._process.poll() is not None:
+            return False
+        try:
+            return httpx.get(f"http://{HOST}:{self.port}/health", timeout=5.0, trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def post(self, path: str, body: dict[str, object]) -> dict[str, Any]:
+        """The reply of one of its own paths, such as /tokenize; raises ModelError where it refuses."""
+        import httpx
+
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        try:
+            reply = httpx.post(f"http://{HOST}:{self.port}{path}", json=body, headers=headers, timeout=120.0, trust_env=False)
+        except httpx.TransportError as error:
+            raise ModelError(f"llama-server at {self.url}", f"{type(error).__name__}: {error}", "See its log") from None
+        if reply.status_code != 200:
+            raise ModelError(f"llama-server at {self.url}", f"HTTP {reply.status_code}: {reply.text[:300]}", "See its log")
+        return dict(reply.json())
+
+    def stop(self) -> None:
+        """End it, and wait until it has ended."""
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+            return
+        process.kill()
+        process.wait()
+
+    def tail(self) -> str:
+        """The last lines of its log."""
+        if self._path:
+            text = self._path.read_bytes() if self._path.is_file() else b""
+        else:
+            assert self._log  # noqa: S101
+            self._log.seek(0)
+            text = self._log.read()
+        return "\n".join(text.decode(errors="replace").splitlines()[-TAIL:])
+
+    def __enter__(self) -> LlamaServer:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _stream(self) -> IO[bytes]:
+        return self._path.open("ab") if self._path else self._log  # type: ignore[return-value]
+
+    def _failed(self) -> ModelError:
+        code = self._process.poll() if self._process else None
+        why = f"llama-server ended with {code}" if code is not None else f"llama-server did not answer within {self._wait:.0f} s"
+        return ModelError(f"model {str(self.model)!r}", f"{why}:\n{self.tail()}", "See whether the file is whole and fits into memory")
+
+
+def die_with_parent() -> None:
+    """In a new process on Linux: end when whoever started it ends."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return True
+    return False

@@ -1,0 +1,120 @@
+"""The programs of llama.cpp, where they are on this machine: found, never installed by themselves.
+
+Searched in this order: the folder of `THUMBWHEEL_LLAMA_CPP`, the PATH, what `thumbwheel tools install --build` built, what
+`thumbwheel tools install` downloaded. Does not live here: downloading and building (install.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from thumbwheel.core.errors import NotFound
+
+SETTING = "THUMBWHEEL_LLAMA_CPP"
+"""Environment variable with a folder: a build, a release or a checkout of llama.cpp."""
+SOURCE, BUILD, PREBUILT = "source-0.3.36", "build-0.3.36", "prebuilt-3.22.1"
+"""Folders of the cache; a new version of ours gets new ones."""
+WITHIN = ("", "bin", "build/bin", "lib", "vendor/llama.cpp")
+"""Where in such a folder the files may lie."""
+LIBRARY = ("libllama.so", "libllama.dylib")
+
+FILES = {
+    "llama-server": ("llama-server", "llama-server.exe"),
+    "llama-quantize": ("llama-quantize", "llama-quantize.exe"),
+    "converter": ("convert_hf_to_gguf.py",),
+    "library": LIBRARY,
+    "bindings": ("llama_cpp/llama_cpp.py",),
+}
+"""Tool -> how its file is called."""
+FOR = {
+    "llama-server": "answers over HTTP from a GGUF file",
+    "llama-quantize": "writes a GGUF file in a smaller precision",
+    "converter": "writes a Hugging Face model as GGUF",
+    "library": "computes in a child process: quantising without a compiler, parity",
+    "bindings": "how Python calls the library",
+}
+FIX = {
+    "llama-server": "Install llama.cpp so that it is on the PATH, or run: thumbwheel tools install --build",
+    "llama-quantize": "Run: thumbwheel tools install (no compiler needed), or install llama.cpp so that it is on the PATH",
+    "converter": "Run: thumbwheel tools install",
+    "library": "Run: thumbwheel tools install",
+    "bindings": "Run: thumbwheel tools install",
+}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program or library of llama.cpp. `origin`: setting, PATH, build or download."""
+
+    name: str
+    path: Path
+    origin: str
+
+    @property
+    def version(self) -> str:
+        """What it says itself, else what its folder is called."""
+        return _version(self.path) if self.name.startswith("llama-") else self.path.parent.name
+
+
+def find(name: str) -> Tool | None:
+    """The tool called `name`, or None; raises NotFound where `THUMBWHEEL_LLAMA_CPP` names no folder."""
+    return next((Tool(name, path, origin) for origin, path in _candidates(name) if _whole(name, path)), None)
+
+
+def _candidates(name: str) -> Iterator[tuple[str, Path]]:
+    if given := os.environ.get(SETTING):
+        yield from (("setting", path) for path in _within(_given(given), name))
+    yield from (("PATH", Path(found)) for file in FILES[name] if (found := shutil.which(file)))
+    yield from (("build", path) for path in _within(cache_folder() / BUILD, name))
+    for folder in (SOURCE, PREBUILT):
+        yield from (("download", path) for path in _within(cache_folder() / folder, name))
+
+
+def _given(text: str) -> Path:
+    folder = Path(text).expanduser()
+    if not folder.is_dir():
+        raise NotFound(f"{SETTING}={text!r}", "there is no such folder", "Name a folder of llama.cpp, or unset it")
+    return folder
+
+
+def _within(folder: Path, name: str) -> Iterator[Path]:
+    return (folder / within / file for within in WITHIN for file in FILES[name])
+
+
+def _whole(name: str, path: Path) -> bool:
+    """Whether the file is there, and for the converter the modules beside it: older ones were one long file, which we cannot guide."""
+    return path.is_file() and (name != "converter" or ((path.parent / "conversion").is_dir() and (path.parent / "gguf-py").is_dir()))
+
+
+def require(name: str) -> Tool:
+    """As `find`; raises NotFound that names the fix."""
+    found = find(name)
+    if found is None:
+        raise NotFound(f"{name} ({FOR[name]})", "it is neither in THUMBWHEEL_LLAMA_CPP nor on the PATH nor installed by us", FIX[name])
+    return found
+
+
+def cache_folder() -> Path:
+    """Where what we download and build is kept, for all homes of this user."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("thumbwheel")) / "llama.cpp"
+
+
+@cache
+def _version(program: Path) -> str:
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"does not run: {error}"
+    said = done.stdout + done.stderr
+    if found := re.search(r"version: (.+)", said):
+        return found.group(1)
+    return "states none" if "usage:" in said else f"does not run: it ended with {done.returncode}"

@@ -1,0 +1,25 @@
+"""Which programs of llama.cpp are here; and a base that they can quantise: rows of 256."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thumbwheel.llm import tools
+from tiny_models import tiny_base
+
+
+def needs(*names: str) -> None:
+    """Skip the test where a tool is missing; with THUMBWHEEL_REQUIRE_TOOLS it fails."""
+    if missing := [name for name in names if tools.find(name) is None]:
+        why = f"{', '.join(missing)} of llama.cpp not found; run: thumbwheel tools install --build"
+        pytest.fail(why) if os.environ.get("THUMBWHEEL_REQUIRE_TOOLS") else pytest.skip(why)
+
+
+def wide_base(folder: Path, family: str = "qwen2", **settings: Any) -> Path:
+    """A tiny random model whose rows K-quants can take."""
+    shape = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "initializer_range": 0.05, "max_position_embeddings": 512}
+    return tiny_base(folder, family, **shape | settings)

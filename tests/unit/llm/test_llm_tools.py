@@ -1,0 +1,169 @@
+"""Where the programs of llama.cpp are looked for, and that getting them is whole or leaves nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import stat
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from command_line import Run
+from thumbwheel.core.errors import NotFound, StorageError
+from thumbwheel.llm import install, tools
+
+
+@pytest.fixture(autouse=True)
+def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without any of them."""
+    monkeypatch.delenv("THUMBWHEEL_LLAMA_CPP", raising=False)
+    monkeypatch.setattr(tools, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(install, "cache_folder", lambda: tmp_path / "cache")
+    (tmp_path / "path").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+
+
+def program(path: Path, script: str = "echo 'version: 7 (abc)'") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_setting_then_path_then_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tools.find("llama-server") is None
+    with pytest.raises(NotFound, match="thumbwheel tools install --build"):
+        tools.require("llama-server")
+    built = program(tmp_path / "cache" / tools.BUILD / "bin" / "llama-server")
+    assert tools.find("llama-server") == tools.Tool("llama-server", built, "build")
+    program(tmp_path / "path" / "llama-server", "echo nonsense; exit 3")
+    on_path = tools.require("llama-server")
+    assert (on_path.origin, on_path.version) == ("PATH", "does not run: it ended with 3")
+    program(tmp_path / "own" / "build" / "bin" / "llama-server")
+    monkeypatch.setenv("THUMBWHEEL_LLAMA_CPP", str(tmp_path / "own"))
+    given = tools.require("llama-server")
+    assert (given.origin, given.version) == ("setting", "7 (abc)")
+    monkeypatch.setenv("THUMBWHEEL_LLAMA_CPP", str(tmp_path / "nowhere"))
+    with pytest.raises(NotFound, match="no such folder"):
+        tools.find("llama-server")
+
+
+def test_an_old_converter_is_not_taken(tmp_path: Path) -> None:
+    script = tmp_path / "cache" / tools.SOURCE / "vendor" / "llama.cpp" / "convert_hf_to_gguf.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("")
+    assert tools.find("converter") is None
+    for part in ("conversion", "gguf-py"):
+        (script.parent / part).mkdir()
+    assert tools.require("converter").path == script
+
+
+def test_the_list_says_what_helps(command_line: Run, tmp_path: Path) -> None:
+    program(tmp_path / "path" / "llama-quantize", "echo usage: llama-quantize; exit 1")
+    code, out, _ = command_line("tools", "list", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["llama-server"] is None
+    assert found["llama-quantize"] == {"path": str(tmp_path / "path" / "llama-quantize"), "origin": "PATH", "version": "states none"}
+    _, out, _ = command_line("tools", "list")
+    assert "missing" in out
+
+
+def archive(content: bytes = b"library", name: str = "package/bins/linux-x64/libllama.v1.so") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        for entry in (name, "package/bins/linux-x64/libggml.v1.so", "package/LICENSE", "package/bins/linux-x64/other.node"):
+            info = tarfile.TarInfo(entry)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+@pytest.fixture
+def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, str], None]:
+    """Puts an `npm` on the PATH that packs these bytes, and pins their hash unless it is told another."""
+    monkeypatch.setattr(install.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(install.platform, "machine", lambda: "x86_64")
+
+    def pack(content: bytes, script: str = "") -> None:
+        (tmp_path / "packed").write_bytes(content)
+        copy = f'/bin/cp {tmp_path / "packed"} "$5/library.tgz"'
+        program(tmp_path / "path" / "npm", script or copy)
+        digest = base64.b64encode(hashlib.sha512(archive()).digest()).decode()
+        monkeypatch.setitem(install.NPM, ("Linux", "x86_64"), ("linux-x64", f"sha512-{digest}"))
+
+    return pack
+
+
+def get_library() -> Path:
+    install._place(tools.PREBUILT, install._get_library)
+    return install.cache_folder() / tools.PREBUILT
+
+
+def test_the_library_is_unpacked_whole(npm: Callable[[bytes, str], None]) -> None:
+    npm(archive(), "")
+    folder = get_library()
+    assert (folder / "libllama.so").read_bytes() == b"library"
+    assert {path.name for path in folder.iterdir()} == {"libllama.so", "libllama.v1.so", "libggml.so", "libggml.v1.so", "LICENSE", "bins"}
+    assert tools.require("library").origin == "download"
+    assert get_library() == folder, "a second time changes nothing"
+
+
+@pytest.mark.parametrize("broken", [archive()[:80], b"", archive(b"other")])
+def test_a_broken_download_leaves_nothing(npm: Callable[[bytes, str], None], broken: bytes) -> None:
+    npm(broken, "")
+    with pytest.raises(StorageError, match="damaged or was changed"):
+        get_library()
+    assert list(install.cache_folder().iterdir()) == []
+
+
+def test_a_failed_download_says_its_last_words(npm: Callable[[bytes, str], None]) -> None:
+    npm(b"", "echo getaddrinfo ENOTFOUND; exit 1")
+    with pytest.raises(StorageError, match=r"(?s)npm pack: it ended with 1.*ENOTFOUND"):
+        get_library()
+    assert list(install.cache_folder().iterdir()) == []
+
+
+def test_an_archive_cannot_write_elsewhere(npm: Callable[[bytes, str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bad = archive(name="package/bins/../../../lib-escaped")
+    npm(bad, "")
+    digest = base64.b64encode(hashlib.sha512(bad).digest()).decode()
+    monkeypatch.setitem(install.NPM, ("Linux", "x86_64"), ("linux-x64", f"sha512-{digest}"))
+    with pytest.raises(StorageError):
+        get_library()
+    assert not list(tmp_path.rglob("lib-escaped"))
+
+
+def test_a_missing_compiler_is_named_and_nothing_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache" / tools.SOURCE).mkdir(parents=True)
+    monkeypatch.setattr(install, "find", lambda name: tools.Tool(name, tmp_path / name, "PATH"))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(NotFound, match=r"cmake and a C\+\+ compiler.*sudo apt-get install cmake g\+\+"):
+        install.install(build=True)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [tools.SOURCE]
+
+
+def test_a_build_is_put_in_its_place_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "cache" / tools.SOURCE / "vendor" / "llama.cpp"
+    for part in ("conversion", "gguf-py"):
+        (source / part).mkdir(parents=True)
+    for name in ("convert_hf_to_gguf.py", "CMakeLists.txt", "LICENSE"):
+        (source / name).write_text("")
+    monkeypatch.setattr(install, "find", lambda name: tools.Tool(name, tmp_path / name, "PATH"))
+    program(tmp_path / "path" / "c++")
+    build = 'echo "[ 50%] Building"; /bin/mkdir "$2/bin"; echo > "$2/bin/llama-server"'
+    make = 'if [ "$1" = --build ]; then ' + build + '; LAST; else /bin/mkdir -p "$4"; fi'
+    program(tmp_path / "path" / "cmake", make.replace("LAST", "echo error: no space >&2; exit 2"))
+    with pytest.raises(StorageError, match=r"(?s)ended with 2.*no space"):
+        install.install(build=True)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [tools.SOURCE]
+    program(tmp_path / "path" / "cmake", make.replace("LAST", "true"))
+    install.install(build=True)
+    assert os.listdir(tmp_path / "cache" / tools.BUILD / "bin") == ["llama-server"]
+    assert tools.require("llama-server").origin == "build"
