@@ -132,11 +132,13 @@ def pair_files(blobs: Any, scratch: Path) -> dict[str, str]:
 
 def tuned_version(ws: Workspace, base: Path, adapter: Path, agent: str = "support", fingerprint: str | None = None) -> ModelVersion:
     """The candidate that a run over `base` with result `adapter` would have left."""
+    from thumbwheel.datasets.types import DatasetConfig
     from thumbwheel.db.schema import datasets, runs
     from thumbwheel.engine.load import base_fingerprint
     from thumbwheel.models.artifacts import Artifacts
 
     parent = versions.ensure_base(ws, agent, str(base), fingerprint or base_fingerprint(base))
-    dataset = record(ws, datasets, agent, shape="pairs", manifest={"files": pair_files(Artifacts(ws.home.blobs), ws.home.path)})
+    manifest = {"files": pair_files(Artifacts(ws.home.blobs), ws.home.path), "config": DatasetConfig().model_dump(mode="json")}
+    dataset = record(ws, datasets, agent, shape="pairs", manifest=manifest)
     run = record(ws, runs, agent, algorithm="dpo", dataset_id=dataset, base=str(base), state="finished")
     return versions.add_candidate(ws, parent, run, adapter)

@@ -9,21 +9,23 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from thumbwheel.core import ids, log
-from thumbwheel.core.errors import Conflict, InputError, ModelError, StorageError
+from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, StorageError
+from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.engine.load import base_fingerprint, quiet
-from thumbwheel.export import parity, store
+from thumbwheel.engine.load import adapter_base, base_fingerprint, quiet
+from thumbwheel.export import parity, score, store
+from thumbwheel.export.format import Format
 from thumbwheel.export.formats import FORMATS
-from thumbwheel.export.types import Export, Messages, Parity, Source
+from thumbwheel.export.types import Acceptance, Export, Messages, Parity, Source
 from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion, State
 from thumbwheel.sdk.disk import sync
@@ -31,38 +33,127 @@ from thumbwheel.training.base import locate, require_training
 
 MANIFEST = "thumbwheel.json"
 README = "README.md"
+CASES = 24
+"""Held-out cases that a model of smaller precision answers."""
 OWN = 8
 """Prompts of the agent that parity is checked on besides the built-in ones."""
 
 
-def export(ws: Workspace, agent: str, version: str, format: str = "merged", to: Path | None = None) -> Export:
-    """Write `version` of `agent` as `format` into the new folder `to` (default ./AGENT-VERSION-FORMAT).
+def export(
+    ws: Workspace,
+    agent: str,
+    version: str,
+    format: str = "merged",
+    to: Path | None = None,
+    quant: str | None = None,
+    accept: str | None = None,
+    cases: int = CASES,
+) -> Export:
+    """Write `version` of `agent` as `format` into the new folder `to` (default ./AGENT-VERSION-FORMAT, with the precision behind it).
 
     Raises Conflict for a folder that holds something and for a tainted version, ModelError where the base has changed or the result is
-    not the trained model, StorageError for a full disk; none of them leaves a folder.
+    not the trained model, StorageError for a full disk; none of them leaves a folder. `accept` ("name: reason") keeps a result that
+    is not the trained model, and is recorded with it. A smaller precision also answers up to `cases` held-out cases of the agent.
     """
+    work = _begin(ws, agent, version, format, cases)
+    return _export(work, precision(format, quant), to, Acceptance.read(accept) if accept else None)
+
+
+def ladder(
+    ws: Workspace, agent: str, version: str, format: str, quants: Sequence[str], to: Path | None = None, cases: int = CASES
+) -> Iterator[Export]:
+    """One export a precision, below the folder `to`; what failed parity is recorded without files, so that all can be compared.
+
+    The model is merged and converted once, and the trained model computed once.
+    """
+    work = _begin(ws, agent, version, format, cases)
+    named = [precision(format, one) for one in quants]
+    with tempfile.TemporaryDirectory(prefix="thumbwheel-ladder-", dir=_parent(to)) as scratch:
+        for one in named:
+            place = (to or Path()) / _name(work, one)
+            yield _export(replace(work, source=replace(work.source, scratch=Path(scratch))), one, place, None, keep_failed=True)
+
+
+@dataclass(frozen=True)
+class _Work:
+    ws: Workspace
+    version: ModelVersion
+    format: str
+    form: Format
+    source: Source
+    cases: int
+    known: list[parity.Reference] = field(default_factory=list)
+
+    def reference(self) -> parity.Reference:
+        if not self.known:
+            probes = [*parity.PROBES, *_own_probes(self.ws, self.version)]
+            cases = score.cases_of(self.ws, self.version, self.cases if self.form.quants else 0)
+            self.known.append(parity.reference(self.source, probes, cases))
+        return self.known[0]
+
+
+def _begin(ws: Workspace, agent: str, version: str, format: str, cases: int) -> _Work:
     form = FORMATS.get(format)
     one = versions.version(ws, agent, version)
     _check(one)
-    target = (to or Path(f"{agent}-{one.name}-{format}")).expanduser().absolute()
+    return _Work(ws, one, format, form, _source(ws, one), cases)
+
+
+def precision(format: str, asked: str | None) -> str | None:
+    """`asked` as the format spells it, or its own choice; raises NotFound for one that it has not."""
+    form = FORMATS.get(format)
+    if asked is None:
+        return form.default()
+    if asked.upper() in form.quants:
+        return asked.upper()
+    why = "there is no such precision in it" if form.quants else "it keeps the precision of the base"
+    known = f"Known: {', '.join(form.quants)}.{nearest(asked.upper(), form.quants)}" if form.quants else "Leave --quant out"
+    raise NotFound(f"--quant {asked!r} of format {format!r}", why, known)
+
+
+def _name(work: _Work, quant: str | None) -> str:
+    return "-".join(part for part in (work.version.agent, work.version.name, work.format, quant) if part)
+
+
+def _parent(to: Path | None) -> Path:
+    folder = (to or Path()).expanduser().absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unnameable(folder, error) from None
+    return folder
+
+
+def _export(work: _Work, quant: str | None, to: Path | None, accept: Acceptance | None, keep_failed: bool = False) -> Export:
+    target = (to or Path(_name(work, quant))).expanduser().absolute()
     _check_target(target)
-    source = _source(ws, one)
+    one, form, source = work.version, work.form, replace(work.source, quant=quant)
     with _staging(target) as folder:
         with quiet():
             form.write(source, folder)
-        log.say(f"comparing the {format} export with the trained model")
-        found = parity.check(form, folder, source, [*parity.PROBES, *_own_probes(ws, one)])
-        if found.failures:
-            raise _not_the_model(one, format, found)
-        (folder / README).write_text(_readme(one, format, form.usage(str(target)), source.name, found), encoding="utf-8")
-        done = Export(ids.new("exp"), agent, one.name, format, target, _files(folder), found)
-        (folder / MANIFEST).write_text(json.dumps(_manifest(one, done, source.name), indent=2) + "\n", encoding="utf-8")
-        for path in [*folder.rglob("*"), folder]:
-            sync(path)
-        folder.rename(target)
-    agent_id = versions.require_agent(ws, agent)
-    ws.db.write(lambda connection: store.add(connection, agent_id, one.id, done))
+        log.say(f"comparing the {_what(work.format, quant)} export with the trained model")
+        known = work.reference()
+        found = parity.against(known, form, folder)
+        kept, why = not found.failures or accept is not None, None
+        if not (kept or keep_failed):
+            raise _not_the_model(one, _what(work.format, quant), found)
+        if found.failures and accept:
+            why = f"{accept.name}: {accept.reason}"
+        done = Export(ids.new("exp"), one.agent, one.name, work.format, target, {}, found, quant, why, known.stops)
+        if kept:
+            (folder / README).write_text(_readme(one, done, form, source.name), encoding="utf-8")
+            done = replace(done, files=_files(folder))
+            (folder / MANIFEST).write_text(json.dumps(_manifest(one, done, source.name), indent=2) + "\n", encoding="utf-8")
+            for path in [*folder.rglob("*"), folder]:
+                sync(path)
+            folder.rename(target)
+    agent_id = versions.require_agent(work.ws, one.agent)
+    work.ws.db.write(lambda connection: store.add(connection, agent_id, one.id, done))
     return done
+
+
+def _what(format: str, quant: str | None) -> str:
+    return f"{format} {quant}" if quant else format
 
 
 def _source(ws: Workspace, one: ModelVersion) -> Source:
@@ -74,7 +165,25 @@ def _source(ws: Workspace, one: ModelVersion) -> Source:
             "its weights are not those that the version was made with",
             "Restore that base, or register the new one by training on it",
         )
-    return Source(str(folder), versions.adapter_folder(ws, one), name)
+    adapter = versions.adapter_folder(ws, one)
+    if adapter is not None:
+        _check_base(adapter, one, folder)
+    return Source(str(folder), adapter, name)
+
+
+def _check_base(adapter: Path, one: ModelVersion, folder: Path) -> None:
+    """Raise ModelError for an adapter whose own metadata names another base; a folder that has moved is told by its weights."""
+    said = adapter_base(adapter)
+    if said in ("", one.base, str(folder)):
+        return
+    known = Path(said).expanduser()
+    other = base_fingerprint(known) != base_fingerprint(folder) if known.is_dir() else not known.is_absolute()
+    if other:
+        raise ModelError(
+            f"the adapter of version {one.name!r}",
+            f"its own metadata names the base {said!r}, the version {one.base!r}",
+            "An adapter answers rightly on its own base only: train on that base, or export the version that belongs to it",
+        )
 
 
 def _own_probes(ws: Workspace, one: ModelVersion) -> list[Messages]:
@@ -94,6 +203,9 @@ def exports(ws: Workspace, version_id: str) -> list[Export]:
 
 
 def _check(one: ModelVersion) -> None:
+    if one.endpoint:
+        what = f"version {one.name!r} of agent {one.agent!r}"
+        raise ModelError(what, "somebody else serves it, and its weights are not here", "Export a version that was trained here")
     if one.tainted:
         raise Conflict(
             f"version {one.name!r} of agent {one.agent!r}",
@@ -117,7 +229,7 @@ def _staging(target: Path) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix=".unfinished", dir=target.parent))
         folder.chmod(0o755)
     except OSError as error:
-        raise InputError(f"folder {str(target)!r}", error.strerror or str(error), "Name a folder that can be written with --to") from None
+        raise _unnameable(target, error) from None
     try:
         yield folder
     except OSError as error:
@@ -130,6 +242,10 @@ def _staging(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _unnameable(target: Path, error: OSError) -> InputError:
+    return InputError(f"folder {str(target)!r}", error.strerror or str(error), "Name a folder that can be written with --to")
+
+
 def _unwritable(target: Path, error: Exception) -> StorageError:
     why = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return StorageError(f"export to {str(target)!r}", f"it cannot be written: {why}", "Free some space, then run the same command again")
@@ -139,7 +255,9 @@ def _not_the_model(one: ModelVersion, format: str, found: Parity) -> ModelError:
     return ModelError(
         f"the {format} export of {one.name} of agent {one.agent!r}",
         f"loaded again it is not the model that was trained: {'; '.join(found.failures)}",
-        "Nothing was kept. " + ("Report it with the base's name" if format == "adapter" else "Export it with --format adapter"),
+        "Nothing was kept. "
+        + ("Report it with the base's name" if format == "adapter" else "Export it with --format adapter, or in a finer precision,")
+        + ' or take it by name: --accept "NAME: REASON"',
     )
 
 
@@ -165,23 +283,29 @@ def _manifest(one: ModelVersion, done: Export, base: str) -> dict[str, Any]:
         "state": one.state,
         "basis": one.basis,
         "format": done.format,
+        "quant": done.quant,
+        "stops": list(done.stops),
         "base": base,
         "base_fingerprint": one.base_fingerprint,
         "adapter": one.adapter,
         "run_id": one.run_id,
         "parity": asdict(done.parity),
+        "accepted": done.accepted,
         "files": done.files,
     }
 
 
-def _readme(one: ModelVersion, format: str, usage: str, base: str, found: Parity) -> str:
-    library = "peft" if format == "adapter" else "transformers"
+def _readme(one: ModelVersion, done: Export, form: Format, base: str) -> str:
+    found, usage = done.parity, form.usage(str(done.path))
+    fence = "sh" if usage.startswith("$ ") else "python"
+    accepted = f"\nIt is not the trained model within its limits ({'; '.join(found.failures)}). Taken by {done.accepted}.\n"
     return (
-        f"---\nbase_model: {json.dumps(base)}\nlibrary_name: {library}\npipeline_tag: text-generation\n---\n\n"
-        f"# {one.agent} {one.name} ({format})\n\n"
+        f"---\nbase_model: {json.dumps(base)}\nlibrary_name: {form.library}\npipeline_tag: text-generation\n---\n\n"
+        f"# {one.agent} {one.name} ({_what(done.format, done.quant)})\n\n"
         f"State when exported: {one.state}{f' on {one.basis}' if one.basis else ''}. "
         f"Written by Thumbwheel; `{MANIFEST}` has the lineage and the hash of every file.\n\n"
-        f"```python\n{usage}```\n\n"
-        f"Parity with the trained model on {found.prompts} prompts, {found.tokens} tokens (float32): largest logit difference "
-        f"{found.max_abs_diff:.2g}, mean KL {found.mean_kl:.2g} nats, same most likely token {100 * found.top1:.2f} %.\n"
+        f"```{fence}\n{usage.replace('$ ', '')}```\n\n"
+        f"Parity with the trained model on {found.prompts} prompts, {found.tokens} tokens (float32 against {found.dtype}): largest logit "
+        f"difference {found.max_abs_diff:.2g}, mean KL {found.mean_kl:.2g} nats, same most likely token {100 * found.top1:.2f} %.\n"
+        f"{accepted if done.accepted else ''}"
     )

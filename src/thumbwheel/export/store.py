@@ -9,7 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from thumbwheel.db.schema import agents, exports, model_versions, runs
-from thumbwheel.export.types import Export, Limits, Parity
+from thumbwheel.export.types import Export, Limits, Parity, Task
 
 
 def add(connection: sa.Connection, agent_id: str, version_id: str, done: Export) -> None:
@@ -20,9 +20,11 @@ def add(connection: sa.Connection, agent_id: str, version_id: str, done: Export)
             agent_id=agent_id,
             version_id=version_id,
             format=done.format,
+            quant=done.quant,
             path=str(done.path),
             files=dict(done.files),
-            parity=asdict(done.parity),
+            parity=asdict(done.parity) | {"stops": list(done.stops)},
+            accepted=done.accepted,
             recorded_at=datetime.now(UTC),
         )
     )
@@ -43,5 +45,10 @@ def of_version(connection: sa.Connection, version_id: str) -> list[Export]:
 
 
 def _export(row: sa.RowMapping) -> Export:
-    parity = Parity(**row["parity"] | {"limits": Limits(**row["parity"]["limits"])})
-    return Export(row["id"], row["slug"], f"v{row['number']}", row["format"], Path(row["path"]), row["files"], parity)
+    stored = dict(row["parity"])
+    stops = tuple(stored.pop("stops", ()))
+    task = stored.get("task") and Task(**stored["task"])
+    texts = {name: tuple(stored.get(name, ())) for name in ("ends", "notes")}
+    parity = Parity(**stored | texts | {"limits": Limits(**stored["limits"]), "task": task})
+    version, place = f"v{row['number']}", Path(row["path"])
+    return Export(row["id"], row["slug"], version, row["format"], place, row["files"], parity, row["quant"], row["accepted"], stops)

@@ -114,6 +114,12 @@ class Meter(Protocol):
         """The high-water mark of the whole process."""
 
 
+def trim() -> None:
+    """Have the C library give back what it keeps for later; glibc's can, and keeps much of what was aligned."""
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
+
+
 class ProcessMeter:
     """Resident memory by Linux's /proc; `able` where the high-water mark can be reset."""
 
@@ -133,9 +139,7 @@ class ProcessMeter:
 
     def reset(self) -> None:
         """The kernel starts again from what is resident, after the C library has given back what it keeps for later."""
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-        if trim is not None:
-            trim(0)
+        trim()
         ProcessMeter.before = self.most()
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,8 +20,9 @@ from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, S
 from thumbwheel.db.schema import model_versions
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.load import base_fingerprint
-from thumbwheel.export import merge
+from thumbwheel.export.formats import merged
 from thumbwheel.export.formats.merged import MergedFormat
+from thumbwheel.export.merge import whole
 from thumbwheel.export.package import export, exports
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion, State
@@ -107,16 +109,38 @@ def test_a_changed_base_is_noticed(ws: Workspace, adapter: Path, tmp_path: Path)
     assert left_over(tmp_path) == []
 
 
-def broken_merge(change: Any) -> Any:
-    whole = merge.merged
+@pytest.mark.parametrize("named", ["another base", "a/hub-id"])
+def test_an_adapter_of_another_base_is_refused(ws: Workspace, base: Path, named: str, tmp_path: Path) -> None:
+    other = tiny_base(tmp_path / "home" / "other", seed=7) if named == "another base" else named
+    foreign = tiny_adapter(base, tmp_path / "home" / "adapter")
+    config = json.loads((foreign / "adapter_config.json").read_text())
+    (foreign / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": str(other)}))
+    tuned_version(ws, base, foreign)
+    with pytest.raises(ModelError, match="its own metadata names the base"):
+        export(ws, "support", "v1", "merged", tmp_path / "out")
+    assert left_over(tmp_path) == []
 
-    def merged(source: Any) -> Any:
+
+def test_an_endpoint_has_no_weights_to_export(ws: Workspace, version: ModelVersion, tmp_path: Path) -> None:
+    versions.add_endpoint(ws, "support", "http://127.0.0.1:9/v1", "gpt")
+    with pytest.raises(ModelError, match="its weights are not here"):
+        export(ws, "support", "latest", "merged", tmp_path / "out")
+
+
+def test_a_base_that_has_moved_is_told_by_its_weights(ws: Workspace, base: Path, adapter: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(base, tmp_path / "home" / "moved")
+    tuned_version(ws, moved, adapter)
+    assert export(ws, "support", "v1", "adapter", tmp_path / "out").files
+
+
+def broken_merge(change: Any) -> Any:
+    def merge(source: Any, folder: Path) -> None:
         model = whole(source)
         with torch.no_grad():
             change(model)
-        return model
+        model.save_pretrained(folder)
 
-    return merged
+    return merge
 
 
 BROKEN = {
@@ -131,7 +155,7 @@ BROKEN = {
 def test_a_wrong_merge_is_an_error_that_leaves_nothing(
     ws: Workspace, version: ModelVersion, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge, "merged", broken_merge(BROKEN[what]))
+    monkeypatch.setattr(merged, "merge", broken_merge(BROKEN[what]))
     with pytest.raises(ModelError, match="not the model that was trained"):
         export(ws, "support", "v1", "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
@@ -173,7 +197,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.export import package, parity
 home, out, how = sys.argv[1:]
 if how == "kill":
-    package.parity.check = lambda *_: os.kill(os.getpid(), 9)
+    package.parity.against = lambda *_: os.kill(os.getpid(), 9)
 with Workspace.open(Home(Path(home)), Sources({}, "", {})) as ws:
     if how == "full":
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -11,5 +11,8 @@ FORMATS: Table[Format] = Table(
     {
         "adapter": "thumbwheel.export.formats.adapter:ADAPTER",
         "merged": "thumbwheel.export.formats.merged:MERGED",
+        "gguf": "thumbwheel.export.formats.gguf:GGUF",
+        "lora_gguf": "thumbwheel.export.formats.lora_gguf:LORA_GGUF",
+        "onnx": "thumbwheel.export.formats.onnx:ONNX",
     },
 )

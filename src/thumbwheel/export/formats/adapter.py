@@ -9,6 +9,8 @@ from typing import Any
 
 from thumbwheel.core.errors import ModelError
 from thumbwheel.export import portable
+from thumbwheel.export.format import Opened
+from thumbwheel.export.opened import Loaded
 from thumbwheel.export.types import Source
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -16,6 +18,12 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 class AdapterFormat:
     """`adapter_config.json` + `adapter_model.safetensors` + tokenizer; the base is named, not copied."""
+
+    library, quants = "peft", ()
+
+    def default(self) -> str | None:
+        """The base's own."""
+        return None
 
     def write(self, source: Source, folder: Path) -> None:
         """Copy the adapter, name its base in a form that stays true, add the tokenizer files."""
@@ -27,16 +35,16 @@ class AdapterFormat:
         shutil.copyfile(source.adapter / WEIGHTS, folder / WEIGHTS)
         portable.write_tokenizer(source.base, folder)
 
-    def load(self, folder: Path, dtype: Any) -> tuple[Any, Any]:
+    def open(self, folder: Path, dtype: Any) -> Opened:
         """As a user of PEFT does: the base that the config names, then the adapter.
 
         AutoPeftModel would resize the base's embedding to the tokenizer's length, which some bases do not want.
         """
         from peft import PeftConfig, PeftModel
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM
 
         base = AutoModelForCausalLM.from_pretrained(PeftConfig.from_pretrained(str(folder)).base_model_name_or_path, dtype=dtype)
-        return PeftModel.from_pretrained(base, folder).eval(), AutoTokenizer.from_pretrained(folder)
+        return Loaded(PeftModel.from_pretrained(base, folder), folder, "float32")
 
     def usage(self, folder: str) -> str:
         """By PEFT."""

@@ -5,24 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.export import merge, portable
+from thumbwheel.export import portable
+from thumbwheel.export.format import Opened
+from thumbwheel.export.merge import merge
+from thumbwheel.export.opened import Loaded
 from thumbwheel.export.types import Source
+from thumbwheel.export.weights import stored_dtype
 
 
 class MergedFormat:
     """Safetensors in the base's precision + tokenizer + generation settings, for transformers 4.x and 5.x alike."""
 
+    library, quants = "transformers", ()
+
+    def default(self) -> str | None:
+        """The base's own."""
+        return None
+
     def write(self, source: Source, folder: Path) -> None:
         """Merge in float32 from the pristine base, cast once, save, and write what transformers 4.x needs besides."""
-        merge.merged(source).save_pretrained(folder)
+        merge(source, folder)
         portable.write_tokenizer(source.base, folder)
         portable.complete_config(folder)
 
-    def load(self, folder: Path, dtype: Any) -> tuple[Any, Any]:
+    def open(self, folder: Path, dtype: Any) -> Opened:
         """As a user of transformers does."""
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM
 
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval(), AutoTokenizer.from_pretrained(folder)
+        stored = str(stored_dtype(str(folder))).removeprefix("torch.")
+        return Loaded(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype), folder, stored)
 
     def usage(self, folder: str) -> str:
         """By transformers."""

@@ -1,0 +1,133 @@
+"""What an export costs: minutes and peak memory of each format with its parity check, and of the merge alone beside PEFT's own.
+
+`python benchmarks/export.py [--size 135m] [--formats merged,gguf,onnx] [--json FILE]`. A random Qwen2 base in bfloat16 shards, a random
+LoRA adapter of rank 16 on every linear layer. Every row is a process of its own; memory is its peak over what it held when the libraries
+were loaded and had merged a tiny model, with the largest program that it started (llama-server, llama-quantize) beside it. `merge` is
+what is written layer by layer, `peft` the same by merge_and_unload and save_pretrained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import material
+from peers import BENCH
+
+SHARD = "100MB"
+RANK = 16
+QUANT = "Q4_K_M"
+
+
+def main() -> None:
+    """Measure, print, write."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--size", choices=list(material.SIZES), default="135m")
+    options.add_argument("--formats", default="merged,gguf,onnx")
+    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--json")
+    options.add_argument("--part", nargs=4, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.part:
+        print("RESULT", json.dumps(part(*given.part)))
+        return
+    material.make(BENCH / "material")
+    with tempfile.TemporaryDirectory() as scratch:
+        base, adapter = prepare(BENCH / "material" / given.size, Path(scratch))
+        tiny = prepare(BENCH / "material" / "1m", Path(scratch) / "tiny")
+        shards = [file.stat().st_size / 1e6 for file in base.glob("*.safetensors")]
+        sizes = {"base_mb": sum(shards), "largest_shard_mb": max(shards), "adapter_mb": mb(adapter)}
+        print(", ".join(f"{name} {value:.0f}" for name, value in sizes.items()), flush=True)
+        rows = []
+        for name in ["merge", "peft", *given.formats.split(",")]:
+            rows.append({"part": name} | child(name, base, adapter, tiny, given.threads))
+            shown = (f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in rows[-1].items())
+            print("  ".join(shown), flush=True)
+    if given.json:
+        told = {"size": given.size, "threads": given.threads, "shard": SHARD} | sizes | {"rows": rows}
+        Path(given.json).write_text(json.dumps(told, indent=1))
+
+
+def mb(folder: Path) -> float:
+    """Of all files in it."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
+
+
+def prepare(model: Path, folder: Path) -> tuple[Path, Path]:
+    """(base in bfloat16 shards, adapter) made of `model` below `folder`."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.manual_seed(0)
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+    loaded.save_pretrained(folder / "base", max_shard_size=SHARD)
+    AutoTokenizer.from_pretrained(model).save_pretrained(folder / "base")
+    config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    adapted = get_peft_model(loaded, config)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            parameter.data = parameter.data.float()
+    adapted.save_pretrained(folder / "adapter")
+    return folder / "base", folder / "adapter"
+
+
+def child(name: str, base: Path, adapter: Path, tiny: tuple[Path, Path], threads: int) -> dict[str, Any]:
+    """One part, measured in a process of its own."""
+    given = [name, json.dumps([str(base), str(adapter)]), json.dumps([str(one) for one in tiny]), str(base.parent / f"out-{name}")]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run([sys.executable, __file__, "--part", *given], capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise SystemExit(done.stderr[-2000:])
+    found: dict[str, Any] = json.loads(done.stdout.rsplit("RESULT ", 1)[1])
+    return found
+
+
+def part(name: str, model: str, tiny: str, out: str) -> dict[str, Any]:
+    """Minutes and peak megabytes of one part."""
+    from thumbwheel.export.types import Source
+    from thumbwheel.training.memory import meter
+
+    gauge = meter("cpu")
+    assert gauge is not None, "memory cannot be measured here"
+    (base, adapter), (small, its_adapter) = json.loads(model), json.loads(tiny)
+    do("peft" if name == "peft" else "merge", Source(small, Path(its_adapter), small), Path(out) / "tiny")
+    gauge.reset()
+    before, began = gauge.now(), time.perf_counter()
+    found = do(name, Source(base, Path(adapter), base, QUANT if name == "gguf" else None), Path(out) / "whole")
+    started = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
+    minutes = (time.perf_counter() - began) / 60
+    return {"minutes": minutes, "peak_mb": (gauge.peak() - before) * 1e3, "programs_mb": started, "mb": mb(Path(out) / "whole")} | found
+
+
+def do(name: str, source: Any, folder: Path) -> dict[str, Any]:
+    """Carry it out; what parity found, where the part has it."""
+    from thumbwheel.export import parity
+    from thumbwheel.export.formats import FORMATS
+    from thumbwheel.export.merge import merge, whole
+    from thumbwheel.export.weights import stored_dtype
+
+    folder.mkdir(parents=True)
+    if name == "merge":
+        merge(source, folder)
+        return {}
+    if name == "peft":
+        whole(source).to(stored_dtype(source.base)).save_pretrained(folder)
+        return {}
+    began = time.perf_counter()
+    FORMATS.get(name).write(source, folder)
+    wrote = (time.perf_counter() - began) / 60
+    found = parity.check(FORMATS.get(name), folder, source, parity.PROBES)
+    return {"write_minutes": wrote, "mean_kl": found.mean_kl, "top1": found.top1, "tokens_per_second": found.tokens_per_second}
+
+
+if __name__ == "__main__":
+    main()

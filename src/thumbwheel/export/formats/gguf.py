@@ -1,0 +1,52 @@
+"""One GGUF file with tokenizer and chat template inside, for Ollama and everything else that is made of llama.cpp."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.export import gguf_file, portable
+from thumbwheel.export.format import Opened
+from thumbwheel.export.merge import merge
+from thumbwheel.export.types import Source
+from thumbwheel.llm.convert import check_quantiser
+
+
+class GgufFormat:
+    """Merged first, converted in the precision of the base, then quantised; the tokenizer files lie beside the file."""
+
+    library, quants = "gguf", gguf_file.QUANTS
+
+    def default(self) -> str | None:
+        """By the memory of this machine."""
+        from thumbwheel.training.hardware import memory_gb
+
+        return gguf_file.recommend(memory_gb()[0])
+
+    def write(self, source: Source, folder: Path) -> None:
+        """`model-Q4_K_M.gguf` and the tokenizer."""
+        quant = source.quant or self.default() or ""
+        check_quantiser(quant)
+        with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as own:
+            scratch = source.scratch or Path(own)
+            merged = scratch / "merged"
+            if not (merged / "config.json").is_file():
+                merged.mkdir(exist_ok=True)
+                merge(source, merged)
+                portable.write_tokenizer(source.base, merged)
+                portable.complete_config(merged)
+            gguf_file.write(merged, source.base, quant, folder / f"model-{quant}{gguf_file.SUFFIX}", scratch)
+        portable.write_tokenizer(source.base, folder)
+
+    def open(self, folder: Path, dtype: Any) -> Opened:
+        """In llama.cpp, on the processor."""
+        return gguf_file.GgufFile(folder, next(folder.glob(f"*{gguf_file.SUFFIX}")))
+
+    def usage(self, folder: str) -> str:
+        """By llama-server."""
+        return f"$ llama-server -m {shlex.quote(folder)}/*.gguf\n"
+
+
+GGUF = GgufFormat()

@@ -1,0 +1,183 @@
+"""One ONNX graph with a key-value cache, for onnxruntime: a prompt on an empty cache, further tokens on what came before."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.core.errors import MissingExtra, ModelError
+from thumbwheel.export import portable
+from thumbwheel.export.format import POSITIONS, Opened
+from thumbwheel.export.merge import whole
+from thumbwheel.export.opened import Tokenized
+from thumbwheel.export.types import Source
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+GRAPH = "decode"
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+
+
+class OnnxFormat:
+    """decode.onnx in float32, its weights in decode.onnx.data, tokenizer and generation settings."""
+
+    library, quants = "onnxruntime", ()
+
+    def default(self) -> str | None:
+        """float32 always."""
+        return None
+
+    def write(self, source: Source, folder: Path) -> None:
+        """Merge in float32, trace the step that takes any number of tokens and a cache of any length."""
+        for module in NEEDED:
+            if find_spec(module) is None:
+                raise MissingExtra.of("an ONNX export", module, "onnx")
+        _exported(whole(source)).save_pretrained(folder)
+        portable.write_tokenizer(source.base, folder)
+        portable.complete_config(folder)
+
+    def open(self, folder: Path, dtype: Any) -> Opened:
+        """By onnxruntime on the CPU."""
+        return Session(folder)
+
+    def usage(self, folder: str) -> str:
+        """By onnxruntime and the tokenizer."""
+        return USAGE.format(folder=folder, graph=str(Path(folder, f"{GRAPH}.onnx")))
+
+
+def _exported(model: Any) -> Any:
+    """The traced model; raises ModelError for one that cannot be traced."""
+    import torch
+    from transformers import DynamicCache
+    from transformers.exporters.base import ExportedComponent, ExportedModel
+    from transformers.exporters.configs import OnnxConfig
+    from transformers.exporters.exporter_onnx import OnnxExporter
+    from transformers.exporters.utils import decompose_for_generation
+
+    step: Any
+    model.eval()
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])  # two rows of different length: a size of 1 would become a constant
+    given = {"input_ids": mask, "attention_mask": mask, "past_key_values": DynamicCache()}  # a cache of one kind for every layer
+    try:
+        with _silent():
+            step, inputs = decompose_for_generation(model, given, multi_token_decode=True)[GRAPH]
+            program, traced = OnnxExporter().export_program(step, inputs, OnnxConfig(dynamic=True))
+    except Exception as error:
+        why = " ".join(str(error).split())[:300]
+        raise ModelError(
+            f"a {type(model).__name__} as ONNX", f"it cannot be traced ({why})", "Export it with --format merged or gguf"
+        ) from error
+    return ExportedModel({GRAPH: ExportedComponent(program, traced)}, "onnx", model.config, model.generation_config)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Inside, torch.onnx neither prints over the answer nor warns about operators that no model here has."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+class Session(Tokenized):
+    """Every row goes through the cache in the ways that generation uses it: many tokens on nothing, many on some, one on many."""
+
+    dtype = "float32"
+
+    @cached_property
+    def graph(self) -> Any:
+        """Loaded when it is first asked for."""
+        import onnxruntime
+
+        return onnxruntime.InferenceSession(self.folder / f"{GRAPH}.onnx", providers=["CPUExecutionProvider"])
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """A row's first half at once, then the next quarter, then one token after the other."""
+        import torch
+
+        return [torch.from_numpy(self._row(row)[-POSITIONS:]) for row in rows]
+
+    def greedy(self, row: Sequence[int], most: int) -> list[int]:
+        """One token at a time."""
+        ends, cache = self.ends(), self._empty()
+        found: list[int] = []
+        new = list(row)
+        while len(found) < most and not (found and found[-1] in ends):
+            logits = self._step(new, len(row) + len(found) - len(new), cache)
+            new = [int(logits[-1].argmax())]
+            found += new
+        return found
+
+    def _row(self, row: Sequence[int]) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        cache, half, size = self._empty(), len(row) // 2, len(row)
+        cuts = sorted({0, half, (half + size) // 2, *range(max(half, size - 8), size), size})
+        return np.concatenate([self._step(row[start:end], start, cache) for start, end in pairwise(cuts)])
+
+    def _empty(self) -> dict[str, Any]:
+        import numpy as np
+
+        past = [one for one in self.graph.get_inputs() if "past_key_values" in one.name]
+        return {one.name: np.zeros((1, int(one.shape[1]), 0, int(one.shape[3])), np.float32) for one in past}
+
+    def _step(self, new: Sequence[int], done: int, cache: dict[str, Any]) -> np.ndarray[Any, Any]:
+        """Logits [tokens, vocabulary] of `new` after `done` tokens; `cache` then holds them too."""
+        import numpy as np
+
+        end = done + len(new)
+        given = {"input_ids": [list(new)], "attention_mask": [[1] * end], "position_ids": [list(range(done, end))]}
+        wanted = {one.name for one in self.graph.get_inputs()}
+        feed = {name: np.array(value, np.int64) for name, value in given.items() if name in wanted}
+        names = [one.name for one in self.graph.get_outputs()]
+        outputs = dict(zip(names, self.graph.run(None, feed | cache), strict=True))
+        cache.update({name: outputs[name.replace("input.", "output.", 1)] for name in cache})
+        logits: np.ndarray[Any, Any] = outputs["logits"][0]
+        return logits
+
+
+USAGE = """\
+import numpy as np
+import onnxruntime
+from transformers import AutoTokenizer, GenerationConfig
+
+tokenizer = AutoTokenizer.from_pretrained({folder!r})
+ends = np.atleast_1d(GenerationConfig.from_pretrained({folder!r}).eos_token_id)
+session = onnxruntime.InferenceSession({graph!r})
+inputs = {{one.name: one for one in session.get_inputs()}}
+
+
+def answer(messages, most=256):
+    new = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    cache = {{name: np.zeros((1, int(one.shape[1]), 0, int(one.shape[3])), "float32") for name, one in inputs.items() if "past" in name}}
+    seen, said = 0, []
+    while len(said) < most:
+        end = seen + len(new)
+        feed = {{"input_ids": [new], "attention_mask": [[1] * end], "position_ids": [list(range(seen, end))]}}
+        feed = {{name: np.array(value, "int64") for name, value in feed.items() if name in inputs}}
+        logits, *kept = session.run(None, feed | cache)
+        cache, seen, new = dict(zip(cache, kept)), end, [int(logits[0, -1].argmax())]
+        if new[0] in ends:
+            break
+        said += new
+    return tokenizer.decode(said)
+
+
+print(answer([{{"role": "user", "content": "Hello"}}], most=32))
+"""
+
+
+ONNX = OnnxFormat()

@@ -1,0 +1,150 @@
+"""GGUF files: which precisions there are, writing one from a folder of Hugging Face, and opening one through llama.cpp itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.core import log
+from thumbwheel.core.errors import ModelError, ThumbwheelError
+from thumbwheel.engine.load import load_config, load_tokenizer
+from thumbwheel.engine.prompt import PromptBuilder
+from thumbwheel.export.format import POSITIONS
+from thumbwheel.export.opened import Tokenized
+from thumbwheel.export.types import Messages
+from thumbwheel.export.weights import stored_dtype
+from thumbwheel.llm import convert, tools
+from thumbwheel.llm.library import Model, describe
+
+if TYPE_CHECKING:
+    import torch
+
+QUANTS = (
+    "F32", "BF16", "F16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "Q3_K_L", "Q3_K_M",
+    "Q3_K_S", "Q2_K",
+)  # fmt: skip
+"""Finest first."""
+WHOLE = {"torch.bfloat16": "BF16", "torch.float16": "F16"}
+"""Precision of the base -> that of the file from which smaller ones are made; F32 for any other, so that nothing is rounded twice."""
+BY_MEMORY = ((32, "Q8_0"), (16, "Q6_K"), (8, "Q4_K_M"), (4, "Q3_K_M"), (0, "Q2_K"))
+"""Least memory in GB -> precision: what leaves room for a model of the size that such a machine runs."""
+SUFFIX = ".gguf"
+
+
+def recommend(memory_gb: float | None) -> str:
+    """The precision for a machine with that much memory; Q4_K_M where it is unknown.
+
+    >>> recommend(15.6)
+    'Q4_K_M'
+    """
+    return "Q4_K_M" if memory_gb is None else next(quant for least, quant in BY_MEMORY if memory_gb >= least)
+
+
+def whole(base: str) -> str:
+    """The precision that holds every weight of `base` exactly."""
+    return WHOLE.get(str(stored_dtype(base)), "F32")
+
+
+def family(base: str) -> str:
+    """`qwen2`, `llama`."""
+    return str(load_config(base).get_text_config().model_type)
+
+
+def write(merged: Path, base: str, quant: str, out: Path, scratch: Path) -> None:
+    """The model folder `merged`, whose base is `base`, as the GGUF file `out`; larger files on the way stay in `scratch`.
+
+    Raises ModelError for what llama.cpp does not have, and where the file does not hold the precision that was asked for.
+    """
+    ends = PromptBuilder(load_tokenizer(base)).stop_ids
+    direct = quant in convert.DIRECT and (quant != "Q8_0" or not (tools.find("llama-quantize") or tools.find("library")))
+    start = quant if direct else whole(base)
+    first = scratch / f"{start}{SUFFIX}"
+    if not first.is_file():
+        log.say(f"converting to GGUF {start}")
+        convert.convert(merged, first.with_suffix(".part"), start, family(base), ends)
+        first.with_suffix(".part").rename(first)
+    if direct:
+        os.link(first, out)
+    else:
+        log.say(f"quantising to {quant} with {convert.requantise(first, out, quant)}")
+    found = describe(out)["precision"]
+    if found != quant:
+        raise ModelError(f"the GGUF file in {quant}", f"it says that it is {found}", "Run: thumbwheel tools install, then try again")
+
+
+class GgufFile(Tokenized):
+    """A GGUF file in llama.cpp, with at most one adapter over it; templates are rendered by llama-server where it is found."""
+
+    def __init__(self, folder: Path, model: Path, adapter: Path | None = None) -> None:
+        super().__init__(folder)
+        facts = describe(adapter or model)
+        self._template, self.dtype = describe(model)["template"] if adapter else facts["template"], facts["precision"]
+        self.notes = tuple(_notes(self.dtype, facts["types"]))
+        self._held = ExitStack()
+        self._model = self._held.enter_context(Model(model, adapter))
+        self._server = self._held.enter_context(_server(model)) if tools.find("llama-server") else None
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """By the library."""
+        import torch
+
+        return [torch.from_numpy(one.copy()) for one in self._model.logits(rows, POSITIONS)]
+
+    def greedy(self, row: Sequence[int], most: int) -> list[int]:
+        """By the library."""
+        return self._model.greedy(row, most)
+
+    def prompt_ids(self, messages: Messages) -> list[int]:
+        """As llama-server makes them of a chat; without one, the template of the file by jinja2 and the tokens by the library."""
+        if self._server is None:
+            return self._rendered(messages)
+        try:
+            prompt = self._server.post("/apply-template", {"messages": messages})["prompt"]
+        except ThumbwheelError:
+            return []
+        asked = {"content": prompt, "add_special": True, "parse_special": True}
+        return [int(token) for token in self._server.post("/tokenize", asked)["tokens"]]
+
+    def _rendered(self, messages: Messages) -> list[int]:
+        from jinja2 import TemplateError
+
+        try:
+            text = self.tokenizer.apply_chat_template(messages, chat_template=self._template, add_generation_prompt=True, tokenize=False)
+        except (TemplateError, ValueError):
+            return []
+        bos = self.tokenizer.bos_token
+        twice = bool(bos and text.startswith(bos) and self._model.tokens("a", special=True)[:1] == [self.tokenizer.bos_token_id])
+        return self._model.tokens(text[len(bos) :] if twice else text, special=True)
+
+    def text_ids(self, text: str) -> list[int]:
+        """By llama.cpp's tokenizer."""
+        return self._model.tokens(text)
+
+    def ends(self) -> frozenset[int]:
+        """What llama.cpp takes for an end of generation."""
+        return self._model.ends
+
+    def close(self) -> None:
+        """End the processes."""
+        self._held.close()
+
+
+def _server(model: Path) -> Any:
+    from thumbwheel.llm.llama_server import LlamaServer
+
+    return LlamaServer(model, context=1280)
+
+
+def _notes(precision: str, types: Mapping[str, int]) -> list[str]:
+    """What is not in the precision that the file is named after."""
+    usual = {precision, "F32", "Q6_K"} | ({f"Q{bits}_K" for bits in (2, 3, 4, 5)} if "_K" in precision else set())
+    other = {kind: count for kind, count in types.items() if kind not in (usual if precision.startswith("Q") else {precision, "F32"})}
+    if not other:
+        return []
+    kinds = ", ".join(f"{count} in {kind}" for kind, count in sorted(other.items()))
+    return [
+        f"{sum(other.values())} of {sum(types.values())} weight tensors could not take {precision}: {kinds} (rows are no multiple of 256)"
+    ]

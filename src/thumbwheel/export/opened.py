@@ -1,0 +1,93 @@
+"""What public libraries make of an exported folder: the tokenizer half, and the model half where that is transformers' or PEFT's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.export.format import POSITIONS
+from thumbwheel.export.types import Messages
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Tokenized:
+    """The tokenizer of `folder` as a plain user of transformers has it; a format that brings its own model adds the rest of `Opened`."""
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """Loaded when it is first asked for."""
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self.folder)
+
+    def prompt_ids(self, messages: Messages) -> list[int]:
+        """By the saved chat template."""
+        from jinja2 import TemplateError
+
+        try:
+            return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False))
+        except (TemplateError, ValueError):
+            return []
+
+    def text_ids(self, text: str) -> list[int]:
+        """Without BOS."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def ends(self) -> frozenset[int]:
+        """As the saved generation settings have it."""
+        from transformers import GenerationConfig
+
+        found = GenerationConfig.from_pretrained(self.folder).eos_token_id
+        return frozenset([found] if isinstance(found, int) else found or [])
+
+    def close(self) -> None:
+        """Nothing but memory is held."""
+        self.__dict__.clear()
+
+
+class Loaded(Tokenized):
+    """With a model of transformers or PEFT."""
+
+    def __init__(self, model: Any, folder: Path, dtype: str) -> None:
+        super().__init__(folder)
+        self.model, self.dtype = model.eval(), dtype
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """By one forward a row."""
+        return logits(self.model, rows)
+
+    def greedy(self, row: Sequence[int], most: int) -> list[int]:
+        """By `generate`."""
+        return greedy(self.model, row, most, self.ends())
+
+
+def logits(model: Any, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """float32 logits [positions, vocabulary] at the last `POSITIONS` positions of each row, one row at a time."""
+    import torch
+
+    model.eval()
+    with torch.no_grad():
+        outputs = [model(input_ids=torch.tensor([list(row)]), use_cache=False).logits[0, -POSITIONS:] for row in rows]
+    return [output.float().clone() for output in outputs]
+
+
+def greedy(model: Any, row: Sequence[int], most: int, ends: frozenset[int]) -> list[int]:
+    """The most likely continuation of `row`, up to and with the first token of `ends`."""
+    import torch
+
+    ids = torch.tensor([list(row)])
+    with torch.no_grad():
+        out = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=most, do_sample=False, num_beams=1,
+            eos_token_id=sorted(ends) or None, pad_token_id=min(ends, default=0), repetition_penalty=1.0,
+        )  # fmt: skip
+    return [int(token) for token in out[0, len(row) :]]

@@ -1,0 +1,49 @@
+"""Real GGUF files of a tiny tuned model: merged, its base, its adapter; made once a run by the export's own formats."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from llama_tools import needs, wide_base
+from thumbwheel.deploy.types import Kind, Package
+from thumbwheel.export.formats.gguf import GGUF
+from thumbwheel.export.formats.lora_gguf import LORA_GGUF
+from thumbwheel.export.types import Source
+from tiny_models import tiny_adapter
+
+
+@cache
+def made(root: Path) -> dict[str, Path]:
+    """Folders `base`, `adapter`, and with a GGUF file in each: `gguf`, `base_gguf`, `lora_gguf`."""
+    needs("converter", "llama-server")
+    base = wide_base(root / "base")
+    adapter = tiny_adapter(base, root / "adapter")
+    folders = {name: root / name for name in ("gguf", "base_gguf", "lora_gguf")}
+    for folder in folders.values():
+        folder.mkdir()
+    GGUF.write(Source(str(base), adapter, "tiny", "F16"), folders["gguf"])
+    GGUF.write(Source(str(base), None, "tiny", "F16"), folders["base_gguf"])
+    LORA_GGUF.write(Source(str(base), adapter, "tiny", "F16"), folders["lora_gguf"])
+    return {"base": base, "adapter": adapter, **folders}
+
+
+def package(made: dict[str, Path], place: Path, kind: Kind = Kind.GGUF, version: str = "v3", system: str | None = None) -> Package:
+    folder = made[kind.value]
+    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
+    base = next(made["base_gguf"].glob("*.gguf")) if kind is Kind.LORA_GGUF else folder
+    return Package(
+        agent="support",
+        version=version,
+        name=f"support-{version}",
+        kind=kind,
+        folder=folder,
+        files=files,
+        base=base,
+        base_fingerprint=None,
+        tokenizer=made["base"],
+        place=place,
+        stops=("<|im_end|>",),
+        system=system,
+    )
