@@ -1,7 +1,8 @@
-"""Nouns of this stage: an interval, and a paired comparison."""
+"""Nouns of this stage: an interval, an estimate that has one at every level, and a paired comparison."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -20,8 +21,55 @@ class Interval:
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """A value with its t interval at any level: `centre` +- quantile * `error`, widened to hold `value`, within +-`limit`.
+
+    `error` None: nothing is known but the limit. Two estimates that differ by a constant differ in nothing else.
+    """
+
+    value: float
+    centre: float
+    error: float | None
+    degrees: float
+    limit: float = math.inf
+
+    def interval(self, level: float) -> Interval:
+        """Two-sided, at confidence `level`."""
+        from scipy import stats
+
+        if self.error is None:
+            return Interval(-self.limit, self.limit, level)
+        half = float(stats.t.isf((1 - level) / 2, self.degrees)) * self.error
+        low, high = min(self.centre - half, self.value), max(self.centre + half, self.value)
+        return Interval(max(low, -self.limit), min(high, self.limit), level)
+
+    @property
+    def p_value(self) -> float:
+        """The smallest 1 - level at which the interval excludes zero; 1 where nothing is known."""
+        from scipy import stats
+
+        if self.error is None or self.centre * self.value <= 0:
+            return 1.0
+        return float(2 * stats.t.sf(abs(self.centre) / self.error, self.degrees)) if self.error else 0.0
+
+    def detectable(self, level: float, power: float) -> float | None:
+        """The true value whose interval at `level` lies above zero with probability `power`, at this error; None beyond the limit.
+
+        With a limit the centre is drawn to zero by the two pseudo-clusters of `paired.mean`, which is made up for.
+        """
+        from scipy import stats
+
+        if not self.error:
+            return None
+        quantiles = float(stats.t.isf((1 - level) / 2, self.degrees)) + float(stats.t.isf(1 - power, self.degrees))
+        drawn = 1.0 if math.isinf(self.limit) else 1 + 2 / (self.degrees + 1)
+        found = quantiles * self.error * drawn
+        return found if found <= self.limit else None
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """`after` against `before` on the same items; `gain` is the mean of after - before."""
+    """`after` against `before` on the same items; `gain` is the mean of after - before, of which `estimate` knows the intervals."""
 
     before: float
     after: float
@@ -29,10 +77,14 @@ class Comparison:
     interval: Interval
     n: int
     clusters: int
-    degrees: float
-    """Degrees of freedom of the t reference (Bell and McCaffrey), which fall as clusters get few or unequal."""
     changed: int
     """Items on which the two differ."""
+    estimate: Estimate
+
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom of the t reference (Bell and McCaffrey), which fall as clusters get few or unequal."""
+        return self.estimate.degrees
 
     @property
     def low(self) -> float:

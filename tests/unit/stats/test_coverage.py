@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from thumbwheel.stats.paired import mean_interval
+from thumbwheel.stats.paired import mean
 
 ROUNDS = 1500
 
@@ -32,7 +32,7 @@ def clustered(clusters, size, rate, share, unequal):
 
 def rates(draw, true, span):
     random = np.random.default_rng(1)
-    found = [mean_interval(*draw(random), 0.95, span)[0] for _ in range(ROUNDS)]
+    found = [mean(*draw(random), span).interval(0.95) for _ in range(ROUNDS)]
     inside = np.mean([one.low - 1e-12 <= true <= one.high + 1e-12 for one in found])
     return inside, np.mean([one.low > true for one in found])
 
@@ -70,5 +70,5 @@ def test_the_plain_t_interval_does_not_cover_rare_discordance_which_is_why_it_is
 def test_the_default_costs_little_where_there_is_much_data():
     draw, _ = single(800, 0.3, 0.1)
     sums, sizes = draw(np.random.default_rng(0))
-    with_prior, without = mean_interval(sums, sizes, 0.95, 1.0)[0], mean_interval(sums, sizes, 0.95, None)[0]
+    with_prior, without = (mean(sums, sizes, span).interval(0.95) for span in (1.0, None))
     assert with_prior.width / without.width == pytest.approx(1, abs=0.01)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from thumbwheel.core.errors import InputError
-from thumbwheel.stats.paired import bootstrap, compare, mean_interval
+from thumbwheel.stats.paired import bootstrap, compare, jackknife, mean
 from thumbwheel.stats.power import detectable_gain, items_needed
 
 BITS = st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 8)), min_size=2, max_size=60)
@@ -149,6 +149,59 @@ def test_bootstrap_takes_whole_clusters():
     assert whole.width > 3 * alone.width  # sqrt(20) times: copies of 30 values know no more than 30 values
 
 
+SPATIAL = [48, 36, 20, 29, 42, 42, 20, 42, 22, 41, 45, 14, 6, 0, 33, 28, 34, 4, 32, 24, 47, 41, 24, 26, 30, 41]
+"""Measurement A of 26 children: Efron and Tibshirani, An Introduction to the Bootstrap (1993), table 14.1."""
+
+
+def test_bca_finds_the_published_interval_of_a_variance():
+    """Table 14.2: variance 171.5; 90 % percentile interval (100.8, 233.9), BCa (115.8, 259.6), each from 2,000 rounds of theirs."""
+    values = np.array(SPATIAL, float)
+
+    def variance(indices):
+        return float(values[indices].var())
+
+    found = bootstrap(variance, 26, level=0.9, rounds=8000, corrected=True)
+    plain = bootstrap(variance, 26, level=0.9, rounds=8000)
+    assert values.var() == pytest.approx(171.5, abs=0.05)
+    assert (plain.low, plain.high) == pytest.approx((100.8, 233.9), rel=0.05)
+    assert (found.low, found.high) == pytest.approx((115.8, 259.6), rel=0.03)
+    library = stats.bootstrap((values,), np.var, confidence_level=0.9, n_resamples=8000, rng=np.random.default_rng(1)).confidence_interval
+    assert (found.low, found.high) == pytest.approx((library.low, library.high), rel=0.03)
+
+
+def test_jackknife_of_a_mean_is_the_t_interval_and_respects_clusters():
+    values = np.random.default_rng(4).normal(size=40)
+    found = jackknife(lambda indices: float(values[indices].mean()), 40)
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.9)
+    assert found.interval(0.9).low == pytest.approx(expected.low) and found.interval(0.9).high == pytest.approx(expected.high)
+    assert found.p_value == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
+    copied, groups = np.repeat(values, 5), np.repeat(range(40), 5).tolist()
+    assert jackknife(lambda indices: float(copied[indices].mean()), 200, groups).error == pytest.approx(found.error)
+    alone = jackknife(lambda indices: 0.0 if len(indices) > 30 else None, 40, np.repeat(range(4), 10).tolist(), limit=1.0)
+    assert (alone.error, alone.interval(0.95).low, alone.p_value) == (None, -1.0, 1.0)  # without one group there is no value
+
+
+@given(BITS, st.floats(0.5, 0.999))
+def test_the_p_value_is_where_the_interval_begins_to_exclude_zero(rows, level):
+    found = compare([float(a) for a, *_ in rows], [float(b) for _, b, _ in rows], [group for *_, group in rows], level=level)
+    excluded = found.low > 0 or found.high < 0
+    if abs(found.estimate.p_value - (1 - level)) > 1e-9:
+        assert excluded == (found.estimate.p_value < 1 - level)
+
+
+@pytest.mark.parametrize(("n", "discordance"), [(60, 0.3), (150, 0.6), (600, 0.1)])
+def test_a_true_value_as_large_as_the_detectable_one_is_seen_four_times_out_of_five(n, discordance):
+    random, ones = np.random.default_rng(n), np.ones(n)
+
+    def drawn(gain):
+        up, down = (discordance + gain) / 2, (discordance - gain) / 2
+        return mean(np.repeat([1.0, -1.0, 0.0], random.multinomial(n, [up, down, 1 - up - down])), ones, 1.0)
+
+    stated = [drawn(0.0).detectable(0.95, 0.8) for _ in range(200)]
+    seen = [drawn(gain).interval(0.95).low > 0 for gain in stated if gain <= discordance]
+    assert 0.8 - 3 * np.sqrt(0.16 / 200) <= np.mean(seen) <= 0.9
+
+
 def test_bootstrap_refuses_a_statistic_that_mostly_has_no_value():
     with pytest.raises(InputError, match="groups"):
         bootstrap(lambda indices: None, 10)
@@ -161,7 +214,7 @@ def test_power_is_what_a_simulation_finds():
     drawn = random.multinomial(n, [up, down, 1 - up - down], size=3000)
     z = (drawn[:, 0] - drawn[:, 1]) / np.sqrt(drawn[:, 0] + drawn[:, 1])
     assert np.mean(z > stats.norm.isf(0.025)) == pytest.approx(0.8, abs=0.025)
-    ours = [mean_interval(np.repeat([1.0, -1.0, 0.0], row), np.ones(n), 0.95, 1.0)[0].low > 0 for row in drawn[:500]]
+    ours = [mean(np.repeat([1.0, -1.0, 0.0], row), np.ones(n), 1.0).interval(0.95).low > 0 for row in drawn[:500]]
     assert np.mean(ours) == pytest.approx(0.8, abs=0.05)
 
 
