@@ -168,15 +168,16 @@ def _check_level(sources: Sources, known: Mapping[str, type[Config]], found: Map
             )
 
 
-def options(cls: type[Config]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command one option per plain field of `cls`; the command gets those that were given as `options`. A tuple repeats its option.
+def options(*classes: type[Config]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command one option per plain field of `classes`; it gets those that were given as `options`. A tuple repeats its option.
 
     The field's docstring is the help and its default is shown, so the class is the one place where a setting is described.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(command, eval_str=True)
-        extra = {name: _parameter(name, field) for name, field in cls.model_fields.items() if _plain(field.annotation)}
+        fields = [pair for cls in classes for pair in cls.model_fields.items()]
+        extra = {name: _parameter(name, field) for name, field in fields if _plain(field.annotation)}
 
         @wraps(command)
         def run(**arguments: Any) -> Any:
@@ -265,6 +266,11 @@ class Home:
     def secret(self) -> Path:
         """The secret with which tombstones are keyed; made at the first erasure."""
         return self.path / "erased.key"
+
+    @property
+    def signing(self) -> Path:
+        """The secret with which decisions are signed and prompts of held-out rows keyed; made when first needed."""
+        return self.path / "signing.key"
 
     @property
     def blobs(self) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -11,7 +11,8 @@ from thumbwheel.core.config import options as options_of
 from thumbwheel.evaluation.types import EvaluationConfig
 
 if TYPE_CHECKING:
-    from thumbwheel.evaluation.types import Evaluation, Measure, StoredDecision
+    from thumbwheel.evaluation.policy import StoredDecision
+    from thumbwheel.evaluation.types import Evaluation, Measure
 
 
 @options_of(EvaluationConfig)
@@ -21,6 +22,13 @@ def evaluate(
     version: Annotated[str | None, typer.Argument(help="The version to judge: v3, an alias, or latest.")] = None,
     agent: Annotated[str | None, typer.Option(help="The agent that the version belongs to.")] = None,
     compare_base: Annotated[bool, typer.Option("--compare-base", help="Compare with the base, even where another is live.")] = False,
+    against: Annotated[str | None, typer.Option(help="Compare with this version.")] = None,
+    form: Annotated[
+        str | None, typer.Option("--as", help="How the version is served: gguf:FILE, URL#MODEL (default: in this process).")
+    ] = None,
+    against_form: Annotated[
+        str | None, typer.Option("--against-as", help="How the other one is served: also recorded, for what the app's model answered.")
+    ] = None,
     gate: Annotated[bool, typer.Option(help="Decide on the version and store the decision.")] = True,
     replay: Annotated[str | None, typer.Option(help="Decide a stored decision again from its inputs, and compare.")] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the results as JSON to this file.")] = None,
@@ -28,9 +36,12 @@ def evaluate(
 ) -> None:
     """Compare a version with what runs today on held-out rows, and let the gate decide.
 
-    The primary measure is the success of fresh greedy answers on gold cases; see `thumbwheel case add`.
+    The primary measure is the success of fresh greedy answers on gold cases; see `thumbwheel case add`. Answers are kept: the same
+    command after Ctrl-C goes on where it was. Suites: success, preference, json_agent, reward, regression, judge, benchmark, code.
 
-    Example: thumbwheel evaluate latest --agent support --output results.json
+    Example: thumbwheel evaluate latest --agent support --suite success --suite regression --output results.json
+
+    Example: thumbwheel evaluate v3 --agent support --as gguf:model-q4_k_m.gguf
     """
     from thumbwheel.core.errors import InputError
 
@@ -41,29 +52,44 @@ def evaluate(
         raise InputError("evaluate", "it needs a version and its agent", "For example: thumbwheel evaluate latest --agent support")
     if output is not None and (output.is_dir() or not output.parent.is_dir()):
         raise InputError(f"--output {str(output)!r}", "no file can be written there", "Name a file in a folder that exists")
-    _evaluate(ctx, options, version, agent, compare_base, gate, output, as_json)
+    if compare_base and against is not None:
+        raise InputError(f"--compare-base and --against {against!r}", "there is one version to compare with", "Give one of the two")
+    found = _evaluate(ctx, options, version, agent, _Compared(compare_base, against, form, against_form), gate)
+    _answer(*found, output, as_json)
+
+
+class _Compared(NamedTuple):
+    """What is compared with what."""
+
+    base: bool
+    against: str | None
+    form: str | None
+    against_form: str | None
 
 
 def _evaluate(
-    ctx: typer.Context,
-    options: dict[str, Any],
-    version: str,
-    agent: str,
-    compare_base: bool,
-    gate: bool,
-    output: Path | None,
-    as_json: bool,
-) -> None:
+    ctx: typer.Context, options: dict[str, Any], version: str, agent: str, compared: _Compared, gate: bool
+) -> tuple[Evaluation, StoredDecision | None]:
     from thumbwheel.core import log
-    from thumbwheel.evaluation import evaluate as verb
+    from thumbwheel.evaluation.declare import policy_of
+    from thumbwheel.evaluation.evaluate import evaluate as verb
     from thumbwheel.evaluation.gate import gate as decide
+    from thumbwheel.evaluation.sides import base_of
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
         config = ws.settings(EvaluationConfig, "evaluation", options)
-        against = verb.base_of(ws, versions.version(ws, agent, version)).name if compare_base else None
-        evaluation = verb.evaluate(ws, agent, version, config, against=against)
-        stored = decide(ws, evaluation) if gate else None
+        against = base_of(ws, versions.version(ws, agent, version)).name if compared.base else compared.against
+        evaluation = verb(ws, agent, version, config, against=against, form=compared.form, against_form=compared.against_form)
+        leading = policy_of(ws, agent).leading
+        if gate and evaluation.suite not in leading:
+            log.say(f"the gate does not decide: suite {evaluation.suite} leads, and it goes by {' or '.join(leading)}")
+        return evaluation, decide(ws, evaluation) if gate and evaluation.suite in leading else None
+
+
+def _answer(evaluation: Evaluation, stored: StoredDecision | None, output: Path | None, as_json: bool) -> None:
+    from thumbwheel.core import log
+
     results = answer(evaluation, stored)
     if output is not None:
         _write(output, results)
@@ -78,7 +104,7 @@ def answer(evaluation: Evaluation, stored: StoredDecision | None) -> dict[str, A
     decided = None
     if stored is not None:
         decided = {"id": stored.id, **stored.decision.model_dump(mode="json"), "policy": stored.policy.model_dump(mode="json")}
-    return {**evaluation.model_dump(mode="json"), "decision": decided}
+    return {**evaluation.model_dump(mode="json", exclude={"read"}), "decision": decided}
 
 
 def _write(output: Path, results: dict[str, Any]) -> None:
@@ -96,14 +122,17 @@ def show(evaluation: Evaluation, stored: StoredDecision | None) -> None:
     """The tables for a person."""
     from thumbwheel.core import log
 
-    columns = ("measure", "before", "after", "gain", f"{evaluation.primary.level:.0%} interval", "n", "groups")
+    columns = ("measure", "before", "after", "gain", f"{evaluation.primary.level:.0%} interval", "p (Holm)", "n", "groups")
     title = f"{evaluation.candidate} against {evaluation.against} ({evaluation.agent}), basis {evaluation.basis}"
-    ranked = [one for one in evaluation.preferences if one.name != evaluation.primary.name]
-    log.table(title, columns, [_line(one) for one in (evaluation.primary, *evaluation.opinions, *ranked)])
+    log.table(title, columns, [_line(evaluation.primary)])
+    for suite in evaluation.suites:
+        if shown := [one for one in suite.measures if one.name != evaluation.primary.name]:
+            log.table(f"suite {suite.name}", columns, [_line(one) for one in shown])
     guards = [(one.name, _number(one.before), _number(one.after), one.n) for one in evaluation.guards]
     log.table("guards", ("guard", "before", "after", "n"), guards)
     if evaluation.slices:
         log.table("slices", columns, [_line(one) for one in evaluation.slices])
+    _show_serving(evaluation)
     if evaluation.examples:
         rows = [
             (one.case, f"{one.value_before:g} -> {one.value_after:g}", _short(one.before), _short(one.after)) for one in evaluation.examples
@@ -113,15 +142,31 @@ def show(evaluation: Evaluation, stored: StoredDecision | None) -> None:
         log.say(f"left out: {count} x {reason}")
     for note in evaluation.notes:
         log.say(f"note: {note}")
+    if evaluation.prompting is not None:
+        log.say(f"weights or a prompt: {evaluation.weights_pay}")
     if evaluation.reads > 1:
-        log.say(f"note: this is read {evaluation.reads} of held-out rows for this version; the gate asks for more confidence each time")
+        log.say(f"note: this is look {evaluation.reads} at these rows, over all versions; the gate asks for more confidence each time")
     if stored is not None:
         log.table(f"decision: {stored.decision.verdict} ({stored.id})", ("reasons",), [(reason,) for reason in stored.decision.reasons])
 
 
+def _show_serving(evaluation: Evaluation) -> None:
+    from thumbwheel.core import log
+
+    columns = ("side", "success", "answers", "tokens", "seconds (median)", "seconds (95 %)", "cost of 1,000")
+    rows = [
+        (one.side, _number(one.success), one.answers, *(_number(value) for value in (one.tokens, one.seconds, one.slowest, one.cost)))
+        for one in evaluation.serving
+    ]
+    if rows:
+        log.table("quality, time and price of an answer", columns, rows)
+
+
 def _line(one: Measure) -> tuple[object, ...]:
-    interval = f"{one.low:+.3f} .. {one.high:+.3f}"
-    return (one.name, f"{one.before:.3f}", f"{one.after:.3f}", f"{one.gain:+.3f}", interval, one.n, one.clusters)
+    interval = "not known" if one.spread.error is None else f"{one.low:+.3f} .. {one.high:+.3f}"
+    chance = one.adjusted if one.adjusted is not None else one.p
+    shown = "" if chance is None else f"{chance:.2g}"
+    return (one.name, f"{one.before:.3f}", f"{one.after:.3f}", f"{one.gain:+.3f}", interval, shown, one.n, one.clusters)
 
 
 def _number(value: float | None) -> str:

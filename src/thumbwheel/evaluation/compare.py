@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Sequence
-from typing import NamedTuple
+import sys
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import ceil, isfinite
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from thumbwheel.evaluation.types import (
     AREA,
@@ -15,6 +21,7 @@ from thumbwheel.evaluation.types import (
     NLL,
     RANKING,
     RANKING_PER_TOKEN,
+    Answer,
     Case,
     Changed,
     Given,
@@ -22,14 +29,21 @@ from thumbwheel.evaluation.types import (
     Judged,
     Measure,
     Message,
+    Serving,
+    Spread,
 )
-from thumbwheel.stats.paired import bootstrap, compare
-from thumbwheel.stats.power import detectable_gain
+from thumbwheel.stats.multiple import holm
+from thumbwheel.stats.paired import compare, jackknife
+from thumbwheel.stats.paired import mean as paired_mean
 from thumbwheel.stats.rates import ranking_area
 
 EXCERPT = 2000
 """Characters of a prompt or an answer that are kept with an example."""
 POWER = 0.8
+LARGEST = sys.float_info.max
+"""Stands for no end of an interval, in JSON."""
+OPINION = "mean score by "
+"""Begins the names of measures that are what a reward model says."""
 
 
 class Pair(NamedTuple):
@@ -55,17 +69,26 @@ def measure(
     """Mean of values on both sides, with the clustered interval of the gain; `span` of the values, None where there is no limit."""
     found = compare(before, after, groups, level=level, span=span)
     return Measure(
+        spread=Spread.of(found.estimate),
+        p=found.estimate.p_value,
         name=name,
         before=found.before,
         after=found.after,
         gain=found.gain,
-        low=found.low,
-        high=found.high,
+        low=max(found.low, -LARGEST),
+        high=min(found.high, LARGEST),
         level=level,
         n=found.n,
         clusters=found.clusters,
         changed=found.changed,
     )
+
+
+def adjusted(measures: Sequence[Measure]) -> tuple[Measure, ...]:
+    """The same with Holm's correction over all of them that have a p value (Holm, Scand. J. Statist. 6, 1979)."""
+    known = [one.p for one in measures if one.p is not None]
+    corrected = iter(holm(known))
+    return tuple(one if one.p is None else one.model_copy(update={"adjusted": next(corrected)}) for one in measures)
 
 
 def success(name: str, pairs: Sequence[Pair], level: float) -> Measure:
@@ -84,9 +107,8 @@ def slices(pairs: Sequence[Pair], level: float) -> tuple[Measure, ...]:
 
 
 def detectable(primary: Measure) -> float | None:
-    """The smallest gain that so many groups would show four times out of five, at the discordance that was met."""
-    discordance = primary.changed / primary.n
-    return detectable_gain(primary.clusters, discordance, level=primary.level, power=POWER) if discordance else None
+    """The smallest true gain that these items show four times out of five, at the spread that was met."""
+    return primary.spread.around(primary.gain).detectable(primary.level, POWER)
 
 
 def most_changed(pairs: Sequence[Pair], before: Sequence[str], after: Sequence[str], count: int) -> tuple[Changed, ...]:
@@ -166,34 +188,70 @@ def _area(name: str, labels: Sequence[Logged], per_token: bool, level: float) ->
         low, high = (ranking_area([scores[side][at] for at in indices], own) for side in ("before", "after"))
         return None if low is None or high is None else high - low
 
-    interval = bootstrap(gain, len(labels), groups, level=level, rounds=500)  # type: ignore[arg-type]
+    found = jackknife(gain, len(labels), groups, limit=1.0)  # type: ignore[arg-type]
+    interval = found.interval(level)
     changed = sum(a != b for a, b in zip(scores["before"], scores["after"], strict=True))
     return Measure(
         name=name, before=before, after=after, gain=after - before, low=interval.low, high=interval.high, level=level, n=len(labels),
-        clusters=len(set(groups)), changed=changed,
+        clusters=len(set(groups)), changed=changed, spread=Spread.of(found), p=found.p_value,
     )  # fmt: skip
 
 
-def generation_guards(before: Sequence[Judged], after: Sequence[Judged]) -> tuple[Guard, ...]:
+def generation_guards(before: Sequence[Judged], after: Sequence[Judged], groups: Sequence[str], level: float) -> tuple[Guard, ...]:
     """Do fresh answers still end, still have their form, and still have their length (over those that ended at least before)?"""
-    both = list(zip(before, after, strict=True))
-    formed = [(a.well_formed, b.well_formed) for a, b in both if a.well_formed is not None and b.well_formed is not None]
+    both = [one for one in zip(before, after, groups, strict=True) if all(side.evidence["status"] != "unanswered" for side in one[:2])]
+    formed = [(a.well_formed, b.well_formed, group) for a, b, group in both]
+    lengths = [(a.tokens, b.tokens, group) for a, b, group in both if a.ended]
     return (
-        _guard(EOS, [(float(a.ended), float(b.ended)) for a, b in both]),
-        _guard(FORMAT, [(float(a), float(b)) for a, b in formed]),
-        _guard(LENGTH, [(float(a.tokens), float(b.tokens)) for a, b in both if a.ended]),
+        _guard(EOS, [(float(a.ended), float(b.ended), group) for a, b, group in both], level),
+        _guard(FORMAT, [(float(a), float(b), group) for a, b, group in formed if a is not None and b is not None], level),
+        _guard(LENGTH, [(float(a), float(b), group) for a, b, group in lengths if a is not None and b is not None], level, None),
     )
 
 
-def _guard(name: str, values: Sequence[tuple[float, float]]) -> Guard:
-    n = len(values)
-    before, after = (sum(one[side] for one in values) / n if n else None for side in (0, 1))
-    return Guard(name=name, before=before, after=after, n=n)
+def _guard(name: str, values: Sequence[tuple[float, float, str]], level: float, span: float | None = 1.0) -> Guard:
+    if not values:
+        return Guard(name=name, before=None, after=None, n=0)
+    first, second, groups = zip(*values, strict=True)
+    return guard(name, measure(name, first, second, groups, level, span))
 
 
-def nll_guard(logged: Sequence[Logged]) -> Guard:
+def serving(side: str, success: float, answers: Sequence[Answer], price: Mapping[str, Any] | None) -> Serving:
+    """What answers of one side took; `price` of a million tokens in and out."""
+    tokens = [one.tokens for one in answers if one.tokens is not None]
+    seconds = sorted(one.seconds for one in answers if one.seconds is not None)
+    prompts = [one.prompt_tokens for one in answers if one.prompt_tokens is not None]
+    rates = (price or {}).get("price_in"), (price or {}).get("price_out")
+    known = None not in rates and tokens and prompts
+    return Serving(
+        side=side,
+        success=success,
+        answers=len(answers),
+        tokens=mean(tokens) if tokens else None,
+        seconds=median(seconds) if seconds else None,
+        slowest=seconds[ceil(0.95 * len(seconds)) - 1] if seconds else None,
+        cost=(mean(prompts) * rates[0] + mean(tokens) * rates[1]) / 1000 if known else None,  # type: ignore[operator]
+    )
+
+
+def guard(name: str, measure: Measure) -> Guard:
+    """A measure as a guard. An interval without an end is none."""
+    ends = {"low": measure.low, "high": measure.high} if measure.high < LARGEST else {}
+    return Guard(name=name, before=measure.before, after=measure.after, n=measure.n, spread=measure.spread, **ends)
+
+
+def nll_guard(logged: Sequence[Logged], level: float) -> Guard:
     """Negative log-likelihood a token of recorded good answers, over all their tokens; each (prompt, answer) counts once."""
     good = list({(json.dumps(one.row.prompt), one.row.text): one for one in logged if one.row.good}.values())
     tokens = sum(one.tokens for one in good)
-    before, after = (-sum(getattr(one, side) for one in good) / tokens if tokens else None for side in ("before", "after"))
-    return Guard(name=NLL, before=before, after=after, n=len(good))
+    if not tokens:
+        return Guard(name=NLL, before=None, after=None, n=0)
+    before, after = (-sum(getattr(one, side) for one in good) / tokens for side in ("before", "after"))
+    sums, sizes = Counter[str](), Counter[str]()
+    for one in good:
+        sums[one.row.group] += one.before - one.after  # type: ignore[assignment] # of floats
+        sizes[one.row.group] += one.tokens
+    estimate = paired_mean(np.array([sums[group] for group in sizes], float), np.array(list(sizes.values()), float), None)
+    interval = estimate.interval(level)
+    ends = {"low": interval.low, "high": interval.high} if isfinite(interval.low) else {}
+    return Guard(name=NLL, before=before, after=after, n=len(good), spread=Spread.of(estimate), **ends)

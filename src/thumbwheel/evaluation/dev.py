@@ -14,10 +14,11 @@ from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.compare import Logged
-from thumbwheel.evaluation.evaluate import base_of
-from thumbwheel.evaluation.measure import BASE, Sides, examples_of
+from thumbwheel.evaluation.own import Own
 from thumbwheel.evaluation.rows import dev_rows
-from thumbwheel.evaluation.types import DevComparison, DevScore, EvaluationConfig, Given, Measure, Message
+from thumbwheel.evaluation.side import ask
+from thumbwheel.evaluation.sides import base_of
+from thumbwheel.evaluation.types import Ask, DevComparison, DevScore, EvaluationConfig, Given, Known, Measure
 from thumbwheel.models import versions as known_versions
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.rewards.checker import checker_of
@@ -39,11 +40,11 @@ def compare_on_dev(ws: Workspace, agent: str, versions: Sequence[str], config: E
         raise InputError(f"versions {', '.join(versions) or 'none'}", "trained versions over one base are needed", "Name such versions")
     rows = dev_rows(ws, agent, chosen)
     base = base_of(ws, chosen[0])
-    sides = Sides.load(ws, base, chosen, config)
+    own = Own(ws, base, chosen, config)
     scores, outcomes = {}, {}
     for one in (base, *chosen):
-        outcomes[one.name] = _successes(sides, one, rows, config)
-        scores[one.name] = _score(sides, one, rows, outcomes[one.name], config)
+        outcomes[one.name] = _successes(own, one, rows)
+        scores[one.name] = _score(own, one, rows, outcomes[one.name])
     return _choose(scores[base.name], [scores[one.name] for one in chosen], outcomes, config)
 
 
@@ -51,16 +52,18 @@ Outcome = list[tuple[str, float, bool]]
 """(group, success, ended) of every judged dev prompt."""
 
 
-def _successes(sides: Sides, version: ModelVersion, rows: Sequence[Given], config: EvaluationConfig) -> Outcome:
-    judged: dict[str, list[Given]] = {}
+def _successes(own: Own, version: ModelVersion, rows: Sequence[Given]) -> Outcome:
+    judged = _by_prompt([row for row in rows if row.tools is None])
+    asks = [Ask(same[0].prompt, own.config.max_new_tokens) for same in judged]
+    replies = ask(own.ws, known_versions.require_agent(own.ws, version.agent), own.side(version), asks, "dev answers")
+    return [(same[0].group, agrees(one.text.strip(), same), one.finish == "stop") for same, (one,) in zip(judged, replies, strict=True)]
+
+
+def _by_prompt(rows: Sequence[Given]) -> list[list[Given]]:
+    found: dict[str, list[Given]] = {}
     for row in rows:
-        if row.tools is None:
-            judged.setdefault(json.dumps(row.prompt, sort_keys=True), []).append(row)
-    prompts: list[list[Message]] = [same[0].prompt for same in judged.values()]
-    if not prompts:
-        return []
-    made = sides.answers(version.id if version.adapter else BASE, prompts, config, f"dev answers of {version.name}")
-    return [(same[0].group, agrees(one.text.strip(), same), one.finish == "stop") for same, one in zip(judged.values(), made, strict=True)]
+        found.setdefault(json.dumps([row.prompt, row.tools], sort_keys=True), []).append(row)
+    return list(found.values())
 
 
 def agrees(answer: str, judged: Sequence[Given]) -> float:
@@ -78,16 +81,19 @@ def equals(answer: str, good: str) -> float:
     return float(" ".join(answer.split()) == " ".join(good.split()))
 
 
-def _score(sides: Sides, version: ModelVersion, rows: Sequence[Given], outcome: Outcome, config: EvaluationConfig) -> DevScore:
-    examples, kept, _ = examples_of(sides.builder, rows, config.max_length)
-    side = version.id if version.adapter else BASE
-    found = sides.log_probabilities(side, examples, config, f"dev log-probabilities of {version.name}") if examples else []
+def _score(own: Own, version: ModelVersion, rows: Sequence[Given], outcome: Outcome) -> DevScore:
+    prompts = _by_prompt(rows)
+    asks = [
+        Known(same[0].prompt, tuple(row.text for row in same), same[0].tools, tuple(row.finish_reason for row in same)) for same in prompts
+    ]
+    found = ask(own.ws, known_versions.require_agent(own.ws, version.agent), own.side(version), asks, "dev log-probabilities")
     logged = [
         Logged(row, total, total, tokens)
-        for same, branches in zip(kept, found, strict=True)
-        for row, (total, tokens) in zip(same, branches, strict=True)
+        for same, sums in zip(prompts, found, strict=True)
+        if sums
+        for row, (total, tokens) in zip(same, sums, strict=True)
     ]
-    nll = compare.nll_guard(logged)
+    nll = compare.nll_guard(logged, own.config.level)
     distinct = {(json.dumps(one.row.prompt, sort_keys=True), one.row.text): one for one in logged}.values()
     return DevScore(
         version=version.name,

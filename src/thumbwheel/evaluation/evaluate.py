@@ -1,75 +1,97 @@
 """`evaluate`: a candidate against the incumbent on held-out rows. Read this first.
 
-The primary measure is the success of fresh greedy answers on cases; where there are none, how well recorded answers are ranked. What was
-evaluated is stored under a key of everything that the result follows from, so the same question has the same, stored answer, and a
-question about other rows is counted as another read of what was held out.
+Suites say what both sides are asked and what the replies mean (suite.py); sides answer, each question once (side.py). The primary measure
+is the success of fresh greedy answers on cases; where there are none, how well recorded answers are ranked. What was evaluated is stored
+under a key of everything that the result follows from, so the same question has the same, stored answer, and a question about other rows
+is counted as another read of what was held out.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.evaluation import compare, store
-from thumbwheel.evaluation.compare import Logged, Pair
-from thumbwheel.evaluation.gate import gate_level
-from thumbwheel.evaluation.measure import BASE, Sides, examples_of, judge, opinions, paired, require
-from thumbwheel.evaluation.rows import HeldOut, gate_rows
-from thumbwheel.evaluation.types import SUCCESS, Case, Changed, Evaluation, EvaluationConfig, Given, Guard, Judged, Measure
+from thumbwheel.evaluation import compare, few_shot, store
+from thumbwheel.evaluation.declare import policy_of
+from thumbwheel.evaluation.material import material_of
+from thumbwheel.evaluation.policy import Look
+from thumbwheel.evaluation.rows import HeldOut, gate_rows, train_rows
+from thumbwheel.evaluation.side import Side, ask
+from thumbwheel.evaluation.sides import Sides, base_of
+from thumbwheel.evaluation.spending import number, row_keys
+from thumbwheel.evaluation.suite import Material, Outcome, Suite
+from thumbwheel.evaluation.suites import SUITES
+from thumbwheel.evaluation.types import Ask, Evaluation, EvaluationConfig, Measure, Serving, SuiteResult
 from thumbwheel.models import reward_models, versions
-from thumbwheel.models.types import ModelVersion
-from thumbwheel.rewards.function import Status
+from thumbwheel.models.types import Basis, ModelVersion
 
 LIVE = "live"
 """The alias of what runs today."""
-METHOD = 1
+METHOD = 2
 """Raise it when the meaning of a result changes, so that stored evaluations are not taken for new ones."""
+WITHOUT_ROWS = {"regression", "benchmark"}
+"""Suites that need nothing that was held out."""
 
 
 @dataclass(frozen=True)
-class _Measured:
-    """What the two sides gave."""
+class _Run:
+    """An evaluation that is being made."""
 
-    primary: Measure
-    fresh: bool
-    preferences: tuple[Measure, ...]
-    opinions: tuple[Measure, ...]
-    guards: tuple[Guard, ...]
-    slices: tuple[Measure, ...]
-    examples: tuple[Changed, ...]
-    gate_low: float
-    dropped: Counter[str]
-    notes: list[str]
+    ws: Workspace
+    sides: Sides
+    rows: HeldOut
+    config: EvaluationConfig
+    suites: Mapping[str, Suite]
+    leading: tuple[str, ...]
+    """Suites that may give the primary measure: the first one that applies does, else the first one that was named."""
+
+    @property
+    def agent_id(self) -> str:
+        return versions.require_agent(self.ws, self.sides.candidate.agent)
 
 
-def evaluate(ws: Workspace, agent: str, version: str, config: EvaluationConfig | None = None, *, against: str | None = None) -> Evaluation:
+def evaluate(
+    ws: Workspace,
+    agent: str,
+    version: str,
+    config: EvaluationConfig | None = None,
+    *,
+    against: str | None = None,
+    form: str | None = None,
+    against_form: str | None = None,
+) -> Evaluation:
     """Measure `version` and what it is compared with on the same held-out rows, and store the result; the stored one, where it exists.
 
-    `against`: a version name; without it the version behind the alias `live`, else the candidate's base. Raises DataError without
-    held-out rows, InputError for a version that is no candidate for anything, ModelError for a base that has changed.
+    `against`: a version name; without it the version behind the alias `live`, else `v0` where that is an endpoint, else the candidate's
+    base. `form`, `against_form`: how each is served (sides.py). Raises DataError without held-out rows, InputError for a version that is
+    no candidate for anything, ModelError for a base that has changed.
     """
     config = config or ws.settings(EvaluationConfig, "evaluation")
     if config.reward_model is not None:
         config = config.model_copy(update={"reward_model": reward_models.find(ws, agent, config.reward_model).name})
     candidate = versions.version(ws, agent, version)
-    incumbent = _incumbent(ws, candidate, against)
-    rows = gate_rows(ws, candidate)
-    key = _key(candidate, incumbent, rows, config)
+    incumbent = _incumbent(ws, candidate, against, form, against_form)
+    rows = gate_rows(ws, candidate, needed=not config.suite or not set(config.suite) <= WITHOUT_ROWS)
+    leading = policy_of(ws, agent).leading
+    suites = _suites(material_of(ws, candidate, rows, config), leading)
+    sides = Sides(ws, config, rows.cases, candidate, incumbent, form, against_form)
+    key = _key(sides, rows, suites, config, leading)
     with ws.db.read() as connection:
         known = store.find(connection, candidate.id)
     stored = next((one for one in known if one.key == key), None)
     if stored is not None:
         return stored
-    read = {one.rows for one in known} | {rows.fingerprint}
-    measured = _measure(ws, candidate, incumbent, rows, config, len(read))
-    evaluation = _evaluation(candidate, incumbent, rows, config, measured, len(read), key)
-    agent_id = versions.require_agent(ws, agent)
-    return ws.db.write(lambda c: store.add(c, agent_id, evaluation))
+    run = _Run(ws, sides, rows, config, suites, leading)
+    try:
+        evaluation = _measure(run, key)
+    finally:
+        sides.close()
+    return ws.db.write(lambda c: store.add(c, run.agent_id, evaluation))
 
 
 def by_id(ws: Workspace, evaluation_id: str) -> Evaluation | None:
@@ -84,21 +106,15 @@ def evaluations(ws: Workspace, agent: str, version: str) -> list[Evaluation]:
         return store.find(connection, versions.version(ws, agent, version).id)
 
 
-def base_of(ws: Workspace, version: ModelVersion) -> ModelVersion:
-    """The version without adapter over which `version` was made."""
-    bases = (one for one in versions.versions(ws, version.agent) if one.adapter is None)
-    found = next((one for one in bases if one.base_fingerprint == version.base_fingerprint), None)
-    if found is None:
-        raise InputError(f"version {version.name!r} of agent {version.agent!r}", "its base is not among the versions", "Train a new one")
-    return found
-
-
-def _incumbent(ws: Workspace, candidate: ModelVersion, against: str | None) -> ModelVersion:
+def _incumbent(ws: Workspace, candidate: ModelVersion, against: str | None, form: str | None, against_form: str | None) -> ModelVersion:
     if candidate.adapter is None:
         raise InputError(f"version {candidate.name!r} of agent {candidate.agent!r}", "it is a base without an adapter", "Train one")
     base = base_of(ws, candidate)
     live = versions.aliases_of(ws, candidate.agent).get(LIVE)
-    chosen = versions.version(ws, candidate.agent, against) if against else versions.by_id(ws, live) if live else base
+    first = versions.versions(ws, candidate.agent)[0]
+    chosen = versions.version(ws, candidate.agent, against) if against else versions.by_id(ws, live) if live else first
+    if chosen.endpoint is not None or against_form is not None or (form is not None and against is not None):
+        return chosen  # it is served apart, so that it may stand on another base, or be the candidate itself in another form
     if chosen.id == candidate.id or chosen.base_fingerprint != candidate.base_fingerprint:
         if against is None:
             return base
@@ -107,96 +123,55 @@ def _incumbent(ws: Workspace, candidate: ModelVersion, against: str | None) -> M
     return chosen
 
 
-def _key(candidate: ModelVersion, incumbent: ModelVersion, rows: HeldOut, config: EvaluationConfig) -> str:
-    sides = [[one.id, one.base_fingerprint, one.adapter] for one in (candidate, incumbent)]
-    return ids.fingerprint([METHOD, sides, rows.basis, rows.fingerprint, config.model_dump(mode="json")])
-
-
-def _measure(
-    ws: Workspace, candidate: ModelVersion, incumbent: ModelVersion, rows: HeldOut, config: EvaluationConfig, reads: int
-) -> _Measured:
-    sides = Sides.load(ws, base_of(ws, candidate), [candidate, incumbent], config)
-    names = (incumbent.id if incumbent.adapter else BASE, candidate.id)
-    logged, refused = _logged(sides, names, rows.given, config)
-    dropped = rows.dropped + Counter({"recorded answer does not fit the model": refused} if refused else {})
-    ranked = compare.preferences(logged, config.level)
-    nll = compare.nll_guard(logged)
-    if not rows.cases:
-        if not ranked:
-            raise DataError(
-                f"version {candidate.name!r}", "the gate split has no pair and not both good and bad answers", "Add cases or feedback"
-            )
-        low = compare.preferences(logged, gate_level(config.level, reads))[0].low
-        return _Measured(ranked[0], False, ranked, (), (nll,), (), (), low, dropped, _notes(sides, ranked[0]))
-    before, after = _answers(sides, names, rows.cases, config)
-    places = list(paired(before, after))
-    judged = {place for place, *_ in places}
-    dropped.update(_unjudged(one) for place, one in enumerate(after) if place not in judged)
-    if not places:
-        raise DataError(f"{len(rows.cases)} cases", f"no answer could be judged: {_reasons(after)}", "Look at the checkers of the cases")
-    pairs = [Pair(rows.cases[place], first, second) for place, first, second in places]
-    primary = compare.success(SUCCESS, pairs, config.level)
-    texts = ([before[place].text for place, *_ in places], [after[place].text for place, *_ in places])
-    return _Measured(
-        primary, True, ranked, _opinions(ws, candidate.agent, pairs, texts, config), (*compare.generation_guards(before, after), nll),
-        compare.slices(pairs, config.level), compare.most_changed(pairs, *texts, config.examples),
-        compare.success(SUCCESS, pairs, gate_level(config.level, reads)).low, dropped, _notes(sides, primary),
-    )  # fmt: skip
-
-
-def _answers(sides: Sides, names: tuple[str, str], cases: Sequence[Case], config: EvaluationConfig) -> tuple[list[Judged], list[Judged]]:
-    require(sides, cases)
-    prompts = [case.prompt for case in cases]
-    before = judge(cases, sides.answers(names[0], prompts, config, "answers before"))
-    return before, judge(cases, sides.answers(names[1], prompts, config, "answers after"))
-
-
-def _opinions(
-    ws: Workspace, agent: str, pairs: Sequence[Pair], texts: tuple[Sequence[str], Sequence[str]], config: EvaluationConfig
-) -> tuple[Measure, ...]:
-    """What a reward model makes of the same answers, where one was named; what it cannot read on one side is left out."""
-    if config.reward_model is None:
-        return ()
-    before, after = opinions(ws, reward_models.find(ws, agent, config.reward_model), [one.case.prompt for one in pairs], texts)
-    known = [at for at in range(len(pairs)) if math.isfinite(before[at]) and math.isfinite(after[at])]
-    if not known:
-        return ()
-    first, second = ([values[at] for at in known] for values in (before, after))
-    groups = [pairs[at].case.group for at in known]
-    return (compare.measure(f"mean score by {config.reward_model}", first, second, groups, config.level, span=None),)
-
-
-def _logged(sides: Sides, names: tuple[str, str], given: Sequence[Given], config: EvaluationConfig) -> tuple[list[Logged], int]:
-    examples, kept, refused = examples_of(sides.builder, given, config.max_length)
-    if not examples:
-        return [], refused
-    before, after = (sides.log_probabilities(name, examples, config, "log-probabilities") for name in names)
-    found = zip(kept, before, after, strict=True)
-    return [Logged(row, x[0], y[0], x[1]) for same, first, second in found for row, x, y in zip(same, first, second, strict=True)], refused
-
-
-def _unjudged(one: Judged) -> str:
-    if one.evidence["status"] == Status.BLOCKED:
-        return f"the checker cannot be used: {one.evidence['reason']}"
-    return "the checker could judge neither answer"
-
-
-def _reasons(judged: Sequence[Judged]) -> str:
-    return ", ".join(f"{count} x {reason}" for reason, count in Counter(str(one.evidence.get("reason")) for one in judged).most_common(3))
-
-
-def _notes(sides: Sides, primary: Measure) -> list[str]:
-    found = []
-    if sides.builder.template_name != "tokenizer":
-        found.append(f"the tokenizer has no chat template; the fallback {sides.builder.template_name!r} was used")
-    if primary.clusters < primary.n:
-        found.append(f"{primary.n} items in {primary.clusters} groups; intervals are clustered by group")
+def _suites(material: Material, leading: Sequence[str]) -> dict[str, Suite]:
+    """Those that are named, else those that apply and are default or may lead. Raises DataError for a named one that does not apply."""
+    named = material.config.suite
+    more = {*leading, *(["reward"] if material.config.reward_model else [])}
+    found: dict[str, Suite] = {}
+    for name in SUITES.names() if not named else sorted(set(named), key=_order):
+        suite = SUITES.get(name)(material)
+        if not named and not suite.default and name not in more:
+            continue
+        why = suite.unfit()
+        if not why:
+            found[name] = suite
+        elif named:
+            raise DataError(f"suite {name!r}", why, "Leave it out, or give it what it needs; see thumbwheel evaluate --help")
     return found
 
 
-def _evaluation(
-    candidate: ModelVersion, incumbent: ModelVersion, rows: HeldOut, config: EvaluationConfig, measured: _Measured, reads: int, key: str
-) -> Evaluation:
+def _order(name: str) -> int:
+    known = SUITES.names()
+    return known.index(name) if name in known else len(known)
+
+
+def _key(sides: Sides, rows: HeldOut, suites: Mapping[str, Suite], config: EvaluationConfig, leading: Sequence[str]) -> str:
+    both = [[one.id, one.base_fingerprint, one.adapter] for one in (sides.candidate, sides.incumbent)]
+    served = [[side.name, side.identity] for side in sides.served]
+    contents = {name: suite.content() for name, suite in suites.items()}
+    return ids.fingerprint([METHOD, both, served, rows.basis, rows.fingerprint, contents, config.model_dump(mode="json"), list(leading)])
+
+
+def _measure(run: _Run, key: str) -> Evaluation:
+    for case in run.rows.cases if not all(run.sides.served) else ():
+        _require(run, case.id, case.prompt)
+    asked = {name: list(suite.asks()) for name, suite in run.suites.items()}
+    replies = [_replies(run, side, asked, what) for side, what in ((run.sides.before, "before"), (run.sides.after, "after"))]
+    outcomes = {name: suite.outcome(replies[0][name], replies[1][name]) for name, suite in run.suites.items()}
+    name = _primary(run, outcomes)
+    level, suite, main = run.config.level, run.suites[name], outcomes[name].main
+    assert main is not None  # noqa: S101 - _primary saw to it
+    results = _results(outcomes, level)
+    primary = next(one for one in results if one.name == name).measures[0]
+    found = {one.name: one for one in results}
+    ranked = found["preference"].measures if "preference" in found else ()
+    opinions = tuple(one for one in (found["reward"].measures if "reward" in found else ()) if one.name.startswith(compare.OPINION))
+    dropped = run.rows.dropped + sum((outcomes[one].dropped for one in {name, "preference"} & outcomes.keys()), Counter[str]())
+    candidate, incumbent = run.sides.candidate, run.sides.incumbent
+    identities = (run.sides.before.identity, run.sides.after.identity)
+    read = row_keys(run.ws, [one.prompt for one in asked[name]])
+    with run.ws.db.read() as connection:
+        reads = number(Look(identities, primary.name, frozenset(read)), store.looks(connection, run.agent_id))
     return Evaluation(
         id=ids.new("evl"),
         agent=candidate.agent,
@@ -204,20 +179,118 @@ def _evaluation(
         candidate=candidate.name,
         against_id=incumbent.id,
         against=incumbent.name,
-        basis=rows.basis,
-        fresh=measured.fresh,
-        primary=measured.primary,
-        gate_low=measured.gate_low,
-        preferences=measured.preferences,
-        opinions=measured.opinions,
-        guards=measured.guards,
-        slices=measured.slices,
-        examples=measured.examples,
+        basis=run.rows.basis if suite.of_cases or name == "preference" else Basis.FEEDBACK,
+        fresh=suite.fresh,
+        primary=primary,
+        preferences=ranked,
+        opinions=opinions,
+        suites=results,
+        prompting=_prompting(run, replies[1]),
+        serving=_serving(run, asked, replies, primary),
+        guards=tuple({guard.name: guard for outcome in outcomes.values() for guard in outcome.guards}.values()),
+        slices=found[name].slices,
+        examples=outcomes[name].examples,
         reads=reads,
-        detectable=compare.detectable(measured.primary),
-        dropped=dict(measured.dropped),
-        notes=tuple(measured.notes),
-        rows=rows.fingerprint,
+        read=read,
+        sides=identities,
+        suite=name,
+        judges=outcomes[name].judges,
+        detectable=compare.detectable(primary),
+        dropped=dict(dropped),
+        notes=tuple(_notes(run, primary)),
+        rows=run.rows.fingerprint,
         key=key,
-        config=config,
+        config=run.config,
     )
+
+
+def _require(run: _Run, case_id: str, prompt: Sequence[Any]) -> None:
+    """Raise DataError for a case whose prompt this model's template refuses, before minutes are spent on the others."""
+    try:
+        run.sides.own.builder.prompt(prompt)
+    except DataError as error:
+        raise DataError(f"case {case_id!r}", f"{error.what}: {error.why}", error.fix) from None
+
+
+def _replies(run: _Run, side: Side, asked: Mapping[str, Sequence[Any]], what: str) -> dict[str, list[Any]]:
+    """suite -> the replies of `side` to its questions; equal questions of several suites are asked once."""
+    flat = [one for asks in asked.values() for one in asks]
+    fresh, given = [one for one in flat if isinstance(one, Ask)], [one for one in flat if not isinstance(one, Ask)]
+    answers = iter(ask(run.ws, run.agent_id, side, fresh, f"answers {what}"))
+    sums = iter(ask(run.ws, run.agent_id, side, given, f"log-probabilities {what}") if side.scores else [()] * len(given))
+    return {name: [next(answers if isinstance(one, Ask) else sums) for one in asks] for name, asks in asked.items()}
+
+
+def _primary(run: _Run, outcomes: Mapping[str, Outcome]) -> str:
+    """The suite that gives the primary measure. Raises DataError where it could judge nothing."""
+    name = next((one for one in (*run.leading, *run.config.suite) if one in outcomes), None)
+    if name is None or outcomes[name].main is None:
+        dropped = outcomes[name].dropped if name else run.rows.dropped
+        reasons = ", ".join(f"{count} x {reason}" for reason, count in dropped.most_common(3))
+        why = "the gate split has no pair and not both good and bad answers" if name == "preference" else "nothing could be judged"
+        raise DataError(f"version {run.sides.candidate.name!r}", f"{why}{': ' if reasons else ''}{reasons}", "Add cases or feedback")
+    return name
+
+
+def _results(outcomes: Mapping[str, Outcome], level: float) -> tuple[SuiteResult, ...]:
+    """What is stored of each suite, p values corrected over the main measures of all, and over the slices of each."""
+    judged = {name: outcome for name, outcome in outcomes.items() if outcome.main is not None}
+    mains = dict(zip(judged, compare.adjusted([outcome.main(level) for outcome in judged.values() if outcome.main]), strict=True))
+    return tuple(
+        SuiteResult(
+            name=name,
+            measures=(mains[name], *outcome.measures),
+            slices=compare.adjusted(outcome.slices),
+            details=outcome.details,
+            dropped=dict(outcome.dropped),
+        )
+        for name, outcome in judged.items()
+    )
+
+
+def _prompting(run: _Run, replies: Mapping[str, Sequence[Any]]) -> Measure | None:
+    """The candidate against its base that is shown good training answers; None where that cannot be compared."""
+    suite, config = run.suites.get("success"), run.config
+    shots = few_shot.Shots.of(train_rows(run.ws, run.sides.candidate, run.rows.cases)) if suite and config.few_shot else None
+    if suite is None or shots is None or not shots.shots:
+        return None
+    own, asks = run.sides.own, suite.asks()
+    near = shots.nearest([one.prompt for one in asks], config.few_shot)
+    room = own.room - config.max_new_tokens
+    prompts = [few_shot.shown(one.prompt, nearest, own.builder, room) for one, nearest in zip(asks, near, strict=True)]
+    asked = [replace(one, prompt=prompt) for one, prompt in zip(asks, prompts, strict=True)]
+    found = suite.outcome(ask(run.ws, run.agent_id, run.sides.base, asked, "few-shot answers"), replies["success"])
+    if found.main is None:
+        return None
+    return found.main(config.level).model_copy(update={"name": f"success against up to {config.few_shot} examples in the prompt"})
+
+
+def _serving(
+    run: _Run, asked: Mapping[str, Sequence[Any]], replies: Sequence[Mapping[str, Sequence[Any]]], primary: Measure
+) -> tuple[Serving, ...]:
+    """Of the first suite with fresh answers."""
+    name = next((one for one, suite in run.suites.items() if suite.fresh), None)
+    if name is None:
+        return ()
+    sides = ((run.sides.before, run.sides.incumbent, primary.before), (run.sides.after, run.sides.candidate, primary.after))
+    found = []
+    for (side, version, value), given in zip(sides, replies, strict=True):
+        answers = [one for question, reply in zip(asked[name], given[name], strict=True) if isinstance(question, Ask) for one in reply]
+        price = version.endpoint if side in run.sides.served else None
+        found.append(compare.serving(side.name, value, answers, price))
+    return tuple(found)
+
+
+def _notes(run: _Run, primary: Measure) -> list[str]:
+    found = []
+    here = [one for one in (run.sides.before, run.sides.after) if one not in run.sides.served]
+    if here and run.sides.own.builder.template_name != "tokenizer":
+        found.append(f"the tokenizer has no chat template; the fallback {run.sides.own.builder.template_name!r} was used")
+    if primary.clusters < primary.n:
+        found.append(f"{primary.n} items in {primary.clusters} groups; intervals are clustered by group")
+    if len(run.sides.served) == 1:
+        found.append(f"the sides are not served alike: {run.sides.before.name} and {run.sides.after.name}")
+    silent = [side.name for side in run.sides.served if not side.scores]
+    if silent:
+        found.append(f"{' and '.join(silent)} cannot say how likely a given text is: nothing was measured by log-probability")
+    return found

@@ -1,67 +1,64 @@
-"""The gate: a pure function from what was measured to approved, approved for a canary, or rejected; stored, and replayed.
+"""The gate: a pure function from what was measured to approved, approved for a canary, or rejected; stored, signed, and replayed.
 
-Approved means that the lower bound of the gain lies above zero on cases that the owner reviewed, judged on fresh generations, and that no
-guard got worse beyond its margin. Everything that stands on feedback, or on ranking recorded answers, reaches a canary at best.
-
-Reading the held-out rows again is spending: for the r-th read the bound is taken at 1 - alpha / 2^(r-1), so that all reads of one
-candidate together err with less than 2 alpha, and the first, which is the rule, with alpha.
+Approved means that the lower bound of the gain lies above zero on cases that the owner reviewed, judged on fresh generations, and that
+every measured guard holds (`guards.py`). Everything that stands on feedback, on ranking recorded answers, or on guards that too few items
+leave open, reaches a canary at best. The bound is taken at the level that earlier looks at the same rows leave (`spending.py`), under the
+policy that was declared for the agent (`declare.py`). A decision is signed with the home's key, so that a changed one is recognised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hmac
 
-from thumbwheel.core.errors import NotFound
+from thumbwheel.core import ids
+from thumbwheel.core.errors import Conflict, InputError, NotFound
+from thumbwheel.core.seal import make_seal
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
-from thumbwheel.evaluation.types import (
-    EOS,
-    FORMAT,
-    LENGTH,
-    NLL,
-    Decision,
-    Evaluation,
-    GateInputs,
-    GatePolicy,
-    Guard,
-    StoredDecision,
-    Verdict,
-)
+from thumbwheel.evaluation.declare import FIRST, changes
+from thumbwheel.evaluation.guards import RULES, Standing, described, standing
+from thumbwheel.evaluation.policy import Decision, GateInputs, GatePolicy, StoredDecision, Verdict
+from thumbwheel.evaluation.types import Evaluation, Guard
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion, State
+from thumbwheel.stats.multiple import look_level
 
-
-def gate_level(level: float, reads: int) -> float:
-    """The confidence level of the bound at the `reads`-th read.
-
-    >>> gate_level(0.95, 1), gate_level(0.95, 2)
-    (0.95, 0.975)
-    """
-    return round(1 - (1 - level) * 0.5 ** (reads - 1), 12)
+POWER = 0.8
 
 
 def decide(inputs: GateInputs, policy: GatePolicy) -> Decision:
     """The verdict on `inputs` under `policy`; reasons first say what decided it, then what else was seen. Depends on nothing else."""
-    failures = [*_primary_failures(inputs, policy), *_guard_failures(inputs, policy)]
-    seen = [f"guard {guard.name}: not measured ({guard.n} of at least {policy.min_guard} items)" for guard in _unmeasured(inputs, policy)]
+    failures, limits, seen = _primary_failures(inputs, policy), _limits(inputs), []
+    for guard in inputs.guards:
+        known, words = standing(guard, policy)
+        lenience = {Standing.WORSE: "reject", Standing.OPEN: policy.open_guard, Standing.UNMEASURED: policy.unmeasured_guard}.get(known)
+        if lenience == "reject":
+            failures.append(described(guard, words))
+        elif lenience == "canary":
+            limits.append(f"canary only: {described(guard, words)}")
+        elif lenience == "allow":
+            seen.append(described(guard, words))
+    seen += inputs.changes
     if failures:
         return Decision(verdict=Verdict.REJECTED, reasons=(*failures, *seen))
-    gain = f"{inputs.measure} gains {inputs.gain:+.4f}, at least {inputs.low:+.4f} at {inputs.level:.4g} confidence"
-    limits = _limits(inputs)
-    verdict = Verdict.CANARY if limits else Verdict.APPROVED
-    return Decision(verdict=verdict, reasons=(gain, *limits, *seen))
+    gain = f"{inputs.measure} gains {inputs.gain:+.4f}, at least {inputs.low:+.4f} at {_level(inputs)}"
+    return Decision(verdict=Verdict.CANARY if limits else Verdict.APPROVED, reasons=(gain, *limits, *seen))
 
 
 def _primary_failures(inputs: GateInputs, policy: GatePolicy) -> list[str]:
     found = []
     if inputs.tainted:
         found.append("the version is tainted: data that it was trained on was erased; retrain without it")
+    if inputs.judges and set(inputs.judges) <= set(inputs.optimised):
+        judges = " and ".join(inputs.judges)
+        found.append(f"nothing but {judges} says so, which the version was trained to please: judge it on cases with a reference")
     if inputs.clusters < policy.min_cases:
         found.append(f"{inputs.clusters} groups of held-out cases are too few to decide on; at least {policy.min_cases} are needed")
     if not inputs.low > 0:
+        visible = "" if inputs.detectable is None else f" (a true gain of {inputs.detectable:+.4f} would be seen four times out of five)"
         found.append(
             f"{inputs.measure} goes from {inputs.before:.4f} to {inputs.after:.4f} ({inputs.gain:+.4f}), "
-            f"but the gain is only known to lie above {inputs.low:+.4f} at {inputs.level:.4g} confidence, and zero has to be excluded"
+            f"but the gain is only known to lie above {inputs.low:+.4f} at {_level(inputs)}, and zero has to be excluded{visible}"
         )
     return found
 
@@ -76,73 +73,89 @@ def _limits(inputs: GateInputs) -> list[str]:
     return found
 
 
-def _guard_failures(inputs: GateInputs, policy: GatePolicy) -> list[str]:
-    failures = []
-    for guard in inputs.guards:
-        if guard.name in BREACHES and guard.n >= policy.min_guard and guard.before is not None and guard.after is not None:
-            breach = BREACHES[guard.name](guard.before, guard.after, policy)
-            failures += [f"guard {guard.name}: {guard.before:.4f} -> {guard.after:.4f} on {guard.n} items, {breach}"] if breach else []
-    return failures
+def _level(inputs: GateInputs) -> str:
+    looks = f" (look {inputs.reads} at these rows)" if inputs.reads > 1 else ""
+    return f"{inputs.level:.6g} confidence{looks}"
 
 
-def _unmeasured(inputs: GateInputs, policy: GatePolicy) -> list[Guard]:
-    return [guard for guard in inputs.guards if guard.n < policy.min_guard or guard.before is None or guard.after is None]
-
-
-def _nll(before: float, after: float, policy: GatePolicy) -> str:
-    return f"more than {policy.margin_nll} nats a token worse" if after - before > policy.margin_nll else ""
-
-
-def _eos(before: float, after: float, policy: GatePolicy) -> str:
-    return f"more than {policy.margin_eos} fewer answers end" if before - after > policy.margin_eos else ""
-
-
-def _format(before: float, after: float, policy: GatePolicy) -> str:
-    return f"more than {policy.margin_format} fewer answers are well-formed" if before - after > policy.margin_format else ""
-
-
-def _length(before: float, after: float, policy: GatePolicy) -> str:
-    low, high = sorted((max(before, 1e-9), max(after, 1e-9)))
-    return f"answers changed their length by more than a factor of {policy.max_growth}" if high > policy.max_growth * low else ""
-
-
-BREACHES: dict[str, Callable[[float, float, GatePolicy], str]] = {NLL: _nll, EOS: _eos, FORMAT: _format, LENGTH: _length}
-
-
-def inputs_of(evaluation: Evaluation, tainted: bool = False) -> GateInputs:
-    """What the gate reads of an evaluation."""
+def inputs_of(
+    evaluation: Evaluation,
+    policy: GatePolicy,
+    *,
+    tainted: bool = False,
+    optimised: tuple[str, ...] = (),
+    changes: tuple[str, ...] = (),
+) -> GateInputs:
+    """What the gate reads of an evaluation. Raises InputError where it is led by a suite that does not decide."""
     primary = evaluation.primary
+    if evaluation.suite not in policy.leading:
+        raise InputError(
+            f"evaluation {evaluation.id!r}, led by suite {evaluation.suite!r}",
+            f"the gate of agent {evaluation.agent!r} decides by {' or '.join(policy.leading)}",
+            f"Evaluate without --suite: thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}",
+        )
+    absent = RULES.keys() - {one.name for one in evaluation.guards}
+    guards = (*evaluation.guards, *(Guard(name=name, before=None, after=None, n=0) for name in RULES if name in absent))
+    level = look_level(policy.alpha, evaluation.reads)
+    known = primary.spread.around(primary.gain)
     return GateInputs(
         basis=evaluation.basis,
         fresh=evaluation.fresh,
         measure=primary.name,
+        suite=evaluation.suite,
         before=primary.before,
         after=primary.after,
         gain=primary.gain,
-        low=evaluation.gate_low,
-        level=gate_level(primary.level, evaluation.reads),
+        low=known.interval(level).low,
+        level=level,
         clusters=primary.clusters,
         reads=evaluation.reads,
-        guards=evaluation.guards,
+        guards=tuple(_at(one, 1 - policy.alpha) for one in guards),
         tainted=tainted,
+        detectable=known.detectable(level, POWER),
+        judges=evaluation.judges,
+        optimised=optimised,
+        changes=changes,
     )
+
+
+def _at(guard: Guard, level: float) -> Guard:
+    """The guard with its interval at `level`; without one where nothing is known."""
+    if guard.before is None or guard.after is None or guard.spread is None or guard.spread.error is None:
+        return guard.model_copy(update={"low": None, "high": None})
+    found = guard.spread.around(guard.after - guard.before).interval(level)
+    return guard.model_copy(update={"low": found.low, "high": found.high})
 
 
 def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None) -> StoredDecision:
     """Decide on the candidate of `evaluation`, store the decision, and move the version's state where it is still a candidate.
 
-    Deciding again on the same evaluation under the same policy returns the stored decision.
+    `policy`: another one than declared, which the decision then says; the first one is the declaration. Deciding again on the same
+    evaluation under the same policy returns the stored decision. Raises Conflict where that was changed by other hands.
     """
-    policy = policy or ws.settings(GatePolicy, "gate")
+    agent_id = versions.require_agent(ws, evaluation.agent)
     version = versions.by_id(ws, evaluation.candidate_id)
-    inputs = inputs_of(evaluation, version.tainted)
+    settings = ws.settings(GatePolicy, "gate")
     with ws.db.read() as connection:
+        declared = store.declarations(connection, agent_id)
         known = store.find_decisions(connection, evaluation_id=evaluation.id)
-    found = next((one for one in known if (one.inputs, one.policy) == (inputs, policy)), None)
+        optimised = store.optimised(connection, version.run_id)
+    used = policy or (declared[-1].policy if declared else settings)
+    said = changes(declared, used, settings)
+    inputs = inputs_of(evaluation, used, tainted=version.tainted, optimised=optimised, changes=said)
+    found = next((one for one in known if (one.inputs, one.policy) == (inputs, used)), None)
     if found is None:
-        agent_id = versions.require_agent(ws, evaluation.agent)
-        decision = decide(inputs, policy)
-        found = ws.db.write(lambda c: store.add_decision(c, agent_id, evaluation, decision, inputs, policy))
+        made = StoredDecision(
+            id=ids.new("dec"),
+            version_id=version.id,
+            evaluation_id=evaluation.id,
+            decision=decide(inputs, used),
+            inputs=inputs,
+            policy=used,
+        )
+        found = made.model_copy(update={"signature": _signature(ws, made)})
+        ws.db.write(lambda connection: store.add_decision(connection, agent_id, found, None if declared else FIRST))
+    _check(ws, found)
     _move(ws, version, found.decision)
     return found
 
@@ -157,9 +170,27 @@ def _move(ws: Workspace, version: ModelVersion, decision: Decision) -> None:
 
 
 def replay(ws: Workspace, decision_id: str) -> tuple[StoredDecision, Decision]:
-    """The stored decision, and what its stored inputs and policy give now; they differ only where the gate's code changed."""
+    """The stored decision, and what its stored inputs and policy give now; they differ only where the gate's code changed.
+
+    Raises Conflict for a decision that was changed after it was signed.
+    """
     with ws.db.read() as connection:
         found = store.find_decisions(connection, decision_id=decision_id)
     if not found:
         raise NotFound(f"decision {decision_id!r}", "there is no such decision", "`thumbwheel evaluate VERSION --json` names its decision")
+    _check(ws, found[0])
     return found[0], decide(found[0].inputs, found[0].policy)
+
+
+def _signature(ws: Workspace, stored: StoredDecision) -> str:
+    return make_seal(ws.home.signing).of("decision", ids.canonical(stored.model_dump(mode="json", exclude={"signature"})))
+
+
+def _check(ws: Workspace, stored: StoredDecision) -> None:
+    """Raise Conflict for a decision whose signature is not that of its content; one from before there were signatures has none."""
+    if stored.signature is not None and not hmac.compare_digest(stored.signature, _signature(ws, stored)):
+        raise Conflict(
+            f"decision {stored.id!r}",
+            "its signature does not fit: it was changed after it was made, or the home's signing.key is another one",
+            "Restore the home from a backup, or evaluate a new candidate",
+        )

@@ -40,8 +40,9 @@ class HeldOut:
         return ids.fingerprint([[asdict(one) for one in self.cases], [asdict(one) for one in self.given]])
 
 
-def gate_rows(ws: Workspace, version: ModelVersion) -> HeldOut:
-    """What the gate reads about `version`: its cases, and the recorded answers of the gate split. Raises DataError without both."""
+def gate_rows(ws: Workspace, version: ModelVersion, needed: bool = True) -> HeldOut:
+    """What the gate reads about `version`: its cases, and the recorded answers of the gate split. Raises DataError without both, where
+    they are `needed`."""
     agent_id = ids.derived("agt", version.agent)
     dropped: Counter[str] = Counter()
     trained_on = _dataset_of(ws, version)
@@ -54,13 +55,20 @@ def gate_rows(ws: Workspace, version: ModelVersion) -> HeldOut:
         found = [one for one in found if split_of(group_of(one.prompt_id), config) == "gate"]
     cases = list(_unseen(found, seen, dropped))
     given = list(_unseen(_given(ws, version.agent, trained_on, ["gate"]), seen, dropped))
-    if not cases and not given:
+    if needed and not cases and not given:
         raise DataError(
             f"version {version.name!r} of agent {version.agent!r}",
             f"there is nothing to judge it on: no usable case, and no recorded answer in the gate split{_why(dropped)}",
             f"Add cases that you reviewed: thumbwheel case add --agent {version.agent}",
         )
     return HeldOut(basis, cases, given, dropped)
+
+
+def train_rows(ws: Workspace, version: ModelVersion, cases: Sequence[Case]) -> list[Given]:
+    """Recorded answers that `version` may have learned from, without those to a prompt of `cases`; none for one that nothing trained."""
+    own = _dataset_of(ws, version)
+    held_out = {prompt_key(case.prompt) for case in cases}
+    return list(_unseen(_given(ws, version.agent, own, ["train"]), held_out, Counter())) if own else []
 
 
 def dev_rows(ws: Workspace, agent: str, versions: Sequence[ModelVersion]) -> list[Given]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
-from thumbwheel.db.schema import cases, decisions, evaluations, messages, runs
-from thumbwheel.evaluation.types import Case, Decision, Evaluation, EvaluationConfig, GateInputs, GatePolicy, Message, StoredDecision
+from thumbwheel.db.schema import answers, cases, decisions, evaluations, messages, runs, steps, traces
+from thumbwheel.db.schema import declarations as declarations_
+from thumbwheel.evaluation.policy import Decision, Declaration, GateInputs, GatePolicy, Look, StoredDecision
+from thumbwheel.evaluation.types import Answer, Case, Evaluation, EvaluationConfig, Message
 
 VARIABLES = 500
 """Values in one IN (...): SQLite takes at least 999 variables."""
+LEARNED = {"reward_model", "learned", "judge"}
+"""Reward functions that ask a model."""
+COUNTED = ("finish_reason", "completion_tokens", "prompt_tokens", "started_at", "ended_at")
+"""What a call of a model may have counted."""
 
 
 def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[Case]:
@@ -69,6 +76,52 @@ def dataset_of_run(connection: sa.Connection, run_id: str) -> str | None:
     return connection.execute(sa.select(runs.c.dataset_id).where(runs.c.id == run_id)).scalar()
 
 
+def kept_answers(connection: sa.Connection, model: str, kind: str, keys: Collection[str]) -> dict[str, Any]:
+    """question -> reply, of those that `model` was asked before."""
+    found: dict[str, Any] = {}
+    ordered = sorted(keys)
+    for start in range(0, len(ordered), VARIABLES):
+        some = ordered[start : start + VARIABLES]
+        query = sa.select(answers.c.row, answers.c.result).where(answers.c.model == model, answers.c.suite == kind, answers.c.row.in_(some))
+        found |= dict(connection.execute(query).tuples().all())
+    return found
+
+
+def keep_answers(connection: sa.Connection, agent_id: str, model: str, kind: str, values: Mapping[str, Any]) -> None:
+    """Keep replies of `model`; the first one to a question stays."""
+    known = kept_answers(connection, model, kind, values)
+    common = {"model": model, "suite": kind, "agent_id": agent_id, "recorded_at": datetime.now(UTC)}
+    rows = [{**common, "row": key, "result": value} for key, value in values.items() if key not in known]
+    if rows:
+        connection.execute(answers.insert(), rows)
+
+
+def recorded(connection: sa.Connection, agent_id: str, prompt_ids: Collection[str]) -> dict[str, Answer]:
+    """prompt -> the newest answer to it that the app recorded, with what its last call of a model counted."""
+    last = sa.select(steps.c.trace_id, sa.func.max(steps.c.position).label("position")).where(steps.c.kind == "llm")
+    ended = last.group_by(steps.c.trace_id).subquery()
+    joined = traces.outerjoin(ended, ended.c.trace_id == traces.c.id).outerjoin(
+        steps, (steps.c.trace_id == traces.c.id) & (steps.c.position == ended.c.position)
+    )
+    found: dict[str, Answer] = {}
+    ordered = sorted(prompt_ids)
+    for start in range(0, len(ordered), VARIABLES):
+        query = (
+            sa.select(traces.c.input_id, traces.c.output, *(steps.c[name] for name in COUNTED))
+            .select_from(joined)
+            .where(traces.c.agent_id == agent_id, traces.c.output.is_not(None), traces.c.input_id.in_(ordered[start : start + VARIABLES]))
+            .order_by(traces.c.recorded_at, traces.c.id)
+        )
+        found |= {row["input_id"]: _recorded(row) for row in connection.execute(query).mappings()}
+    return found
+
+
+def _recorded(row: sa.RowMapping) -> Answer:
+    timed = row["started_at"] is not None and row["ended_at"] is not None
+    seconds = (row["ended_at"] - row["started_at"]).total_seconds() if timed else None
+    return Answer(row["output"], row["finish_reason"] or "stop", row["completion_tokens"], row["prompt_tokens"], seconds)
+
+
 def find(connection: sa.Connection, candidate_id: str) -> list[Evaluation]:
     """Evaluations of a candidate, oldest first."""
     query = sa.select(evaluations).where(evaluations.c.candidate_id == candidate_id).order_by(evaluations.c.recorded_at, evaluations.c.id)
@@ -105,32 +158,24 @@ def add(connection: sa.Connection, agent_id: str, evaluation: Evaluation) -> Eva
     return evaluation
 
 
-def add_decision(
-    connection: sa.Connection, agent_id: str, evaluation: Evaluation, decision: Decision, inputs: GateInputs, policy: GatePolicy
-) -> StoredDecision:
-    """Keep a decision with its inputs and policy."""
-    stored = StoredDecision(
-        id=ids.new("dec"),
-        version_id=evaluation.candidate_id,
-        evaluation_id=evaluation.id,
-        decision=decision,
-        inputs=inputs,
-        policy=policy,
-    )
+def add_decision(connection: sa.Connection, agent_id: str, stored: StoredDecision, declare: str | None) -> None:
+    """Keep a decision; with `declare`, its policy becomes the first declaration, for that reason."""
+    if declare is not None:
+        add_declaration(connection, agent_id, stored.policy, declare)
     connection.execute(
         decisions.insert().values(
             id=stored.id,
             agent_id=agent_id,
             version_id=stored.version_id,
             evaluation_id=stored.evaluation_id,
-            decision=decision.verdict,
-            reasons=list(decision.reasons),
-            policy=policy.model_dump(mode="json"),
-            inputs=inputs.model_dump(mode="json"),
+            decision=stored.decision.verdict,
+            reasons=list(stored.decision.reasons),
+            policy=stored.policy.model_dump(mode="json"),
+            inputs=stored.inputs.model_dump(mode="json"),
+            signature=stored.signature,
             recorded_at=datetime.now(UTC),
         )
     )
-    return stored
 
 
 def find_decisions(
@@ -148,6 +193,41 @@ def find_decisions(
             decision=Decision(verdict=row["decision"], reasons=row["reasons"]),
             inputs=GateInputs(**row["inputs"]),
             policy=GatePolicy(**row["policy"]),
+            signature=row["signature"],
         )
         for row in rows
     ]
+
+
+def add_declaration(connection: sa.Connection, agent_id: str, policy: GatePolicy, reason: str) -> Declaration:
+    """Keep a policy of the gate as the one that counts from now on."""
+    made = Declaration(id=ids.new("dcl"), policy=policy, reason=reason, recorded_at=datetime.now(UTC))
+    values = made.model_dump(exclude={"policy"}) | {"policy": policy.model_dump(mode="json"), "agent_id": agent_id}
+    connection.execute(declarations_.insert().values(**values))
+    return made
+
+
+def declarations(connection: sa.Connection, agent_id: str) -> list[Declaration]:
+    """The policies that were declared for an agent, oldest first."""
+    query = sa.select(declarations_).where(declarations_.c.agent_id == agent_id).order_by(declarations_.c.recorded_at, declarations_.c.id)
+    return [
+        Declaration(id=row["id"], policy=GatePolicy(**row["policy"]), reason=row["reason"], recorded_at=row["recorded_at"])
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def looks(connection: sa.Connection, agent_id: str) -> list[Look]:
+    """Every look at held-out rows by an evaluation of the agent, oldest first."""
+    query = sa.select(evaluations.c.results).where(evaluations.c.agent_id == agent_id).order_by(evaluations.c.recorded_at, evaluations.c.id)
+    return [
+        Look(tuple(one.get("sides", ())), one["primary"]["name"], frozenset(one.get("read", ())))
+        for one in connection.execute(query).scalars()
+    ]
+
+
+def optimised(connection: sa.Connection, run_id: str | None) -> tuple[str, ...]:
+    """The judges that a run trained against and that may be fooled: its reward model, and functions that ask a model."""
+    config = connection.execute(sa.select(runs.c.config).where(runs.c.id == run_id)).scalar() or {}
+    found = {name.partition("=")[0] for name in config.get("reward_functions") or ()} & LEARNED
+    model = config.get("reward_model")
+    return tuple(sorted(found | ({"reward_model", model} if model else set())))

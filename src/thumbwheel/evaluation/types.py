@@ -1,18 +1,20 @@
-"""Nouns of this stage: settings, what is judged, what was measured, an evaluation, the gate's inputs, policy and decision.
+"""Nouns of this stage: settings, what is judged, what was measured, an evaluation. The gate's own are in policy.py.
 
 What is stored is a `Config` class, so that its JSON reads back as the same value.
 """
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import Field
 
 from thumbwheel.core.config import Config
 from thumbwheel.models.types import Basis
+from thumbwheel.stats.types import Estimate
 
 Message = dict[str, Any]
 SUCCESS = "success"
@@ -21,6 +23,7 @@ RANKING_PER_TOKEN = "preference accuracy, log-probability per token"
 AREA = "good above bad (AUC), summed log-probability"
 AREA_PER_TOKEN = "good above bad (AUC), log-probability per token"
 NLL, EOS, LENGTH, FORMAT = "nll_good", "eos_rate", "answer_tokens", "format_rate"
+ANCHOR_NLL, ANCHOR_TASKS = "nll_anchor", "anchor_tasks"
 
 
 class EvaluationConfig(Config):
@@ -40,8 +43,32 @@ class EvaluationConfig(Config):
     """Precision of the base for both sides."""
     examples: int = Field(default=10, ge=0)
     """How many of the most changed answers are kept."""
+    suite: tuple[str, ...] = ()
+    """Only these suites. Without any: success, preference, regression and, where references are JSON objects, json_agent."""
     reward_model: str | None = None
-    """A reward model, as rm1, that scores the fresh answers too. It is shown and never decides."""
+    """A reward model, as rm1, that scores the fresh answers too (suite reward). It is shown and never decides."""
+    few_shot: int = Field(default=4, ge=0, le=64)
+    """Nearest good training answers that the base is shown in its prompt, to see whether weights pay; 0 leaves that out."""
+    anchors: str | None = None
+    """A YAML file with texts and short tasks of general skill (suite regression), in place of the built-in ones."""
+    benchmark: str | None = None
+    """A YAML file, or a folder of them, with tasks and their checks (suite benchmark)."""
+    samples: int = Field(default=5, ge=1, le=200)
+    """Programs that are drawn for each task (suite code)."""
+    pass_at: int = Field(default=1, ge=1)
+    """k of pass@k: the chance that one of k programs passes, estimated without bias from `samples`."""
+    temperature: float = Field(default=0.8, ge=0)
+    """Temperature of these programs; everything else is answered at 0."""
+    judge_url: str | None = None
+    """The endpoint of the judging model (suite judge), for example http://127.0.0.1:11434/v1."""
+    judge_model: str | None = None
+    """The judging model, as its endpoint calls it."""
+    judge_agreement: str | None = None
+    """The file in which this judge's agreement with people is stated; see thumbwheel label trust."""
+    key_variable: str = "THUMBWHEEL_ENDPOINT_KEY"
+    """The environment variable with the key of endpoints; the key itself stands in no settings."""
+    parallel: int = Field(default=4, ge=1, le=64)
+    """Questions that a server is asked at once."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +101,48 @@ class Given:
 
 
 @dataclass(frozen=True)
+class Ask:
+    """A prompt that a side answers: greedily, or with `samples` drawn answers at a temperature."""
+
+    prompt: list[Message]
+    max_new_tokens: int
+    samples: int = 1
+    temperature: float = 0.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """Texts of which a side says how likely it finds them after `prompt`; without a prompt they stand alone."""
+
+    prompt: list[Message]
+    texts: tuple[str, ...]
+    tools: list[dict[str, Any]] | None = None
+    finish: tuple[str | None, ...] = ()
+    """Why each ended, where that is known: one that was cut off gets no end token."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a side answered. Tokens and seconds are None where nobody counted them; `ids` where the tokens are not ours to see.
+
+    Of a model in this process `seconds` is its part of the batch that it was answered in.
+    """
+
+    text: str
+    finish: str
+    tokens: int | None
+    prompt_tokens: int | None = None
+    seconds: float | None = None
+    ids: tuple[int, ...] | None = None
+
+
+Answers = tuple[Answer, ...]
+"""To one `Ask`: as many as were asked for; none where the side has no answer."""
+Sums = tuple[tuple[float, int], ...]
+"""To one `Known`: of each text the summed log-probability and the number of tokens; none where it does not fit the model."""
+
+
+@dataclass(frozen=True)
 class Judged:
     """One fresh answer of one side. `value` is None where no side could be judged."""
 
@@ -81,8 +150,26 @@ class Judged:
     value: float | None
     well_formed: bool | None
     ended: bool
-    tokens: int
+    tokens: int | None
     evidence: dict[str, Any]
+
+
+class Spread(Config):
+    """What the interval of a difference follows from at any level; see `stats.types.Estimate`. `limit`: its largest possible size."""
+
+    centre: float
+    error: float | None
+    degrees: float
+    limit: float | None
+
+    @classmethod
+    def of(cls, known: Estimate) -> Spread:
+        """As it is stored: no limit is None."""
+        return cls(centre=known.centre, error=known.error, degrees=known.degrees, limit=None if math.isinf(known.limit) else known.limit)
+
+    def around(self, change: float) -> Estimate:
+        """The estimate of a change, as it was; without a limit its intervals end at the largest number."""
+        return Estimate(change, self.centre, self.error, self.degrees, sys.float_info.max if self.limit is None else self.limit)
 
 
 class Measure(Config):
@@ -98,6 +185,12 @@ class Measure(Config):
     n: int
     clusters: int
     changed: int
+    spread: Spread
+    """What its interval is at other levels."""
+    p: float | None = None
+    """How likely a difference at least as large is without any true one."""
+    adjusted: float | None = None
+    """The same after Holm's correction over all suites of the evaluation, or over all slices of the primary measure."""
 
 
 class Guard(Config):
@@ -107,6 +200,12 @@ class Guard(Config):
     before: float | None
     after: float | None
     n: int
+    low: float | None = None
+    """Lower end of the interval of after - before, clustered by group; None where there is none."""
+    high: float | None = None
+    """Upper end."""
+    spread: Spread | None = None
+    """What that interval is at other levels."""
 
 
 class Changed(Config):
@@ -119,6 +218,32 @@ class Changed(Config):
     after: str
     value_before: float
     value_after: float
+
+
+class SuiteResult(Config):
+    """What one suite found. The first of `measures` is its main one; `details` are figures of its own."""
+
+    name: str
+    measures: tuple[Measure, ...]
+    slices: tuple[Measure, ...] = ()
+    details: dict[str, Any] = Field(default_factory=dict)
+    dropped: dict[str, int] = Field(default_factory=dict)
+
+
+class Serving(Config):
+    """What answers of one side cost, next to how good they were; None where nobody counted."""
+
+    side: str
+    success: float
+    answers: int
+    tokens: float | None
+    """Mean tokens of an answer."""
+    seconds: float | None
+    """Median seconds of an answer; in batches where the model runs in this process."""
+    slowest: float | None
+    """The 95th percentile of them."""
+    cost: float | None
+    """Price of 1,000 answers, in the currency of the version's price."""
 
 
 class Evaluation(Config):
@@ -135,16 +260,28 @@ class Evaluation(Config):
     fresh: bool
     """Whether the primary measure is the success of fresh generations; otherwise recorded answers were only ranked."""
     primary: Measure
-    gate_low: float
-    """Lower end of the primary gain at the level that this read of the held-out rows leaves (see gate.py)."""
     preferences: tuple[Measure, ...]
     opinions: tuple[Measure, ...] = ()
     """Mean scores of fresh answers by reward models, in their own units."""
+    suites: tuple[SuiteResult, ...] = ()
+    """Everything that was measured, by suite."""
+    prompting: Measure | None = None
+    """The primary measure of the candidate against its base with good training answers in the prompt; before is the base."""
+    serving: tuple[Serving, ...] = ()
+    """Before and after side by side: quality, tokens, seconds, price."""
     guards: tuple[Guard, ...]
     slices: tuple[Measure, ...]
     examples: tuple[Changed, ...]
     reads: int
-    """Which read of held-out rows this is for the candidate: 1, unless it was evaluated before on other rows."""
+    """Which look at its held-out rows this is, counted over all candidates of the agent (spending.py)."""
+    read: tuple[str, ...] = ()
+    """Keyed hashes of the prompts behind the primary measure."""
+    sides: tuple[str, ...] = ()
+    """What answered before and after: the fingerprints of the two sides."""
+    suite: str | None = None
+    """The suite of the primary measure."""
+    judges: tuple[str, ...] = ()
+    """What judged the answers behind the primary measure: names of reward functions, or of a reward model."""
     detectable: float | None
     """The smallest gain that so many cases with so many changes show four times out of five."""
     dropped: dict[str, int]
@@ -155,66 +292,20 @@ class Evaluation(Config):
     """Fingerprint of everything that the result follows from; the same key is the same evaluation."""
     config: EvaluationConfig
 
-
-class Verdict(StrEnum):
-    """What the gate may say."""
-
-    APPROVED = "approved"
-    CANARY = "approved_for_canary"
-    REJECTED = "rejected"
+    @property
+    def weights_pay(self) -> str:
+        """Whether the trained weights beat the same feedback as a prompt, in words; empty where that was not compared."""
+        return "" if self.prompting is None else weights_pay(self.candidate, self.prompting)
 
 
-class GatePolicy(Config):
-    """What a candidate must show. Margins say how much worse a guard may get."""
-
-    min_cases: int = Field(default=30, ge=2)
-    """Fewest groups of cases (or ranked pairs) on which anything is decided."""
-    min_guard: int = Field(default=20, ge=1)
-    """A guard measured on fewer items neither passes nor fails; it is named as not measured."""
-    margin_nll: float = Field(default=0.3, ge=0)
-    """Nats a token by which recorded good answers may become less likely."""
-    margin_eos: float = Field(default=0.02, ge=0, le=1)
-    """Drop in the share of answers that end by themselves."""
-    margin_format: float = Field(default=0.02, ge=0, le=1)
-    """Drop in the share of well-formed answers."""
-    max_growth: float = Field(default=2.0, ge=1)
-    """Factor by which answers may get longer, or shorter."""
-
-
-class GateInputs(Config):
-    """All that a decision depends on besides the policy."""
-
-    basis: Basis
-    fresh: bool
-    measure: str
-    before: float
-    after: float
-    gain: float
-    low: float
-    """Lower end of the interval of the gain, at `level`."""
-    level: float
-    clusters: int
-    reads: int
-    guards: tuple[Guard, ...]
-    tainted: bool = False
-
-
-class Decision(Config):
-    """The verdict with its reasons, in words."""
-
-    verdict: Verdict
-    reasons: tuple[str, ...]
-
-
-class StoredDecision(Config):
-    """A decision with everything that it was made from."""
-
-    id: str
-    version_id: str
-    evaluation_id: str
-    decision: Decision
-    inputs: GateInputs
-    policy: GatePolicy
+def weights_pay(candidate: str, prompting: Measure) -> str:
+    """What the comparison with a prompt says: the weights pay where the gain over it is known to lie above zero."""
+    gain = f"{prompting.gain:+.1%}, {prompting.low:+.1%} to {prompting.high:+.1%}"
+    facts = f"{candidate} succeeds in {prompting.after:.1%}, its base with examples in the prompt in {prompting.before:.1%} ({gain})"
+    if prompting.low > 0:
+        return f"the weights pay: {facts}"
+    advice = "use the prompt" if prompting.gain <= 0 else "use the prompt, which is cheaper to change, or collect more cases"
+    return f"the weights do not clearly beat a prompt: {facts}; {advice}"
 
 
 class DevScore(Config):

@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
-from thumbwheel.db.schema import agents, aliases, artifacts, model_versions, reward_models
-from thumbwheel.models.types import Basis, ModelVersion, RewardModelRecord, State
+from thumbwheel.db.schema import agents, aliases, artifacts, model_versions, reward_models, switches
+from thumbwheel.models.types import Basis, ModelVersion, RewardModelRecord, State, Switch
 
 _JOINED = sa.select(model_versions, agents.c.slug.label("agent")).join(agents, agents.c.id == model_versions.c.agent_id)
 
@@ -76,11 +76,43 @@ def set_state(connection: sa.Connection, version_id: str, state: State, basis: B
     connection.execute(model_versions.update().where(model_versions.c.id == version_id).values(state=state, basis=basis))
 
 
+def set_endpoint(connection: sa.Connection, version_id: str, endpoint: Mapping[str, Any]) -> None:
+    """Write where a version is served and at what price."""
+    connection.execute(model_versions.update().where(model_versions.c.id == version_id).values(endpoint=dict(endpoint)))
+
+
 def set_alias(connection: sa.Connection, agent_id: str, name: str, version_id: str) -> None:
     """Point `name` at a version, in one step."""
     key = (aliases.c.agent_id == agent_id) & (aliases.c.name == name)
     connection.execute(aliases.delete().where(key))
     connection.execute(aliases.insert().values(agent_id=agent_id, name=name, version_id=version_id, recorded_at=datetime.now(UTC)))
+
+
+def add_switch(connection: sa.Connection, agent_id: str, alias: str, version_id: str, reason: str, evidence: Mapping[str, Any]) -> Switch:
+    """Point `alias` at a version and remember where it pointed."""
+    before = connection.execute(
+        sa.select(aliases.c.version_id).where((aliases.c.agent_id == agent_id) & (aliases.c.name == alias))
+    ).scalar()
+    made = Switch(ids.new("swi"), alias, before, version_id, reason, dict(evidence), datetime.now(UTC))
+    set_alias(connection, agent_id, alias, version_id)
+    connection.execute(switches.insert().values(agent_id=agent_id, **vars(made)))
+    return made
+
+
+def take_back(connection: sa.Connection, agent_id: str, switch: Switch) -> None:
+    """Undo a switch as if it had never been."""
+    connection.execute(switches.delete().where(switches.c.id == switch.id))
+    if switch.from_id is None:
+        connection.execute(aliases.delete().where((aliases.c.agent_id == agent_id) & (aliases.c.name == switch.alias)))
+    else:
+        set_alias(connection, agent_id, switch.alias, switch.from_id)
+
+
+def switches_of(connection: sa.Connection, agent_id: str, alias: str) -> list[Switch]:
+    """The moves of an alias, oldest first."""
+    query = sa.select(switches).where((switches.c.agent_id == agent_id) & (switches.c.alias == alias))
+    rows = connection.execute(query.order_by(switches.c.recorded_at, switches.c.id)).mappings()
+    return [Switch(**{key: row[key] for key in row if key != "agent_id"}) for row in rows]
 
 
 def alias_names(connection: sa.Connection, agent: str) -> dict[str, str]:
@@ -123,4 +155,5 @@ def _version(row: sa.RowMapping) -> ModelVersion:
         row["parent_id"],
         row["run_id"],
         row["recorded_at"],
+        row["endpoint"],
     )

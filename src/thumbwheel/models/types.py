@@ -39,6 +39,19 @@ class Basis(StrEnum):
 
 
 @dataclass(frozen=True)
+class Switch:
+    """One move of an alias: from a version (None: it was new) to another. `evidence` names what it stands on, and what it undoes."""
+
+    id: str
+    alias: str
+    from_id: str | None
+    to_id: str
+    reason: str
+    evidence: dict[str, Any]
+    recorded_at: datetime
+
+
+@dataclass(frozen=True)
 class RewardModelRecord:
     """A reward model of an agent: `rm1`, `rm2`, ... `files`: file name -> sha256. `metrics`: loss_type, dev and held_out figures."""
 
@@ -80,6 +93,8 @@ class ModelVersion:
     parent_id: str | None
     run_id: str | None
     recorded_at: datetime
+    endpoint: dict[str, Any] | None = None
+    """Of a version that somebody else serves: url, model, price_in and price_out of a million tokens; it has no weights here."""
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -14,7 +15,7 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import store
 from thumbwheel.models.artifacts import Artifacts
-from thumbwheel.models.types import Basis, ModelVersion, State
+from thumbwheel.models.types import Basis, ModelVersion, State, Switch
 
 LATEST = "latest"
 NUMBERED = re.compile(r"v?\d+")
@@ -47,9 +48,33 @@ def ensure_base(ws: Workspace, agent: str, base: str, fingerprint: str) -> Model
     def work(connection: sa.Connection) -> str:
         agent_id = store.ensure_agent(connection, agent)
         known = store.find(connection, store.by_agent(agent))
-        same = [one.id for one in known if one.adapter is None and one.base_fingerprint == fingerprint]
+        same = [one.id for one in known if one.adapter is None and not one.endpoint and one.base_fingerprint == fingerprint]
         return same[0] if same else store.add_version(connection, agent_id, values)
 
+    return by_id(ws, ws.db.write(work))
+
+
+def add_endpoint(
+    ws: Workspace, agent: str, url: str, model: str, price_in: float | None = None, price_out: float | None = None
+) -> ModelVersion:
+    """A model that somebody else serves, as a version: `v0` where it is what runs today. Prices are of a million tokens.
+
+    The same URL and model are the same version, with the newest price. Raises InputError for what is no URL of an endpoint.
+    """
+    if not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", url):
+        raise InputError(f"endpoint {url!r}", "it is no http or https URL (a key in it would be stored)", "Give it as http://HOST:PORT/v1")
+    endpoint = {"url": url.rstrip("/"), "model": model, "price_in": price_in, "price_out": price_out}
+    values = {"state": State.APPROVED, "base": f"{model} at {endpoint['url']}", "endpoint": endpoint}
+
+    def work(connection: sa.Connection) -> str:
+        agent_id = store.ensure_agent(connection, agent)
+        for one in store.find(connection, store.by_agent(agent)):
+            if one.endpoint and (one.endpoint["url"], one.endpoint["model"]) == (endpoint["url"], model):
+                store.set_endpoint(connection, one.id, endpoint)
+                return one.id
+        return store.add_version(connection, agent_id, values)
+
+    ids.slug(agent)
     return by_id(ws, ws.db.write(work))
 
 
@@ -120,7 +145,9 @@ def move(ws: Workspace, one: ModelVersion, to: State, basis: Basis | None = None
     return by_id(ws, one.id)
 
 
-def point(ws: Workspace, agent: str, alias: str, one: ModelVersion) -> None:
+def point(
+    ws: Workspace, agent: str, alias: str, one: ModelVersion, reason: str = "named by hand", evidence: Mapping[str, Any] | None = None
+) -> Switch:
     """Point `alias` at an approved version of `agent`, in one step; raises Conflict, and InputError for a name that means a version."""
     ids.slug(alias, "alias")
     if alias == LATEST or NUMBERED.fullmatch(alias):
@@ -129,11 +156,24 @@ def point(ws: Workspace, agent: str, alias: str, one: ModelVersion) -> None:
         raise Conflict(f"version {one.id!r}", f"it belongs to agent {one.agent!r}, not {agent!r}", "Name a version of the same agent")
     agent_id = require_agent(ws, agent)
 
-    def work(connection: sa.Connection) -> None:
+    def work(connection: sa.Connection) -> Switch:
         store.find(connection, store.by_id(one.id))[0].check_alias(alias)
-        store.set_alias(connection, agent_id, alias, one.id)
+        return store.add_switch(connection, agent_id, alias, one.id, reason, evidence or {})
 
-    ws.db.write(work)
+    return ws.db.write(work)
+
+
+def take_back(ws: Workspace, agent: str, switch: Switch) -> None:
+    """Undo a switch that turned out to lead nowhere: the alias is what it was before."""
+    agent_id = require_agent(ws, agent)
+    ws.db.write(lambda connection: store.take_back(connection, agent_id, switch))
+
+
+def switches(ws: Workspace, agent: str, alias: str) -> list[Switch]:
+    """The moves of an alias, oldest first."""
+    agent_id = require_agent(ws, agent)
+    with ws.db.read() as connection:
+        return store.switches_of(connection, agent_id, alias)
 
 
 def aliases_of(ws: Workspace, agent: str) -> dict[str, str]:

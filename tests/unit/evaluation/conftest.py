@@ -19,7 +19,7 @@ def taught(tmp_path_factory):
 
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("taught")
-    base = tiny_base(folder / "base", hidden_size=48, intermediate_size=96, initializer_range=0.1)
+    base = tiny_base(folder / "base", hidden_size=48, head_dim=12, intermediate_size=96, initializer_range=0.1)
     model, tokenizer = load_base(str(base), "float32")
     builder = PromptBuilder(tokenizer)
     rows = [builder.row([{"role": "user", "content": f"{word} {at}"}], text) for at in range(3, 150, 7) for word, text in PLACES.items()]

@@ -81,4 +81,4 @@ def test_a_decision_that_does_not_replay_is_an_error(home, changed):
     add("good")
     results = json.loads(call(ws, "latest", "--agent", AGENT, "--max-new-tokens", "14", "--json"))
     ws.db.write(lambda connection: connection.execute(sa.update(schema.decisions).values(decision=changed)))
-    assert "rejected" in call(ws, "--replay", results["decision"]["id"], raises=Conflict)
+    assert "signature" in call(ws, "--replay", results["decision"]["id"], raises=Conflict)

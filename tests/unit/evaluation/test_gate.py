@@ -4,9 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thumbwheel.evaluation.gate import decide, gate_level
-from thumbwheel.evaluation.types import EOS, FORMAT, LENGTH, NLL, GateInputs, GatePolicy, Guard, Verdict
+from thumbwheel.evaluation import guards
+from thumbwheel.evaluation.gate import decide
+from thumbwheel.evaluation.policy import GateInputs, GatePolicy, Look, Verdict
+from thumbwheel.evaluation.spending import number
+from thumbwheel.evaluation.types import EOS, FORMAT, LENGTH, NLL, Guard
 from thumbwheel.models.types import Basis
+from thumbwheel.stats.multiple import look_level
 
 RATE = st.floats(0, 1)
 GUARDS = st.builds(
@@ -15,6 +19,8 @@ GUARDS = st.builds(
     before=st.none() | st.floats(0, 50),
     after=st.none() | st.floats(0, 50),
     n=st.integers(0, 1000),
+    low=st.none() | st.floats(-50, 0),
+    high=st.none() | st.floats(0, 50),
 )
 INPUTS = st.builds(
     GateInputs,
@@ -30,10 +36,13 @@ INPUTS = st.builds(
     reads=st.integers(1, 5),
     guards=st.lists(GUARDS, max_size=4).map(tuple),
     tainted=st.booleans(),
+    judges=st.sampled_from([(), ("json_fields",), ("rm1",), ("rm1", "json_fields")]),
+    optimised=st.sampled_from([(), ("reward_model", "rm1")]),
 )
+LENIENCE = st.sampled_from(["reject", "canary", "allow"])
 POLICIES = st.builds(
     GatePolicy, min_cases=st.integers(2, 500), min_guard=st.integers(1, 100), margin_nll=st.floats(0, 2), margin_eos=RATE,
-    margin_format=RATE, max_growth=st.floats(1, 5),
+    margin_format=RATE, max_growth=st.floats(1, 5), open_guard=LENIENCE, unmeasured_guard=LENIENCE,
 )  # fmt: skip
 ORDER = [Verdict.REJECTED, Verdict.CANARY, Verdict.APPROVED]
 
@@ -46,14 +55,17 @@ def passing(**changes):
     return GateInputs(**(values | changes))
 
 
-def guard(name, before, after, n=600):
-    return Guard(name=name, before=before, after=after, n=n)
+def guard(name, before, after, n=600, within=0.004):
+    """A guard whose change is known to +-`within`."""
+    return Guard(name=name, before=before, after=after, n=n, low=after - before - within, high=after - before + within)
 
 
 @given(INPUTS, POLICIES)
 def test_never_approves_without_a_lower_bound_above_zero(inputs, policy):
     verdict = decide(inputs, policy).verdict
     if inputs.low <= 0 or inputs.clusters < policy.min_cases or inputs.tainted:
+        assert verdict is Verdict.REJECTED
+    if inputs.judges == ("rm1",) and inputs.optimised:
         assert verdict is Verdict.REJECTED
     if inputs.basis is Basis.FEEDBACK or not inputs.fresh:
         assert verdict is not Verdict.APPROVED
@@ -100,7 +112,7 @@ def test_a_gain_on_gold_is_approved():
         ({"low": -0.1, "gain": -0.02}, "-0.0200"),
         ({"clusters": 29}, "29 groups"),
         ({"tainted": True}, "erased"),
-        ({"guards": (guard(EOS, 1.0, 0.97),)}, EOS),
+        ({"guards": (guard(EOS, 1.0, 0.94),)}, EOS),
         ({"guards": (guard(FORMAT, 1.0, 0.5),)}, "well-formed"),
         ({"guards": (guard(NLL, 0.5, 0.9),)}, "nats"),
         ({"guards": (guard(LENGTH, 10, 21),)}, "factor"),
@@ -120,14 +132,83 @@ def test_feedback_and_ranking_reach_a_canary_at_best(changes):
     assert sum("canary only" in reason for reason in found.reasons) == len(changes)
 
 
-def test_an_unmeasured_guard_is_named_and_decides_nothing():
-    found = decide(passing(guards=(guard(NLL, 0.1, 9.0, n=3), Guard(name=FORMAT, before=None, after=None, n=0))), GatePolicy())
+def test_an_unmeasured_guard_is_named_and_decides_nothing_unless_the_policy_says_so():
+    thin = (guard(NLL, 0.1, 9.0, n=3), Guard(name=FORMAT, before=None, after=None, n=0))
+    found = decide(passing(guards=thin), GatePolicy())
     assert found.verdict is Verdict.APPROVED
     assert [reason for reason in found.reasons if "not measured" in reason] == [
-        "guard nll_good: not measured (3 of at least 20 items)", "guard format_rate: not measured (0 of at least 20 items)",
-    ]  # fmt: skip
+        "guard nll_good: 0.1000 -> 9.0000 on 3 items, not measured (3 of at least 20 items)",
+        "guard format_rate: not measured (0 of at least 20 items)",
+    ]
+    assert decide(passing(guards=thin), GatePolicy(unmeasured_guard="reject")).verdict is Verdict.REJECTED
 
 
-def test_all_reads_together_err_less_than_twice():
-    assert gate_level(0.95, 1) == 0.95
-    assert sum(1 - gate_level(0.95, read) for read in range(1, 30)) < 0.1
+@pytest.mark.parametrize(
+    ("one", "standing"),
+    [
+        (guard(EOS, 1.0, 1.0, within=0.04), "ok"),  # the whole interval lies within the margin of 0.05
+        (guard(EOS, 1.0, 0.99, within=0.045), "open"),  # nothing bad was seen, and 0.055 is not excluded
+        (guard(EOS, 1.0, 0.94, within=0.001), "worse"),
+        (guard(EOS, 0.8, 1.0, within=0.01), "ok"),  # better is no loss
+        (guard(NLL, 0.5, 0.7, within=0.2), "open"),
+        (guard(NLL, 0.5, 0.2, within=0.4), "ok"),
+        (guard(LENGTH, 10, 17, within=4), "open"),
+        (guard(LENGTH, 10, 6, within=2), "open"),
+        (guard(LENGTH, 10, 4, within=1), "worse"),
+        (guard(LENGTH, 10, 12, within=3), "ok"),
+        (guard(EOS, 1.0, 1.0, n=40, within=0.066), "not measured"),  # too few for an interval; what was seen is no loss
+        (guard(EOS, 1.0, 0.9, n=40, within=0.066), "worse"),
+        (guard("mine", 1.0, 0.0), "ok"),  # without a margin it is shown and decides nothing
+        (guard(EOS, 1.0, 0.0, n=19), "not measured"),
+        (Guard(name=EOS, before=1.0, after=0.0, n=50), "not measured"),  # without an interval nothing is known
+    ],
+)
+def test_a_guard_holds_when_its_interval_lies_within_the_margin(one, standing):
+    found, words = guards.standing(one, GatePolicy())
+    assert (str(found), bool(words)) == (standing, standing != "ok")
+    expected = {"ok": Verdict.APPROVED, "open": Verdict.CANARY, "worse": Verdict.REJECTED, "not measured": Verdict.APPROVED}
+    assert decide(passing(guards=(one,)), GatePolicy()).verdict is expected[standing]
+
+
+def test_an_open_guard_does_what_the_policy_says():
+    unsure = passing(guards=(guard(FORMAT, 1.0, 0.99, within=0.1),))
+    assert [decide(unsure, GatePolicy(open_guard=one)).verdict for one in ("reject", "canary", "allow")] == ORDER
+    (reason,) = (one for one in decide(unsure, GatePolicy()).reasons if FORMAT in one)
+    assert "canary only" in reason and "-0.1100 .. +0.0900" in reason
+
+
+def test_the_reward_model_that_was_optimised_approves_nothing_alone():
+    trained = {"optimised": ("reward_model", "rm1")}
+    alone = decide(passing(judges=("rm1",), **trained), GatePolicy())
+    assert alone.verdict is Verdict.REJECTED and "trained to please" in alone.reasons[0]
+    assert decide(passing(judges=("rm1", "json_fields"), **trained), GatePolicy()).verdict is Verdict.APPROVED
+    assert decide(passing(judges=("rm2",), **trained), GatePolicy()).verdict is Verdict.APPROVED
+    assert decide(passing(judges=("json_fields",), **trained), GatePolicy()).verdict is Verdict.APPROVED
+
+
+def look(name, *rows):
+    return Look(("live", name), "success", frozenset(rows))
+
+
+def test_looks_at_the_same_rows_are_counted_over_all_candidates():
+    first, second, third = look("v1", "a", "b"), look("v2", "a", "b"), look("v3", "b", "c")
+    assert number(first, []) == 1
+    assert number(second, [first]) == 2
+    assert number(third, [first, second]) == 3  # b was read twice
+    assert number(look("v4", "c", "d"), [first, second, third]) == 2
+    assert number(look("v5", "d", "e"), [first, second, third]) == 1  # fresh rows cost nothing
+    assert number(first, [first, second, third]) == 1  # the same question again is the first look
+    assert number(look("v1", "a", "b", "c"), [first]) == 2  # the same candidate on other rows is another one
+    assert number(look("v6", "z"), [look("v0")]) == 2  # one of which it is not known what it read
+
+
+@given(st.lists(st.frozensets(st.sampled_from("abcdef"), min_size=1), max_size=25))
+def test_no_row_takes_part_in_decisions_that_err_with_more_than_alpha_together(reads):
+    seen, spent = [], {}
+    for place, rows in enumerate(reads):
+        one = look(f"v{place}", *rows)
+        level = look_level(0.05, number(one, seen))
+        seen.append(one)
+        for row in rows:
+            spent[row] = spent.get(row, 0.0) + (1 - level) / 2
+    assert all(total < 0.05 for total in spent.values())

@@ -1,22 +1,17 @@
 """`json_fields`: the answer is a JSON object whose fields equal those of the reference.
 
-Strict: the whole answer is one JSON object (space around it is allowed, a code fence or a sentence is not), no field twice, no NaN.
-Booleans are no numbers; 1 and 1.0 are equal. Well-formed means: it parses, and the expected fields are there.
+Strict, as `rewards/json_answer.py` says. Well-formed means: it parses, and the expected fields are there.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any
 
 from pydantic import model_validator
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.function import DEEPEST_JSON, Case, RewardFunction, Score, Status, Unjudgeable
-
-STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-LONGEST_NUMBER = 400
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.json_answer import equal, parse_object
 
 
 class JsonFieldsConfig(Config):
@@ -77,60 +72,3 @@ class JsonFields(RewardFunction[JsonFieldsConfig]):
             except ValueError:
                 return None
         return given if isinstance(given, dict) else None
-
-
-def parse_object(text: str) -> dict[str, Any]:
-    """The JSON object that `text` is. Raises ValueError where it is none, and Unjudgeable for nesting or numbers beyond the bounds."""
-    if depth(text) > DEEPEST_JSON:
-        raise Unjudgeable(f"JSON nested deeper than {DEEPEST_JSON}")
-    found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_integer, parse_float=_float)
-    if not isinstance(found, dict):
-        raise ValueError(f"the answer is a JSON {type(found).__name__}, not an object")
-    return found
-
-
-def depth(text: str) -> int:
-    """The deepest nesting of brackets outside of strings."""
-    deepest = now = 0
-    for character in STRINGS.sub("", text):
-        if character in "[{":
-            now += 1
-            deepest = max(deepest, now)
-        elif character in "]}":
-            now -= 1
-    return deepest
-
-
-def equal(left: Any, right: Any) -> bool:
-    """Equal as JSON: types count, except that 1 and 1.0 are one number."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(equal, left, right))
-    return bool(left == right)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a field stands there twice")
-    return found
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > LONGEST_NUMBER:
-        raise Unjudgeable(f"a number of {len(digits)} digits; at most {LONGEST_NUMBER} are compared")
-    return int(digits)
-
-
-def _float(digits: str) -> float:
-    value = float(digits)
-    if value in (float("inf"), float("-inf")):
-        raise Unjudgeable("a number beyond the range of a float64")
-    return value

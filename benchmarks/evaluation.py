@@ -1,0 +1,175 @@
+"""Evaluating by ours against plain transformers loops, in one process: `python benchmarks/evaluation.py --folder DIR [--json FILE]`.
+
+The same rows, base, adapter and precision; both sides of a comparison, the base and the adapter. The loss loop runs each prompt with each
+answer and takes the log-probabilities of the answer; the generate loop answers one prompt after the other, greedily. Ours shares prompts
+and packs batches, as `thumbwheel evaluate` does. The loops are given every n-th row (by length), and their time is multiplied; how far both
+agree on those rows is shown. The contestants take turns after a trial of one row, and medians are compared: above 1 is in our favour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import material
+import torch
+import transformers
+
+from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
+from thumbwheel.engine.prompt import PromptBuilder
+from thumbwheel.evaluation.own import OwnSide
+from thumbwheel.evaluation.side import chunks
+from thumbwheel.evaluation.types import Ask, EvaluationConfig, Known
+
+User = dict[str, str]
+
+
+class Loops:
+    """What somebody writes with transformers and PEFT in ten lines."""
+
+    def __init__(self, model: Any, builder: PromptBuilder, tokens: int) -> None:
+        self.model, self.builder, self.tokens = model, builder, tokens
+
+    def losses(self, rows: list[Known]) -> list[tuple[float, float]]:
+        """Summed log-probabilities of both answers to each prompt."""
+        return [(self._sum(row.prompt, row.texts[0]), self._sum(row.prompt, row.texts[1])) for row in rows]
+
+    def _sum(self, prompt: list[dict[str, Any]], text: str) -> float:
+        row = self.builder.row(prompt, text)
+        ids = torch.tensor([[*row.prompt_ids, *row.completion_ids]])
+        with torch.inference_mode():
+            logps = self.model(input_ids=ids).logits[0, :-1].float().log_softmax(-1)
+        picked = logps.gather(1, ids[0, 1:, None])[:, 0]
+        return float(picked[len(row.prompt_ids) - 1 :].double().sum())
+
+    def answers(self, asks: list[Ask]) -> list[tuple[int, ...]]:
+        """The tokens of each answer."""
+        found = []
+        for one in asks:
+            ids = torch.tensor([self.builder.prompt(one.prompt)])
+            with torch.inference_mode():
+                made = self.model.generate(
+                    input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=self.tokens,
+                    eos_token_id=list(self.builder.stop_ids), pad_token_id=0,
+                )  # fmt: skip
+            found.append(tuple(made[0, ids.shape[1] :].tolist()))
+        return found
+
+
+def sides(folder: Path, config: EvaluationConfig) -> tuple[list[Loops], list[OwnSide]]:
+    """(base, adapter) as loops, and as ours."""
+    base, tokenizer = load_base(str(folder), "float32", local_only=True)
+    builder = PromptBuilder(tokenizer)
+    torch.manual_seed(0)
+    plain = load_base(str(folder), "float32", local_only=True)[0].eval()
+    adapted = [attach_lora(load_base(str(folder), "float32", local_only=True)[0], LoraSettings(), seed=0)[0].eval()]
+    adapted.append(attach_lora(base, LoraSettings(), seed=0)[0].eval())
+    for model in adapted:
+        torch.manual_seed(1)
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.02)
+    own = Shared(adapted[1], builder, config)
+    return [Loops(plain, builder, config.max_new_tokens), Loops(adapted[0], builder, config.max_new_tokens)], [
+        OwnSide(own, voice, "", "")  # type: ignore[arg-type]
+        for voice in ("", "default")
+    ]
+
+
+class Shared(SimpleNamespace):
+    """A loaded base with an adapter, in the place of `own.Own`, which reads one from a home."""
+
+    def __init__(self, model: Any, builder: PromptBuilder, config: EvaluationConfig) -> None:
+        from thumbwheel.evaluation.own import Own
+
+        super().__init__(model=model, builder=builder, config=config, _names={"default": "default"})
+        self.speaking = lambda side: Own.speaking(self, side)  # type: ignore[arg-type]
+
+
+def ours(side: OwnSide, asks: list[Any], reply: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    """The replies, asked in the chunks that an evaluation asks in."""
+    named = {str(place): one for place, one in enumerate(asks)}
+    found: dict[str, Any] = {}
+    for chunk in chunks(named, side.batch):
+        found.update(zip(chunk, reply([named[name] for name in chunk]), strict=True))
+    return [found[name] for name in named]
+
+
+def contestants(folder: Path, given: argparse.Namespace) -> dict[str, Callable[[int], Any]]:
+    """name -> one pass over both sides, of every n-th row."""
+    config = EvaluationConfig(max_new_tokens=given.tokens, dtype="float32")
+    pairs = json.loads((folder / "pairs.json").read_text())[: max(given.rows, given.prompts)]
+    rows = [Known([{"role": "user", "content": one["prompt"]}], (one["chosen"], one["rejected"])) for one in pairs]
+    asks = by_length([Ask(row.prompt, given.tokens) for row in rows[: given.prompts]])
+    rows = by_length(rows[: given.rows])
+    loops, packed = sides(folder / given.size, config)
+    return {
+        "loss loop": lambda n: [side.losses(rows[::n]) for side in loops],
+        "loss ours": lambda n: [
+            [tuple(total for total, _ in one) for one in ours(side, rows[::n], side.log_probabilities)] for side in packed
+        ],
+        "generate loop": lambda n: [side.answers(asks[::n]) for side in loops],
+        "generate ours": lambda n: [[one[0].ids for one in ours(side, asks[::n], side.answers)] for side in packed],
+    }
+
+
+def by_length(asks: list[Any]) -> list[Any]:
+    """So that every n-th is a fair choice."""
+    return sorted(asks, key=lambda one: len(one.prompt[0]["content"]))
+
+
+def agreement(found: dict[str, Any], every: int) -> dict[str, float]:
+    """How far the two are from each other: the largest difference of a log-probability a token, and the share of equal answers."""
+    loop = torch.tensor(found["loss loop"], dtype=torch.float64)
+    own = torch.tensor([side[::every] for side in found["loss ours"]], dtype=torch.float64)
+    gaps = (loop - own).abs() / loop.abs().clamp(min=1)
+    both = zip(found["generate loop"], [side[::every] for side in found["generate ours"]], strict=True)
+    answers = [one == other for sides in both for one, other in zip(*sides, strict=True)]
+    return {"largest_relative_difference": float(gaps.max()), "equal_answers": sum(answers) / len(answers)}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="where the models are made")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--size", default="26m", choices=list(material.SIZES))
+    for name, default in {"rows": 64, "prompts": 128, "tokens": 128, "every": 16, "rounds": 3}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    material.make(given.folder)
+    found = contestants(given.folder, given)
+    results: dict[str, Any] = {}
+    seconds: dict[str, list[float]] = {name: [] for name in found}
+    for run in found.values():
+        run(given.prompts)
+    for _ in range(given.rounds):
+        for name, run in found.items():
+            every = given.every if name.endswith("loop") else 1
+            start = time.perf_counter()
+            results[name] = run(every)
+            took = time.perf_counter() - start
+            size = given.rows if name.startswith("loss") else given.prompts
+            seconds[name].append(took * size / len(range(0, size, every)))
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    whole = {kind: medians[f"loss {kind}"] + medians[f"generate {kind}"] for kind in ("loop", "ours")}
+    report = {
+        "size": given.size, "rows": given.rows, "prompts": given.prompts, "tokens": given.tokens, "threads": torch.get_num_threads(),
+        "torch": torch.__version__, "transformers": transformers.__version__, "seconds": medians, "every": given.every,
+        "agreement": agreement(results, given.every),
+        "ratio": {name: medians[f"{name} loop"] / medians[f"{name} ours"] for name in ("loss", "generate")},
+        "ratio_whole": whole["loop"] / whole["ours"],
+    }  # fmt: skip
+    print(json.dumps(report, indent=2))
+    if given.json:
+        given.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

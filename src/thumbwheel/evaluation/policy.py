@@ -1,0 +1,128 @@
+"""Nouns of the gate: the policy that is declared for an agent, what a decision depends on, the decision. Stored, so `Config` classes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from thumbwheel.core.config import Config
+from thumbwheel.evaluation.types import Guard
+from thumbwheel.models.types import Basis
+
+
+class Verdict(StrEnum):
+    """What the gate may say."""
+
+    APPROVED = "approved"
+    CANARY = "approved_for_canary"
+    REJECTED = "rejected"
+
+
+Lenience = Literal["reject", "canary", "allow"]
+DECIDING = ("success", "preference")
+"""Suites that decide where none is declared, the first one that applies."""
+
+
+class GatePolicy(Config):
+    """What a candidate must show; declared once for an agent. A guard holds when its interval lies within its margin."""
+
+    primary: str | None = None
+    """The suite whose main measure decides; without one success of fresh answers, or without cases the ranking of recorded ones."""
+    alpha: float = Field(default=0.05, gt=0, lt=0.5)
+    """How likely all candidates that are judged on the same held-out rows may together get past the gate without a gain."""
+    min_cases: int = Field(default=30, ge=2)
+    """Fewest groups of cases (or ranked pairs) on which anything is decided."""
+    min_guard: int = Field(default=20, ge=1)
+    """A guard measured on fewer items neither passes nor fails; it is named as not measured."""
+    min_interval: int = Field(default=60, ge=1)
+    """On fewer items no interval fits into the margins, even where nothing changed: a guard is then held to what was seen, and named."""
+    margin_nll: float = Field(default=0.3, ge=0)
+    """Nats a token by which recorded good answers may become less likely."""
+    margin_eos: float = Field(default=0.05, ge=0, le=1)
+    """Drop in the share of answers that end by themselves."""
+    margin_format: float = Field(default=0.05, ge=0, le=1)
+    """Drop in the share of well-formed answers."""
+    max_growth: float = Field(default=2.0, ge=1)
+    """Factor by which answers may get longer, or shorter."""
+    margin_anchors: float = Field(default=0.2, ge=0)
+    """Nats a token by which general text may become less likely."""
+    margin_tasks: float = Field(default=0.1, ge=0, le=1)
+    """Drop in the share of short general tasks that are solved."""
+    open_guard: Lenience = "canary"
+    """What becomes of a candidate with a guard whose interval reaches beyond its margin while the guard itself does not."""
+    unmeasured_guard: Lenience = "allow"
+    """What becomes of a candidate with a guard that was measured on too few items."""
+
+    @property
+    def leading(self) -> tuple[str, ...]:
+        """The suites that may decide, the first one that applies."""
+        return DECIDING if self.primary is None else (self.primary,)
+
+
+class GateInputs(Config):
+    """All that a decision depends on besides the policy."""
+
+    basis: Basis
+    fresh: bool
+    measure: str
+    suite: str | None = None
+    """The suite that the measure is the main one of."""
+    before: float
+    after: float
+    gain: float
+    low: float
+    """Lower end of the interval of the gain, at `level`."""
+    level: float
+    clusters: int
+    reads: int
+    """Which look at these rows it is, counted over all candidates of the agent."""
+    guards: tuple[Guard, ...]
+    """With their intervals at 1 - alpha."""
+    tainted: bool = False
+    detectable: float | None = None
+    """The true gain that would get past `level` four times out of five."""
+    judges: tuple[str, ...] = ()
+    """What judged the answers behind the measure."""
+    optimised: tuple[str, ...] = ()
+    """Judges that the candidate was trained to please."""
+    changes: tuple[str, ...] = ()
+    """How the policy differs from what was declared first, in words."""
+
+
+class Decision(Config):
+    """The verdict with its reasons, in words."""
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+
+class StoredDecision(Config):
+    """A decision with everything that it was made from. `signature`: keyed hash over all else, with the home's key."""
+
+    id: str
+    version_id: str
+    evaluation_id: str
+    decision: Decision
+    inputs: GateInputs
+    policy: GatePolicy
+    signature: str | None = None
+
+
+class Declaration(Config):
+    """A policy as somebody declared it for an agent, and why it was changed."""
+
+    id: str
+    policy: GatePolicy
+    reason: str
+    recorded_at: datetime
+
+
+class Look(NamedTuple):
+    """Two sides (fingerprints), compared by a measure on rows (keyed hashes of their prompts)."""
+
+    sides: tuple[str, ...]
+    measure: str
+    rows: frozenset[str]

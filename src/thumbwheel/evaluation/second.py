@@ -1,0 +1,26 @@
+"""Second opinions on the gain of success: other methods on the same answers, shown beside the interval that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from thumbwheel.evaluation.compare import Pair
+from thumbwheel.stats.matched import mcnemar, newcombe
+from thumbwheel.stats.paired import bootstrap
+
+
+def opinions(pairs: Sequence[Pair], level: float) -> dict[str, Any]:
+    """The paired bootstrap over groups; where every case stands alone and is right or wrong, the exact test and Newcombe's interval too."""
+    change = np.array([one.after - one.before for one in pairs])
+    groups = [one.case.group for one in pairs]
+    resampled = bootstrap(lambda at: float(change[at].mean()), len(pairs), groups, level=level, corrected=True)
+    found: dict[str, Any] = {"bootstrap": [resampled.low, resampled.high]}
+    if len(set(groups)) == len(groups) and {value for one in pairs for value in (one.before, one.after)} <= {0.0, 1.0}:
+        both = sum(one.before == one.after == 1.0 for one in pairs)
+        better, worse = int((change > 0).sum()), int((change < 0).sum())
+        interval = newcombe(both, better, worse, len(pairs) - both - better - worse, level)
+        found |= {"better": better, "worse": worse, "mcnemar_p": mcnemar(better, worse), "newcombe": [interval.low, interval.high]}
+    return found

@@ -1,0 +1,104 @@
+"""Sides behind HTTP: an OpenAI-compatible endpoint, or a GGUF file that a llama-server of our own serves while questions last.
+
+They are asked as an app would ask them: messages to the chat endpoint, the server's own template. Servers tell no log-probabilities of
+given texts, so these sides have none. Answers of an endpoint are kept under its URL and model; what stands behind a name may change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.core import ids
+from thumbwheel.core.errors import InputError, ModelError
+from thumbwheel.evaluation.types import Answer, Answers, Ask, Known, Sums
+from thumbwheel.llm.client import Client
+
+Line = tuple[Client, Callable[[], None]]
+"""A client, and what lets go of it and of what it talks to."""
+
+
+@dataclass
+class Served:
+    """See the module. `connect` is called when the first question is asked."""
+
+    name: str
+    identity: str
+    connect: Callable[[], Line]
+    parallel: int
+    batch: int = 32
+    scores: bool = False
+    _line: list[Line] = field(default_factory=list)
+
+    def answers(self, asks: Sequence[Ask]) -> list[Answers]:
+        """Each in a request of its own, `parallel` at once."""
+        if not self._line:
+            self._line.append(self.connect())
+        client, _ = self._line[0]
+        jobs = [(one, number) for one in asks for number in range(one.samples)]
+        with ThreadPoolExecutor(self.parallel) as pool:
+            replies = iter(list(pool.map(lambda job: _answer(client, *job), jobs)))
+        return [tuple(next(replies) for _ in range(one.samples)) for one in asks]
+
+    def log_probabilities(self, asks: Sequence[Known]) -> list[Sums]:
+        """None are known."""
+        return [()] * len(asks)
+
+    def close(self) -> None:
+        """End the connection, and the server if it is ours."""
+        while self._line:
+            self._line.pop()[1]()
+
+
+def endpoint(name: str, url: str, model: str, api_key: str | None, parallel: int) -> Served:
+    """`model` at `url`, as http://127.0.0.1:8000/v1."""
+
+    def connect() -> Line:
+        client = Client(url, model, api_key=api_key)
+        return client, client.close
+
+    return Served(name, ids.fingerprint(["endpoint", url.rstrip("/"), model]), connect, parallel)
+
+
+def gguf(name: str, file: Path) -> Served:
+    """A GGUF file through a llama-server; one question at a time, since answers depend on what else is in a batch."""
+    from thumbwheel.llm.llama_server import LlamaServer
+
+    if not file.is_file():
+        raise InputError(f"GGUF file {str(file)!r}", "there is no such file", "Make one: thumbwheel export VERSION --format gguf")
+
+    def connect() -> Line:
+        server = LlamaServer(file)
+        server.start()
+        client = Client(server.url, file.stem)
+
+        def close() -> None:
+            client.close()
+            server.stop()
+
+        return client, close
+
+    with file.open("rb") as opened:
+        content = hashlib.file_digest(opened, "sha256").hexdigest()
+    return Served(name, ids.fingerprint(["gguf", content]), connect, 1)
+
+
+def _answer(client: Client, asked: Ask, number: int) -> Answer:
+    body = {"messages": asked.prompt, "max_tokens": asked.max_new_tokens, "temperature": asked.temperature, "seed": number}
+    began = time.perf_counter()
+    reply = client.post("chat/completions", body)
+    seconds = time.perf_counter() - began
+    try:
+        choice = reply["choices"][0]
+        text, finish = choice["message"].get("content") or "", str(choice.get("finish_reason"))
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise ModelError(
+            f"model {client.model!r} at {client.url}", f"its reply has no message: {str(reply)[:120]}", "Check that it is a chat endpoint"
+        ) from None
+    usage: dict[str, Any] = reply.get("usage") or {}
+    return Answer(text, finish, usage.get("completion_tokens"), usage.get("prompt_tokens"), seconds)

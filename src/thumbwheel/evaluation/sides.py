@@ -1,0 +1,96 @@
+"""Which sides an evaluation compares: each version as it is served by default, or in the form that was named for it.
+
+Forms: `gguf:FILE`, an endpoint as `URL#MODEL`, `recorded` (what the app's own model answered). Without one a version is its base with its
+adapter in this process, or the endpoint that it was registered as.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from thumbwheel.core.errors import InputError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation.own import Own
+from thumbwheel.evaluation.recorded import recorded
+from thumbwheel.evaluation.served import endpoint, gguf
+from thumbwheel.evaluation.side import Side
+from thumbwheel.evaluation.types import Case, EvaluationConfig
+from thumbwheel.models import versions
+from thumbwheel.models.types import ModelVersion
+
+FORMS = "gguf:FILE, http://HOST:PORT/v1#MODEL, recorded"
+
+
+@dataclass
+class Sides:
+    """A candidate and what it is compared with. Close them."""
+
+    ws: Workspace
+    config: EvaluationConfig
+    cases: Sequence[Case]
+    candidate: ModelVersion
+    incumbent: ModelVersion
+    form: str | None = None
+    against_form: str | None = None
+
+    @cached_property
+    def own(self) -> Own:
+        """The candidate's base, with the adapters of those that run in this process."""
+        here = [one for one, form in ((self.candidate, self.form), (self.incumbent, self.against_form)) if one.adapter and not form]
+        return Own(self.ws, base_of(self.ws, self.candidate), here, self.config)
+
+    @cached_property
+    def after(self) -> Side:
+        """The candidate."""
+        return self._side(self.candidate, self.form)
+
+    @cached_property
+    def before(self) -> Side:
+        """What it is compared with."""
+        return self._side(self.incumbent, self.against_form)
+
+    @cached_property
+    def base(self) -> Side:
+        """The base of the candidate, in this process."""
+        return self.own.side(self.own.base)
+
+    @property
+    def served(self) -> list[Side]:
+        """Those that do not run in this process."""
+        given = ((self.incumbent, self.against_form, "before"), (self.candidate, self.form, "after"))
+        return [getattr(self, name) for one, form, name in given if form or one.endpoint]
+
+    def close(self) -> None:
+        """End what was started."""
+        for side in self.served:
+            side.close()
+
+    def _side(self, version: ModelVersion, form: str | None) -> Side:
+        key, parallel = os.environ.get(self.config.key_variable), self.config.parallel
+        if form is None and version.endpoint is None:
+            return self.own.side(version)
+        if form is None and version.endpoint is not None:
+            return endpoint(version.name, version.endpoint["url"], version.endpoint["model"], key, parallel)
+        name = f"{version.name} as {form}"
+        kind, _, rest = str(form).partition(":")
+        if form == "recorded":
+            return recorded(self.ws, versions.require_agent(self.ws, version.agent), name, self.cases)
+        if kind == "gguf" and rest:
+            return gguf(name, Path(rest))
+        url, _, model = str(form).partition("#")
+        if kind in ("http", "https") and model:
+            return endpoint(name, url, model, key, parallel)
+        raise InputError(f"{form!r} as a form of {version.name!r}", "there is no such form", f"Use one of: {FORMS}")
+
+
+def base_of(ws: Workspace, version: ModelVersion) -> ModelVersion:
+    """The version without adapter over which `version` was made."""
+    bases = (one for one in versions.versions(ws, version.agent) if one.adapter is None and one.endpoint is None)
+    found = next((one for one in bases if one.base_fingerprint == version.base_fingerprint), None)
+    if found is None:
+        raise InputError(f"version {version.name!r} of agent {version.agent!r}", "its base is not among the versions", "Train a new one")
+    return found

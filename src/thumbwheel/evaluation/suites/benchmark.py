@@ -1,0 +1,188 @@
+"""`benchmark`: tasks with checks from YAML files; a task's score is the share of its checks that pass, without those that were skipped.
+
+    id: basics
+    name: Basics
+    tasks:
+      - {id: greet, prompt: "Say hello to Ada.", complexity: tutorial, tags: [tone], checks: [{type: contains, text: Ada}]}
+
+`task_pattern` (a glob beside the file) adds tasks from other files, `tags_filter` keeps those that have one of its tags. A task with
+attachments or of another modality than text is left out and counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from thumbwheel.core.config import Config, build
+from thumbwheel.core.errors import ConfigError
+from thumbwheel.evaluation import compare
+from thumbwheel.evaluation.suite import Outcome, Replies, Suite
+from thumbwheel.evaluation.types import Answer, Ask, Measure
+from thumbwheel.evaluation.validators import Reply, check, require
+
+SCORE, PASSED = "benchmark score", "benchmark tasks passed whole"
+RESPONSE = 2000
+
+
+class Task(Config):
+    """One task."""
+
+    id: str
+    """Its name; results are known by it."""
+    prompt: str
+    """What is asked."""
+    checks: tuple[dict[str, Any], ...]
+    """Each a mapping with its type and parameters."""
+    complexity: str = "tutorial"
+    """tutorial, extended or phd."""
+    modality: tuple[str, ...] = ("text",)
+    """What it needs; only text is asked here."""
+    tags: tuple[str, ...] = ()
+    """Slices of the result."""
+    attachments: tuple[str, ...] = ()
+    """Files that belong to it."""
+    ground_truth: str | None = None
+    """What is true."""
+    system: str | None = None
+    """A system prompt."""
+
+
+class Tasks(Config):
+    """A suite of tasks."""
+
+    id: str = "benchmark"
+    """Its name."""
+    name: str = ""
+    """Its title."""
+    tasks: tuple[Task, ...] = ()
+    """The tasks themselves."""
+    task_pattern: str | None = None
+    """Files with one task or a list of tasks each, beside this one."""
+    tags_filter: tuple[str, ...] = ()
+    """Only tasks with one of these tags."""
+
+
+class Benchmark(Suite):
+    """See the module."""
+
+    name: ClassVar[str] = "benchmark"
+
+    def unfit(self) -> str:
+        """Without a file."""
+        if not self.config.benchmark:
+            return "no file with tasks is named (benchmark)"
+        return "" if self.tasks else f"{self.config.benchmark!r} has no task that can be asked as text"
+
+    @cached_property
+    def given(self) -> list[Task]:
+        """All tasks. Raises ConfigError for files that are none."""
+        at = Path(str(self.config.benchmark))
+        paths = sorted(at.glob("*.y*ml")) if at.is_dir() else [at]
+        found = [task for path in paths for task in _tasks(path)]
+        for task in found:
+            for one in task.checks:
+                require(one, f"task {task.id!r}")
+        return found
+
+    @property
+    def tasks(self) -> list[Task]:
+        """Those that are asked as text alone."""
+        return [task for task in self.given if set(task.modality) <= {"text"} and not task.attachments]
+
+    def content(self) -> Any:
+        """The tasks."""
+        return [task.model_dump(mode="json") for task in self.given]
+
+    def asks(self) -> list[Ask]:
+        """One prompt a task."""
+        return [Ask(_messages(task), self.config.max_new_tokens) for task in self.tasks]
+
+    def outcome(self, before: Replies, after: Replies) -> Outcome:
+        """The mean score first, tasks that passed whole beside it, slices by tag and complexity, every task in the details."""
+        asked = [(task, both) for task, *both in zip(self.tasks, before, after, strict=True) if all(both)]
+        rows = [Row(task, _result(task, both[0][0]), _result(task, both[1][0])) for task, both in asked]
+        known = [row for row in rows if row.before["total_checks"] and row.after["total_checks"]]
+        dropped = Counter({"every check was skipped, or a side has no answer": n} if (n := len(self.tasks) - len(known)) else {})
+        dropped += Counter({"the task needs more than text": n} if (n := len(self.given) - len(self.tasks)) else {})
+        details = {"before": [row.before for row in rows], "after": [row.after for row in rows]}
+        if not known:
+            return Outcome(None, details=details, dropped=dropped)
+
+        def measure(name: str, level: float, tag: str | None = None) -> Measure:
+            chosen = [row for row in known if tag is None or tag in _slices(row.task)]
+            of = _whole if name == PASSED else _score
+            return compare.measure(
+                name, [of(row.before) for row in chosen], [of(row.after) for row in chosen], [row.task.id for row in chosen], level
+            )
+
+        tags = dict.fromkeys(tag for row in known for tag in _slices(row.task))
+        level = self.config.level
+        return Outcome(
+            lambda wanted: measure(SCORE, wanted), (measure(PASSED, level),), tuple(measure(tag, level, tag) for tag in tags),
+            details=details, dropped=dropped,
+        )  # fmt: skip
+
+
+class Row(NamedTuple):
+    """A task and its results."""
+
+    task: Task
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+def _score(result: dict[str, Any]) -> float:
+    return float(result["score"])
+
+
+def _whole(result: dict[str, Any]) -> float:
+    return float(result["passed"] == result["total_checks"])
+
+
+def _tasks(path: Path) -> list[Task]:
+    found = _yaml(path)
+    where = f"benchmark {str(path)!r}"
+    if isinstance(found, list):
+        return [build(Task, one, where) for one in found]
+    if isinstance(found, dict) and "prompt" in found:
+        return [build(Task, found, where)]
+    suite = build(Tasks, found if isinstance(found, dict) else {"tasks": found}, where)
+    others = sorted(path.parent.glob(suite.task_pattern)) if suite.task_pattern else []
+    more = [task for other in others if other != path for task in _tasks(other)]
+    wanted = set(suite.tags_filter)
+    return [task for task in (*suite.tasks, *more) if not wanted or wanted & set(task.tags)]
+
+
+def _yaml(path: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"benchmark {str(path)!r}", " ".join(str(error).split())[:200], "Name a YAML file with tasks") from None
+
+
+def _messages(task: Task) -> list[dict[str, Any]]:
+    user = {"role": "user", "content": task.prompt}
+    return [{"role": "system", "content": task.system}, user] if task.system else [user]
+
+
+def _slices(task: Task) -> list[str]:
+    return [f"complexity={task.complexity}", *(f"tag={tag}" for tag in task.tags)]
+
+
+def _result(task: Task, answer: Answer) -> dict[str, Any]:
+    """The result of a task in the form of the bench module; a cost is nobody's to know here."""
+    reply = Reply(answer.text.strip(), answer.tokens, answer.seconds, None, task.ground_truth)
+    checks = [check(one, reply) for one in task.checks]
+    counted = [one for one in checks if not one["skipped"]]
+    passed = sum(one["passed"] for one in counted)
+    return {
+        "task_id": task.id, "complexity": task.complexity, "tags": list(task.tags), "score": passed / len(counted) if counted else 0.0,
+        "passed": passed, "total_checks": len(counted), "checks": checks, "response": answer.text[:RESPONSE],
+        "latency_ms": None if answer.seconds is None else 1000 * answer.seconds, "tokens_in": answer.prompt_tokens,
+        "tokens_out": answer.tokens, "cost": None, "tool_calls": [],
+    }  # fmt: skip

@@ -1,0 +1,49 @@
+"""`success`: fresh greedy answers on the held-out cases, judged by their checkers. The primary measure wherever there are cases."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from thumbwheel.evaluation import compare
+from thumbwheel.evaluation.compare import Pair
+from thumbwheel.evaluation.measure import judge, paired, unjudged
+from thumbwheel.evaluation.second import opinions
+from thumbwheel.evaluation.suite import Outcome, Replies, Suite
+from thumbwheel.evaluation.types import SUCCESS, Ask
+from thumbwheel.rewards.checker import checker_of
+
+
+class Success(Suite):
+    """See the module."""
+
+    name: ClassVar[str] = "success"
+    default: ClassVar[bool] = True
+    of_cases: ClassVar[bool] = True
+
+    def unfit(self) -> str:
+        """Without cases."""
+        return "" if self.material.cases else "there is no held-out case"
+
+    def asks(self) -> list[Ask]:
+        """The prompt of each case."""
+        return [Ask(case.prompt, self.config.max_new_tokens) for case in self.material.cases]
+
+    def outcome(self, before: Replies, after: Replies) -> Outcome:
+        """With slices, the most changed answers, and the guards on how answers are made."""
+        cases = self.material.cases
+        first, second = judge(cases, before), judge(cases, after)
+        places = list(paired(first, second))
+        dropped = unjudged(first, second, {place for place, *_ in places})
+        pairs = [Pair(cases[place], one, other) for place, one, other in places]
+        if not pairs:
+            return Outcome(None, dropped=dropped)
+        texts = ([first[place].text for place, *_ in places], [second[place].text for place, *_ in places])
+        return Outcome(
+            lambda level: compare.success(SUCCESS, pairs, level),
+            slices=compare.slices(pairs, self.config.level),
+            guards=compare.generation_guards(first, second, [case.group for case in cases], self.config.level),
+            examples=compare.most_changed(pairs, *texts, self.config.examples),
+            details={"second_opinions": opinions(pairs, self.config.level)},
+            judges=tuple(sorted({pair.case.checker or checker_of(pair.case.reference) for pair in pairs})),
+            dropped=dropped,
+        )

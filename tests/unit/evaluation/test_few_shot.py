@@ -1,0 +1,64 @@
+"""The same feedback as a prompt: which examples are shown, how many fit, and whether the weights pay."""
+
+import pytest
+
+from feedback_world import AGENT
+from taught_world import QUICK
+from thumbwheel.engine.prompt import PromptBuilder
+from thumbwheel.evaluation.compare import measure
+from thumbwheel.evaluation.evaluate import evaluate
+from thumbwheel.evaluation.few_shot import Shots, shown, similarity
+from thumbwheel.evaluation.types import Evaluation, Given, weights_pay
+from tiny_models import tiny_tokenizer
+
+
+def row(question, answer, good=True):
+    return Given(
+        question, question, [{"role": "system", "content": "Be short."}, {"role": "user", "content": question}], None, answer, good
+    )
+
+
+def test_the_nearest_good_answers_are_shown_nearest_last():
+    rows = [
+        row("where is my invoice", "Here."),
+        row("how do I log in", "There."),
+        row("invoice wrong", "Sorry."),
+        row("invoice", "no", False),
+    ]
+    shots = Shots.of(rows)
+    assert len(shots.shots) == 3
+    (near,) = shots.nearest([[{"role": "user", "content": "where is the invoice"}]], 2)
+    assert [answer["content"] for _, answer in near] == ["Sorry.", "Here."]
+
+
+def test_similarity_is_cosine():
+    found = similarity(["a red fox", "nothing alike"], ["a red fox", "red", "dog"])
+    assert found[0][0] == pytest.approx(1) and found[0][0] > found[0][1] > found[0][2] == 0 and not found[1].any()
+
+
+def test_examples_that_do_not_fit_are_left_out_the_least_near_first():
+    builder = PromptBuilder(tiny_tokenizer())
+    prompt = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "fox 7"}]
+    shots = [({"role": "user", "content": text}, {"role": "assistant", "content": "den"}) for text in ("far " * 20, "near", "nearest")]
+    whole = shown(prompt, shots, builder, 1000)
+    assert [one["role"] for one in whole] == ["system", *["user", "assistant"] * 3, "user"] and whole[-1] == prompt[-1]
+    some = shown(prompt, shots, builder, len(builder.prompt(whole)) - 1)
+    assert [one["content"] for one in some[1::2]] == ["near", "nearest", "fox 7"]
+    assert shown(prompt, shots, builder, 1) == prompt
+
+
+def test_weights_that_a_prompt_cannot_match_pay(home):
+    ws, add = home(cases=34)
+    found = evaluate(ws, AGENT, add("good"), QUICK)
+    assert found.prompting is not None and found.prompting.after == 1.0 and found.prompting.low > 0
+    assert found.weights_pay.startswith("the weights pay: v1 succeeds in 100.0%")
+    assert Evaluation(**found.model_dump(mode="json")) == found
+    zero = evaluate(ws, AGENT, add("zero"), QUICK)
+    assert "do not clearly beat a prompt" in zero.weights_pay
+    off = evaluate(ws, AGENT, "v2", QUICK.model_copy(update={"few_shot": 0}))
+    assert off.prompting is None and off.weights_pay == ""
+
+
+def test_the_words_recommend_the_prompt():
+    same = measure("s", [1.0] * 9 + [0.0], [1.0] * 8 + [0.0] * 2, range(10), 0.95)
+    assert weights_pay("v3", same).endswith("; use the prompt")

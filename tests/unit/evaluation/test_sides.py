@@ -1,0 +1,187 @@
+"""Sides: ours against a plain loop, a server, a GGUF file, what was recorded; and that nothing is asked twice."""
+
+import json
+import signal
+
+import pytest
+import sqlalchemy as sa
+
+from feedback_world import AGENT
+from taught_world import PLACES, QUICK, add_case
+from thumbwheel.core.errors import InputError
+from thumbwheel.db import schema
+from thumbwheel.evaluation import side as asking
+from thumbwheel.evaluation.evaluate import evaluate
+from thumbwheel.evaluation.own import Own, OwnSide
+from thumbwheel.evaluation.rows import gate_rows
+from thumbwheel.evaluation.served import endpoint
+from thumbwheel.evaluation.sides import base_of
+from thumbwheel.evaluation.types import Ask, Known
+from thumbwheel.llm.fake import FakeServer, Reply
+from thumbwheel.models import versions
+
+ONLY = QUICK.model_copy(update={"suite": ("success",), "few_shot": 0})
+
+
+def loaded(ws, name):
+    version = versions.version(ws, AGENT, name)
+    own = Own(ws, base_of(ws, version), [version], QUICK.model_copy(update={"dtype": "float32"}))
+    return own, own.side(version)
+
+
+def plain(model, builder, asked):
+    """The summed log-probability of each text, one padded-free forward each, as transformers and PEFT compute it."""
+    import torch
+
+    found = []
+    for text in asked.texts:
+        row = builder.row(asked.prompt, text)
+        ids = torch.tensor([[*row.prompt_ids, *row.completion_ids]])
+        with torch.no_grad():
+            logs = model(input_ids=ids).logits[0, :-1].float().log_softmax(-1)
+        picked = logs.gather(1, ids[0, 1:, None])[len(row.prompt_ids) - 1 :, 0]
+        found.append((float(picked.double().sum()), len(row.completion_ids)))
+    return found
+
+
+def test_log_probabilities_are_those_of_a_plain_loop(home, taught):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    ws, add = home(cases=4)
+    own, side = loaded(ws, add("good"))
+    asks = [
+        Known(row.prompt, (row.text, "something else", '{"at":"yard"}')) for row in gate_rows(ws, versions.version(ws, AGENT, "v1")).given
+    ]
+    asks = [*asks[:6], Known([{"role": "user", "content": "Größe, 東京?"}], ("Yes.",))]
+    reference = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(taught.base), taught.good).eval()
+    for asked, sums in zip(asks, side.log_probabilities(asks), strict=True):
+        for (total, count), (wanted, tokens) in zip(sums, plain(reference, own.builder, asked), strict=True):
+            assert count == tokens and abs(total - wanted) / count < 1e-5
+    base = own.side(own.base)
+    with reference.disable_adapter():
+        for (total, _), (wanted, _) in zip(base.log_probabilities(asks[:1])[0], plain(reference, own.builder, asks[0]), strict=True):
+            assert total == pytest.approx(wanted, abs=1e-4)
+    assert base.identity != side.identity and base.scores
+
+
+def test_text_that_stands_alone_and_text_that_does_not_fit(home):
+    ws, add = home(cases=4)
+    _, side = loaded(ws, add("good"))
+    long = Known([{"role": "user", "content": "word " * 3000}], ("x",))
+    (alone,), refused = side.log_probabilities([Known([], ("The quick brown fox jumps.",)), long])
+    assert alone[1] > 3 and alone[0] < 0 and refused == ()
+
+
+def test_an_evaluation_that_was_stopped_goes_on_where_it_was(home, monkeypatch):
+    ws, add = home(cases=40)
+    name, asked = add("good"), []
+    answers = OwnSide.answers
+
+    def stop(self, asks):
+        if len(asked) == 2:
+            signal.raise_signal(signal.SIGINT)
+        asked.append(len(asks))
+        return answers(self, asks)
+
+    monkeypatch.setattr(OwnSide, "answers", stop)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(ws, AGENT, name, ONLY)
+    assert asked == [16, 16]
+    with ws.db.read() as connection:
+        assert connection.execute(sa.select(sa.func.count()).select_from(schema.answers)).scalar() == 32
+    again = []
+    monkeypatch.setattr(OwnSide, "answers", lambda self, asks: again.append(len(asks)) or answers(self, asks))
+    found = evaluate(ws, AGENT, name, ONLY)
+    assert again == [8, 16, 16, 8]  # the rest of the base, then the candidate
+    monkeypatch.setattr(OwnSide, "answers", None)
+    more = evaluate(ws, AGENT, name, ONLY.model_copy(update={"examples": 1, "suite": ("success", "json_agent")}))
+    assert more.primary.after == found.primary.after == 1.0  # another question about the same answers asks nothing
+    assert [one.name for one in more.suites] == ["success", "json_agent"]
+
+
+class Knows:
+    """An endpoint that knows where everybody is, but not the dog."""
+
+    def __call__(self, request):
+        text = request.body["messages"][-1]["content"]
+        content = PLACES["fox"] if "fox" in text else "I do not know."
+        usage = {"prompt_tokens": 100, "completion_tokens": 10}
+        return Reply({"choices": [{"message": {"content": content}, "finish_reason": "stop"}], "usage": usage})
+
+
+def test_an_endpoint_is_compared_by_quality_price_and_time(home):
+    with FakeServer(Knows()) as server:
+        ws, add = home(cases=34)
+        name = add("good")
+        given = versions.add_endpoint(ws, AGENT, server.url, "large", price_in=2.0, price_out=10.0)
+        assert versions.add_endpoint(ws, AGENT, server.url, "large", 2.0, 10.0).id == given.id and given.endpoint["price_out"] == 10.0
+        found = evaluate(ws, AGENT, name, ONLY, against=given.name)
+        assert (found.primary.before, found.primary.after, found.against) == (0.5, 1.0, given.name)
+        before, after = found.serving
+        assert before.cost == pytest.approx(1000 * (100 * 2 + 10 * 10) / 1e6) and after.cost is None
+        assert before.seconds > 0 and before.tokens == 10 and before.answers == 34
+        assert any("not served alike" in one for one in found.notes)
+        count = len(server.requests)
+        evaluate(ws, AGENT, name, ONLY.model_copy(update={"examples": 2}), against=given.name)
+        assert len(server.requests) == count == 34
+        body = server.requests[0].body
+        assert (body["temperature"], body["max_tokens"], body["model"]) == (0.0, 14, "large")
+
+
+def test_a_candidate_as_it_is_served(home):
+    with FakeServer(Knows()) as server:
+        ws, add = home(cases=34)
+        name = add("good")
+        found = evaluate(ws, AGENT, name, QUICK, form=f"{server.url}#tuned")
+        assert (found.primary.before, found.primary.after) == (0.0, 0.5)
+        assert found.preferences == () and any("cannot say how likely" in one for one in found.notes)
+        same = evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned")
+        assert (same.primary.before, same.primary.after) == (1.0, 0.5)  # trained against served
+        with pytest.raises(InputError, match="gguf:FILE"):
+            evaluate(ws, AGENT, name, ONLY, form="ggml:model.bin")
+
+
+def test_what_the_app_recorded_is_a_side(home):
+    def change(world):
+        for number in (900, 901, 902):
+            add_case(world, "fox", number)
+        world.trace("old", world.prompt("fox 900"), PLACES["fox"])
+        world.trace("older", world.prompt("fox 901"), "nowhere")
+
+    ws, add = home(cases=0, prompts=8, change=change)
+    found = evaluate(ws, AGENT, add("good"), ONLY, against="v0", against_form="recorded")
+    assert (found.primary.n, found.primary.before, found.primary.after) == (2, 0.5, 1.0)
+    assert found.dropped == {"a side has no answer": 1}
+    assert found.serving[0].side == "v0 as recorded"
+
+
+def test_several_samples_are_one_question(home):
+    ws, add = home(cases=4)
+    _, side = loaded(ws, add("good"))
+    asks = [Ask([{"role": "user", "content": f"fox {n}"}], 6, 3, 1.0) for n in range(3)]
+    found = asking.ask(ws, versions.require_agent(ws, AGENT), side, asks, "programs")
+    assert [len(one) for one in found] == [3, 3, 3] and len({one.text for group in found for one in group}) > 3
+    kept = asking.ask(ws, versions.require_agent(ws, AGENT), side, asks[::-1], "programs")
+    assert kept == found[::-1]
+    assert json.loads(json.dumps(kept[0][0].ids)) and endpoint("a", "http://h/v1", "m", None, 1).identity != side.identity
+
+
+def test_a_gguf_file_is_judged_as_llama_server_serves_it(home, taught, tmp_path):
+    from llama_tools import needs
+    from thumbwheel.export.formats.gguf import GGUF
+    from thumbwheel.export.types import Source
+
+    needs("converter", "llama-server")
+    (folder := tmp_path / "gguf").mkdir()
+    GGUF.write(Source(str(taught.base), taught.good, "tiny", "F16"), folder)
+    file = next(folder.glob("*.gguf"))
+    ws, add = home(cases=34)
+    name = add("good")
+    served = evaluate(ws, AGENT, name, ONLY, form=f"gguf:{file}")
+    assert (served.primary.before, served.primary.after) == (0.0, 1.0)
+    assert served.serving[1].side == f"v1 as gguf:{file}" and served.serving[1].seconds > 0
+    same = evaluate(ws, AGENT, name, ONLY, against=name, form=f"gguf:{file}")
+    assert same.primary.changed == 0  # what is served is what was trained
+    with pytest.raises(InputError, match="no such file"):
+        evaluate(ws, AGENT, name, ONLY, form="gguf:missing.gguf")

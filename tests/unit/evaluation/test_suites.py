@@ -1,0 +1,179 @@
+"""What each suite asks, and what it makes of replies that are written here."""
+
+import json
+import math
+
+import pytest
+
+from thumbwheel.core.errors import ConfigError
+from thumbwheel.evaluation.suite import Material
+from thumbwheel.evaluation.suites import SUITES
+from thumbwheel.evaluation.suites.code import pass_at
+from thumbwheel.evaluation.types import ANCHOR_NLL, ANCHOR_TASKS, Answer, Ask, Case, EvaluationConfig, Given, Known
+from thumbwheel.llm.fake import FakeServer, Reply
+from thumbwheel.rewards.function import Score
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def case(name, reference, checker=None, settings=None, **slices):
+    return Case(name, name, f"msg_{name}", user(f"ask {name}"), reference, checker, settings, slices)
+
+
+def replies(*texts, finish="stop"):
+    return [(Answer(text, finish, len(text), 5, 0.1),) for text in texts]
+
+
+def suite(name, cases=(), given=(), config=None, **more):
+    return SUITES.get(name)(Material(list(cases), list(given), config or EvaluationConfig(), **more))
+
+
+def test_the_report_of_a_json_agent_compares_fields_whatever_their_case():
+    cases = [case(str(n), {"swimlane": "Project", "priority": "High"}) for n in range(4)]
+    good, half = '{"swimlane": "PROJECT", "priority": "HIGH"}', '{"swimlane": "project", "priority": "LOW"}'
+    found = suite("json_agent", cases).outcome(replies("no json", half, half, half), replies(good, good, half, '{"swimlane": "Home"'))
+    main = found.main(0.95)
+    assert (main.name, main.before, main.after) == ("all fields right", 0.0, 0.5)
+    measures = {one.name: (one.before, one.after) for one in found.measures}
+    assert measures["answers that parse"] == (0.75, 0.75)
+    assert measures["field swimlane"] == (0.75, 0.75) and measures["field priority"] == (0.0, 0.5)
+    after = found.details["after"]
+    assert (after["accuracy"], after["error_rate"], after["total_examples"], after["correct"], after["errors"]) == (0.5, 0.25, 4, 2, 1)
+    assert after["accuracy_by_field"] == {"swimlane": 0.75, "priority": 0.5}
+    first, second = after["error_examples"]
+    assert first["index"] == 3 and first["error"].startswith("no JSON") and "priority" in second["error"]
+
+
+def test_a_list_of_findings_is_compared_by_its_columns():
+    findings = [{"type": "CONFLICT"}, {"type": "Relation"}]
+    cases = [case("a", findings), case("b", json.dumps([]))]
+    found = suite("json_agent", cases).outcome(replies("[]", "[]"), replies('[{"type": "relation"}, {"type": "Conflict"}]', "[]"))
+    assert (found.main(0.95).before, found.main(0.95).after) == (0.5, 1.0)
+
+
+def test_rewards_of_fresh_answers_leave_out_what_has_no_value_and_mark_an_optimised_judge():
+    cases = [case(str(n), "yes") for n in range(3)]
+
+    def rewards(answered):
+        scores = [Score(float(one.text == one.reference)) for one in answered]
+        return {"": scores, "checker": scores}
+
+    opinions = {"rm1": lambda prompts, texts: [math.nan if text == "no" else 1.0 * len(text) for text in texts]}
+    made = suite("reward", cases, rewards=rewards, opinions=opinions, optimised=frozenset({"rm1"}))
+    found = made.outcome(replies("no", "yes", "maybe"), replies("yes", "yes", "yes"))
+    assert (found.main(0.95).name, found.main(0.95).before, found.main(0.95).after) == ("mean reward", 1 / 3, 1.0)
+    assert found.judges == ("checker",)
+    opinion = found.measures[-1]
+    assert opinion.name == "mean score by rm1 (trained against it: no evidence)" and opinion.n == 2
+    alone = suite("reward", cases, opinions=opinions, optimised=frozenset({"rm1"})).outcome(
+        replies("a", "b", "c"), replies("aa", "bb", "cc")
+    )
+    assert alone.main(0.95).name.startswith("mean score by rm1") and alone.judges == ("rm1",)
+
+
+def test_anchors_are_two_guards():
+    made = suite("regression")
+    asks = made.asks()
+    texts, tasks = ([one for one in asks if isinstance(one, kind)] for kind in (Known, Ask))
+    assert len(texts) == 8 and len(tasks) == 12 and made.content()["texts"]
+    right = [str(one.reference) if not isinstance(one.reference, dict) else json.dumps(one.reference) for one in made.cases]
+    before = [((-10.0, 10),)] * 8 + replies(*right)
+    after = [((-15.0, 10),)] * 8 + replies(*(["?"] * 12))
+    found = made.outcome(before, after)
+    guards = {one.name: (one.before, one.after, one.n) for one in found.guards}
+    assert guards == {ANCHOR_NLL: (1.0, 1.5, 8), ANCHOR_TASKS: (1.0, 0.0, 12)}
+    silent = made.outcome([()] * 8 + replies(*right), [()] * 8 + replies(*right))
+    assert [one.name for one in silent.guards] == [ANCHOR_TASKS] and silent.dropped.total() == 8
+
+
+def test_anchors_of_the_owner_replace_the_built_in_ones(tmp_path):
+    (tmp_path / "mine.yaml").write_text("texts: [One two three.]\n")
+    made = suite("regression", config=EvaluationConfig(anchors=str(tmp_path / "mine.yaml")))
+    assert [one.texts for one in made.asks()] == [("One two three.",)]
+    with pytest.raises(ConfigError, match="textes"):
+        (tmp_path / "mine.yaml").write_text("textes: []\n")
+        suite("regression", config=EvaluationConfig(anchors=str(tmp_path / "mine.yaml"))).asks()
+
+
+class Liking:
+    """A judge that prefers the longer answer; with `biased`, always the first one."""
+
+    def __init__(self, biased=False):
+        self.biased = biased
+
+    def __call__(self, request):
+        data = json.loads(request.body["messages"][1]["content"])["answers"]
+        nonce = request.body["messages"][0]["content"].split('"nonce": "')[1].split('"')[0]
+        winner = "1" if self.biased or len(data["1"]) > len(data["2"]) else "2"
+        content = json.dumps({"nonce": nonce, "winner": winner})
+        return Reply({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]})
+
+
+@pytest.mark.parametrize(("biased", "after", "agrees"), [(False, 0.75, 1.0), (True, 0.5, 0.0)])
+def test_a_judge_is_asked_in_both_orders(biased, after, agrees):
+    with FakeServer(Liking(biased)) as server:
+        config = EvaluationConfig(judge_url=server.url, judge_model="m")
+        made = suite("judge", [case(str(n), None) for n in range(2)], config=config)
+        found = made.outcome(replies("short", "same"), replies("a long one", "same"))
+        assert len(server.requests) == 2  # the equal answers are a tie without a question
+    main = found.main(0.95)
+    assert (main.before, main.after) == (1 - after, after)
+    assert (found.details["win_rate"], found.details["agrees_with_itself"]) == (after, agrees)
+
+
+def test_pass_at_k_is_the_unbiased_estimate():
+    from itertools import combinations
+
+    outcomes = [1, 0, 0, 1, 0]
+    for k in (1, 2, 3):
+        chosen = list(combinations(outcomes, k))
+        assert pass_at(5, 2, k) == pytest.approx(sum(any(one) for one in chosen) / len(chosen))
+    assert pass_at(3, 2, 2) == 1.0
+
+
+def test_programs_are_really_run():
+    task = case("add", {"tests": ["assert add(1, 2) == 3"], "entry_point": "add"}, "code_execution")
+    made = suite("code", [task], config=EvaluationConfig(samples=2))
+    (asked,) = made.asks()
+    assert (asked.samples, asked.temperature) == (2, 0.8)
+    right, wrong = Answer("def add(a, b):\n    return a + b\n", "stop", 5), Answer("def add(a, b):\n    return a - b\n", "stop", 5)
+    found = made.outcome([(wrong, wrong)], [(right, wrong)])
+    if found.main is None:
+        pytest.skip("no sandbox on this machine")
+    assert (found.main(0.95).before, found.main(0.95).after) == (0.0, 0.5)
+    assert suite("code", [task], config=EvaluationConfig(samples=2, pass_at=3)).unfit()
+
+
+def test_a_benchmark_scores_the_checks_that_were_not_skipped(tmp_path):
+    tasks = """
+id: basics
+tasks:
+  - {id: greet, prompt: Greet Ada., tags: [tone], checks: [{type: contains, text: ada}, {type: tool_called, tool: mail}]}
+  - {id: object, prompt: JSON., complexity: phd, checks: [{type: json_valid}, {type: json_has_key, key: a.b}, {type: max_tokens, n: 14}]}
+  - {id: picture, prompt: See., modality: [image], checks: [{type: json_valid}]}
+"""
+    (tmp_path / "tasks.yaml").write_text(tasks)
+    made = suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path)))
+    found = made.outcome(replies("Hello.", "{}" + " " * 20), replies("Hello, Ada.", '{"a":{"b":2}}'))
+    main = found.main(0.95)
+    assert (main.before, main.after, main.n) == (pytest.approx(1 / 6), 1.0, 2)
+    assert found.dropped == {"the task needs more than text": 1}
+    greet = found.details["after"][0]
+    assert (greet["task_id"], greet["score"], greet["total_checks"], greet["tokens_out"]) == ("greet", 1.0, 1, 11)
+    assert [one["skipped"] for one in greet["checks"]] == [False, True]
+    assert {one.name for one in found.slices} == {"complexity=tutorial", "complexity=phd", "tag=tone"}
+    (tmp_path / "tasks.yaml").write_text("tasks: [{id: a, prompt: b, checks: [{type: contain, text: x}]}]")
+    with pytest.raises(ConfigError, match="Did you mean 'contains'"):
+        suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path))).asks()
+
+
+def test_recorded_answers_that_do_not_fit_are_counted():
+    rows = [Given("r1", "g1", user("q"), None, "yes", True, pair="r1"), Given("r1", "g1", user("q"), None, "no", False, pair="r1")]
+    rows += [Given("r2", "g2", user("long"), None, "yes", True, pair="r2"), Given("r2", "g2", user("long"), None, "no", False, pair="r2")]
+    made = suite("preference", given=rows)
+    assert [one.texts for one in made.asks()] == [("yes", "no"), ("yes", "no")]
+    found = made.outcome([((-2.0, 2), (-1.0, 2)), ()], [((-1.0, 2), (-2.0, 2)), ()])
+    assert (found.main(0.95).before, found.main(0.95).after) == (0.0, 1.0)
+    assert found.dropped == {"recorded answer does not fit the model": 2} and found.guards[0].after == 0.5
