@@ -1,1 +1,17 @@
-"""The targets that ship; one file each."""
+"""The targets that ship; one file each. To add one: its file here and its line below; the contract tests then run over it."""
+
+from __future__ import annotations
+
+from thumbwheel.core.plugins import Table
+from thumbwheel.deploy.target import Target
+
+TARGETS: Table[Target] = Table(
+    "target",
+    "thumbwheel.targets",
+    {
+        "embedded": "thumbwheel.deploy.targets.embedded:EMBEDDED",
+        "llamacpp": "thumbwheel.deploy.targets.llamacpp:LLAMACPP",
+        "ollama": "thumbwheel.deploy.targets.ollama:OLLAMA",
+        "vllm": "thumbwheel.deploy.targets.vllm:VLLM",
+    },
+)

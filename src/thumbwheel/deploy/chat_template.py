@@ -1,0 +1,189 @@
+"""The tokenizer's Jinja chat template as a Go template, for servers that render in Go: derived by asking it, then proved.
+
+Conversations of marked messages show what the template writes between two turns. Where that depends on the two roles alone, a Go loop
+over the messages can say the same; both are then rendered on real conversations and must be equal. Does not live here: when a server
+wants one (targets/ollama.py), the rendering of Go templates (go_template.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from thumbwheel.core import log
+from thumbwheel.core.errors import DataError, InputError, ModelError
+from thumbwheel.deploy.go_template import literal, render
+from thumbwheel.deploy.types import Package
+from thumbwheel.engine.prompt import PromptBuilder
+
+START, ANSWER = "", "answer"
+"""What comes before the first message, and where the model goes on."""
+ROLES = {"s": "system", "u": "user", "a": "assistant"}
+SHAPES = ("u", "su", "uau", "suau", "uauau", "suauau", "ua", "sua", "uauauau")
+"""Conversations by the first letters of their roles."""
+TEXTS = (
+    "Hello",
+    "Two lines,\n\n  the second one indented; Größe, 東京, 🙂",
+    '{{ .Content }} and {% if x %}{{ y }}{% endif %} with "quotes", \'single\' ones, """three""" and a \\ backslash',
+)
+
+REMEMBER = "{{ $before = .Role }}"
+REFUSAL = 'if eq .Role "system" }}{{ template "this model takes no system message" . }}'
+"""Go has no `raise`; calling a template that is not there stops the rendering, and the server's error shows the name."""
+
+Pieces = dict[tuple[str, str], str]
+
+
+@dataclass(frozen=True)
+class GoTemplate:
+    """`text` renders as the model's own template does on every conversation tried; `notes` say what it cannot follow."""
+
+    text: str
+    notes: tuple[str, ...]
+
+
+def go_text(package: Package) -> str:
+    """The chat template of a package in Go; what it cannot follow is said."""
+    from thumbwheel.engine.load import load_tokenizer
+
+    found = derive(PromptBuilder(load_tokenizer(str(package.tokenizer))))
+    if package.system and any("system" in note for note in found.notes):
+        raise InputError(f"system text of {package.name!r}", "the model's chat template shows none", "Train it with a template that does")
+    for note in found.notes:
+        log.say(f"note: the chat template of {package.name} in Go: {note}")
+    return found.text
+
+
+def derive(builder: PromptBuilder) -> GoTemplate:
+    """The template of `builder` in Go; ModelError says why it cannot be written so."""
+    pieces, ignored = _pieces(builder)
+    text = _write(pieces, refused=not _takes(builder, "su"))
+    _verify(builder, text)
+    return GoTemplate(text, _notes(builder, text, ignored))
+
+
+def expected(builder: PromptBuilder, messages: Sequence[Mapping[str, str]]) -> str:
+    """What the model's own template makes of `messages`, without the BOS that a server puts before every text by itself."""
+    text, bos = builder.render(messages), builder.tokenizer.bos_token
+    adds = bos is not None and builder.tokenizer("a")["input_ids"][:1] == [builder.tokenizer.bos_token_id]
+    return text.removeprefix(bos) if adds else text
+
+
+def conversation(shape: str, texts: Sequence[str] = TEXTS) -> list[dict[str, str]]:
+    """Messages of the roles in `shape` ("suau"), each with a text of its own."""
+    return [{"role": ROLES[letter], "content": f"{texts[at % len(texts)]}{at}"} for at, letter in enumerate(shape)]
+
+
+def _cannot(why: str) -> ModelError:
+    return ModelError(
+        "the chat template", f"it cannot be written as a Go template: {why}", "Use Ollama 0.30 or newer, which runs it as it is"
+    )
+
+
+def _takes(builder: PromptBuilder, shape: str) -> bool:
+    try:
+        builder.render(conversation(shape))
+    except DataError:
+        return False
+    return True
+
+
+def _pieces(builder: PromptBuilder) -> tuple[Pieces, bool]:
+    """(what stands between two roles, whether the template leaves system messages out)."""
+    if not _takes(builder, "u"):
+        raise _cannot("it refuses a plain user message")
+    found: Pieces = {}
+    ignored = False
+    for shape in filter(lambda one: _takes(builder, one), SHAPES):
+        marked = conversation(shape, ("Qx7mark",))
+        text = expected(builder, marked)
+        if marked[0]["role"] == "system" and marked[0]["content"] not in text:
+            marked, ignored = marked[1:], True
+        roles = [START, *(message["role"] for message in marked), ANSWER]
+        for pair, piece in zip(pairwise(roles), _cut(text, marked), strict=True):
+            if found.setdefault(pair, piece) != piece:
+                raise _cannot(f"what it writes between {pair[0] or 'the start'} and {pair[1]} depends on more than these two")
+    return found, ignored
+
+
+def _cut(text: str, marked: Sequence[Mapping[str, str]]) -> list[str]:
+    pieces = []
+    for message in marked:
+        before, mark, text = text.partition(message["content"])
+        if not mark:
+            raise _cannot("it does not show every message once and in order")
+        pieces.append(before)
+    return [*pieces, text]
+
+
+def _write(pieces: Pieces, refused: bool) -> str:
+    """A role's end is what stands after it and before the beginning that user turns share; the rest is the next role's beginning."""
+    opening = _common_end([piece for (_, role), piece in pieces.items() if role == "user"])
+    ends = {role: pieces[role, "user"].removesuffix(opening) for role in ROLES.values() if (role, "user") in pieces}
+    ends["user"] = ends.get("assistant", "")
+    for (before, _), piece in pieces.items():
+        if not piece.startswith(ends.get(before, "")):
+            ends[before] = ""
+    starts = {pair: piece.removeprefix(ends.get(pair[0], "")) for pair, piece in pieces.items()}
+    turns = [_turn(role, _choose(role, starts), ends[role]) for role in ROLES.values() if any(role == after for _, after in starts)]
+    loop = "{{ else ".join([*([REFUSAL] if refused else []), *turns])
+    whole = "{{ range .Messages }}{{ " + loop + "{{ end }}{{ end }}" + _choose(ANSWER, starts)
+    if "eq $before" in whole:
+        return '{{ $before := "" }}' + whole
+    return whole.replace(REMEMBER, "")
+
+
+def _turn(role: str, start: str, end: str) -> str:
+    return f'if eq .Role "{role}" }}}}{start}{{{{ .Content }}}}{literal(end)}{REMEMBER}'
+
+
+def _choose(role: str, starts: Pieces) -> str:
+    """The beginning of `role`, by what came before where that matters; the most frequent one is the rule for all else."""
+    options = {before: piece for (before, after), piece in starts.items() if after == role}
+    if not options:
+        return ""
+    usual = Counter(options.values()).most_common(1)[0][0]
+    special = [f'if eq $before "{before}" }}}}{literal(piece)}' for before, piece in options.items() if piece != usual]
+    return "{{ " + "{{ else ".join(special) + "{{ else }}" + literal(usual) + "{{ end }}" if special else literal(usual)
+
+
+def _common_end(texts: Sequence[str]) -> str:
+    end = texts[0]
+    while not all(text.endswith(end) for text in texts):
+        end = end[1:]
+    return end
+
+
+def _verify(builder: PromptBuilder, text: str) -> None:
+    for shape in filter(lambda one: _takes(builder, one), SHAPES):
+        messages = conversation(shape)
+        if render(text, messages) != expected(builder, messages):
+            raise _cannot(f"on a conversation of {', '.join(message['role'] for message in messages)} the two differ")
+
+
+def _notes(builder: PromptBuilder, text: str, ignored: bool) -> tuple[str, ...]:
+    longest = next(shape for shape in ("suau", "uau", "u") if _takes(builder, shape))
+
+    def follows(*texts: str) -> bool:
+        messages = conversation(longest, texts)
+        return render(text, messages) == expected(builder, messages)
+
+    tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}}
+    found = {
+        "it takes no system message": not _takes(builder, "su"),
+        "it leaves system messages out": ignored,
+        "it trims messages, which Go cannot": not follows(" ", "\n"),
+        "it rewrites earlier thinking, which Go cannot": not follows("<think>why</think>\n\nBecause."),
+        "it shows tools, which are left out": _shows(builder, tool),
+    }
+    return tuple(note for note, holds in found.items() if holds)
+
+
+def _shows(builder: PromptBuilder, tool: Mapping[str, object]) -> bool:
+    question = conversation("u")
+    try:
+        return builder.render(question, [tool]) != builder.render(question)
+    except DataError:
+        return False

@@ -1,0 +1,55 @@
+"""`thumbwheel modelfile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from thumbwheel.core.config import options as options_of
+from thumbwheel.deploy.modelfile import ModelConfig
+
+
+@options_of(ModelConfig)
+def modelfile(
+    ctx: typer.Context,
+    version: Annotated[str, typer.Argument(help="v3, an alias, or latest.")],
+    agent: Annotated[str, typer.Option(help="The agent whose version is meant.")],
+    quant: Annotated[str | None, typer.Option(help="Precision of the GGUF file: Q4_K_M, Q8_0, ...; see thumbwheel export.")] = None,
+    to: Annotated[Path | None, typer.Option(help="File to write [default: standard output].")] = None,
+    template: Annotated[bool, typer.Option(help="Write the chat template in Go. Ollama 0.30 and newer can do without.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the parts as JSON.")] = False,
+    options: dict[str, Any] | None = None,
+) -> None:
+    """Write the Modelfile of a version, for `ollama create NAME -f FILE`; its GGUF file is exported where there is none.
+
+    `thumbwheel deploy --target ollama` needs no such file and proves what answers; this is for an Ollama that it cannot reach.
+
+    Example: thumbwheel modelfile v3 --agent support --quant Q4_K_M --to Modelfile
+    """
+    from dataclasses import asdict
+
+    from thumbwheel.core import log
+    from thumbwheel.core.config import build
+    from thumbwheel.deploy import modelfile as files
+    from thumbwheel.deploy import prepare, rollout
+    from thumbwheel.deploy.chat_template import go_text
+    from thumbwheel.models import versions
+
+    settings = build(ModelConfig, options or {}, "options")
+    with ctx.obj() as ws:
+        planned = rollout.plan(ws, agent, version, "ollama", None, quant)
+        parcel = prepare.package(ws, versions.version(ws, agent, version), planned)
+    made = files.of(parcel, settings, go_text(parcel) if template else None)
+    environment = settings.hosting().ollama_environment()
+    if as_json:
+        log.answer({**asdict(made), "environment": environment})
+        return
+    text = made.text()
+    if to is None:
+        typer.echo(text, nl=False)
+    else:
+        to.write_text(text, encoding="utf-8")
+        log.say(f"written: {to}; next: ollama create {parcel.name} -f {to}")
+    log.say(f"profile {settings.hosting().name}: start the server as {' '.join(f'{k}={v}' for k, v in environment.items())} ollama serve")

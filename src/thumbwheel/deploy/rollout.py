@@ -1,0 +1,296 @@
+"""Bringing a version to people and back: deploy, promote, roll back, take away. Every switch of an alias is one row and one transaction.
+
+A deployment exports what its target needs, lets it answer, proves by the canary that it is the version, and only then moves the alias; so
+whatever fails on the way, the alias points where it did and the old deployment goes on serving. Not here: how a target does it (targets/),
+what clients are answered (serve.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from thumbwheel.core import ids, log
+from thumbwheel.core.errors import Conflict, DataError, ModelError, NotFound, ThumbwheelError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import canary, prepare, processes, store
+from thumbwheel.deploy.canary import Canary, Verdict
+from thumbwheel.deploy.prepare import Plan
+from thumbwheel.deploy.targets import TARGETS
+from thumbwheel.deploy.types import Deployment, DeploymentState, Endpoint, Health
+from thumbwheel.export.types import Acceptance
+from thumbwheel.models import versions
+from thumbwheel.models.types import LIVE, ModelVersion, State, Switch
+
+UNDOES = "undoes"
+"""Key of a switch's evidence: the ids of the switches that it takes back."""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """`switch` is None where no alias was asked for."""
+
+    deployment: Deployment
+    canary: Canary
+    switch: Switch | None
+
+
+def plan(ws: Workspace, agent: str, version: str, target: str, alias: str | None = LIVE, quant: str | None = None) -> Plan:
+    """What `deploy` would do; raises what it would raise before it touches anything."""
+    one = versions.version(ws, agent, version)
+    _check(one, alias)
+    return prepare.plan(ws, one, target, TARGETS.get(target).kinds, quant)
+
+
+def deploy(
+    ws: Workspace,
+    agent: str,
+    version: str,
+    target: str,
+    alias: str | None = LIVE,
+    *,
+    quant: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    accept: str | None = None,
+) -> Deployed:
+    """Let `version` answer on `target`, prove that it does, and point `alias` at it; without an alias it is kept warm.
+
+    Raises Conflict for a version that may not be served, ModelError for one that cannot be or is not what it should be, DataError where
+    the canary cannot tell (it is warm then, and `accept`, "name: reason", takes it as it is), StorageError for a full disk.
+    """
+    planned = plan(ws, agent, version, target, alias, quant)
+    one, at, agent_id = versions.version(ws, agent, version), TARGETS.get(target), versions.require_agent(ws, agent)
+    chosen = ws.settings(at.Config, f"deploy.{target}", settings)
+    taken = Acceptance.read(accept) if accept else None
+    pointing = versions.aliases_of(ws, agent)
+    before = pointing.get(alias or LIVE) or pointing.get(LIVE)
+    parcel = prepare.package(ws, one, planned, accept)
+    kept = chosen.model_dump(mode="json") | {"quant": quant}
+    made = ws.db.write(lambda c: store.begin(c, agent_id, one.id, parcel.export_id, target, parcel.name, kept))
+    row = by_id(ws, made)
+    endpoint: Endpoint | None = None
+    try:
+        endpoint = at.apply(parcel, chosen)
+        found = canary.check(ws, one, versions.by_id(ws, before) if before else None, endpoint, at.secret(endpoint))
+    except BaseException:
+        _give_up(ws, row, endpoint, None)
+        raise
+    if found.verdict is Verdict.FAILED:
+        _give_up(ws, row, endpoint, found)
+        fix = "The alias was not moved. Export the version anew, or in a finer precision"
+        raise ModelError(f"{row.name} on {target}", f"what answers is not the promoted version: {found.says()}", fix)
+    if found.verdict is Verdict.INCONCLUSIVE and taken:
+        found = canary.accepted(found, f"{taken.name}: {taken.reason}")
+    done = _settle(ws, row, DeploymentState.WARM, endpoint, found)
+    if alias is None:
+        return Deployed(done, found, None)
+    if found.verdict is Verdict.INCONCLUSIVE and not taken:
+        fix = f'It is warm, and {alias!r} is where it was. To switch all the same: --accept "your name: why"'
+        raise DataError(f"the canary of {one.name} on {target}", found.says(), fix)
+    return Deployed(done, found, promote(ws, agent, one.name, alias, reason=f"deployed on {target}"))
+
+
+def _check(one: ModelVersion, alias: str | None) -> None:
+    if one.endpoint is not None:
+        why = f"it is served elsewhere ({one.endpoint['url']}), and its weights are not here"
+        raise Conflict(f"version {one.name!r} of agent {one.agent!r}", why, "Deploy a version that was trained here")
+    if alias is not None:
+        one.check_alias(alias)
+    elif one.tainted or one.state in (State.REJECTED, State.RETIRED):
+        why = "it is tainted: data that it was trained on was erased" if one.tainted else f"it is {one.state}"
+        raise Conflict(f"version {one.name!r} of agent {one.agent!r}", why, "Deploy another version")
+
+
+def _settle(
+    ws: Workspace, row: Deployment, to: DeploymentState, endpoint: Endpoint | None = None, found: Canary | None = None
+) -> Deployment:
+    kept = found.to_json() if found else None
+    ws.db.write(lambda connection: store.settle(connection, row, to, endpoint, kept))
+    return by_id(ws, row.id)
+
+
+def _give_up(ws: Workspace, row: Deployment, endpoint: Endpoint | None, found: Canary | None) -> None:
+    """Take away what answers, unless an earlier deployment stands behind the same name."""
+    _settle(ws, row, DeploymentState.FAILED, endpoint, found)
+    others = [one for one in deployments(ws, row.agent) if (one.name, one.target) == (row.name, row.target)]
+    if endpoint is None or any(one.state is DeploymentState.WARM for one in others):
+        return
+    try:
+        TARGETS.get(row.target).remove(endpoint)
+    except ThumbwheelError as error:
+        log.say(f"note: {row.name} stays on {row.target}: {error}")
+
+
+def promote(ws: Workspace, agent: str, version: str, alias: str = LIVE, *, reason: str = "promoted") -> Switch:
+    """Point `alias` at a version that is deployed and proven, in one step; the version before it stays warm.
+
+    Raises Conflict where it is deployed nowhere or unproven, ModelError where it does not answer; the alias then is where it was.
+    """
+    one = versions.version(ws, agent, version)
+    with _switching(ws, agent, alias):
+        return _switch(ws, one, alias, reason, {})
+
+
+def rollback(ws: Workspace, agent: str, alias: str = LIVE) -> Switch:
+    """Point `alias` back at the version before, in one step; a second time, at the one before that.
+
+    Versions that may not be served any more are passed over, and that is said. Raises Conflict where there is nothing to go back to.
+    """
+    with _switching(ws, agent, alias):
+        undone: list[str] = []
+        for last in reversed(standing(versions.switches(ws, agent, alias))):
+            undone.append(last.id)
+            if last.from_id is None:
+                break
+            one = versions.by_id(ws, last.from_id)
+            try:
+                one.check_alias(alias)
+            except Conflict as error:
+                log.say(f"passed over {one.name}: {error.why}")
+                continue
+            return _switch(ws, one, alias, "rolled back", {UNDOES: undone}, revive_dead=True)
+    raise Conflict(f"alias {alias!r} of agent {agent!r}", "there is no earlier version to go back to", "See: thumbwheel deployments")
+
+
+def standing(history: list[Switch]) -> list[Switch]:
+    """The switches that were not taken back, oldest first; what took them back is left out too."""
+    undone = {one for switch in history for one in switch.evidence.get(UNDOES, ())}
+    return [switch for switch in history if switch.id not in undone and UNDOES not in switch.evidence]
+
+
+def _switch(ws: Workspace, one: ModelVersion, alias: str, reason: str, evidence: Mapping[str, Any], revive_dead: bool = False) -> Switch:
+    found = _warm(ws, one)
+    state = health(found)
+    if not state.alive and revive_dead:
+        log.say(f"{one.name} is not warm any more; it is started again")
+        found = revive(ws, found)
+        state = health(found)
+    if not state.alive or found.endpoint is None:
+        raise ModelError(
+            f"{found.name} on {found.target}", f"it does not answer: {state.why}", "Start it: thumbwheel deployments --restart"
+        )
+    switch = versions.point(ws, one.agent, alias, one, reason, {"deployment": found.id, **evidence})
+    try:
+        TARGETS.get(found.target).point(public_name(one.agent, alias), endpoint_of(found))
+    except BaseException:
+        versions.take_back(ws, one.agent, switch)
+        raise
+    return switch
+
+
+def public_name(agent: str, alias: str) -> str:
+    """What clients of a target call the alias.
+
+    >>> public_name("support", "live"), public_name("support", "canary")
+    ('support', 'support-canary')
+    """
+    return agent if alias == LIVE else f"{agent}-{alias}"
+
+
+def _warm(ws: Workspace, one: ModelVersion) -> Deployment:
+    with ws.db.read() as connection:
+        found = [row for row in store.find(connection, store.of_version(one.id)) if row.state is DeploymentState.WARM]
+    fix = f"Run: thumbwheel deploy {one.name} --agent {one.agent} --target TARGET"
+    if not found:
+        raise Conflict(f"version {one.name!r} of agent {one.agent!r}", "it is deployed nowhere", fix)
+    seen = found[0].canary or {}
+    if seen.get("verdict") == Verdict.INCONCLUSIVE and not any("accepted by" in note for note in seen["notes"]):
+        raise Conflict(f"{found[0].name} on {found[0].target}", "its canary was inconclusive", f'{fix} --accept "your name: why"')
+    return found[0]
+
+
+@contextmanager
+def _switching(ws: Workspace, agent: str, alias: str) -> Iterator[None]:
+    """One switch of an alias at a time over all processes, so that database and target end with the same one."""
+    with processes.held(ws.home.path / "deployments" / "switching" / f"{agent}.{alias}"):
+        yield
+
+
+def health(one: Deployment) -> Health:
+    """Whether a deployment answers now."""
+    if one.state is not DeploymentState.WARM or one.endpoint is None:
+        return Health(False, f"it is {one.state}")
+    return TARGETS.get(one.target).health(one.endpoint)
+
+
+def revive(ws: Workspace, one: Deployment) -> Deployment:
+    """Start a deployment again that does not answer; nothing to do for one that does. Its canary stands: the same files are verified."""
+    if health(one).alive:
+        return one
+    version, at = versions.version(ws, one.agent, one.version), TARGETS.get(one.target)
+    _check(version, None)
+    settings = dict(one.settings)
+    planned = prepare.plan(ws, version, one.target, at.kinds, settings.pop("quant", None))
+    endpoint = at.apply(prepare.package(ws, version, planned), ws.settings(at.Config, f"deploy.{one.target}", settings))
+    ws.db.write(lambda connection: store.move_endpoint(connection, one, endpoint))
+    return by_id(ws, one.id)
+
+
+def stop(ws: Workspace, agent: str) -> list[Deployment]:
+    """Let what serves the agent end, and leave aliases and records as they are, so that `revive` brings it back."""
+    found = [one for one in deployments(ws, agent) if one.state is DeploymentState.WARM]
+    for one in found:
+        TARGETS.get(one.target).remove(endpoint_of(one))
+    return found
+
+
+def secret(one: Deployment) -> str | None:
+    """The bearer token with which a deployment is asked; None where it needs none."""
+    return TARGETS.get(one.target).secret(one.endpoint) if one.endpoint else None
+
+
+def undeploy(ws: Workspace, agent: str, version: str, target: str | None = None) -> list[Deployment]:
+    """Take a version away from `target`, or from all; raises Conflict while an alias needs it, unless it is tainted."""
+    one = versions.version(ws, agent, version)
+    with ws.db.read() as connection:
+        found = [row for row in store.find(connection, store.of_version(one.id)) if target in (None, row.target)]
+    if not found:
+        raise NotFound(f"a deployment of {one.name!r} of agent {agent!r}", "there is none", "See: thumbwheel deployments --agent AGENT")
+    served = [name for name, at in versions.aliases_of(ws, agent).items() if at == one.id]
+    left = [row for row in deployments(ws, agent) if row.version_id == one.id and row.state is DeploymentState.WARM and row not in found]
+    if served and not left and not one.tainted:
+        raise Conflict(f"version {one.name!r}", f"{', '.join(served)} points at it", "Promote another version first, or roll back")
+    for row in found:
+        if row.endpoint is not None:
+            TARGETS.get(row.target).remove(row.endpoint)
+        ws.db.write(lambda connection, row=row: store.end(connection, store.by_id(row.id)))  # type: ignore[misc]
+    return [by_id(ws, row.id) for row in found]
+
+
+def deployments(ws: Workspace, agent: str, ended: bool = False) -> list[Deployment]:
+    """The agent's, newest first; with `ended` those too that are no more."""
+    agent_id = versions.require_agent(ws, agent)
+    with ws.db.read() as connection:
+        found = store.find(connection, store.of_agent(agent_id))
+    return [one for one in found if ended or one.state is not DeploymentState.ENDED]
+
+
+def by_id(ws: Workspace, deployment_id: str) -> Deployment:
+    """The deployment with this id."""
+    with ws.db.read() as connection:
+        return store.find(connection, store.by_id(deployment_id))[0]
+
+
+def resolve(ws: Workspace, name: str) -> Deployment:
+    """What answers for `support`, or `support:canary`; raises NotFound, and Conflict where nothing may or can answer."""
+    agent, _, alias = name.partition(":")
+    agent_id = ids.derived("agt", ids.slug(agent))
+    with ws.db.read() as connection:
+        known, found = store.behind(connection, agent_id, alias or LIVE)
+    what = f"model {name!r}"
+    if not known:
+        raise NotFound(what, "no version is behind that name", f"Deploy one: thumbwheel deploy VERSION --agent {agent} --target TARGET")
+    if found is None:
+        raise Conflict(what, "its version is deployed nowhere", "Deploy it, or roll back: thumbwheel rollback --agent AGENT")
+    if found.tainted:
+        raise Conflict(what, f"{found.version} is tainted: data that it was trained on was erased", "Roll back, or deploy another version")
+    return found
+
+
+def endpoint_of(one: Deployment) -> Endpoint:
+    """Where it answers; raises Conflict for one that never did."""
+    if one.endpoint is None:
+        raise Conflict(f"{one.name} on {one.target}", f"it is {one.state} and answers nowhere", "Deploy it again")
+    return one.endpoint

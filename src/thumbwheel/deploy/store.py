@@ -1,0 +1,119 @@
+"""All SQL of deployments; aliases and their switches belong to the stage of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.core import ids
+from thumbwheel.db.schema import agents, aliases, deployments, model_versions, runs
+from thumbwheel.deploy.types import Deployment, DeploymentState, Endpoint
+
+_JOINED = (
+    sa.select(deployments, model_versions.c.number, model_versions.c.tainted, agents.c.slug)
+    .join(model_versions, model_versions.c.id == deployments.c.version_id)
+    .join(agents, agents.c.id == deployments.c.agent_id)
+)
+_NEWEST = (deployments.c.recorded_at.desc(), deployments.c.id.desc())
+
+
+def begin(
+    connection: sa.Connection, agent_id: str, version_id: str, export_id: str | None, target: str, name: str, settings: Mapping[str, Any]
+) -> str:
+    """Insert a deployment that is being applied and return its id; an earlier one that never got further has ended."""
+    same = _same(version_id, target) & (deployments.c.state == DeploymentState.APPLYING)
+    connection.execute(deployments.update().where(same).values(state=DeploymentState.ENDED, ended_at=datetime.now(UTC)))
+    made = ids.new("dep")
+    values = {"id": made, "agent_id": agent_id, "version_id": version_id, "export_id": export_id, "target": target, "name": name}
+    row = values | {"settings": dict(settings), "endpoint": {}, "state": DeploymentState.APPLYING, "recorded_at": datetime.now(UTC)}
+    connection.execute(deployments.insert().values(**row))
+    return made
+
+
+def settle(connection: sa.Connection, one: Deployment, to: DeploymentState, endpoint: Endpoint | None, canary: Any) -> None:
+    """Move a deployment on; one that gets warm takes the place of earlier ones of its version on the target."""
+    one.check_move(to)
+    if to is DeploymentState.WARM:
+        others = _same(one.version_id, one.target) & (deployments.c.id != one.id)
+        end(connection, others)
+    values = {"state": to, "canary": canary} | ({"endpoint": asdict(endpoint)} if endpoint else {})
+    connection.execute(deployments.update().where(deployments.c.id == one.id).values(**values))
+
+
+def move_endpoint(connection: sa.Connection, one: Deployment, endpoint: Endpoint) -> None:
+    """The server was started again and may answer elsewhere."""
+    connection.execute(deployments.update().where(deployments.c.id == one.id).values(endpoint=asdict(endpoint)))
+
+
+def end(connection: sa.Connection, where: sa.ColumnElement[bool]) -> None:
+    """These are no more."""
+    values = {"state": DeploymentState.ENDED, "ended_at": datetime.now(UTC)}
+    connection.execute(deployments.update().where(where & (deployments.c.state != DeploymentState.ENDED)).values(**values))
+
+
+def _same(version_id: str, target: str) -> sa.ColumnElement[bool]:
+    return (deployments.c.version_id == version_id) & (deployments.c.target == target)
+
+
+def by_id(deployment_id: str) -> sa.ColumnElement[bool]:
+    """Condition: this one."""
+    return deployments.c.id == deployment_id
+
+
+def of_agent(agent_id: str) -> sa.ColumnElement[bool]:
+    """Condition: the agent's."""
+    return deployments.c.agent_id == agent_id
+
+
+def of_version(version_id: str) -> sa.ColumnElement[bool]:
+    """Condition: those of a version that have not ended."""
+    return (deployments.c.version_id == version_id) & (deployments.c.state != DeploymentState.ENDED)
+
+
+def find(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Deployment]:
+    """Deployments that match, newest first."""
+    return [_deployment(row) for row in connection.execute(_JOINED.where(*where).order_by(*_NEWEST)).mappings()]
+
+
+def behind(connection: sa.Connection, agent_id: str, alias: str) -> tuple[bool, Deployment | None]:
+    """(whether the alias points anywhere, the warm deployment that answers for it): one indexed read."""
+    warm = (deployments.c.version_id == aliases.c.version_id) & (deployments.c.state == DeploymentState.WARM)
+    columns = (deployments, model_versions.c.number, model_versions.c.tainted, agents.c.slug)
+    query = (
+        sa.select(*columns)
+        .select_from(aliases)
+        .join(model_versions, model_versions.c.id == aliases.c.version_id)
+        .join(agents, agents.c.id == aliases.c.agent_id)
+        .outerjoin(deployments, warm & (deployments.c.agent_id == aliases.c.agent_id))
+        .where((aliases.c.agent_id == agent_id) & (aliases.c.name == alias))
+    )
+    row = connection.execute(query.order_by(*_NEWEST).limit(1)).mappings().first()
+    return row is not None, None if row is None or row["id"] is None else _deployment(row)
+
+
+def dataset_of(connection: sa.Connection, version_id: str) -> str | None:
+    """The dataset of the run that made the version."""
+    joined = sa.select(runs.c.dataset_id).join(model_versions, model_versions.c.run_id == runs.c.id)
+    return connection.execute(joined.where(model_versions.c.id == version_id)).scalar()
+
+
+def _deployment(row: sa.RowMapping) -> Deployment:
+    return Deployment(
+        id=row["id"],
+        agent=row["slug"],
+        version=f"v{row['number']}",
+        version_id=row["version_id"],
+        tainted=row["tainted"],
+        export_id=row["export_id"],
+        target=row["target"],
+        name=row["name"],
+        settings=row["settings"],
+        endpoint=Endpoint(**row["endpoint"]) if row["endpoint"] else None,
+        state=DeploymentState(row["state"]),
+        canary=row["canary"],
+        recorded_at=row["recorded_at"],
+    )

@@ -1,0 +1,151 @@
+"""This machine's own server over transformers and PEFT: one detached process a base, adapters loaded and unloaded while it runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+from pydantic import Field
+
+from thumbwheel.core import log
+from thumbwheel.core.errors import ModelError
+from thumbwheel.deploy import processes
+from thumbwheel.deploy.processes import Running
+from thumbwheel.deploy.types import Endpoint, Health, Kind, Package, TargetConfig
+
+TOKEN, MODELS, SPEC = "THUMBWHEEL_EMBEDDED_TOKEN", "models.json", "spec.json"
+
+
+class EmbeddedConfig(TargetConfig):
+    """The embedded target: for a few users, for demos and for tests; one answer at a time is computed."""
+
+    port: int = Field(default=0, ge=0, le=65535)
+    """Where the server listens on loopback; 0 takes any free port"""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the base; auto is the one that it was saved in"""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, mps; auto takes the accelerator where there is one"""
+    threads: int | None = Field(default=None, ge=1)
+    """Threads of a CPU; by default those that torch takes"""
+
+
+class Embedded:
+    """See the contract (target.py)."""
+
+    Config = EmbeddedConfig
+    kinds = (Kind.ADAPTER, Kind.MERGED)
+
+    def apply(self, package: Package, settings: EmbeddedConfig) -> Endpoint:
+        """Start the process of the base where none runs, and load the adapter into it."""
+        base = package.base if package.kind is Kind.ADAPTER else package.folder
+        place = package.place / (package.base_fingerprint[:16] if package.base_fingerprint else package.name)
+        what = f"the embedded server of {base.name}"
+        with processes.held(place):
+            fresh = processes.find(place) is None
+            running = _server(place, base, settings, what)
+            try:
+                adapter = str(package.folder) if package.kind is Kind.ADAPTER else None
+                _post(place, running, "load_lora_adapter", {"lora_name": package.name, "lora_path": adapter})
+            except BaseException:
+                if fresh and not _served(place):
+                    processes.stop(place)
+                raise
+        return Endpoint(f"{running.url}/v1", package.name, {"place": str(place)})
+
+    def health(self, endpoint: Endpoint) -> Health:
+        """Whether the process runs and has the model."""
+        place = Path(endpoint.details["place"])
+        running = processes.find(place)
+        if running is None or not _ready(running):
+            return Health(False, processes.why_dead(place))
+        if f"{running.url}/v1" != endpoint.url:
+            return Health(False, f"its server was started again and answers at {running.url} now")
+        if endpoint.model not in _names(running):
+            return Health(False, f"its server runs without {endpoint.model!r}")
+        return Health(True)
+
+    def remove(self, endpoint: Endpoint) -> None:
+        """Unload it; the process of a base without models ends."""
+        place = Path(endpoint.details["place"])
+        with processes.held(place):
+            running = processes.find(place)
+            if running is not None and _ready(running):
+                left = _post(place, running, "unload_lora_adapter", {"lora_name": endpoint.model})["left"]
+            else:
+                known = _served(place)
+                known.pop(endpoint.model, None)
+                processes.write(place / MODELS, json.dumps(known))
+                left = len(known)
+            if not left:
+                processes.stop(place)
+
+    def point(self, alias: str, endpoint: Endpoint) -> None:
+        """The front door resolves aliases."""
+
+    def secret(self, endpoint: Endpoint) -> str | None:
+        """The token of the process."""
+        running = processes.find(Path(endpoint.details["place"]))
+        return running.token if running else None
+
+
+def _server(place: Path, base: Path, settings: EmbeddedConfig, what: str) -> Running:
+    spec = {
+        "base": str(base),
+        "dtype": settings.dtype,
+        "device": _device(settings.device),
+        "port": settings.port,
+        "threads": settings.threads,
+    }
+    running = processes.find(place)
+    if running is not None and _ready(running):
+        if json.loads((place / SPEC).read_text(encoding="utf-8")) != spec:
+            log.say(f"note: {what} runs already, with the settings that it was started with; they change after every version is undeployed")
+        return running
+    processes.write(place / SPEC, json.dumps(spec))
+    threads = {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
+    quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE"}
+
+    def command(port: int, token: str) -> tuple[list[str], dict[str, str]]:
+        program = [sys.executable, "-P", "-W", "ignore", "-m", "thumbwheel.deploy.embedded"]
+        return [*program, str(place), str(port)], quiet | threads | {TOKEN: token}
+
+    return processes.start(place, command, _ready, what=what, wait=settings.wait, port=settings.port)
+
+
+def _device(asked: str) -> str:
+    from thumbwheel.training.hardware import device
+
+    return device() if asked == "auto" else asked
+
+
+def _served(place: Path) -> dict[str, Any]:
+    """The models that the server remembers."""
+    try:
+        return dict(json.loads((place / MODELS).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def _ready(running: Running) -> bool:
+    return running.answers("v1/models")
+
+
+def _names(running: Running) -> list[str]:
+    return [one["id"] for one in running.ask("GET", "v1/models").json()["data"]]
+
+
+def _post(place: Path, running: Running, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    try:
+        reply = running.ask("POST", f"v1/{path}", body, timeout=300.0)
+    except httpx.HTTPError:
+        raise ModelError(f"model {body['lora_name']!r}", processes.why_dead(place), "Deploy it again") from None
+    if reply.status_code != 200:
+        why = reply.json().get("error", {}).get("message", reply.text[:300]) if reply.text.startswith("{") else reply.text[:300]
+        raise ModelError(f"model {body['lora_name']!r} on the embedded target", why, "Export it with --format merged, or check its base")
+    return dict(reply.json())
+
+
+EMBEDDED = Embedded()

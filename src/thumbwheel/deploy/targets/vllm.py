@@ -1,0 +1,123 @@
+"""vLLM that runs already: adapters come and go by its API, over the base that it serves. It reads their files from the same disk.
+
+Started as `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve BASE --enable-lora`; whoever reaches such a server can have it read any folder,
+so it belongs on loopback.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from thumbwheel.core.errors import ConfigError, Conflict, ModelError, ThumbwheelError
+from thumbwheel.deploy.types import Endpoint, Health, Kind, Package, TargetConfig
+
+START = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve BASE --enable-lora --max-loras 2 --max-lora-rank 64 --host 127.0.0.1"
+
+
+class VllmConfig(TargetConfig):
+    """Where vLLM runs and which of its models is the base."""
+
+    url: str = "http://127.0.0.1:8000"
+    """Address of the server"""
+    base: str | None = None
+    """Name under which it serves the base [default: its only model]"""
+    key_variable: str = "VLLM_API_KEY"
+    """Environment variable with its --api-key, where it has one"""
+
+
+class Vllm:
+    """See the contract in target.py."""
+
+    Config = VllmConfig
+    kinds = (Kind.ADAPTER,)
+
+    def apply(self, package: Package, settings: VllmConfig) -> Endpoint:
+        """Load the adapter under the package's name."""
+        details = {"url": settings.url.rstrip("/").removesuffix("/v1"), "key_variable": settings.key_variable}
+        endpoint = Endpoint(f"{details['url']}/v1", package.name, {**details, "folder": str(package.folder), "agent": package.agent})
+        models = _models(endpoint)
+        _check_base(models, package, settings)
+        _load(endpoint, package.name, models, settings.wait)
+        return endpoint
+
+    def health(self, endpoint: Endpoint) -> Health:
+        """Whether the server answers and has this adapter."""
+        try:
+            found = _models(endpoint).get(endpoint.model)
+        except ThumbwheelError as error:
+            return Health(False, f"{error.what}: {error.why}")
+        if found is None:
+            return Health(False, f"vLLM has no adapter {endpoint.model!r} any more; one that was started again has none")
+        same = found.get("root") == endpoint.details["folder"]
+        return Health(same, "" if same else f"vLLM has another adapter under that name, from {found.get('root')}")
+
+    def remove(self, endpoint: Endpoint) -> None:
+        """Unload the adapter and the aliases that still mean it."""
+        for name, model in _models(endpoint).items():
+            if model.get("parent") and model.get("root") == endpoint.details["folder"]:
+                _ask(endpoint, "unload_lora_adapter", {"lora_name": name}, missing=True)
+
+    def point(self, alias: str, endpoint: Endpoint) -> None:
+        """Load the adapter under the alias too, in place of the one that was there."""
+        _load(endpoint, alias, _models(endpoint))
+
+    def secret(self, endpoint: Endpoint) -> str | None:
+        """Its API key."""
+        return os.environ.get(str(endpoint.details["key_variable"]))
+
+
+VLLM = Vllm()
+
+
+def _load(endpoint: Endpoint, name: str, models: Mapping[str, Mapping[str, Any]], wait: float = 120.0) -> None:
+    known, folder = models.get(name), str(endpoint.details["folder"])
+    if known is not None and not known.get("parent"):
+        raise Conflict(
+            f"model {name!r} of vLLM at {endpoint.url}", "it is the base's name", "Serve the base as another one: --served-model-name"
+        )
+    if known is None or known.get("root") != folder:
+        body = {"lora_name": name, "lora_path": folder, "load_inplace": known is not None}
+        _ask(endpoint, "load_lora_adapter", body, wait=wait)
+
+
+def _check_base(models: Mapping[str, Mapping[str, Any]], package: Package, settings: VllmConfig) -> None:
+    bases = {name: model for name, model in models.items() if not model.get("parent")}
+    if settings.base is not None and settings.base not in bases:
+        raise ConfigError(
+            f"base {settings.base!r}", f"vLLM at {settings.url} serves {', '.join(bases)}", "Name one of these with --set base=NAME"
+        )
+    served = bases.get(settings.base or "") or next(iter(bases.values()), {})
+    root = Path(str(served.get("root") or served.get("id")))
+    if root.is_dir() and not root.samefile(package.base):
+        what = f"adapter of {package.name!r}"
+        raise ModelError(what, f"it is over {package.base}, and vLLM at {settings.url} serves {root}", f"Start vLLM with {package.base}")
+
+
+def _models(endpoint: Endpoint) -> dict[str, dict[str, Any]]:
+    found = _ask(endpoint, "models").json()
+    return {str(one["id"]): one for one in found.get("data", [])}
+
+
+def _ask(
+    endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None, *, missing: bool = False, wait: float = 10.0
+) -> httpx.Response:
+    what = f"vLLM at {endpoint.url}"
+    key = os.environ.get(str(endpoint.details["key_variable"]))
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        reply = httpx.request("GET" if body is None else "POST", f"{endpoint.url}/{path}", json=body, headers=headers, timeout=wait)
+    except httpx.TransportError as error:
+        raise ModelError(what, f"nothing answers there ({error})", f"Start it: {START}") from None
+    if reply.status_code < 400 or (missing and reply.status_code == 404):
+        return reply
+    if reply.status_code in (401, 403):
+        raise ModelError(what, "it wants a key", f"Set {endpoint.details['key_variable']} to its --api-key")
+    why = " ".join(reply.text.split())[:300]
+    if reply.status_code in (404, 405) and "cannot be found" not in why and "No adapter found" not in why:
+        raise ModelError(what, "it does not load adapters while it runs", f"Start it so: {START}")
+    raise ModelError(what, f"{path}: {why}", "See its log; an adapter of a higher rank needs --max-lora-rank")

@@ -1,0 +1,58 @@
+"""An agent with approved versions over a tiny base, and how it is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from thumbwheel.db.schema import model_versions
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import rollout
+from thumbwheel.deploy.rollout import Deployed
+from thumbwheel.deploy.serve import application
+from thumbwheel.models import versions
+from thumbwheel.models.types import Basis, ModelVersion, State
+from tiny_models import tuned_version
+
+QUESTION = [{"role": "user", "content": "Hello"}]
+
+
+@dataclass
+class World:
+    ws: Workspace
+    base: Path
+    adapters: list[Path]
+    agent: str
+    door: TestClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.door = TestClient(application(self.ws, self.agent), base_url="http://127.0.0.1", raise_server_exceptions=False)
+
+    def version(self, adapter: int, basis: Basis | None = Basis.GOLD, base: Path | None = None) -> ModelVersion:
+        one = tuned_version(self.ws, base or self.base, self.adapters[adapter], self.agent)
+        return versions.move(self.ws, one, State.APPROVED, basis) if basis else one
+
+    def deploy(self, version: ModelVersion | str, alias: str | None = "live", target: str = "embedded", **more: Any) -> Deployed:
+        settings = {"threads": 1} if target == "embedded" else {"threads": 1, "context": 128, "parallel": 1}
+        named = version if isinstance(version, str) else version.name
+        return rollout.deploy(self.ws, self.agent, named, target, alias, settings=settings, **more)
+
+    def ask(self, model: str | None = None, **more: Any) -> Any:
+        named = {"model": model} if model else {}
+        return self.door.post("/v1/chat/completions", json={"messages": QUESTION, "max_tokens": 6, "temperature": 0, **named, **more})
+
+    def text(self, model: str | None = None) -> str:
+        reply = self.ask(model)
+        assert reply.status_code == 200, reply.text
+        return str(reply.json()["choices"][0]["message"]["content"])
+
+    def live(self) -> str | None:
+        """The version behind the alias live."""
+        at = versions.aliases_of(self.ws, self.agent).get("live")
+        return None if at is None else versions.by_id(self.ws, at).name
+
+    def taint(self, one: ModelVersion) -> None:
+        self.ws.db.write(lambda c: c.execute(model_versions.update().where(model_versions.c.id == one.id).values(tainted=True)))

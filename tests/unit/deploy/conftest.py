@@ -1,0 +1,47 @@
+"""One home with one embedded server for all tests of this folder; every test has an agent of its own in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy_world import World
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import processes
+from tiny_models import tiny_adapter, tiny_base
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_base(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="session")
+def adapters(base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two that change everything in different ways, and one that changes nothing."""
+    folder = tmp_path_factory.mktemp("adapters")
+    return [tiny_adapter(base, folder / str(n), seed=n, **({"init_lora_weights": True} if n == 3 else {})) for n in (1, 2, 3)]
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    with Workspace.open(Home(tmp_path_factory.mktemp("home")), Sources({}, "", {})) as ws:
+        yield ws
+        for record in (ws.home.path / "deployments").rglob(processes.RECORD):
+            processes.stop(record.parent)
+
+
+@pytest.fixture
+def world(home: Workspace, base: Path, adapters: list[Path], request: pytest.FixtureRequest) -> World:
+    return World(home, base, adapters, re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[-60:].strip("-"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder for a server, which is ended with the test."""
+    yield tmp_path / "place"
+    processes.stop(tmp_path / "place")

@@ -1,0 +1,100 @@
+"""The canary: the promoted model passes, everything else fails, and what cannot be told apart is said to be so."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from deploy_world import World
+
+from thumbwheel.deploy import canary
+from thumbwheel.deploy.canary import ALPHA, ENOUGH, TOKENS, Verdict, chance, vote
+from thumbwheel.deploy.prepare import prompts
+from thumbwheel.deploy.types import Endpoint
+from thumbwheel.evaluation.own import Own
+from thumbwheel.evaluation.sides import base_of
+from thumbwheel.evaluation.types import Ask, EvaluationConfig
+from thumbwheel.export.parity import PROBES
+from thumbwheel.llm.fake import FakeServer, Reply
+from thumbwheel.models.versions import version as named
+
+
+def said(world: World, one) -> dict[str, str]:
+    """Prompt -> what the version answers."""
+    asks = [Ask(prompt, TOKENS) for prompt in [*prompts(world.ws, one), *PROBES]]
+    side = Own(world.ws, base_of(world.ws, one), [one], EvaluationConfig(max_new_tokens=TOKENS)).side(one)
+    return {str(ask.prompt): found[0].text for ask, found in zip(asks, side.answers(asks), strict=True)}
+
+
+def check(world: World, one, previous, answers, logprobs=None):
+    def script(request):
+        text = answers(str(request.body["messages"]))
+        return Reply({"choices": [{"message": {"content": text}, "finish_reason": "length", "logprobs": logprobs}]})
+
+    with FakeServer(script) as server:
+        return canary.check(world.ws, one, previous, Endpoint(server.url, "m"), None)
+
+
+@pytest.fixture
+def rivals(world: World):
+    one, two = world.version(0), world.version(1)
+    return world, one, two
+
+
+def test_the_promoted_model_passes_and_the_others_fail(rivals):
+    world, previous, one = rivals
+    texts = {
+        name: said(world, model) for name, model in (("one", one), ("previous", previous), ("base", named(world.ws, world.agent, "v0")))
+    }
+    passed = check(world, one, previous, texts["one"].get)
+    assert passed.verdict is Verdict.PASSED and passed.same == passed.asked >= ENOUGH
+    assert [duel.other for duel in passed.duels] == ["the base v0", "the previous v1"]
+    assert all(duel.votes == duel.prompts and duel.fails for duel in passed.duels)
+    for other in ("previous", "base"):
+        assert check(world, one, previous, texts[other].get).verdict is Verdict.FAILED
+    assert check(world, one, previous, lambda prompt: "something else").verdict is Verdict.FAILED
+
+
+def test_answers_that_drift_away_at_their_end_still_pass(rivals):
+    world, previous, one = rivals
+    mine = said(world, one)
+    rng = random.Random(1)
+
+    def drifting(prompt: str) -> str:
+        text = mine[prompt]
+        cut = rng.randrange(len(text) // 2, len(text))
+        return text[:cut] + " and so on"
+
+    found = check(world, one, previous, drifting)
+    assert found.verdict is Verdict.PASSED and found.same < found.asked
+
+
+def test_models_that_answer_alike_are_inconclusive(world: World):
+    zero = world.version(2)
+    found = check(world, zero, None, lambda prompt: "whatever")
+    assert found.verdict is Verdict.INCONCLUSIVE and "only 0 prompts tell it from the base v0" in found.says()
+
+
+def test_no_text_of_a_person_is_kept(rivals):
+    world, previous, one = rivals
+    kept = str(check(world, one, previous, said(world, one).get).to_json())
+    assert "Question" not in kept and all(text not in kept for text in said(world, one).values())
+
+
+def test_log_probabilities_decide_where_the_text_does_not():
+    assert canary._nearer([-1.0, -1.0], [(-2.1, 2)], [(-9.0, 2)]) == 1
+    assert canary._nearer([-1.0, -1.0, -0.5], [(-9.0, 2)], [(-2.1, 2)]) == -1
+    assert canary._nearer([-1.0] * 5, [(-2.1, 2)], [(-9.0, 2)]) == 0  # the endpoint cut the text into other tokens
+
+
+def test_the_statistic():
+    assert chance(ENOUGH, ENOUGH) < ALPHA < chance(ENOUGH - 1, ENOUGH - 1)
+    assert vote("same", "same" + canary.END, "same but longer") == 0
+    assert vote("same" + canary.END, "same" + canary.END, "same but longer") == 1
+
+
+def test_a_base_that_is_served_by_chance_passes_seldom():
+    """Were every vote a coin, at most one canary in twenty would pass."""
+    rng = random.Random(0)
+    passed = sum(chance(sum(rng.random() < 0.5 for _ in range(24)), 24) < ALPHA for _ in range(4000))
+    assert passed / 4000 <= ALPHA

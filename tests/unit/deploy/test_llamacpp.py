@@ -1,0 +1,85 @@
+"""The llamacpp target against the real llama-server, with real GGUF files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gguf_models import made, package
+from llama_tools import needs
+from thumbwheel.core.errors import ModelError
+from thumbwheel.deploy import processes
+from thumbwheel.deploy.targets.llamacpp import LLAMACPP, LlamaCppConfig
+from thumbwheel.deploy.types import Endpoint, Kind
+from thumbwheel.llm.client import Client
+
+pytestmark = pytest.mark.slow
+SETTINGS = LlamaCppConfig(threads=1, context=128, parallel=1)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    needs("llama-server", "converter")
+    return made(tmp_path_factory.mktemp("gguf"))
+
+
+def ask(endpoint: Endpoint, prompt: str = "Hello") -> str:
+    client = Client(endpoint.url, endpoint.model, api_key=LLAMACPP.secret(endpoint), attempts=1)
+    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 8, "temperature": 0, **endpoint.body}
+    try:
+        return str(client.post("chat/completions", body)["choices"][0]["message"]["content"])
+    finally:
+        client.close()
+
+
+def test_versions_come_and_go_and_never_mix(files, place):
+    base = replace(package(files, place, version="v0"), folder=files["base_gguf"], files={next(files["base_gguf"].glob("*.gguf")).name: ""})
+    merged, lora = package(files, place, version="v1"), package(files, place, Kind.LORA_GGUF, version="v2")
+    endpoints = [LLAMACPP.apply(one, SETTINGS) for one in (base, merged, lora)]
+    assert endpoints == [LLAMACPP.apply(one, SETTINGS) for one in (base, merged, lora)]
+    assert all(LLAMACPP.health(one).alive for one in endpoints)
+    for prompt in ("Hello", "What is 17 * 23?", "Hello"):  # an adapter of its own process is that of the merged file, in any order
+        zero, one, two = (ask(endpoint, prompt) for endpoint in endpoints)
+        assert one == two != zero
+    with pytest.raises(ModelError, match="401"):
+        Client(endpoints[0].url, "support-v0", attempts=1).post("chat/completions", {"messages": []})
+    pid = processes.find(place).pid
+    os.kill(pid, signal.SIGKILL)
+    while processes.find(place):
+        time.sleep(0.05)
+    assert "its process has ended" in LLAMACPP.health(endpoints[1]).why
+    again = LLAMACPP.apply(merged, SETTINGS)
+    assert again == endpoints[1] and ask(again) == ask(endpoints[2])  # all that it had are back
+    for endpoint in endpoints:
+        LLAMACPP.remove(endpoint)
+        LLAMACPP.remove(endpoint)
+    assert processes.find(place) is None and not LLAMACPP.health(endpoints[0]).alive
+
+
+@pytest.mark.parametrize("damage", ["half", "architecture"])
+def test_a_file_that_llama_cpp_cannot_read_leaves_the_others_answering(files, place, tmp_path, damage):
+    good = LLAMACPP.apply(package(files, place, version="v1"), SETTINGS)
+    text = ask(good)
+    file = next(files["gguf"].glob("*.gguf"))
+    content = file.read_bytes()
+    bad = content[: len(content) // 2] if damage == "half" else content.replace(b"qwen2", b"qwenX")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / file.name).write_bytes(bad)
+    with pytest.raises(ModelError, match="corrupted or incomplete" if damage == "half" else "unknown model architecture: 'qwenX'"):
+        LLAMACPP.apply(replace(package(files, place, version="v2"), folder=tmp_path / "bad"), SETTINGS)
+    assert LLAMACPP.health(good).alive and ask(good) == text
+    assert "support-v2" not in (place / "presets.ini").read_text()
+
+
+def test_a_first_file_that_fails_leaves_no_process(files, place, tmp_path):
+    shutil.copytree(files["gguf"], tmp_path / "bad")
+    next((tmp_path / "bad").glob("*.gguf")).write_bytes(b"GGUF and nothing more")
+    with pytest.raises(ModelError):
+        LLAMACPP.apply(replace(package(files, place), folder=tmp_path / "bad"), SETTINGS)
+    assert processes.find(place) is None

@@ -1,0 +1,266 @@
+"""Deploy, switch, roll back; and every way to fail, with the old deployment still serving."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import socket
+import threading
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from deploy_world import World
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import Conflict, DataError, ModelError, StorageError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import prepare, processes, rollout
+from thumbwheel.deploy.canary import Verdict
+from thumbwheel.models import versions
+from thumbwheel.models.types import Basis
+from tiny_models import tiny_base
+
+
+@pytest.fixture
+def served(world: World):
+    """v0 and then v1 went live; v2 is approved."""
+    one, two = world.version(0), world.version(1)
+    world.deploy("v0")
+    world.deploy(one)
+    return world, one, two
+
+
+def states(world: World) -> dict[str, tuple[str, bool]]:
+    found = rollout.deployments(world.ws, world.agent)
+    return {row.version: (row.state.value, rollout.health(row).alive) for row in found}
+
+
+def test_versions_go_live_stay_warm_and_come_back(served):
+    world, _, two = served
+    before = world.text()
+    done = world.deploy(two)
+    assert done.canary.verdict is Verdict.PASSED and len(done.canary.duels) == 2
+    assert world.live() == "v2" and world.text() != before
+    assert states(world) == dict.fromkeys(("v0", "v1", "v2"), ("warm", True))
+    begun = time.process_time()
+    assert rollout.rollback(world.ws, world.agent).reason == "rolled back"
+    assert time.process_time() - begun < 0.5  # of this machine's work; the rest of a second is for others on it
+    assert world.live() == "v1" and world.text() == before
+    rollout.rollback(world.ws, world.agent)
+    assert world.live() == "v0"
+    with pytest.raises(Conflict, match="no earlier version"):
+        rollout.rollback(world.ws, world.agent)
+    rollout.promote(world.ws, world.agent, "v2")
+    rollout.rollback(world.ws, world.agent)
+    assert world.live() == "v0"  # where the promotion came from, not what was taken back before
+
+
+def test_deploying_again_changes_nothing_and_uses_the_export_again(served):
+    world, one, _ = served
+    first = rollout.deployments(world.ws, world.agent)[0]
+    again = world.deploy(one).deployment
+    assert again.export_id == first.export_id and again.endpoint == first.endpoint
+    assert [row.version for row in rollout.deployments(world.ws, world.agent)] == ["v1", "v0"]
+
+
+def test_a_dry_run_touches_nothing(served):
+    world, _, _ = served
+    planned = rollout.plan(world.ws, world.agent, "v2", "embedded")
+    assert planned.export is None and planned.folder.name.endswith("-v2-adapter") and not planned.folder.exists()
+    assert len(rollout.deployments(world.ws, world.agent)) == 2
+
+
+def test_what_may_not_be_served_is_refused(world: World):
+    candidate, on_feedback, tainted = world.version(0, basis=None), world.version(1, Basis.FEEDBACK), world.version(0)
+    world.taint(tainted)
+    for one, why in ((candidate, "only an approved version"), (on_feedback, "permits a canary only"), (tainted, "tainted")):
+        with pytest.raises(Conflict, match=why):
+            world.deploy(one)
+    with pytest.raises(Conflict, match="tainted"):
+        world.deploy(tainted, alias=None)
+    assert rollout.deployments(world.ws, world.agent) == []
+    assert world.deploy(on_feedback, "canary").switch and world.ask(f"{world.agent}:canary").status_code == 200
+
+
+def test_what_got_tainted_is_not_served_any_more(served):
+    world, one, two = served
+    world.deploy(two)
+    world.taint(two)
+    reply = world.ask()
+    assert reply.status_code == 503 and "tainted" in reply.text
+    world.taint(one)
+    rollout.rollback(world.ws, world.agent)
+    assert world.live() == "v0"  # v1 may not be served either, so it is passed over
+    assert [row.tainted for row in rollout.deployments(world.ws, world.agent)] == [True, True, False]
+    rollout.undeploy(world.ws, world.agent, "v2")
+
+
+def test_a_version_behind_an_alias_is_not_taken_away(served):
+    world, _, _ = served
+    with pytest.raises(Conflict, match="live points at it"):
+        rollout.undeploy(world.ws, world.agent, "v1")
+    assert rollout.undeploy(world.ws, world.agent, "v0")[0].state == "ended"
+    assert world.text()
+    with pytest.raises(Conflict, match="deployed nowhere"):
+        rollout.rollback(world.ws, world.agent)
+    assert world.live() == "v1"
+
+
+def still_serves(world: World, version: str, text: str) -> None:
+    assert world.live() == version and world.text() == text
+
+
+def test_a_failed_canary_switches_nothing(served, monkeypatch):
+    """What answers as v2 is the adapter of v1."""
+    world, one, two = served
+    text, real = world.text(), prepare.package
+    wrong = prepare.package(world.ws, one, prepare.plan(world.ws, one, "embedded", rollout.TARGETS.get("embedded").kinds, None)).folder
+    monkeypatch.setattr(prepare, "package", lambda *given: replace(real(*given), folder=wrong))
+    with pytest.raises(ModelError, match=r"not the promoted version: .* 0 of 10 answers .* previous v1"):
+        world.deploy(two)
+    still_serves(world, "v1", text)
+    assert states(world)["v2"] == ("failed", False)
+    with pytest.raises(Conflict, match="deployed nowhere"):
+        rollout.promote(world.ws, world.agent, "v2")
+
+
+def test_an_inconclusive_canary_switches_only_when_accepted(served):
+    world, _, _ = served
+    zero, text = world.version(2), world.text()
+    with pytest.raises(DataError, match="only 0 prompts tell it from"):
+        world.deploy(zero)
+    still_serves(world, "v1", text)
+    assert states(world)["v3"] == ("warm", True)
+    with pytest.raises(Conflict, match="inconclusive"):
+        rollout.promote(world.ws, world.agent, "v3")
+    assert world.deploy(zero, accept="Ada: it is a trial").switch
+    assert world.live() == "v3" and "accepted by Ada: it is a trial" in str(rollout.deployments(world.ws, world.agent)[0].canary)
+
+
+def test_a_damaged_export_is_refused(served):
+    """Half-written, or brought from elsewhere: the hash tells."""
+    world, _, two = served
+    text = world.text()
+    weights = world.deploy(two, alias=None).deployment
+    folder = world.ws.home.path / "exports" / f"{world.agent}-v2-adapter"
+    file = folder / "adapter_model.safetensors"
+    whole = file.read_bytes()
+    for content in (whole[: len(whole) // 2], (world.adapters[0] / file.name).read_bytes()):
+        file.write_bytes(content)
+        with pytest.raises(StorageError, match="not the one that was exported"):
+            world.deploy(two)
+        still_serves(world, "v1", text)
+    shutil.rmtree(folder)
+    assert world.deploy(two).deployment.export_id != weights.export_id
+
+
+def test_another_base_under_the_same_name_is_refused(world: World, tmp_path: Path):
+    base = tmp_path / "base"
+    shutil.copytree(world.base, base)
+    one = world.version(0, base=base)
+    shutil.rmtree(base)
+    tiny_base(base, seed=9)
+    with pytest.raises(ModelError, match="its weights are not those"):
+        world.deploy(one)
+
+
+def test_a_full_disk_leaves_the_old_version_serving(served):
+    world, _, two = served
+    text = world.text()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, hard))
+    try:
+        with pytest.raises(StorageError):
+            world.deploy(two)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    still_serves(world, "v1", text)
+    assert world.deploy(two).switch
+
+
+def test_a_target_that_cannot_run_it_leaves_nothing(served, monkeypatch):
+    world, _, two = served
+    text, at = world.text(), rollout.TARGETS.get("embedded")
+
+    def apply(package, settings):
+        raise ModelError("the architecture", "llama.cpp has none of that name", "Choose another target")
+
+    monkeypatch.setattr(at, "apply", apply)
+    with pytest.raises(ModelError, match="architecture"):
+        world.deploy(two)
+    monkeypatch.undo()
+    still_serves(world, "v1", text)
+    assert states(world)["v2"] == ("failed", False)
+
+
+def test_a_target_that_cannot_take_the_alias_undoes_the_switch(served, monkeypatch):
+    world, _, two = served
+    text, at = world.text(), rollout.TARGETS.get("embedded")
+    history = versions.switches(world.ws, world.agent, "live")
+
+    def point(alias, endpoint):
+        raise ModelError(alias, "it cannot be copied", "Free space")
+
+    monkeypatch.setattr(at, "point", point)
+    with pytest.raises(ModelError, match="cannot be copied"):
+        world.deploy(two)
+    still_serves(world, "v1", text)
+    assert versions.switches(world.ws, world.agent, "live") == history
+
+
+def test_a_killed_server_is_seen_and_started_again_with_all_its_models(served):
+    world, _, two = served
+    world.deploy(two)
+    text = world.text()
+    place = Path(rollout.deployments(world.ws, world.agent)[0].endpoint.details["place"])
+    os.kill(processes.find(place).pid, signal.SIGKILL)
+    while processes.find(place):
+        time.sleep(0.05)
+    assert "its process has ended; its log ends with" in rollout.health(rollout.deployments(world.ws, world.agent)[0]).why
+    assert world.ask().status_code == 502
+    rollout.rollback(world.ws, world.agent)  # it is not warm any more, so this starts it
+    assert world.live() == "v1" and world.text() != text
+    rollout.promote(world.ws, world.agent, "v2")
+    assert world.text() == text
+    assert states(world) == dict.fromkeys(("v0", "v1", "v2"), ("warm", True))
+
+
+def test_a_taken_port_starts_nothing(world: World, tmp_path: Path):
+    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        apart = World(ws, world.base, world.adapters, "apart")
+        apart.version(0)
+        with pytest.raises(Conflict, match="is taken by another program"):
+            rollout.deploy(ws, "apart", "v1", "embedded", settings={"port": taken.getsockname()[1]})
+        assert rollout.deployments(ws, "apart")[0].state == "failed"
+        assert not list((ws.home.path / "deployments").rglob(processes.RECORD))
+
+
+def test_two_promotions_at_once_end_as_one_after_the_other(served):
+    world, _, two = served
+    world.deploy(two, alias=None)
+    errors: list[Exception] = []
+
+    def promote(version: str) -> None:
+        try:
+            with Workspace.open(world.ws.home, Sources({}, "", {})) as ws:
+                for _ in range(5):
+                    rollout.promote(ws, world.agent, version)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=promote, args=(version,)) for version in ("v1", "v2")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    history = versions.switches(world.ws, world.agent, "live")
+    assert not errors and len(history) == 12
+    assert all(one.to_id == other.from_id for one, other in pairwise(history))
+    assert versions.aliases_of(world.ws, world.agent)["live"] == history[-1].to_id
