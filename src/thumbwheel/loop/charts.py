@@ -60,6 +60,16 @@ class Line:
     points: Sequence[tuple[float, float]]
 
 
+@dataclass(frozen=True)
+class Rung:
+    """One precision: nats of KL from the trained model, its other figures in words, and whether parity held."""
+
+    label: str
+    kl: float
+    text: str
+    good: bool
+
+
 def changes(rows: Sequence[Change], title: str) -> str:
     """A row each: its name and figures, below them a hollow dot before, a full dot after, the gain's interval as a bar around it."""
     height = 0.3 + ROW * len(rows)
@@ -153,6 +163,29 @@ def bars(counts: Mapping[str, int], title: str) -> str:
         axes.set_ylim(len(counts) - 0.5, -0.5)
         axes.set_axis_off()
         return _svg(figure, title, "; ".join(f"{name}: {count}" for name, count in counts.items()))
+
+
+def ladder(rungs: Sequence[Rung], title: str) -> str:
+    """A row each on a logarithmic scale: its name and figures, below them how far it is from the trained model; hollow where it failed."""
+    height = 0.3 + ROW * len(rungs)
+    with _figure(WIDTH, height) as figure:
+        axes = figure.add_axes((0.01, 0.28 / height, 0.98, 1 - 0.3 / height))
+        least = max(1e-9, min(one.kl for one in rungs)) / 3
+        axes.set_xscale("log")
+        axes.set_xlim(least, 3 * max(least, *(one.kl for one in rungs)))
+        axes.set_ylim(len(rungs) - 0.55, -0.72)
+        for place, one in enumerate(rungs):
+            face = ACCENT if one.good else "none"
+            axes.plot([least, max(one.kl, least)], [place, place], color=ACCENT, alpha=0.28, linewidth=7, solid_capstyle="butt")
+            axes.plot([max(one.kl, least)], [place], "o", markersize=6.5, markerfacecolor=face, markeredgecolor=ACCENT)
+            line: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "center", "color": INK}
+            axes.annotate(_short(one.label), (0.0, place - 0.45), fontsize=9, fontweight="bold", **line)
+            axes.annotate(f"KL {one.kl:.2g}  ·  {one.text}", (1.0, place - 0.45), ha="right", fontsize=8.5, **line)
+        axes.set_yticks([])
+        axes.minorticks_off()
+        axes.grid(axis="x", color=FAINT, alpha=0.25, linewidth=0.6)
+        axes.spines["left"].set_visible(False)
+        return _svg(figure, title, "; ".join(f"{one.label}: KL {one.kl:.2g}, {one.text}" for one in rungs))
 
 
 def _short(text: str) -> str:

@@ -50,6 +50,35 @@ def _state(one: Any) -> str:
 
 
 @models.command()
+def endpoint(
+    ctx: typer.Context,
+    url: Annotated[str, typer.Argument(help="The OpenAI-compatible API, for example https://api.example.com/v1.")],
+    agent: Agent,
+    model: Annotated[str, typer.Option(help="The model, as that API calls it.")],
+    price_in: Annotated[float | None, typer.Option(min=0, help="Price of a million tokens of prompts.")] = None,
+    price_out: Annotated[float | None, typer.Option(min=0, help="Price of a million tokens of answers.")] = None,
+    json: AsJson = False,
+) -> None:
+    """A model that somebody else serves as a version: v0, where it is what runs today; evaluations then show its quality and its price.
+
+    Its key is read from THUMBWHEEL_ENDPOINT_KEY when it is asked, and stored nowhere.
+
+    Example: thumbwheel models endpoint https://api.example.com/v1 --agent support --model large --price-in 2.5 --price-out 10
+    """
+    from dataclasses import asdict
+
+    from thumbwheel.core import log
+    from thumbwheel.models import versions
+
+    with ctx.obj() as ws:
+        found = versions.add_endpoint(ws, agent, url, model, price_in, price_out)
+    if json:
+        log.answer({**asdict(found), "name": found.name})
+    else:
+        log.say(f"{found.name} of {agent} is {found.base}. Compare: thumbwheel evaluate latest --agent {agent} --against {found.name}")
+
+
+@models.command()
 def show(ctx: typer.Context, version: Version, agent: Agent, json: AsJson = False) -> None:
     """One version: what it is made of, what was measured and decided.
 

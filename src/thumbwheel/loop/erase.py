@@ -14,7 +14,7 @@ answer is to train anew from the base, and the plan for that is part of the resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -281,6 +281,7 @@ def _rows(job: _Job, seal: Seal) -> None:
         for row_id in sorted(job.tainted.evaluations):
             _forget_answers(connection, row_id, shown)
         store.delete(connection, job.doomed)
+        store.forget_replies(connection, job.agent_id)
         if job.doomed.ids:
             unlearn.take_back(connection, job.agent_id)
         store.note_erasure(connection, str(job.done.id), _report(job, "rows"))
@@ -292,9 +293,14 @@ def _forget_answers(connection: sa.Connection, evaluation_id: str, names: set[st
     """The figures of an evaluation stay; the answers that it shows go, and slices that are named after what was erased."""
     results = dict((store.one(connection, schema.evaluations, evaluation_id) or {})["results"])
     results["examples"] = []
-    results["slices"] = [one for one in results.get("slices", ()) if not any(name in one["name"] for name in names)]
+    results["slices"] = _nameless(results.get("slices", ()), names)
+    results["suites"] = [{**one, "details": {}, "slices": _nameless(one["slices"], names)} for one in results.get("suites", ())]
     results["notes"] = [*results.get("notes", ()), "its examples were erased"]
     store.set_values(connection, schema.evaluations, evaluation_id, {"results": results})
+
+
+def _nameless(slices: Iterable[Record], names: set[str]) -> list[Record]:
+    return [one for one in slices if not any(name in one["name"] for name in names)]
 
 
 def _compact(job: _Job, seal: Seal) -> None:

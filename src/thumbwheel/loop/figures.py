@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from thumbwheel.loop.charts import Change, Line, bars, changes, curves
+from thumbwheel.loop.charts import Change, Line, Rung, bars, changes, curves, ladder
 
 PANELS = {
     "loss": "Loss",
@@ -27,13 +27,16 @@ def draw(value: Mapping[str, Any]) -> dict[str, str]:
     evaluation, data, training = value["evaluation"], value["data"], value["training"]
     found = {}
     if evaluation:
-        measures = {one["name"]: one for one in (evaluation["primary"], *evaluation["preferences"])}
+        shown = [evaluation["primary"], *([evaluation["prompting"]] if evaluation.get("prompting") else []), *evaluation["preferences"]]
+        measures = {one["name"]: one for one in shown}
         found["measures"] = changes([change(one) for one in measures.values()], "Before and after, with the interval of the gain")
         if evaluation["slices"]:
             found["slices"] = changes([change(one) for one in evaluation["slices"]], "Before and after by slice")
     if data and data["rows"]:
         found["splits"] = bars({f"{split} rows": count for split, count in data["rows"].items()}, "Rows of the dataset by split")
         found["origins"] = bars(data["origins"], "Rows of the dataset by what made them")
+    if len(value["precisions"]) > 1:
+        found["ladder"] = ladder([rung(one) for one in value["precisions"]], "What a smaller precision costs")
     panels = lines(training["train"], training["dev"]) if training else {}
     if panels:
         found["curves"] = curves(panels, training["best"], {PANELS[name] for name in SHARES}, "Training curves by optimiser step")
@@ -44,6 +47,13 @@ def change(measure: Mapping[str, Any]) -> Change:
     """A measure in percent."""
     scaled = {key: 100 * measure[key] for key in ("before", "after", "low", "high")}
     return Change(measure["name"], **scaled, n=measure["n"])
+
+
+def rung(one: Mapping[str, Any]) -> Rung:
+    """An export in one precision."""
+    speed = f" · {one['tokens_per_second']:.0f} tokens/s" if one["tokens_per_second"] else ""
+    text = f"{one['megabytes']:,.1f} MB{speed} · same top token {100 * one['top1']:.1f} %"
+    return Rung(one["name"], one["mean_kl"], text, one["verdict"] == "ok")
 
 
 def lines(train: Sequence[Mapping[str, Any]], dev: Sequence[Mapping[str, Any]]) -> dict[str, list[Line]]:

@@ -133,7 +133,7 @@ def tree(found: Lineage) -> Iterator[tuple[int, str]]:
         for reason in one["reasons"]:
             yield 2, str(reason)
     for one in found.exports:
-        yield 1, f"export {one['format']}  {one['path']}"
+        yield 1, f"export {' '.join(filter(None, (one['format'], one.get('quant'))))}  {one['path']}"
     if found.children:
         yield 1, f"trained further: {', '.join(found.children)}"
 

@@ -11,7 +11,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from typing import Any
 import thumbwheel
 from thumbwheel.core.errors import StorageError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.evaluation.gate import BREACHES
-from thumbwheel.evaluation.types import EOS, FORMAT, LENGTH, NLL, GatePolicy
+from thumbwheel.evaluation.guards import standing
+from thumbwheel.evaluation.policy import GatePolicy
+from thumbwheel.evaluation.types import ANCHOR_NLL, ANCHOR_TASKS, EOS, FORMAT, LENGTH, NLL, Guard, Measure, weights_pay
+from thumbwheel.export.package import exports
 from thumbwheel.loop import text
 from thumbwheel.loop.lineage import lineage, tree
 from thumbwheel.loop.purge import note_report
@@ -33,6 +35,8 @@ GUARDS = {
     FORMAT: ("answers with the right format", True),
     LENGTH: ("tokens of an answer", False),
     NLL: ("nats a token of recorded good answers", False),
+    ANCHOR_NLL: ("nats a token of general text", False),
+    ANCHOR_TASKS: ("short general tasks solved", True),
 }
 """Guard -> (what it is called, whether it is a share)."""
 
@@ -73,7 +77,9 @@ def collect(ws: Workspace, agent: str, version: str) -> dict[str, Any]:
         "training": _training(ws, found),
         "evaluation": evaluation,
         "guards": _guards(evaluation, decision),
+        "weights": _weights(found, evaluation),
         "decision": decision,
+        "precisions": _precisions(ws, found),
         "lineage": found.to_json(),
         "tree": [list(line) for line in tree(found)],
         "environment": dict(found.run["environment"]) if found.run else None,
@@ -93,7 +99,7 @@ def _summary(evaluation: Record | None, decision: Record | None) -> dict[str, An
     if evaluation is None:
         return None
     named = {key: evaluation["primary"][key] for key in ("name", "before", "after", "gain", "low", "high", "level", "n", "clusters")}
-    about = {key: evaluation[key] for key in ("against", "basis", "fresh", "gate_low", "reads", "detectable")}
+    about = {key: evaluation[key] for key in ("against", "basis", "fresh", "reads", "detectable")}
     decided = {"decision": decision["decision"], "reasons": list(decision["reasons"])} if decision else {"decision": None, "reasons": []}
     return named | about | decided
 
@@ -140,21 +146,40 @@ def _best(run: Mapping[str, Any], dev: list[dict[str, Any]]) -> int | None:
     return int(choose(judged, key=lambda line: line[name])["step"])
 
 
+def _weights(found: Lineage, evaluation: Record | None) -> str | None:
+    """Whether the weights beat the same feedback as a prompt; None where that was not compared."""
+    prompting = (evaluation or {}).get("prompting")
+    return weights_pay(found.version["name"], Measure(**prompting)) if prompting else None
+
+
 def _guards(evaluation: Record | None, decision: Record | None) -> list[dict[str, Any]]:
     """The guards with what the gate's policy says about each: ok, worse (with the words), or not measured."""
     policy = GatePolicy(**decision["policy"]) if decision else GatePolicy()
     found = []
     for one in evaluation["guards"] if evaluation else []:
         label, share = GUARDS.get(one["name"], (one["name"], False))
-        found.append({**one, "label": label, "share": share, "verdict": _verdict(one, policy)})
+        known, words = standing(Guard(**one), policy)
+        found.append({**one, "label": label, "share": share, "verdict": words or str(known)})
     return found
 
 
-def _verdict(guard: Record, policy: GatePolicy) -> str:
-    if guard["before"] is None or guard["after"] is None or guard["n"] < policy.min_guard:
-        return "not measured"
-    judge = BREACHES.get(guard["name"])
-    return (judge(guard["before"], guard["after"], policy) if judge else "") or "ok"
+def _precisions(ws: Workspace, found: Lineage) -> list[dict[str, Any]]:
+    """The newest export in each precision that was chosen, largest first, with what it costs."""
+    if not any(one["quant"] for one in found.exports):
+        return []
+    newest = {(one.format, one.quant): one for one in exports(ws, found.version["id"]) if one.quant}
+    rungs = sorted(newest.values(), key=lambda one: -one.parity.size)
+    return [
+        {
+            "name": f"{one.format} {one.quant}",
+            "megabytes": one.parity.size / 1e6,
+            **{name: getattr(one.parity, name) for name in ("mean_kl", "top1", "tokens_per_second", "notes")},
+            "task": asdict(one.parity.task) if one.parity.task else None,
+            "verdict": "ok" if not one.parity.failures else f"taken by {one.accepted}" if one.accepted else "not kept",
+            "failures": one.parity.failures,
+        }
+        for one in rungs
+    ]
 
 
 def _reproduce(agent: str, found: Lineage, decision: Record | None) -> list[str]:

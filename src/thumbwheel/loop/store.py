@@ -16,6 +16,7 @@ from thumbwheel.core import ids
 from thumbwheel.db.schema import (
     agents,
     aliases,
+    answers,
     artifacts,
     cases,
     datasets,
@@ -359,6 +360,11 @@ def _upwards(some: Iterable[str], parents: Mapping[str, str | None]) -> set[str]
             found.add(at)
             at = parents.get(at)
     return found
+
+
+def forget_replies(connection: sa.Connection, agent_id: str) -> None:
+    """Delete what models answered in evaluations of the agent; whatever is asked again is computed again."""
+    connection.execute(answers.delete().where(answers.c.agent_id == agent_id))
 
 
 def delete(connection: sa.Connection, doomed: Doomed) -> None:

@@ -69,7 +69,9 @@ def descendants(
 
 
 def _looked(row: Record, versions: Collection[str], cases: Collection[str]) -> bool:
-    shown = {example.get("case") for example in row["results"].get("examples", ())}
+    details = [side for one in row["results"].get("suites", ()) for side in one["details"].values() if isinstance(side, dict)]
+    errors = [example for side in details for example in side.get("error_examples", ())]
+    shown = {example.get("case") for example in [*row["results"].get("examples", ()), *errors]}
     return row["candidate_id"] in versions or row["against_id"] in versions or not shown.isdisjoint(cases)
 
 

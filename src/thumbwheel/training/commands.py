@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
+from thumbwheel.core.config import Config, build
 from thumbwheel.core.config import options as options_of
 from thumbwheel.training.algorithms import ALGORITHMS
 
-train = typer.Typer(help="Train a LoRA adapter over a base model, in a process of its own.")
+
+@dataclass(frozen=True)
+class Sequel:
+    """What a higher stage may make of a candidate by further options of `train`, which are the fields of `config`."""
+
+    config: type[Config]
+    ready: Callable[..., None]
+    """Given home and options before the run: raises where the options cannot be met, so that nobody trains in vain."""
+    run: Callable[..., tuple[int, dict[str, Any]]]
+    """Given home, agent, version and options: the exit code, and what `--json` prints besides the run; shows itself to a person."""
+
+
+def group(sequel: Sequel) -> typer.Typer:
+    """The command, a method each; `sequel` is for those that make versions."""
+    train = typer.Typer(help="Train a LoRA adapter over a base model, in a process of its own.")
+    for name in ALGORITHMS.names():
+        method = ALGORITHMS.get(name)
+        later = None if method.judges else sequel
+        more = [later.config] if later else []
+        train.command(name, help=_help(name))(options_of(method.Config, *more)(_command(name, later)))
+    return train
 
 
 def _help(name: str) -> str:
@@ -22,7 +44,7 @@ def _help(name: str) -> str:
     )
 
 
-def _command(name: str) -> Callable[..., Any]:
+def _command(name: str, sequel: Sequel | None) -> Callable[..., Any]:
     def run(
         ctx: typer.Context,
         agent: Annotated[str, typer.Option(help="Whose model learns.")],
@@ -33,13 +55,14 @@ def _command(name: str) -> Callable[..., Any]:
         as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
         options: dict[str, Any] | None = None,
     ) -> None:
-        _train(ctx, name, agent, base, dataset, resume, dry_run, as_json, options or {})
+        _train(ctx, sequel, name, agent, base, dataset, resume, dry_run, as_json, options or {})
 
     return run
 
 
 def _train(
     ctx: typer.Context,
+    sequel: Sequel | None,
     name: str,
     agent: str,
     base: str | None,
@@ -51,25 +74,31 @@ def _train(
 ) -> None:
     from dataclasses import asdict
 
+    from thumbwheel.core import log
     from thumbwheel.training import train as verbs
     from thumbwheel.training.types import RunState
 
+    then = build(sequel.config, {key: given.pop(key) for key in sequel.config.model_fields if key in given}, "options") if sequel else None
     with ctx.obj() as ws:
         if dry:
             _show_dry_run(asdict(verbs.dry_run(ws, agent, name, base, dataset=dataset, options=given)), as_json)
             return
+        if sequel:
+            sequel.ready(ws, then)
         result = verbs.train(ws, agent, name, base, dataset=dataset, options=given, resume=resume)
-    _show(asdict(result), agent, name, as_json)
-    if result.state is RunState.STOPPED:
-        raise typer.Exit(130)
+        if not as_json:
+            _show(asdict(result), agent, name)
+        code, outcome = sequel.run(ws, agent, result.version, then, as_json) if sequel and result.version else (0, {})
+    if as_json:
+        log.answer(asdict(result) | outcome)
+    code = 130 if result.state is RunState.STOPPED else code
+    if code:
+        raise typer.Exit(code)
 
 
-def _show(result: dict[str, Any], agent: str, name: str, as_json: bool) -> None:
+def _show(result: dict[str, Any], agent: str, name: str) -> None:
     from thumbwheel.core import log
 
-    if as_json:
-        log.answer(result)
-        return
     log.table(f"run {result['run_id']}", ("", "base", "best"), _figures(result["metrics"]))
     for reason, count in result["metrics"].get("dropped", {}).items():
         log.say(f"dropped: {reason} ({count})")
@@ -166,8 +195,3 @@ def _size(size: float | None) -> str:
 
 def _listed(settings: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.items()) or "the defaults"
-
-
-for _name in ALGORITHMS.names():
-    _config = ALGORITHMS.get(_name).Config
-    train.command(_name, help=_help(_name))(options_of(_config)(_command(_name)))

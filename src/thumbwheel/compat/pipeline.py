@@ -1,0 +1,111 @@
+"""`TrainingPipeline`: from what an agent's people said to a model that answers, in one call.
+
+It trains, evaluates, asks the gate, and takes out what the gate approved. What failed, a rejection included, stands under `error` in the
+results, and `success` is then false; nothing that was rejected is exported or deployed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.app.open import opener
+from thumbwheel.core import log
+from thumbwheel.core.errors import Conflict, ThumbwheelError
+from thumbwheel.db.workspace import Workspace
+
+RESULTS = "pipeline_results.json"
+
+
+class TrainingPipeline:
+    """One agent's way from feedback to a deployed model. `method` is one of `thumbwheel train`'s, or `auto`: what the data plan recommends.
+
+    `traces` is a folder of trace files and checkpoints to take in first; what was recorded in the home is there anyway. `settings` are
+    those of the method. Results and models go below `output_dir` (default ./rl_training/AGENT).
+    """
+
+    def __init__(
+        self,
+        agent_name: str,
+        base_model: str = "Qwen/Qwen2.5-1.5B-Instruct",
+        method: str = "grpo",
+        *,
+        traces: str | Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+        output_dir: str | Path | None = None,
+        home: str | Path | None = None,
+    ) -> None:
+        self.agent_name, self.base_model, self.method = agent_name, base_model, method
+        self.traces, self.settings = traces and Path(traces), settings
+        self.output_dir = Path(output_dir or Path("rl_training") / agent_name)
+        self.opener = opener(Path(home) if home else None, None, "info")
+        self.results: dict[str, Any] = {}
+
+    def run_full_pipeline(self, deploy_ollama: bool = False, model_name: str | None = None) -> dict[str, Any]:
+        """Run it and return the results, which are also written to pipeline_results.json.
+
+        With `deploy_ollama` the model is served as `model_name` (default toolbox-AGENT).
+        """
+        self.results = {"start_time": _now(), "agent_name": self.agent_name, "base_model": self.base_model, "method": self.method}
+        self.results |= {"dataset_size": None, "training": None, "model_path": None, "ollama_model": None, "success": False}
+        try:
+            with self.opener() as ws:
+                self._run(ws, (model_name or f"toolbox-{self.agent_name}") if deploy_ollama else None)
+            self.results["success"] = True
+        except ThumbwheelError as error:
+            self.results["error"] = str(error)
+            log.say(f"error: {error}")
+        self.results["end_time"] = _now()
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.results, indent=2, ensure_ascii=False) + "\n"
+        (self.output_dir / RESULTS).write_text(text, encoding="utf-8")
+        return self.results
+
+    def _run(self, ws: Workspace, served_as: str | None) -> None:
+        from thumbwheel.capture.ingest import ingest
+        from thumbwheel.datasets.choose import AUTO, choose
+        from thumbwheel.evaluation.policy import Verdict
+        from thumbwheel.loop.ship import OLLAMA, ready, ship
+        from thumbwheel.training.train import train
+
+        target = OLLAMA if served_as else None
+        ready(ws, None, target)
+        if self.traces:
+            ingest(ws, self.agent_name, "flowagent", self.traces)
+        if self.method == AUTO:
+            self.results["method"] = choose(ws, self.agent_name).method
+        trained = train(ws, self.agent_name, self.results["method"], self.base_model, options=self.settings)
+        self.results |= _of_run(ws, trained.run_id, self.results["method"], trained.metrics)
+        if trained.version is None:
+            raise Conflict(f"run {trained.run_id!r}", "it was stopped, or it made a reward model", "Nothing was exported")
+        place = self.output_dir / trained.version
+        made = ship(ws, self.agent_name, trained.version, format="merged", to=place, target=target, settings={"name": served_as})
+        if made.verdict is Verdict.REJECTED:
+            what = f"version {made.version!r} of agent {self.agent_name!r}"
+            raise Conflict(what, f"the gate rejected it: {'; '.join(made.reasons)}", "The model that answers today was left as it is")
+        self.results |= {"model_path": made.export and str(made.export.path), "ollama_model": made.deployed and served_as}
+
+
+def _of_run(ws: Workspace, run_id: str, method: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    from thumbwheel.datasets.build import find
+    from thumbwheel.training.train import find_run
+
+    run = find_run(ws, run_id)
+    last = metrics.get("last_step") or {}
+    return {
+        "dataset_size": find(ws, run.agent, run.dataset_id).manifest["counts"]["train"],
+        "training": {
+            "method": method,
+            "training_time_seconds": metrics.get("seconds"),
+            "train_loss": last.get("loss"),
+            "epochs": last.get("epoch"),
+            "total_steps": metrics.get("steps"),
+        },
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
