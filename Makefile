@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-slow test-seeds check bench bench-training bench-datasets bench-sandbox clean
+.PHONY: demo test test-slow test-seeds check bench bench-training bench-datasets bench-sandbox bench-gate bench-evaluation bench-export clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -27,7 +27,7 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/architecture
 
-bench: bench-training bench-datasets bench-sandbox
+bench: bench-training bench-datasets bench-sandbox bench-gate bench-evaluation bench-export
 
 bench-training: $(VENV)/.dev
 	$(BIN)/python benchmarks/training.py $(ARGS)
@@ -37,6 +37,15 @@ bench-datasets: $(VENV)/.dev
 
 bench-sandbox: $(VENV)/.dev
 	$(BIN)/python benchmarks/sandbox.py $(ARGS)
+
+bench-gate: $(VENV)/.dev
+	$(BIN)/python benchmarks/gate.py $(ARGS)
+
+bench-evaluation: $(VENV)/.dev
+	$(BIN)/python benchmarks/evaluation.py --folder .bench/material $(ARGS)
+
+bench-export: $(VENV)/.dev
+	$(BIN)/python benchmarks/export.py $(ARGS)
 
 $(VENV)/.train: pyproject.toml constraints.txt install.py
 	$(PYTHON) install.py $(VENV) train

@@ -32,9 +32,13 @@ def test_a_real_gain_is_approved(tmp_path: Path) -> None:
     page = Path(result["report"]).read_text()
     assert "<svg" in page and "<script" not in page and 'src="http' not in page
     assert list(Path(result["export"]).glob("*.safetensors"))
+    shown = result["deployment"]
+    assert shown["before"] == shown["rolled_back"] != shown["after"]
+    assert shown["rollback"] < 5
+    assert "mean KL" in result["gguf"] or "thumbwheel tools install" in result["gguf"]
 
 
-@pytest.mark.parametrize("control", ["--flip", "--shuffle"])
+@pytest.mark.parametrize("control", ["--flip", pytest.param("--shuffle", marks=pytest.mark.seeds)])
 def test_worthless_feedback_is_rejected_by_evaluation(tmp_path: Path, control: str) -> None:
     code, result = demo(tmp_path, "--seed", "6", control)
     assert (code, result["decision"]) == (1, "rejected")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from thumbwheel.core.config import Config
 from thumbwheel.datasets.types import DatasetConfig
-from thumbwheel.evaluation.types import EvaluationConfig, GatePolicy
+from thumbwheel.deploy.targets import TARGETS
+from thumbwheel.evaluation.policy import GatePolicy
+from thumbwheel.evaluation.types import EvaluationConfig
 from thumbwheel.rewards.combine import RewardsConfig
 from thumbwheel.rewards.label_config import LearnConfig
 from thumbwheel.training.algorithms import ALGORITHMS
@@ -20,4 +22,5 @@ def sections() -> dict[str, type[Config]]:
         "label": LearnConfig,
         "rewards": RewardsConfig,
     }
-    return {**stages, **methods}
+    targets = {f"deploy.{name}": TARGETS.get(name).Config for name in TARGETS.names()}
+    return {**stages, **methods, **targets}

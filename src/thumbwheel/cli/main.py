@@ -27,13 +27,22 @@ COMMANDS = {
     "label": ("thumbwheel.rewards.label_commands:label", "Suggest labels, review them, and how far raters and judges agree."),
     "dataset": ("thumbwheel.datasets.commands:dataset", "Plan, build, show and export training data."),
     "hardware": ("thumbwheel.training.commands:hardware", "What this machine has, and the preset that suits it."),
-    "train": ("thumbwheel.training.commands:train", "Train a LoRA adapter or a reward model, by any method."),
+    "train": ("thumbwheel.loop.train_commands:train", "Train a LoRA adapter or a reward model, by any method."),
     "evaluate": ("thumbwheel.evaluation.commands:evaluate", "Compare a version with its base on held-out rows, and gate it."),
+    "gate": ("thumbwheel.evaluation.gate_commands:gate", "What a candidate must show: declared once for each agent."),
     "reward-model": ("thumbwheel.training.reward_commands:reward_model", "Reward models: list, show, and score answers."),
     "models": ("thumbwheel.loop.commands:models", "List versions, show one, follow its lineage."),
-    "export": ("thumbwheel.export.commands:export", "Write a version as an adapter or merged model, checked for parity."),
+    "export": ("thumbwheel.export.commands:export", "Write a version as adapter, merged, GGUF or ONNX, compared with the trained model."),
+    "deploy": ("thumbwheel.deploy.commands:deploy", "Let a version answer on a target, prove that it is the one, and switch."),
+    "deployments": ("thumbwheel.deploy.commands:deployments", "What is deployed, how it is, and which alias points at it."),
+    "promote": ("thumbwheel.deploy.commands:promote", "Point an alias at a version that is deployed and proven."),
+    "rollback": ("thumbwheel.deploy.commands:rollback", "Point an alias back at the version before, in one step."),
+    "modelfile": ("thumbwheel.deploy.modelfile_commands:modelfile", "Write the Modelfile of a version, for Ollama."),
+    "undeploy": ("thumbwheel.deploy.commands:undeploy", "Take a version away from its targets."),
+    "serve": ("thumbwheel.deploy.commands:serve", "The front door of an agent: OpenAI's API, the model is the agent's name."),
     "report": ("thumbwheel.loop.commands:report", "The model change report of a version: one HTML file and JSON."),
     "erase": ("thumbwheel.loop.erase_commands:erase", "Take a subject out of the home for good, and mark what learned from it."),
+    "tools": ("thumbwheel.llm.commands:tools", "The programs of llama.cpp that GGUF needs: what is here, and getting them."),
     "sandbox": ("thumbwheel.sandbox.commands:sandbox", "Whether code of answers may run on this machine: levels and attacks."),
     "demo": ("thumbwheel.demo.commands:demo", "One turn of the wheel on an embedded model."),
 }
@@ -47,7 +56,7 @@ WITHIN = {
 INTRO = """Turn the feedback that people give your LLM app into a better model, on your own machine.
 
 Start with `thumbwheel plan FILE`: it says what your feedback could teach, in a minute, storing nothing.
-Then: import -> dataset build -> train -> evaluate -> export -> report. `thumbwheel demo` does it all on an embedded model.
+Then: import -> dataset build -> train -> evaluate -> export -> deploy -> report. `thumbwheel demo` does it all on an embedded model.
 """
 
 

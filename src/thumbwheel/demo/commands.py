@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from thumbwheel.demo.run import Outcome
+    from thumbwheel.demo.ship import Shown
 
 
 def demo(
@@ -23,8 +24,8 @@ def demo(
 ) -> None:
     """One turn of the wheel on an embedded model: a mail filer, and a person with private habits who rates it.
 
-    Import, plan, build, train, choose, evaluate, gate, export, report; about four minutes on two cores, no network. Exit code 0 only if
-    the gate approved. Try the controls: thumbwheel demo --flip
+    Import, plan, build, train, choose, evaluate, gate, export, deploy, roll back, report; about four minutes on two cores, no network.
+    Exit code 0 only if the gate approved. Try the controls: thumbwheel demo --flip
     """
     import json
     from dataclasses import asdict
@@ -68,16 +69,30 @@ def present(outcome: Outcome) -> None:
     rows.append(("decision", outcome.decision))
     rows += [("why", reason) for reason in outcome.reasons]
     rows.append(("truth of the simulator", truth(outcome)))
-    rows += [(name, value) for name, value in (("report", outcome.report), ("model", outcome.export)) if value]
+    rows += [(name, value) for name, value in (("report", outcome.report), ("model", outcome.export), ("gguf", outcome.gguf)) if value]
+    if outcome.deployment is not None:
+        rows += answers(outcome.deployment)
     rows.append(("time", f"{outcome.seconds:.0f} s, {outcome.cpu_seconds:.0f} CPU-seconds"))
     log.table("One turn of the wheel", ("", ""), rows)
     log.say("Next, try:")
     for command in (
         f"thumbwheel --home {outcome.home} models lineage {outcome.version or 'v0'} --agent filer",
         f"thumbwheel --home {outcome.home} dataset plan --agent filer",
+        *([f"thumbwheel --home {outcome.home} deployments --agent filer --restart"] if outcome.deployment else []),
         "thumbwheel demo --flip    # must be rejected",
     ):
         log.say(f"  {command}")
+
+
+def answers(shown: Shown) -> list[tuple[str, object]]:
+    """What a client of the agent saw before and after the deployment, and after the way back."""
+    mail = " ".join(shown.message.split())
+    return [
+        ("a message", mail if len(mail) <= 100 else f"{mail[:97]}..."),
+        ("answered before", shown.before),
+        ("after the deployment", shown.after),
+        (f"rolled back in {shown.rollback:.2f} s", shown.rolled_back),
+    ]
 
 
 def truth(outcome: Outcome) -> str:

@@ -21,6 +21,7 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError, TrainingError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.demo.emit import EmitOptions, Emitted, emit
+from thumbwheel.demo.ship import Shown, show_deployment, write_gguf
 
 AGENT = "filer"
 MARK = "demo.json"
@@ -45,6 +46,8 @@ class Outcome:
     reasons: list[str] = field(default_factory=list)
     plan: list[str] = field(default_factory=list)
     export: str | None = None
+    gguf: str | None = None
+    deployment: Shown | None = None
     home: str = ""
 
 
@@ -79,7 +82,7 @@ def run(home: Path, options: EmitOptions) -> Outcome:
 
 
 def turn(ws: Workspace, world: Emitted, outcome: Outcome) -> None:
-    """Import, plan, train, choose on dev, evaluate, gate, export, report; `outcome` is filled as far as it goes."""
+    """Import, plan, train, choose on dev, evaluate, gate, export, deploy, report; `outcome` is filled as far as it goes."""
     from thumbwheel.datasets.plan import data_plan
 
     with step("import"):
@@ -152,6 +155,11 @@ def prove(ws: Workspace, version: str, outcome: Outcome) -> None:
     if outcome.decision == "approved":
         with step("export the merged model, checked against the trained one"):
             outcome.export = str(export(ws, AGENT, version, "merged", ws.home.path / "model").path)
+        with step("deploy it beside the base, ask both, roll back, go forward again"):
+            outcome.deployment = show_deployment(ws, AGENT, found.against, version, found.examples)
+        with step("a GGUF file for llama.cpp and Ollama"):
+            outcome.gguf = write_gguf(ws, AGENT, version, ws.home.path / "gguf")
+            log.say(f"  {outcome.gguf}")
     with step("report"):
         report(ws, AGENT, version, ws.home.path / "report.html", ws.home.path / "report.json")
         outcome.report = str(ws.home.path / "report.html")

@@ -25,7 +25,8 @@ from thumbwheel.db.schema import (
     traces,
 )
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.evaluation.types import EvaluationConfig, GatePolicy
+from thumbwheel.evaluation.policy import GatePolicy
+from thumbwheel.evaluation.types import EvaluationConfig
 from thumbwheel.models import versions
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.types import Basis, ModelVersion, State
@@ -50,14 +51,15 @@ def measure(name: str, before: float, after: float, half: float, n: int) -> dict
 
 
 def guard(name: str, before: float | None, after: float | None, n: int) -> dict[str, Any]:
-    return {"name": name, "before": before, "after": after, "n": n}
+    ends = {} if before is None or after is None else {"low": after - before - 0.01, "high": after - before + 0.01}
+    return {"name": name, "before": before, "after": after, "n": n, **ends}
 
 
 def results(candidate: ModelVersion, against: ModelVersion) -> dict[str, Any]:
     """An evaluation as stored, with hostile answers among the examples."""
     return {
         "agent": AGENT, "candidate_id": candidate.id, "candidate": candidate.name, "against_id": against.id, "against": against.name,
-        "basis": "gold", "fresh": True, "primary": measure("success", 0.612, 0.801, 0.041, 620), "gate_low": 0.148,
+        "basis": "gold", "fresh": True, "primary": measure("success", 0.612, 0.801, 0.041, 620),
         "preferences": [measure("preference accuracy, summed log-probability", 0.52, 0.71, 0.09, 118),
                         measure("preference accuracy, log-probability per token", 0.55, 0.69, 0.10, 118)],
         "guards": [guard("eos_rate", 1.0, 0.998, 620), guard("format_rate", 0.995, 0.997, 620), guard("answer_tokens", 10.2, 10.4, 620),

@@ -54,7 +54,7 @@ SPLIT = DatasetConfig(dev=0.2, gate=0.2)
 
 def measure(named: str) -> dict[str, Any]:
     figures = {"before": 0.5, "after": 0.7, "gain": 0.2, "low": 0.1, "high": 0.3, "level": 0.95, "n": 40, "clusters": 40, "changed": 8}
-    return {"name": named, **figures}
+    return {"name": named, **figures, "spread": {"centre": 0.2, "error": 0.05, "degrees": 39.0, "limit": 1.0}}
 
 
 def results(candidate: Any, base: Any) -> dict[str, Any]:
@@ -63,10 +63,16 @@ def results(candidate: Any, base: Any) -> dict[str, Any]:
              "value_after": 1.0}  # fmt: skip
     return {
         "agent": AGENT, "candidate_id": candidate.id, "candidate": candidate.name, "against_id": base.id, "against": base.name,
-        "basis": "gold", "fresh": True, "primary": measure("success"), "gate_low": 0.1, "preferences": [], "guards": [],
+        "basis": "gold", "fresh": True, "primary": measure("success"), "preferences": [], "guards": [],
         "slices": [measure(f"customer: {name(GONE)}"), measure("customer: all")], "examples": [shown], "reads": 1, "detectable": 0.05,
-        "dropped": {}, "notes": [], "rows": "r" * 64, "key": "k" * 64,
+        "dropped": {}, "notes": [], "rows": "r" * 64, "key": "k" * 64, "suites": [of_json_agent()],
     }  # fmt: skip
+
+
+def of_json_agent() -> dict[str, Any]:
+    errors = {"after": {"error_examples": [{"case": "cas_x", "prompt": said(GONE, "asked"), "response": said(GONE, "told")}]}}
+    slices = [measure(f"customer: {name(GONE)}")]
+    return {"name": "json_agent", "measures": [measure("all fields right")], "slices": slices, "details": errors, "dropped": {}}
 
 
 class Turned:
@@ -85,6 +91,8 @@ class Turned:
         values = {"candidate_id": self.version.id, "against_id": base.id, "basis": "gold", "results": results(self.version, base)}
         config = EvaluationConfig().model_dump(mode="json")
         self.evaluation = record(self.ws, schema.evaluations, AGENT, config=config, **values)
+        reply = [{"text": said(GONE, "repeated by a model")}]
+        record(self.ws, schema.answers, AGENT, id="", model="m", suite="answers", row="r", result=reply)
         self.exported = folder / "exported"
         self.exported.mkdir()
         record(self.ws, schema.exports, AGENT, version_id=self.version.id, format="merged", path=str(self.exported), files={}, parity={})

@@ -1,0 +1,81 @@
+"""The end of the demo's turn: what was approved answers, is taken back and put forward again, and goes out as a file for llama.cpp.
+
+By public verbs only, as in run.py. The server is stopped at the end, so that a demo leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from thumbwheel.core import log
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.demo.world import SYSTEM
+from thumbwheel.evaluation.types import Changed
+
+TARGET, QUANT = "embedded", "Q8_0"
+NEEDED = ("converter", "library", "bindings")
+"""Tools of llama.cpp that write and compare a GGUF file."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a client saw. `rollback`: seconds from the command until the old version answered for the same name."""
+
+    url: str
+    message: str
+    before: str
+    after: str
+    rolled_back: str
+    rollback: float
+
+
+def show_deployment(ws: Workspace, agent: str, base: str, version: str, changed: Sequence[Changed]) -> Shown:
+    """Deploy the base, then `version`, ask both about a message that they file differently, roll back, ask again, go forward."""
+    from thumbwheel.deploy import rollout
+
+    message = changed[0].prompt
+    rollout.deploy(ws, agent, base, TARGET)
+    before = answer(ws, agent, message)
+    done = rollout.deploy(ws, agent, version, TARGET)
+    log.say(f"  canary {done.canary.verdict}: {done.canary.says()}")
+    after = answer(ws, agent, message)
+    start = time.monotonic()
+    rollout.rollback(ws, agent)
+    back, seconds = answer(ws, agent, message), time.monotonic() - start
+    rollout.promote(ws, agent, version)
+    url = done.deployment.endpoint.url if done.deployment.endpoint else ""
+    rollout.stop(ws, agent)
+    return Shown(url, message, before, after, back, seconds)
+
+
+def answer(ws: Workspace, agent: str, message: str) -> str:
+    """What a client of the agent gets for `message` now, whichever version is live."""
+    from thumbwheel.deploy import rollout
+    from thumbwheel.llm.client import Client
+
+    live = rollout.resolve(ws, agent)
+    assert live.endpoint is not None  # noqa: S101  resolve gives what answers
+    client = Client(live.endpoint.url, live.endpoint.model, api_key=rollout.secret(live))
+    try:
+        asked = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": message}]
+        reply = client.post("chat/completions", {"messages": asked, "temperature": 0, "max_tokens": 64, **live.endpoint.body})
+    finally:
+        client.close()
+    return str(reply["choices"][0]["message"]["content"])
+
+
+def write_gguf(ws: Workspace, agent: str, version: str, to: Path) -> str:
+    """Write `version` for llama.cpp where its tools are found, and say how it compares; otherwise the command that brings them."""
+    from thumbwheel.export.package import export
+    from thumbwheel.llm import tools
+
+    missing = [name for name in NEEDED if tools.find(name) is None]
+    if missing:
+        command = f"thumbwheel tools install, then: thumbwheel export {version} --agent {agent} --format gguf --quant {QUANT}"
+        return f"none, for llama.cpp's tools are not here ({', '.join(missing)}): {command}"
+    done = export(ws, agent, version, "gguf", to, QUANT)
+    found = done.parity
+    return f"{done.path} ({QUANT}): {100 * found.top1:.1f} % same tokens, mean KL {found.mean_kl:.2g} over {found.tokens} tokens"
