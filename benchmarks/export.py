@@ -76,7 +76,7 @@ def prepare(model: Path, folder: Path) -> tuple[Path, Path]:
     for name, parameter in adapted.named_parameters():
         if "lora_" in name:
             parameter.data = parameter.data.float()
-    adapted.save_pretrained(folder / "adapter")
+    adapted.save_pretrained(str(folder / "adapter"))
     return folder / "base", folder / "adapter"
 
 
@@ -120,7 +120,8 @@ def do(name: str, source: Any, folder: Path) -> dict[str, Any]:
         merge(source, folder)
         return {}
     if name == "peft":
-        whole(source).to(stored_dtype(source.base)).save_pretrained(folder)
+        model: Any = whole(source)
+        model.to(stored_dtype(source.base)).save_pretrained(folder)
         return {}
     began = time.perf_counter()
     FORMATS.get(name).write(source, folder)
