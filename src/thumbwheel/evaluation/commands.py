@@ -74,6 +74,7 @@ def _evaluate(
     from thumbwheel.evaluation.declare import policy_of
     from thumbwheel.evaluation.evaluate import evaluate as verb
     from thumbwheel.evaluation.gate import gate as decide
+    from thumbwheel.evaluation.gate import undecided
     from thumbwheel.evaluation.sides import base_of
     from thumbwheel.models import versions
 
@@ -81,10 +82,10 @@ def _evaluate(
         config = ws.settings(EvaluationConfig, "evaluation", options)
         against = base_of(ws, versions.version(ws, agent, version)).name if compared.base else compared.against
         evaluation = verb(ws, agent, version, config, against=against, form=compared.form, against_form=compared.against_form)
-        leading = policy_of(ws, agent).leading
-        if gate and evaluation.suite not in leading:
-            log.say(f"the gate does not decide: suite {evaluation.suite} leads, and it goes by {' or '.join(leading)}")
-        return evaluation, decide(ws, evaluation) if gate and evaluation.suite in leading else None
+        why = undecided(evaluation, policy_of(ws, agent))
+        if gate and why:
+            log.say(f"the gate does not decide: {why}")
+        return evaluation, decide(ws, evaluation) if gate and not why else None
 
 
 def _answer(evaluation: Evaluation, stored: StoredDecision | None, output: Path | None, as_json: bool) -> None:

@@ -49,6 +49,7 @@ class _Run:
     suites: Mapping[str, Suite]
     leading: tuple[str, ...]
     """Suites that may give the primary measure: the first one that applies does, else the first one that was named."""
+    aside: str
 
     @property
     def agent_id(self) -> str:
@@ -86,7 +87,7 @@ def evaluate(
     stored = next((one for one in known if one.key == key), None)
     if stored is not None:
         return stored
-    run = _Run(ws, sides, rows, config, suites, leading)
+    run = _Run(ws, sides, rows, config, suites, leading, _aside(ws, sides, suites))
     try:
         evaluation = _measure(run, key)
     finally:
@@ -123,6 +124,27 @@ def _incumbent(ws: Workspace, candidate: ModelVersion, against: str | None, form
     return chosen
 
 
+def _aside(ws: Workspace, sides: Sides, suites: Mapping[str, Suite]) -> str:
+    """Why the gate may not decide on this: it asks whether the version as it was trained should follow what runs today, with all guards."""
+    usual = _incumbent(ws, sides.candidate, None, None, None)
+    if sides.form:
+        return f"it was measured as {sides.form}, not as it was trained"
+    if sides.against_form or sides.incumbent.id != usual.id:
+        return f"it was not compared with what runs today, {usual.name}"
+    material = next(iter(suites.values())).material
+    left_out = [
+        name for name in SUITES.names() if name not in suites and (suite := SUITES.get(name)(material)).default and not suite.unfit()
+    ]
+    return f"suites that guard were left out: {', '.join(left_out)}" if left_out else ""
+
+
+def _limit(run: _Run) -> str:
+    """A version that is live on another base cannot be loaded beside the candidate."""
+    live = versions.aliases_of(run.ws, run.sides.candidate.agent).get(LIVE)
+    apart = live is not None and live not in (run.sides.incumbent.id, run.sides.candidate.id)
+    return "what is live stands on another base, and was not compared" if apart and not run.aside else ""
+
+
 def _suites(material: Material, leading: Sequence[str]) -> dict[str, Suite]:
     """Those that are named, else those that apply and are default or may lead. Raises DataError for a named one that does not apply."""
     named = material.config.suite
@@ -148,7 +170,7 @@ def _order(name: str) -> int:
 def _key(sides: Sides, rows: HeldOut, suites: Mapping[str, Suite], config: EvaluationConfig, leading: Sequence[str]) -> str:
     both = [[one.id, one.base_fingerprint, one.adapter] for one in (sides.candidate, sides.incumbent)]
     served = [[side.name, side.identity] for side in sides.served]
-    contents = {name: suite.content() for name, suite in suites.items()}
+    contents = {name: suite.content() for name, suite in suites.items()} | {"": next(iter(suites.values())).material.identity}
     return ids.fingerprint([METHOD, both, served, rows.basis, rows.fingerprint, contents, config.model_dump(mode="json"), list(leading)])
 
 
@@ -171,7 +193,7 @@ def _measure(run: _Run, key: str) -> Evaluation:
     identities = (run.sides.before.identity, run.sides.after.identity)
     read = row_keys(run.ws, [one.prompt for one in asked[name]])
     with run.ws.db.read() as connection:
-        reads = number(Look(identities, primary.name, frozenset(read)), store.looks(connection, run.agent_id))
+        reads = number(Look(identities, primary.name, frozenset(read), store.seen(primary)), store.looks(connection, run.agent_id))
     return Evaluation(
         id=ids.new("evl"),
         agent=candidate.agent,
@@ -198,6 +220,8 @@ def _measure(run: _Run, key: str) -> Evaluation:
         detectable=compare.detectable(primary),
         dropped=dict(dropped),
         notes=tuple(_notes(run, primary)),
+        aside=run.aside,
+        limit=_limit(run),
         rows=run.rows.fingerprint,
         key=key,
         config=run.config,
@@ -252,7 +276,7 @@ def _prompting(run: _Run, replies: Mapping[str, Sequence[Any]]) -> Measure | Non
     """The candidate against its base that is shown good training answers; None where that cannot be compared."""
     suite, config = run.suites.get("success"), run.config
     shots = few_shot.Shots.of(train_rows(run.ws, run.sides.candidate, run.rows.cases)) if suite and config.few_shot else None
-    if suite is None or shots is None or not shots.shots:
+    if suite is None or shots is None or not shots.shots or run.sides.after in run.sides.served:
         return None
     own, asks = run.sides.own, suite.asks()
     near = shots.nearest([one.prompt for one in asks], config.few_shot)

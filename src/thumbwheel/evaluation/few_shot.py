@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from thumbwheel.engine.prompt import PromptBuilder
 
 WORDS = re.compile(r"\w+")
+TOGETHER = 128
+"""Prompts that are compared with all examples at once; bounds memory."""
 INSTRUCTIONS = ("system", "developer")
 Shot = tuple[Message, Message]
 """A question of the user and the good answer to it."""
@@ -44,9 +46,12 @@ class Shots:
 
     def nearest(self, prompts: Sequence[Sequence[Message]], count: int) -> list[list[Shot]]:
         """For each prompt the `count` nearest examples, the nearest last, since what was read last weighs most."""
-        near = similarity([_words(prompt) for prompt in prompts], self.questions)
-        ordered = np.argsort(-near, axis=1, kind="stable")[:, :count]
-        return [[self.shots[place] for place in places[::-1]] for places in ordered]
+        found: list[list[Shot]] = []
+        for start in range(0, len(prompts), TOGETHER):
+            near = similarity([_words(prompt) for prompt in prompts[start : start + TOGETHER]], self.questions)
+            ordered = np.argsort(-near, axis=1, kind="stable")[:, :count]
+            found += [[self.shots[place] for place in places[::-1]] for places in ordered]
+        return found
 
 
 def similarity(texts: Sequence[str], others: Sequence[str]) -> Any:

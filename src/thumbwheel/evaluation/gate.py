@@ -17,6 +17,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.declare import FIRST, changes
 from thumbwheel.evaluation.guards import RULES, Standing, described, standing
+from thumbwheel.evaluation.material import optimised_by
 from thumbwheel.evaluation.policy import Decision, GateInputs, GatePolicy, StoredDecision, Verdict
 from thumbwheel.evaluation.types import Evaluation, Guard
 from thumbwheel.models import versions
@@ -70,6 +71,8 @@ def _limits(inputs: GateInputs) -> list[str]:
         found.append("canary only: the cases stand on feedback, not on cases that the owner reviewed (add them with `thumbwheel case add`)")
     if not inputs.fresh:
         found.append("canary only: recorded answers were ranked; no fresh answer was judged")
+    if inputs.limit:
+        found.append(f"canary only: {inputs.limit}")
     return found
 
 
@@ -88,12 +91,9 @@ def inputs_of(
 ) -> GateInputs:
     """What the gate reads of an evaluation. Raises InputError where it is led by a suite that does not decide."""
     primary = evaluation.primary
-    if evaluation.suite not in policy.leading:
-        raise InputError(
-            f"evaluation {evaluation.id!r}, led by suite {evaluation.suite!r}",
-            f"the gate of agent {evaluation.agent!r} decides by {' or '.join(policy.leading)}",
-            f"Evaluate without --suite: thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}",
-        )
+    if why := undecided(evaluation, policy):
+        fix = f"Ask the usual question: thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}"
+        raise InputError(f"evaluation {evaluation.id!r} for the gate", why, fix)
     absent = RULES.keys() - {one.name for one in evaluation.guards}
     guards = (*evaluation.guards, *(Guard(name=name, before=None, after=None, n=0) for name in RULES if name in absent))
     level = look_level(policy.alpha, evaluation.reads)
@@ -116,7 +116,14 @@ def inputs_of(
         judges=evaluation.judges,
         optimised=optimised,
         changes=changes,
+        limit=evaluation.limit,
     )
+
+
+def undecided(evaluation: Evaluation, policy: GatePolicy) -> str:
+    """Why the gate does not decide on an evaluation; empty where it does."""
+    led = f"suite {evaluation.suite} leads, and the gate goes by {' or '.join(policy.leading)}"
+    return evaluation.aside or ("" if evaluation.suite in policy.leading else led)
 
 
 def _at(guard: Guard, level: float) -> Guard:
@@ -139,7 +146,7 @@ def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None
     with ws.db.read() as connection:
         declared = store.declarations(connection, agent_id)
         known = store.find_decisions(connection, evaluation_id=evaluation.id)
-        optimised = store.optimised(connection, version.run_id)
+    optimised = optimised_by(ws, version)
     used = policy or (declared[-1].policy if declared else settings)
     said = changes(declared, used, settings)
     inputs = inputs_of(evaluation, used, tainted=version.tainted, optimised=optimised, changes=said)
@@ -187,8 +194,8 @@ def _signature(ws: Workspace, stored: StoredDecision) -> str:
 
 
 def _check(ws: Workspace, stored: StoredDecision) -> None:
-    """Raise Conflict for a decision whose signature is not that of its content; one from before there were signatures has none."""
-    if stored.signature is not None and not hmac.compare_digest(stored.signature, _signature(ws, stored)):
+    """Raise Conflict for a decision whose signature is not that of its content."""
+    if not hmac.compare_digest(stored.signature or "", _signature(ws, stored)):
         raise Conflict(
             f"decision {stored.id!r}",
             "its signature does not fit: it was changed after it was made, or the home's signing.key is another one",

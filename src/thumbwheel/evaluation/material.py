@@ -24,19 +24,22 @@ SAID = frozenset({"feedback", "mates"})
 def material_of(ws: Workspace, candidate: ModelVersion, rows: HeldOut, config: EvaluationConfig) -> Material:
     """For the evaluation of `candidate`; nothing is loaded before it is used."""
     known = [one for one in reward_models.reward_models(ws, candidate.agent) if not one.tainted]
-    optimised = frozenset(_optimised(ws, candidate, known))
+    optimised = frozenset(optimised_by(ws, candidate))
     others = [one.name for one in known if one.name not in optimised]
     named = config.reward_model or (others[-1] if others and "reward" in config.suite else None)
     opinions = {one.name: _opinion(ws, one) for one in known if one.name == named}
-    return Material(rows.cases, rows.given, config, _rewards(ws, candidate.agent, optimised), opinions, optimised)
+    identity = [ledger.settings(ws, candidate.agent).fingerprint(), sorted(opinions)]
+    return Material(rows.cases, rows.given, config, _rewards(ws, candidate.agent, optimised), opinions, optimised, identity)
 
 
-def _optimised(ws: Workspace, candidate: ModelVersion, known: Sequence[RewardModelRecord]) -> list[str]:
-    """The reward model that the candidate was trained against, if any."""
+def optimised_by(ws: Workspace, candidate: ModelVersion) -> tuple[str, ...]:
+    """The judges that the candidate was trained to please, a reward model by its own name (rm1) whatever the run called it."""
     with ws.db.read() as connection:
         named = set(store.optimised(connection, candidate.run_id))
+    known = reward_models.reward_models(ws, candidate.agent) if named else []
     earlier = [one for one in known if one.recorded_at <= candidate.recorded_at]
-    return [one.name for one in earlier if named & {one.id, one.name, str(one.number)} or ("latest" in named and one is earlier[-1])]
+    meant = {one.name for one in earlier if named & {one.id, one.name, str(one.number)} or ("latest" in named and one is earlier[-1])}
+    return tuple(sorted(named | meant))
 
 
 def _rewards(ws: Workspace, agent: str, optimised: frozenset[str]) -> Callable[[Sequence[Case]], dict[str, list[Score]]]:
@@ -45,7 +48,7 @@ def _rewards(ws: Workspace, agent: str, optimised: frozenset[str]) -> Callable[[
     def score(cases: Sequence[Case]) -> dict[str, list[Score]]:
         config = ledger.settings(ws, agent)
         parts = config.parts()
-        usable = [name for name, part in parts.items() if part.settings.get("model") not in optimised]
+        usable = [name for name, part in parts.items() if _named(ws, agent, part.settings.get("model")) not in optimised]
         able = [one for one in components(ws, agent, config, usable) if usable and not one.function.reads & SAID]
         stored = [Stored(case, True) for case in cases]
         found = {one.name: one.judge(stored) for one in able}
@@ -55,6 +58,11 @@ def _rewards(ws: Workspace, agent: str, optimised: frozenset[str]) -> Callable[[
         return {"": [missing if value is None else Score(value) for value in values], **found}
 
     return score
+
+
+def _named(ws: Workspace, agent: str, model: str | None) -> str | None:
+    """A reward model by its own name."""
+    return model and reward_models.find(ws, agent, model).name
 
 
 def _opinion(ws: Workspace, one: RewardModelRecord) -> Callable[[Sequence[Any], Sequence[str]], list[float]]:

@@ -53,8 +53,8 @@ def score(cases: Sequence[Case], texts: Sequence[str]) -> list[Score]:
 def paired(before: Sequence[Judged], after: Sequence[Judged]) -> Iterator[tuple[int, float, float]]:
     """(place, value before, value after) of the cases that at least one side could be judged on.
 
-    An answer that its checker failed on (too deep, too long) is no success when the other side's answer was judged: leaving the case
-    out would reward breaking the checker. A case on which no side has a value is left out.
+    An answer that its checker failed on (too deep, too long), or that has nothing to judge (no code), is no success when the other side's
+    answer was judged: leaving the case out would reward that. A case on which no side has a value is left out.
     """
     for place, (first, second) in enumerate(zip(before, after, strict=True)):
         values = [_value(first), _value(second)]
@@ -63,7 +63,8 @@ def paired(before: Sequence[Judged], after: Sequence[Judged]) -> Iterator[tuple[
 
 
 def _value(one: Judged) -> float | None:
-    return 0.0 if one.value is None and one.evidence["status"] == Status.FAILED else one.value
+    gone = one.value is None and one.evidence["status"] in (Status.FAILED, Status.NOT_APPLICABLE) and one is not UNANSWERED
+    return 0.0 if gone else one.value
 
 
 def unjudged(before: Sequence[Judged], after: Sequence[Judged], places: set[int]) -> Counter[str]:

@@ -90,6 +90,8 @@ class GateInputs(Config):
     """Judges that the candidate was trained to please."""
     changes: tuple[str, ...] = ()
     """How the policy differs from what was declared first, in words."""
+    limit: str = ""
+    """What else keeps it from more than a canary."""
 
 
 class Decision(Config):
@@ -121,8 +123,12 @@ class Declaration(Config):
 
 
 class Look(NamedTuple):
-    """Two sides (fingerprints), compared by a measure on rows (keyed hashes of their prompts)."""
+    """Two sides (fingerprints), compared by a measure on rows (keyed hashes of their prompts), and what was seen.
+
+    With other settings the same sides are seen anew, so only what came out alike is the same look.
+    """
 
     sides: tuple[str, ...]
     measure: str
     rows: frozenset[str]
+    result: tuple[float, ...] = ()

@@ -19,6 +19,7 @@ from thumbwheel.datasets.types import ChatRow, Dataset, DatasetConfig, LabelRow,
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.types import Case, Given
+from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion
 
 SPLITTING = ("salt", "dev", "gate")
@@ -46,7 +47,7 @@ def gate_rows(ws: Workspace, version: ModelVersion, needed: bool = True) -> Held
     agent_id = ids.derived("agt", version.agent)
     dropped: Counter[str] = Counter()
     trained_on = _dataset_of(ws, version)
-    seen = _prompt_keys(ws, [trained_on]) if trained_on else set()
+    seen = _prompt_keys(ws, _lineage(ws, version))
     with ws.db.read() as connection:
         gold = store.judgeable(connection, agent_id, Basis.GOLD)
         basis, found = (Basis.GOLD, gold) if gold else (Basis.FEEDBACK, store.judgeable(connection, agent_id, Basis.FEEDBACK))
@@ -62,6 +63,15 @@ def gate_rows(ws: Workspace, version: ModelVersion, needed: bool = True) -> Held
             f"Add cases that you reviewed: thumbwheel case add --agent {version.agent}",
         )
     return HeldOut(basis, cases, given, dropped)
+
+
+def _lineage(ws: Workspace, version: ModelVersion) -> Iterator[Dataset]:
+    """What the version and those that it continues were trained on."""
+    at: ModelVersion | None = version
+    while at is not None:
+        if found := _dataset_of(ws, at):
+            yield found
+        at = versions.by_id(ws, at.parent_id) if at.parent_id else None
 
 
 def train_rows(ws: Workspace, version: ModelVersion, cases: Sequence[Case]) -> list[Given]:

@@ -82,6 +82,9 @@ class Sides:
         if kind == "gguf" and rest:
             return gguf(name, Path(rest))
         url, _, model = str(form).partition("#")
+        if "@" in url or "?" in url:
+            shown = url.partition("@")[2] or url.partition("?")[0]
+            raise InputError(f"{shown!r} as a form", "a name or key in a URL would be stored", f"Set {self.config.key_variable}")
         if kind in ("http", "https") and model:
             return endpoint(name, url, model, key, parallel)
         raise InputError(f"{form!r} as a form of {version.name!r}", "there is no such form", f"Use one of: {FORMS}")

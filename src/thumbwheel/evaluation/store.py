@@ -12,7 +12,7 @@ from thumbwheel.core import ids
 from thumbwheel.db.schema import answers, cases, decisions, evaluations, messages, runs, steps, traces
 from thumbwheel.db.schema import declarations as declarations_
 from thumbwheel.evaluation.policy import Decision, Declaration, GateInputs, GatePolicy, Look, StoredDecision
-from thumbwheel.evaluation.types import Answer, Case, Evaluation, EvaluationConfig, Message
+from thumbwheel.evaluation.types import Answer, Case, Evaluation, EvaluationConfig, Measure, Message
 
 VARIABLES = 500
 """Values in one IN (...): SQLite takes at least 999 variables."""
@@ -220,9 +220,15 @@ def looks(connection: sa.Connection, agent_id: str) -> list[Look]:
     """Every look at held-out rows by an evaluation of the agent, oldest first."""
     query = sa.select(evaluations.c.results).where(evaluations.c.agent_id == agent_id).order_by(evaluations.c.recorded_at, evaluations.c.id)
     return [
-        Look(tuple(one.get("sides", ())), one["primary"]["name"], frozenset(one.get("read", ())))
+        Look(tuple(one.get("sides", ())), one["primary"]["name"], frozenset(one.get("read", ())), seen(one["primary"]))
         for one in connection.execute(query).scalars()
     ]
+
+
+def seen(primary: Mapping[str, Any] | Measure) -> tuple[float, ...]:
+    """What a look showed, in numbers."""
+    known = primary.model_dump() if isinstance(primary, Measure) else primary
+    return tuple(float(known[name]) for name in ("before", "after", "low", "high", "n", "clusters", "changed"))
 
 
 def optimised(connection: sa.Connection, run_id: str | None) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ class Material:
     rewards: Callable[[Sequence[rewards.Case]], Mapping[str, list[Score]]] = lambda cases: {}
     opinions: Mapping[str, Callable[[Sequence[Any], Sequence[str]], list[float]]] = field(default_factory=dict)
     optimised: frozenset[str] = frozenset()
+    identity: Any = None
+    """By what rewards and opinions are known again: settings of the agent's reward, names of reward models."""
 
 
 @dataclass

@@ -286,6 +286,10 @@ class Evaluation(Config):
     """The smallest gain that so many cases with so many changes show four times out of five."""
     dropped: dict[str, int]
     notes: tuple[str, ...]
+    aside: str = ""
+    """Why the gate does not decide on it: something else was asked than whether the version should follow what runs today."""
+    limit: str = ""
+    """What keeps it from more than a canary."""
     rows: str
     """Fingerprint of the rows that were read."""
     key: str

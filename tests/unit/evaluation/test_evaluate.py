@@ -99,7 +99,12 @@ def test_two_adapters_are_compared_in_one_model(home):
     assert (worse.primary.before, worse.primary.after, worse.against) == (1.0, 0.0, good)
     assert guard_of(worse, EOS).before == 1.0 > guard_of(worse, EOS).after
     assert gate(ws, worse).decision.verdict is Verdict.REJECTED
-    assert evaluate(ws, AGENT, zero, QUICK, against="v0").primary.gain == 0
+    weaker = evaluate(ws, AGENT, zero, QUICK, against="v0")
+    assert (weaker.primary.gain, weaker.aside) == (0, f"it was not compared with what runs today, {good}")
+    with pytest.raises(InputError, match="not compared with what runs today"):
+        gate(ws, weaker)
+    only = evaluate(ws, AGENT, zero, QUICK.model_copy(update={"suite": ("success",)}))
+    assert only.aside.startswith("suites that guard were left out: ") and "regression" in only.aside
     assert evaluate(ws, AGENT, good, QUICK).against == "v0"
     assert evaluate(ws, AGENT, good, QUICK, against=zero).primary.gain == 1
     with pytest.raises(InputError, match="same version"):

@@ -80,7 +80,8 @@ def test_a_decision_is_signed_and_a_changed_one_is_recognised(ws, tmp_path):
     with pytest.raises(Conflict, match="it was changed after it was made"):
         replay(ws, made.id)
     ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(inputs=bare, signature=None)))
-    assert replay(ws, made.id)[0].signature is None  # from before there were signatures
+    with pytest.raises(Conflict, match="it was changed after it was made"):
+        replay(ws, made.id)
 
 
 def test_another_home_signs_differently(ws, tmp_path):
@@ -119,13 +120,23 @@ def test_settings_count_until_they_are_declared(tmp_path):
         assert any("settings that are not declared do not count" in reason for reason in made.decision.reasons)
 
 
+def test_only_the_usual_question_is_decided(ws, tmp_path):
+    """A version is not rejected for what quantising costs, nor approved for what another model answered or a weaker rival."""
+    one = candidate(ws, tmp_path)
+    with pytest.raises(InputError, match="not as it was trained"):
+        gate(ws, stored(ws, one, gains=60, aside="it was measured as gguf:model.gguf, not as it was trained"))
+    assert versions.by_id(ws, one.id).state is State.CANDIDATE
+    made = gate(ws, stored(ws, one, gains=60, limit="what is live stands on another base, and was not compared"))
+    assert made.decision.verdict is Verdict.CANARY
+
+
 def test_the_suite_that_is_declared_decides(ws, tmp_path):
     one = candidate(ws, tmp_path)
-    with pytest.raises(InputError, match="decides by success or preference"):
+    with pytest.raises(InputError, match="goes by success or preference"):
         gate(ws, stored(ws, one, suite="judge"))
     declare(ws, AGENT, {"primary": "judge"})
     assert gate(ws, stored(ws, one, suite="judge")).decision.verdict is Verdict.APPROVED
-    with pytest.raises(InputError, match="decides by judge"):
+    with pytest.raises(InputError, match="goes by judge"):
         gate(ws, stored(ws, one))
 
 
@@ -160,7 +171,10 @@ def test_looks_are_read_from_what_is_stored_and_keys_say_nothing(ws, tmp_path):
     stored(ws, candidate(ws, tmp_path), sides=("live", "one"), read=keys[:3])
     with ws.db.read() as connection:
         known = store.looks(connection, versions.require_agent(ws, AGENT))
-    assert known == [Look(("live", "one"), SUCCESS, frozenset(keys[:3]))]
+    seen = known[0]
+    assert known == [Look(("live", "one"), SUCCESS, frozenset(keys[:3]), seen.result)]
+    assert number(seen, known) == 1
+    assert number(seen._replace(result=(0.0,)), known) == 2  # the same two sides, drawn anew, are looked at anew
     assert number(Look(("live", "two"), SUCCESS, frozenset(keys[2:])), known) == 2
     assert number(Look(("live", "two"), SUCCESS, frozenset(keys[3:])), known) == 1
 

@@ -15,7 +15,7 @@ from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.measure import score
 from thumbwheel.evaluation.suite import Outcome, Replies, Suite
 from thumbwheel.evaluation.types import Ask, Case, Measure
-from thumbwheel.rewards.function import Score
+from thumbwheel.rewards.function import Score, Status
 
 RUNS = "code_execution"
 
@@ -65,7 +65,8 @@ class Code(Suite):
 
 
 def _count(scores: list[Score]) -> tuple[int, int] | None:
-    known = [one.value for one in scores if one.value is not None]
+    values = (0.0 if one.value is None and one.status is Status.FAILED else one.value for one in scores)
+    known = [value for value in values if value is not None]
     return (len(known), sum(value == 1 for value in known)) if len(known) == len(scores) and known else None
 
 

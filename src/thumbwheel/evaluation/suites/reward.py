@@ -64,7 +64,8 @@ class Reward(Suite):
             before_, after_ = self._opinion(name, texts)
             values[compare.OPINION + name + mark] = (before_, after_, None)
         measures = [found for name in values if (found := self._measure(name, *values[name])) is not None]
-        judges = tuple(name for name in sides[0] if name) or tuple(self.material.opinions)
+        judges = tuple(name for name in sides[0] if name and any(one is not None for side in sides for one in side[name]))
+        judges = judges or tuple(self.material.opinions)
         dropped = Counter({"nothing could judge the answer": n} if (n := len(self.rows) - (measures[0].n if measures else 0)) else {})
         if not measures:
             return Outcome(None, dropped=dropped)
