@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -67,7 +68,10 @@ def write(merged: Path, base: str, quant: str, out: Path, scratch: Path) -> None
         convert.convert(merged, first.with_suffix(".part"), start, family(base), ends)
         first.with_suffix(".part").rename(first)
     if direct:
-        os.link(first, out)
+        try:
+            os.link(first, out)
+        except OSError:  # not every file system has links
+            shutil.copyfile(first, out)
     else:
         log.say(f"quantising to {quant} with {convert.requantise(first, out, quant)}")
     found = describe(out)["precision"]
@@ -83,9 +87,10 @@ class GgufFile(Tokenized):
         facts = describe(adapter or model)
         self._template, self.dtype = describe(model)["template"] if adapter else facts["template"], facts["precision"]
         self.notes = tuple(_notes(self.dtype, facts["types"]))
-        self._held = ExitStack()
-        self._model = self._held.enter_context(Model(model, adapter))
-        self._server = self._held.enter_context(_server(model)) if tools.find("llama-server") else None
+        with ExitStack() as held:
+            self._model = held.enter_context(Model(model, adapter))
+            self._server = held.enter_context(_server(model)) if tools.find("llama-server") else None
+            self._held = held.pop_all()
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """By the library."""

@@ -66,11 +66,15 @@ def ladder(
 
     The model is merged and converted once, and the trained model computed once.
     """
-    work = _begin(ws, agent, version, format, cases)
-    named = [precision(format, one) for one in quants]
-    with tempfile.TemporaryDirectory(prefix="thumbwheel-ladder-", dir=_parent(to)) as scratch:
-        for one in named:
-            place = (to or Path()) / _name(work, one)
+    if not quants:
+        raise InputError(f"--ladder of format {format!r}", "it keeps the precision of the base, and has no other", "Leave --ladder out")
+    named = dict.fromkeys(precision(format, one) for one in quants)
+    work, folder = _begin(ws, agent, version, format, cases), _parent(to)
+    places = {one: folder / _name(work, one) for one in named}
+    for place in places.values():
+        _check_target(place)
+    with tempfile.TemporaryDirectory(prefix="thumbwheel-ladder-", dir=folder) as scratch:
+        for one, place in places.items():
             yield _export(replace(work, source=replace(work.source, scratch=Path(scratch))), one, place, None, keep_failed=True)
 
 
@@ -147,8 +151,13 @@ def _export(work: _Work, quant: str | None, to: Path | None, accept: Acceptance 
             for path in [*folder.rglob("*"), folder]:
                 sync(path)
             folder.rename(target)
-    agent_id = versions.require_agent(work.ws, one.agent)
-    work.ws.db.write(lambda connection: store.add(connection, agent_id, one.id, done))
+    try:
+        agent_id = versions.require_agent(work.ws, one.agent)
+        work.ws.db.write(lambda connection: store.add(connection, agent_id, one.id, done))
+    except BaseException:
+        if kept:
+            shutil.rmtree(target, ignore_errors=True)
+        raise
     return done
 
 

@@ -46,6 +46,9 @@ LIMITS = {
 LONGEST = 1024
 """Tokens of a probe; longer ones are left out."""
 
+FAR = 1e9
+"""Stands for a distance without a number, which neither JSON nor a report can hold: other vocabularies, logits that are not finite."""
+
 SPEED = 32
 """Tokens that are generated to say how fast it is."""
 
@@ -203,15 +206,16 @@ def _prompts(builder: PromptBuilder, probes: Sequence[Messages], context: int) -
 def compare(trained: Logits, found: Logits) -> tuple[float, float, float]:
     """(largest difference of centred logits, mean KL(trained || found) in nats, top-1 agreement) over all positions.
 
-    Vocabularies of different sizes agree nowhere.
+    Vocabularies of different sizes agree nowhere, and logits that are not finite with none: (FAR, FAR, 0.0).
     """
     import torch
 
-    if any(one.shape != other.shape for one, other in zip(trained, found, strict=True)):
-        return float("inf"), float("inf"), 0.0
+    pairs = list(zip(trained, found, strict=True))
+    if any(one.shape != other.shape or not (one.isfinite().all() and other.isfinite().all()) for one, other in pairs):
+        return FAR, FAR, 0.0
 
     gaps, kls, agree = [], [], []
-    for one, other in zip(trained, found, strict=True):
+    for one, other in pairs:
         gaps.append(float(((one - one.mean(-1, keepdim=True)) - (other - other.mean(-1, keepdim=True))).abs().max()))
         left, right = torch.log_softmax(one.double(), -1), torch.log_softmax(other.double(), -1)
         kls.append((left.exp() * (left - right)).sum(-1))

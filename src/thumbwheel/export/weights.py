@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import load_config
 
 if TYPE_CHECKING:
@@ -32,10 +33,15 @@ class Place:
 
 
 def layout(folder: Path) -> tuple[list[str], dict[str, Place]]:
-    """(every file that the weights are in, the index among them; tensor name -> place)."""
+    """(every file that the weights are in, the index among them; tensor name -> place).
+
+    Raises ModelError where the index names anything but safetensors beside it.
+    """
     if (folder / WEIGHTS).is_file():
         return [WEIGHTS], _header(folder, WEIGHTS)
     shards = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
+    if other := [shard for shard in shards if Path(shard).name != shard or not shard.endswith(".safetensors")]:
+        raise ModelError(f"{str(folder / INDEX)!r}", f"it names {other[0]!r}, which is no safetensors file beside it", "Get the base anew")
     return [INDEX, *shards], {name: place for shard in shards for name, place in _header(folder, shard).items()}
 
 

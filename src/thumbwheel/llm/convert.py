@@ -61,7 +61,7 @@ def requantise(whole: Path, out: Path, precision: str) -> str:
 
 def _child(script: Path, arguments: Sequence[str], family: str, ends: Sequence[int], model: Path) -> None:
     settings = json.dumps({"family": family, "ends": list(ends)})
-    command = [sys.executable, "-m", "thumbwheel.llm.convert_child", str(script), settings, *arguments]
+    command = [sys.executable, "-P", "-m", "thumbwheel.llm.convert_child", str(script), settings, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=_environment(), check=False)
     if done.returncode:
         raise _failed(f"model {model.name!r} as GGUF", done, family)

@@ -13,18 +13,20 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import MissingExtra, NotFound, StorageError
-from thumbwheel.llm.tools import BUILD, FILES, PREBUILT, SOURCE, Tool, cache_folder, find, require
+from thumbwheel.llm.tools import BUILD, FILES, PREBUILT, SOURCE, Tool, cache_folder, find
+from thumbwheel.sdk.disk import sync
 
 SDIST, SDIST_HASH = "llama-cpp-python==0.3.36", "sha256-gy2waZAH8b6Vp+Qe8S6IkmsCuoNkYeNqNjctsnYMGi4="
 NPM_VERSION = "3.22.1"
@@ -38,6 +40,17 @@ NPM = {
 """Machine -> npm package and the hash of its archive. On others the library is built."""
 UNUSED = re.compile(r"[^/]+/(\.git|\.github|docs|tests|examples|docker|vendor/llama\.cpp/(docs|models|tests|media|benches|examples))/")
 """Two thirds of the source package: what neither the converter nor the build reads."""
+
+LLAMA_CPP = "vendor/llama.cpp"
+NEEDED = {
+    SOURCE: (
+        "llama_cpp/llama_cpp.py",
+        *(f"{LLAMA_CPP}/{part}" for part in ("CMakeLists.txt", "convert_hf_to_gguf.py", "conversion", "gguf-py")),
+    ),
+    PREBUILT: ("libllama.so", "libggml.so"),
+    BUILD: ("bin/llama-server", "bin/llama-quantize"),
+}
+"""Folder of the cache -> what it has to hold; one that does not is made anew."""
 
 FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
@@ -60,8 +73,11 @@ STEP = re.compile(r"^\[ *(\d+)(?:%|/(\d+))\]")
 def install(build: bool = False) -> list[Tool]:
     """The tools that are there afterwards: converter and library downloaded where no folder has them, the programs built with `build`.
 
-    Raises NotFound for a missing compiler, StorageError for a broken download or a full disk.
+    Raises NotFound for a missing compiler and a Python that is too old, StorageError for a broken download or a full disk.
     """
+    for name in NEEDED:
+        if not _whole(name):
+            shutil.rmtree(cache_folder() / name, ignore_errors=True)
     if not (find("converter") and find("bindings")) or (build and not (cache_folder() / SOURCE).is_dir()):
         _place(SOURCE, _get_source)
     machine = (platform.system(), platform.machine())
@@ -79,11 +95,18 @@ def _place(name: str, make: Callable[[Path], None]) -> None:
     target = cache_folder() / name
     with _staging(target) as folder:
         make(folder)
+        for path in [*folder.rglob("*"), folder]:
+            if not path.is_symlink():
+                sync(path)
         try:
             folder.rename(target)
         except OSError:
-            if not target.is_dir():  # otherwise another process was first, with the same
+            if not _whole(name):  # otherwise another process was first, with the same
                 raise
+
+
+def _whole(name: str) -> bool:
+    return all((cache_folder() / name / part).exists() for part in NEEDED[name])
 
 
 @contextmanager
@@ -105,34 +128,38 @@ def _staging(target: Path) -> Iterator[Path]:
 
 def _get_source(folder: Path) -> None:
     """pip finds the archive on whatever index this machine uses; it is not installed."""
+    _check_python()
     log.say(f"downloading {SDIST} (77 MB): converter and source code of llama.cpp, MIT")
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--no-deps",
-            "--no-binary",
-            "llama-cpp-python",
-            SDIST,
-            "-d",
-            scratch,
-        ]
-        _run([*command, "--quiet"], "pip download", "See whether this machine reaches its package index, then run the same command again")
-        _unpack(_only(scratch), SDIST_HASH, folder, lambda name: not UNUSED.match(name))
+        pinned, got = Path(scratch) / "requirements.txt", Path(scratch) / "got"
+        digest = base64.b64decode(SDIST_HASH.removeprefix("sha256-")).hex()
+        pinned.write_text(f"{SDIST} --hash=sha256:{digest}\n")  # pip runs code of the archive: it has to know the hash before
+        command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "llama-cpp-python"]
+        fix = "See whether this machine reaches its package index, then run the same command again"
+        _run([*command, "--require-hashes", "-r", str(pinned), "-d", str(got)], "pip download", fix, folder=scratch)
+        _unpack(_only(got), SDIST_HASH, folder, lambda name: not UNUSED.match(name))
+
+
+def _check_python() -> None:
+    if not hasattr(tarfile, "data_filter"):
+        raise NotFound(
+            f"a safe way to unpack in Python {platform.python_version()}",
+            "its tarfile would let an archive write outside of its folder",
+            "Use Python 3.11.4 or newer, then run the same command again",
+        )
 
 
 def _get_library(folder: Path) -> None:
+    _check_python()
     name, expected = NPM[platform.system(), platform.machine()]
     log.say(f"downloading @node-llama-cpp/{name} {NPM_VERSION} (11 MB): the library of llama.cpp, MIT")
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         if npm := shutil.which("npm"):
             command = [npm, "pack", f"@node-llama-cpp/{name}@{NPM_VERSION}", "--silent", "--pack-destination", scratch]
-            _run(command, "npm pack", "See whether this machine reaches the npm registry, then run the same command again")
+            _run(command, "npm pack", "See whether this machine reaches the npm registry, then run the same command again", folder=scratch)
         else:
             _fetch(f"https://registry.npmjs.org/@node-llama-cpp/{name}/-/{name}-{NPM_VERSION}.tgz", Path(scratch) / "library.tgz")
-        _unpack(_only(scratch), expected, folder, lambda name: "/bins/" not in name or "/lib" in name)
+        _unpack(_only(Path(scratch)), expected, folder, lambda name: "/bins/" not in name or "/lib" in name)
     for path in [*folder.glob("bins/*/*"), *folder.glob("LICENSE")]:
         path.rename(folder / path.name)
     for plain in ("libllama.so", "libggml.so"):
@@ -155,8 +182,8 @@ def _fetch(url: str, path: Path) -> None:
         ) from None
 
 
-def _only(folder: str) -> Path:
-    return next(path for path in Path(folder).iterdir() if path.is_file())
+def _only(folder: Path) -> Path:
+    return next(path for path in folder.iterdir() if path.is_file())
 
 
 def _unpack(archive: Path, expected: str, folder: Path, wanted: Callable[[str], bool]) -> None:
@@ -191,9 +218,7 @@ def _build(folder: Path) -> None:
         )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     log.say(f"building llama.cpp on {cores} cores; on two it takes about ten minutes")
-    source, made = require("converter").path.parent, folder / "made"
-    if not (source / "CMakeLists.txt").is_file():
-        source = cache_folder() / SOURCE / "vendor" / "llama.cpp"
+    source, made = cache_folder() / SOURCE / LLAMA_CPP, folder / "made"
     fix = "Read the lines above; another compiler may be named by CXX"
     given = shlex.split(os.environ.get("CMAKE_ARGS", ""))  # as -DGGML_CUDA=ON
     _run(["cmake", "-S", str(source), "-B", str(made), *FLAGS, *given], "cmake", fix)
@@ -204,13 +229,17 @@ def _build(folder: Path) -> None:
     shutil.rmtree(made)
 
 
-def _run(command: Sequence[str], what: str, fix: str, progress: str = "") -> None:
-    """Run to the end, with a bar where the program says how far it is; raises StorageError with its last lines where it fails."""
+def _run(command: Sequence[str], what: str, fix: str, progress: str = "", folder: str | None = None) -> None:
+    """Run to the end in `folder`, with a bar where the program says how far it is; raises StorageError with its last lines where it fails.
+
+    What interrupts us ends the program and all that it started.
+    """
     last: deque[str] = deque(maxlen=15)
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        )
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            cwd=folder, start_new_session=True,
+        )  # fmt: skip
     except OSError as error:
         raise StorageError(what, str(error), fix) from error
     with process, log.progress(progress or what, 100 if progress else None, "%") as advance:
@@ -224,7 +253,8 @@ def _run(command: Sequence[str], what: str, fix: str, progress: str = "") -> Non
                     advance(max(0.0, now - shown))
                     shown = max(shown, now)
         except BaseException:
-            process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             raise
     if process.returncode:
         if any("No module named pip" in line for line in last):

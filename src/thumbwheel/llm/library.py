@@ -29,7 +29,7 @@ class Library:
 
     def __init__(self) -> None:
         path = str(Path(__file__).parents[2])
-        command = [sys.executable, "-m", "thumbwheel.llm.library_child"]
+        command = [sys.executable, "-P", "-m", "thumbwheel.llm.library_child"]
         command += [str(tools.require("library").path), str(tools.require("bindings").path)]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([path, *filter(None, [os.environ.get("PYTHONPATH")])])}
         self._said = tempfile.TemporaryFile()  # noqa: SIM115

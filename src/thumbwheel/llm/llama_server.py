@@ -22,6 +22,7 @@ from thumbwheel.core.errors import Conflict, ModelError, NotFound
 from thumbwheel.llm import tools
 
 HOST = "127.0.0.1"
+EXPORT = "Export one: thumbwheel export VERSION --agent A --format gguf"
 POLL = 0.02
 """Seconds between two looks at a server that starts."""
 GRACE = 5.0
@@ -85,7 +86,7 @@ class LlamaServer:
     ) -> None:
         for path in (model, *adapters):
             if not path.is_file():
-                raise NotFound(f"model file {str(path)!r}", "there is no such file", "Export one: thumbwheel export VERSION --format gguf")
+                raise NotFound(f"model file {str(path)!r}", "there is no such file", EXPORT)
         self.model, self.adapters, self.port, self.api_key = model, tuple(adapters), port, api_key
         self._threads, self._context, self._parallel, self._wait = threads, context, parallel, wait
         self._path, self._log = log, None if log else tempfile.TemporaryFile()  # noqa: SIM115

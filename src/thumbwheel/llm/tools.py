@@ -1,7 +1,8 @@
 """The programs of llama.cpp, where they are on this machine: found, never installed by themselves.
 
 Searched in this order: the folder of `THUMBWHEEL_LLAMA_CPP`, the PATH, what `thumbwheel tools install --build` built, what
-`thumbwheel tools install` downloaded. Does not live here: downloading and building (install.py).
+`thumbwheel tools install` downloaded; library and bindings only among the last two.
+Does not live here: downloading and building (install.py).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ FILES = {
     "bindings": ("llama_cpp/llama_cpp.py",),
 }
 """Tool -> how its file is called."""
+PAIR = ("library", "bindings")
+"""These fit each other in the versions that we pin, so others are never taken."""
 FOR = {
     "llama-server": "answers over HTTP from a GGUF file",
     "llama-quantize": "writes a GGUF file in a smaller precision",
@@ -69,9 +72,10 @@ def find(name: str) -> Tool | None:
 
 
 def _candidates(name: str) -> Iterator[tuple[str, Path]]:
-    if given := os.environ.get(SETTING):
-        yield from (("setting", path) for path in _within(_given(given), name))
-    yield from (("PATH", Path(found)) for file in FILES[name] if (found := shutil.which(file)))
+    if name not in PAIR:
+        if given := os.environ.get(SETTING):
+            yield from (("setting", path) for path in _within(_given(given), name))
+        yield from (("PATH", Path(found)) for file in FILES[name] if (found := shutil.which(file)))
     yield from (("build", path) for path in _within(cache_folder() / BUILD, name))
     for folder in (SOURCE, PREBUILT):
         yield from (("download", path) for path in _within(cache_folder() / folder, name))
@@ -97,7 +101,8 @@ def require(name: str) -> Tool:
     """As `find`; raises NotFound that names the fix."""
     found = find(name)
     if found is None:
-        raise NotFound(f"{name} ({FOR[name]})", "it is neither in THUMBWHEEL_LLAMA_CPP nor on the PATH nor installed by us", FIX[name])
+        elsewhere = "" if name in PAIR else "in THUMBWHEEL_LLAMA_CPP, on the PATH or "
+        raise NotFound(f"{name} ({FOR[name]})", f"it is not {elsewhere}among what we installed", FIX[name])
     return found
 
 

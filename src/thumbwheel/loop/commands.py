@@ -167,11 +167,15 @@ def alias(
     Example: thumbwheel models alias live v3 --agent support
     """
     from thumbwheel.core import log
+    from thumbwheel.deploy import rollout
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
         one = versions.version(ws, agent, version)
-        versions.point(ws, agent, name, one)
+        if any(row.state == "warm" for row in rollout.deployments(ws, agent)):  # an alias then moves together with what answers for it
+            rollout.promote(ws, agent, version, name, reason="named by hand")
+        else:
+            versions.point(ws, agent, name, one)
     log.say(f"{name} is now {one.name}")
 
 

@@ -32,14 +32,17 @@ class Shipped:
     deployed: Deployed | None = None
 
 
-def ready(ws: Workspace, format: str | None, target: str | None) -> None:
-    """Raise before a training run what would stop `ship` after it: a missing converter, an Ollama that does not answer."""
+def ready(ws: Workspace, format: str | None, target: str | None, quant: str | None = None) -> None:
+    """Raise before a training run what would stop `ship` after it: a missing tool, a precision that nothing here can write, no Ollama."""
     from thumbwheel.deploy.ollama_api import OllamaServer, address
     from thumbwheel.deploy.targets.ollama import OllamaConfig
-    from thumbwheel.llm import tools
+    from thumbwheel.export.package import precision
+    from thumbwheel.llm import convert, tools
 
     if format == GGUF or target == OLLAMA:
-        tools.require("converter")
+        convert.check_quantiser(precision(GGUF, quant) or "")
+        for name in ("converter", "library", "bindings"):
+            tools.require(name)
     if target == OLLAMA:
         with OllamaServer(address(ws.settings(OllamaConfig, f"deploy.{OLLAMA}").host)) as server:
             server.version()

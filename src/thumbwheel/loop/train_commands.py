@@ -40,7 +40,7 @@ def _ready(ws: Workspace, config: ShipConfig) -> None:
     from thumbwheel.loop.ship import GGUF, OLLAMA, ready
 
     if config.export:
-        ready(ws, GGUF, OLLAMA if config.register_ollama else None)
+        ready(ws, GGUF, OLLAMA if config.register_ollama else None, config.quant)
 
 
 def _run(ws: Workspace, agent: str, version: str, config: ShipConfig, as_json: bool) -> tuple[int, dict[str, Any]]:
@@ -62,12 +62,15 @@ def _run(ws: Workspace, agent: str, version: str, config: ShipConfig, as_json: b
 
 
 def _where(found: Shipped, name: str | None) -> Iterator[str]:
+    from thumbwheel.models.types import LIVE
+
     if found.export:
         yield f"written to {found.export.path}"
     if found.deployed:
-        one = found.deployed.deployment
-        also = f", as {name} too" if name and found.deployed.switch else ""
-        yield f"{one.name} answers in Ollama{also}; back: thumbwheel rollback --agent {one.agent}"
+        one, switch = found.deployed.deployment, found.deployed.switch
+        also = f", as {name} too" if name and switch else ""
+        alias = f" --alias {switch.alias}" if switch and switch.alias != LIVE else ""
+        yield f"{one.name} answers in Ollama{also}; back: thumbwheel rollback --agent {one.agent}{alias}"
     if not found.export:
         yield "nothing was written or deployed, and what answers today goes on answering"
 

@@ -15,7 +15,7 @@ import torch
 from command_line import Run
 from llama_tools import needs, wide_base
 from thumbwheel.core.config import Home, Sources
-from thumbwheel.core.errors import InputError, ModelError, NotFound
+from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.types import Case
 from thumbwheel.export import gguf_file, parity
@@ -140,6 +140,15 @@ def test_rows_that_a_precision_cannot_take_are_said(tmp_path: Path) -> None:
     assert any("could not take Q4_K_M" in note and "Q5_0" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("setting", [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 8}}, {"lora_bias": True}])
+def test_an_adapter_that_llama_cpp_would_scale_otherwise_is_refused(trained: Source, setting: dict[str, object], tmp_path: Path) -> None:
+    assert trained.adapter
+    config = json.loads((trained.adapter / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config | setting))
+    with pytest.raises(ModelError, match=f"this adapter has {next(iter(setting))}.*--format gguf"):
+        FORMATS.get("lora_gguf").write(replace(trained, adapter=tmp_path), tmp_path / "out")
+
+
 def test_what_llama_cpp_does_not_have_is_said(tmp_path: Path) -> None:
     base = tiny_base(tmp_path / "base")
     config = json.loads((base / "config.json").read_text())
@@ -208,7 +217,13 @@ def test_an_export_that_is_not_the_model_is_taken_by_name_only(ws: Workspace, tr
 def test_a_ladder_shows_what_it_does_not_keep(ws: Workspace, trained: Source, tmp_path: Path) -> None:
     assert trained.adapter
     version = tuned_version(ws, Path(trained.base), trained.adapter)
-    done = list(ladder(ws, "support", "v1", "gguf", ["q8_0", "Q2_K"], tmp_path / "rungs"))
+    with pytest.raises(InputError, match="Leave --ladder out"):
+        list(ladder(ws, "support", "v1", "merged", FORMATS.get("merged").quants))
+    (tmp_path / "taken" / "support-v1-gguf-Q2_K" / "mine").mkdir(parents=True)
+    with pytest.raises(Conflict, match="something is there already"):
+        list(ladder(ws, "support", "v1", "gguf", ["q8_0", "q2_k"], tmp_path / "taken"))
+    assert len(list((tmp_path / "taken").iterdir())) == 1, "seen before the first is made"
+    done = list(ladder(ws, "support", "v1", "gguf", ["q8_0", "Q2_K", "Q8_0"], tmp_path / "rungs"))
     assert [(one.quant, one.deployable, bool(one.files)) for one in done] == [("Q8_0", True, True), ("Q2_K", False, False)]
     assert [path.name for path in (tmp_path / "rungs").iterdir()] == ["support-v1-gguf-Q8_0"]
     assert exports(ws, version.id) == done

@@ -18,7 +18,7 @@ from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import attach_full, load_adapter, load_base
 from thumbwheel.export.merge import merge, whole
 from thumbwheel.export.types import Source
-from thumbwheel.export.weights import stored_dtype
+from thumbwheel.export.weights import layout, stored_dtype
 from tiny_models import tiny_adapter, tiny_base
 
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
@@ -39,6 +39,13 @@ IN_MEMORY: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "biases": ("qwen2", {}, {"bias": "all"}),
     "a head that shares the embedding": ("qwen2", {"tie_word_embeddings": True}, {"target_modules": ["lm_head"]}),
 }
+
+
+def test_a_shard_lies_beside_its_index(tmp_path: Path) -> None:
+    for name in ("../other.safetensors", "..", "/etc/passwd", "model.bin"):
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+        with pytest.raises(ModelError, match="no safetensors file beside it"):
+            layout(tmp_path)
 
 
 def in_shards(base: Path, size: str = "40KB") -> Path:

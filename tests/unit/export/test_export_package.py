@@ -229,6 +229,16 @@ def test_a_full_disk_and_a_kill_leave_nothing_finished(base: Path, adapter: Path
         assert export(ws, "support", "v1", "merged", tmp_path / "out").files
 
 
+def test_what_cannot_be_recorded_is_not_left(ws: Workspace, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(*_: object) -> None:
+        raise StorageError("the database", "it is locked", "Wait")
+
+    monkeypatch.setattr("thumbwheel.export.store.add", locked)
+    with pytest.raises(StorageError, match="locked"):
+        export(ws, "support", version.name, "adapter", tmp_path / "out")
+    assert left_over(tmp_path) == []
+
+
 def test_a_damaged_adapter_is_not_exported(ws: Workspace, version: ModelVersion, tmp_path: Path) -> None:
     assert version.adapter
     next(ws.home.blobs.rglob(version.adapter["adapter_model.safetensors"])).write_bytes(b"damaged")

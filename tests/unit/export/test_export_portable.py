@@ -61,7 +61,8 @@ def test_a_kl_that_is_none_is_a_failure() -> None:
 
     numbers = torch.randn(3, 5)
     assert parity.compare([numbers], [numbers]) == (0.0, 0.0, 1.0)
-    assert parity.compare([numbers], [torch.randn(3, 6)]) == (float("inf"), float("inf"), 0.0)
+    assert parity.compare([numbers], [torch.randn(3, 6)]) == (parity.FAR, parity.FAR, 0.0)
+    assert parity.compare([numbers], [numbers * float("nan")]) == parity.compare([numbers], [numbers / 0]) == (parity.FAR, parity.FAR, 0.0)
     gap, kl, _ = parity.compare([numbers], [numbers + 3.0])
     assert gap < 1e-6, "a shift of all logits changes nothing"
     assert kl < 1e-9

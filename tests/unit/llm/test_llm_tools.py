@@ -54,6 +54,18 @@ def test_setting_then_path_then_build(tmp_path: Path, monkeypatch: pytest.Monkey
         tools.find("llama-server")
 
 
+def test_library_and_bindings_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (tmp_path / "path", tmp_path / "own"):
+        for file in ("libllama.so", "llama_cpp/llama_cpp.py"):
+            program(folder / file)
+    monkeypatch.setenv("THUMBWHEEL_LLAMA_CPP", str(tmp_path / "own"))
+    monkeypatch.chdir(tmp_path / "own")
+    assert [tools.find(name) for name in tools.PAIR] == [None, None]
+    for folder, file in ((tools.PREBUILT, "libllama.so"), (tools.SOURCE, "llama_cpp/llama_cpp.py")):
+        program(tmp_path / "cache" / folder / file)
+    assert [tools.require(name).origin for name in tools.PAIR] == ["download", "download"]
+
+
 def test_an_old_converter_is_not_taken(tmp_path: Path) -> None:
     script = tmp_path / "cache" / tools.SOURCE / "vendor" / "llama.cpp" / "convert_hf_to_gguf.py"
     script.parent.mkdir(parents=True)
@@ -140,8 +152,51 @@ def test_an_archive_cannot_write_elsewhere(npm: Callable[[bytes, str], None], mo
     assert not list(tmp_path.rglob("lib-escaped"))
 
 
+def test_a_python_that_cannot_unpack_safely_downloads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(tarfile, "data_filter")
+    for make in (install._get_source, install._get_library):
+        with pytest.raises(NotFound, match=r"Use Python 3\.11\.4 or newer"):
+            make(install.cache_folder())
+
+
+def test_a_folder_that_is_not_whole_is_made_anew(
+    npm: Callable[[bytes, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    npm(archive(), "")
+    source(tmp_path)
+    (tmp_path / "cache" / tools.PREBUILT).mkdir()
+    (tmp_path / "cache" / tools.PREBUILT / "libllama.so").write_text("half")
+    install.install()
+    assert tools.require("library").path.read_bytes() == b"library"
+    assert tools.require("converter").path.is_file()
+
+
+def test_an_interruption_ends_what_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = program(tmp_path / "make", f"/bin/sleep 60 & echo $! > {tmp_path}/child; echo '[ 1%]'; wait")
+
+    class Interrupted:
+        def match(self, line: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(install, "STEP", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        install._run([str(script)], "make", "", progress="building")
+    state = Path("/proc") / (tmp_path / "child").read_text().strip() / "stat"
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def source(tmp_path: Path) -> None:
+    """A source package in the cache."""
+    folder = tmp_path / "cache" / tools.SOURCE
+    for part in ("vendor/llama.cpp/conversion", "vendor/llama.cpp/gguf-py", "llama_cpp"):
+        (folder / part).mkdir(parents=True)
+    for name in ("convert_hf_to_gguf.py", "CMakeLists.txt", "LICENSE"):
+        (folder / "vendor" / "llama.cpp" / name).write_text("")
+    (folder / "llama_cpp" / "llama_cpp.py").write_text("")
+
+
 def test_a_missing_compiler_is_named_and_nothing_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cache" / tools.SOURCE).mkdir(parents=True)
+    source(tmp_path)
     monkeypatch.setattr(install, "find", lambda name: tools.Tool(name, tmp_path / name, "PATH"))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(NotFound, match=r"cmake and a C\+\+ compiler.*sudo apt-get install cmake g\+\+"):
@@ -150,14 +205,10 @@ def test_a_missing_compiler_is_named_and_nothing_is_installed(tmp_path: Path, mo
 
 
 def test_a_build_is_put_in_its_place_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "cache" / tools.SOURCE / "vendor" / "llama.cpp"
-    for part in ("conversion", "gguf-py"):
-        (source / part).mkdir(parents=True)
-    for name in ("convert_hf_to_gguf.py", "CMakeLists.txt", "LICENSE"):
-        (source / name).write_text("")
+    source(tmp_path)
     monkeypatch.setattr(install, "find", lambda name: tools.Tool(name, tmp_path / name, "PATH"))
     program(tmp_path / "path" / "c++")
-    build = 'echo "[ 50%] Building"; /bin/mkdir "$2/bin"; echo > "$2/bin/llama-server"'
+    build = 'echo "[ 50%] Building"; /bin/mkdir "$2/bin"; echo > "$2/bin/llama-server"; echo > "$2/bin/llama-quantize"'
     make = 'if [ "$1" = --build ]; then ' + build + '; LAST; else /bin/mkdir -p "$4"; fi'
     program(tmp_path / "path" / "cmake", make.replace("LAST", "echo error: no space >&2; exit 2"))
     with pytest.raises(StorageError, match=r"(?s)ended with 2.*no space"):
@@ -165,5 +216,5 @@ def test_a_build_is_put_in_its_place_when_it_is_whole(tmp_path: Path, monkeypatc
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [tools.SOURCE]
     program(tmp_path / "path" / "cmake", make.replace("LAST", "true"))
     install.install(build=True)
-    assert os.listdir(tmp_path / "cache" / tools.BUILD / "bin") == ["llama-server"]
+    assert sorted(os.listdir(tmp_path / "cache" / tools.BUILD / "bin")) == ["llama-quantize", "llama-server"]
     assert tools.require("llama-server").origin == "build"

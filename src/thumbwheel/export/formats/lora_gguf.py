@@ -35,6 +35,9 @@ class LoraGgufFormat:
         if config.get("modules_to_save") or config.get("use_dora") or config.get("peft_type") != "LORA":
             why = "llama.cpp adds low-rank matrices only, and this adapter replaces or scales whole layers"
             raise ModelError("the adapter as lora_gguf", why, "Export it with --format gguf")
+        if other := [key for key in ("use_rslora", "alpha_pattern", "lora_bias") if config.get(key)]:
+            why = f"llama.cpp scales every layer by lora_alpha / rank and adds no bias, and this adapter has {', '.join(other)}"
+            raise ModelError("the adapter as lora_gguf", why, "Export it with --format gguf")
         quant = source.quant or "F32"
         convert_adapter(
             source.adapter, Path(source.base), folder / f"adapter-{quant}{gguf_file.SUFFIX}", quant, gguf_file.family(source.base)
@@ -44,7 +47,7 @@ class LoraGgufFormat:
         portable.write_tokenizer(source.base, folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """In llama.cpp, over the base that the config names, which is converted for it in its own precision."""
+        """In llama.cpp, over the base that the config names, converted for it to F32: over bfloat16 it would round what it computes."""
         from thumbwheel.training.base import locate
 
         base = locate(json.loads((folder / CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"])[1]
@@ -53,7 +56,7 @@ class LoraGgufFormat:
             shutil.copytree(base, source)
             portable.write_tokenizer(str(base), source)
             file = Path(own) / f"base{gguf_file.SUFFIX}"
-            gguf_file.write(source, str(base), gguf_file.whole(str(base)), file, Path(own))
+            gguf_file.write(source, str(base), "F32", file, Path(own))
             return gguf_file.GgufFile(folder, file, next(folder.glob(f"*{gguf_file.SUFFIX}")))
 
     def usage(self, folder: str) -> str:
