@@ -37,17 +37,19 @@ def show_deployment(ws: Workspace, agent: str, base: str, version: str, changed:
     from thumbwheel.deploy import rollout
 
     message = changed[0].prompt
-    rollout.deploy(ws, agent, base, TARGET)
-    before = answer(ws, agent, message)
-    done = rollout.deploy(ws, agent, version, TARGET)
-    log.say(f"  canary {done.canary.verdict}: {done.canary.says()}")
-    after = answer(ws, agent, message)
-    start = time.monotonic()
-    rollout.rollback(ws, agent)
-    back, seconds = answer(ws, agent, message), time.monotonic() - start
-    rollout.promote(ws, agent, version)
-    url = done.deployment.endpoint.url if done.deployment.endpoint else ""
-    rollout.stop(ws, agent)
+    try:
+        rollout.deploy(ws, agent, base, TARGET)
+        before = answer(ws, agent, message)
+        done = rollout.deploy(ws, agent, version, TARGET)
+        log.say(f"  canary {done.canary.verdict}: {done.canary.says()}")
+        after = answer(ws, agent, message)
+        start = time.monotonic()
+        rollout.rollback(ws, agent)
+        back, seconds = answer(ws, agent, message), time.monotonic() - start
+        rollout.promote(ws, agent, version)
+        url = done.deployment.endpoint.url if done.deployment.endpoint else ""
+    finally:
+        rollout.stop(ws, agent)
     return Shown(url, message, before, after, back, seconds)
 
 

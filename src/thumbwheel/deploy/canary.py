@@ -29,7 +29,7 @@ from typing import Any
 from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy.prepare import prompts
+from thumbwheel.deploy.prepare import common_system, prompts
 from thumbwheel.deploy.types import Endpoint
 from thumbwheel.evaluation.own import Own, OwnSide
 from thumbwheel.evaluation.side import ask
@@ -112,7 +112,11 @@ def check(ws: Workspace, one: ModelVersion, previous: ModelVersion | None, endpo
     """Ask the model at `endpoint`, which should be `one`, and compare; raises ModelError where it gives no answers."""
     trained, others = _references(ws, one, previous)
     agent_id = require_agent(ws, one.agent)
-    asks = [Ask(prompt, TOKENS) for prompt in [*prompts(ws, one), *PROBES]]
+    own = prompts(ws, one)
+    system = common_system(own)  # what a target may put before prompts without instructions
+    lead = [{"role": "system", "content": system}] if system else []
+    probes = [probe if probe[0]["role"] == "system" else [*lead, *probe] for probe in PROBES]
+    asks = [Ask(prompt, TOKENS) for prompt in [*own, *probes]]
     for reference in (trained, *others):
         reference.answers.extend(map(_comparable, ask(ws, agent_id, reference.side, asks, "canary answers")))
     telling = [at for at, text in enumerate(trained.answers) if text and all(text != other.answers[at] for other in others)][:ASKED]

@@ -120,7 +120,11 @@ class Server:
             if not ask.messages:
                 raise DataError("the request", "it has no messages", "Give it at least one")
             return self.speaker.builder.prompt(ask.messages, ask.tools)
-        return ask.prompt if isinstance(ask.prompt, list) else list(self.speaker.tokenizer(ask.prompt)["input_ids"])
+        if isinstance(ask.prompt, str):
+            return list(self.speaker.tokenizer(ask.prompt)["input_ids"])
+        if not all(0 <= id < self.speaker.vocabulary for id in ask.prompt):
+            raise DataError("the prompt", f"a token id is not below {self.speaker.vocabulary}", "Send ids of this model's tokenizer")
+        return ask.prompt
 
 
 class _Reply:
@@ -193,7 +197,7 @@ def application(server: Server, token: str) -> FastAPI:
         return JSONResponse({"error": {"message": str(error), "type": "invalid_request_error", "why": error.why}}, status)
 
     @app.get("/v1/models")
-    def models() -> Any:
+    async def models() -> Any:  # needs no thread, all of which may be busy with answers
         return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "thumbwheel"} for name in server.speaker.names]}
 
     @app.post("/v1/load_lora_adapter")

@@ -19,6 +19,7 @@ import httpx
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError, ModelError, NotFound, StorageError, ThumbwheelError
+from thumbwheel.llm.client import loopback
 
 PORT = 11434
 CHUNK = 1 << 20
@@ -52,7 +53,7 @@ class OllamaServer:
 
     def __init__(self, url: str, wait: float = 120.0, start: str = "ollama serve") -> None:
         self.url, self._start = url, start
-        self._http = httpx.Client(base_url=url, timeout=httpx.Timeout(wait, connect=5.0))
+        self._http = httpx.Client(base_url=url, timeout=httpx.Timeout(wait, connect=5.0), trust_env=not loopback(url))
 
     def version(self) -> Version:
         """(0, 33, 0); a build without a version counts as the newest."""

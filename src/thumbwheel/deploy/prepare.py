@@ -84,7 +84,7 @@ def package(ws: Workspace, one: ModelVersion, planned: Plan, accept: str | None 
         place=ws.home.path / "deployments" / planned.target,
         export_id=None if done is None else done.id,
         stops=() if done is None else done.stops,
-        system=_system(prompts(ws, one)),
+        system=common_system(prompts(ws, one)),
     )
 
 
@@ -131,7 +131,7 @@ def prompts(ws: Workspace, one: ModelVersion) -> list[list[dict[str, Any]]]:
     return list(unique.values())[:PROMPTS]
 
 
-def _system(found: Sequence[list[dict[str, Any]]]) -> str | None:
+def common_system(found: Sequence[list[dict[str, Any]]]) -> str | None:
     """The instructions that all prompts begin with, where they are the same ones."""
     texts = {str(prompt[0].get("content")) if prompt and prompt[0].get("role") == "system" else None for prompt in found}
     return texts.pop() if len(texts) == 1 else None

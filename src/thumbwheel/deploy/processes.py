@@ -89,6 +89,15 @@ def find(place: Path) -> Running | None:
     return record if record and record.started and _started(record.pid) == record.started else None
 
 
+def token(place: Path, url: str, what: str) -> str:
+    """The token of the server of `place`; raises ModelError unless it is the one at `url`, where anybody else may listen by now."""
+    running = find(place)
+    if running is None or f"{running.url}/v1" != url:
+        why = f"its server was started again and answers at {running.url} now" if running else why_dead(place)
+        raise ModelError(what, why, "Start it again: thumbwheel deployments --agent AGENT --restart")
+    return running.token
+
+
 def start(place: Path, command: Command, ready: Ready, *, what: str, wait: float, port: int = 0) -> Running:
     """Start a server in `place`, whose lock the caller holds, and return once it is `ready`; port 0 takes the last one again or any.
 

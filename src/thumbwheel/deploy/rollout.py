@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from thumbwheel.core import ids, log
@@ -19,7 +19,7 @@ from thumbwheel.deploy import canary, prepare, processes, store
 from thumbwheel.deploy.canary import Canary, Verdict
 from thumbwheel.deploy.prepare import Plan
 from thumbwheel.deploy.targets import TARGETS
-from thumbwheel.deploy.types import Deployment, DeploymentState, Endpoint, Health
+from thumbwheel.deploy.types import Deployment, DeploymentState, Endpoint, Health, Package
 from thumbwheel.export.types import Acceptance
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE, ModelVersion, State, Switch
@@ -66,8 +66,8 @@ def deploy(
     taken = Acceptance.read(accept) if accept else None
     pointing = versions.aliases_of(ws, agent)
     before = pointing.get(alias or LIVE) or pointing.get(LIVE)
-    parcel = prepare.package(ws, one, planned, accept)
     kept = chosen.model_dump(mode="json") | {"quant": quant}
+    parcel = _named(ws, prepare.package(ws, one, planned, accept), one, target, kept)
     made = ws.db.write(lambda c: store.begin(c, agent_id, one.id, parcel.export_id, target, parcel.name, kept))
     row = by_id(ws, made)
     endpoint: Endpoint | None = None
@@ -84,15 +84,42 @@ def deploy(
     if found.verdict is Verdict.INCONCLUSIVE and taken:
         found = canary.accepted(found, f"{taken.name}: {taken.reason}")
     done = _settle(ws, row, DeploymentState.WARM, endpoint, found)
-    if alias is None:
-        return Deployed(done, found, None)
-    if found.verdict is Verdict.INCONCLUSIVE and not taken:
+    if alias is not None and not _proven(done):
         fix = f'It is warm, and {alias!r} is where it was. To switch all the same: --accept "your name: why"'
         raise DataError(f"the canary of {one.name} on {target}", found.says(), fix)
-    return Deployed(done, found, promote(ws, agent, one.name, alias, reason=f"deployed on {target}"))
+    switch = promote(ws, agent, one.name, alias, reason=f"deployed on {target}") if alias is not None else None
+    _supersede(ws, done)
+    return Deployed(done, found, switch)
+
+
+def _named(ws: Workspace, parcel: Package, one: ModelVersion, target: str, settings: Mapping[str, Any]) -> Package:
+    """The package under the name of the like one that answers, or under a new one beside others, which it must not overwrite."""
+    warm = [row for row in _warm(ws, one) if row.target == target]
+    like = [row.name for row in warm if (row.export_id, row.settings) == (parcel.export_id, settings)]
+    if like:
+        return replace(parcel, name=like[0])
+    return replace(parcel, name=f"{parcel.name}-{ids.new('dep')[-6:].lower()}") if warm else parcel
+
+
+def _supersede(ws: Workspace, new: Deployment) -> None:
+    """End earlier deployments of the version on the target: not what an alias is answered by, nor what is proven where `new` is not."""
+    needed = {row.id for alias in versions.aliases_of(ws, new.agent) if (row := behind(ws, new.agent, alias)[1])}
+    same = [row for row in deployments(ws, new.agent) if (row.version_id, row.target) == (new.version_id, new.target)]
+    for row in same:
+        if row.id not in {*needed, new.id} and (_proven(new) or not _proven(row)):
+            ws.db.write(lambda connection, row=row: store.end(connection, store.by_id(row.id)))  # type: ignore[misc]
+            _clear(ws, row, row.endpoint)
+
+
+def _proven(one: Deployment) -> bool:
+    """Whether its canary passed, or somebody took it as it is."""
+    seen = one.canary or {}
+    return seen.get("verdict") != Verdict.INCONCLUSIVE or any("accepted by" in note for note in seen["notes"])
 
 
 def _check(one: ModelVersion, alias: str | None) -> None:
+    if alias is not None:
+        versions.check_alias_name(alias)
     if one.endpoint is not None:
         why = f"it is served elsewhere ({one.endpoint['url']}), and its weights are not here"
         raise Conflict(f"version {one.name!r} of agent {one.agent!r}", why, "Deploy a version that was trained here")
@@ -112,10 +139,14 @@ def _settle(
 
 
 def _give_up(ws: Workspace, row: Deployment, endpoint: Endpoint | None, found: Canary | None) -> None:
-    """Take away what answers, unless an earlier deployment stands behind the same name."""
     _settle(ws, row, DeploymentState.FAILED, endpoint, found)
-    others = [one for one in deployments(ws, row.agent) if (one.name, one.target) == (row.name, row.target)]
-    if endpoint is None or any(one.state is DeploymentState.WARM for one in others):
+    _clear(ws, row, endpoint)
+
+
+def _clear(ws: Workspace, row: Deployment, endpoint: Endpoint | None) -> None:
+    """Take away what answers, unless it is also that of a warm deployment."""
+    warm = [one.endpoint for one in deployments(ws, row.agent) if one.state is DeploymentState.WARM and one.endpoint]
+    if endpoint is None or (endpoint.url, endpoint.model) in {(one.url, one.model) for one in warm}:
         return
     try:
         TARGETS.get(row.target).remove(endpoint)
@@ -139,11 +170,13 @@ def rollback(ws: Workspace, agent: str, alias: str = LIVE) -> Switch:
     Versions that may not be served any more are passed over, and that is said. Raises Conflict where there is nothing to go back to.
     """
     with _switching(ws, agent, alias):
-        undone: list[str] = []
+        undone, now = [], versions.aliases_of(ws, agent).get(alias)
         for last in reversed(standing(versions.switches(ws, agent, alias))):
             undone.append(last.id)
             if last.from_id is None:
                 break
+            if last.from_id == now:  # it moved to another deployment of the version, or back to it
+                continue
             one = versions.by_id(ws, last.from_id)
             try:
                 one.check_alias(alias)
@@ -151,7 +184,11 @@ def rollback(ws: Workspace, agent: str, alias: str = LIVE) -> Switch:
                 log.say(f"passed over {one.name}: {error.why}")
                 continue
             return _switch(ws, one, alias, "rolled back", {UNDOES: undone}, revive_dead=True)
-    raise Conflict(f"alias {alias!r} of agent {agent!r}", "there is no earlier version to go back to", "See: thumbwheel deployments")
+    raise Conflict(
+        f"alias {alias!r} of agent {agent!r}",
+        "there is no earlier version to go back to",
+        f"See: thumbwheel deployments --agent {agent} --history",
+    )
 
 
 def standing(history: list[Switch]) -> list[Switch]:
@@ -161,7 +198,7 @@ def standing(history: list[Switch]) -> list[Switch]:
 
 
 def _switch(ws: Workspace, one: ModelVersion, alias: str, reason: str, evidence: Mapping[str, Any], revive_dead: bool = False) -> Switch:
-    found = _warm(ws, one)
+    found = _choose(ws, one)
     state = health(found)
     if not state.alive and revive_dead:
         log.say(f"{one.name} is not warm any more; it is started again")
@@ -169,8 +206,14 @@ def _switch(ws: Workspace, one: ModelVersion, alias: str, reason: str, evidence:
         state = health(found)
     if not state.alive or found.endpoint is None:
         raise ModelError(
-            f"{found.name} on {found.target}", f"it does not answer: {state.why}", "Start it: thumbwheel deployments --restart"
+            f"{found.name} on {found.target}",
+            f"it does not answer: {state.why}",
+            f"Start it: thumbwheel deployments --agent {one.agent} --restart",
         )
+    last = versions.switches(ws, one.agent, alias)[-1:]
+    if last and versions.aliases_of(ws, one.agent).get(alias) == one.id and last[0].evidence.get("deployment") == found.id:
+        TARGETS.get(found.target).point(public_name(one.agent, alias), endpoint_of(found))
+        return last[0]
     switch = versions.point(ws, one.agent, alias, one, reason, {"deployment": found.id, **evidence})
     try:
         TARGETS.get(found.target).point(public_name(one.agent, alias), endpoint_of(found))
@@ -189,21 +232,28 @@ def public_name(agent: str, alias: str) -> str:
     return agent if alias == LIVE else f"{agent}-{alias}"
 
 
-def _warm(ws: Workspace, one: ModelVersion) -> Deployment:
+def _warm(ws: Workspace, one: ModelVersion) -> list[Deployment]:
     with ws.db.read() as connection:
-        found = [row for row in store.find(connection, store.of_version(one.id)) if row.state is DeploymentState.WARM]
+        return [row for row in store.find(connection, store.of_version(one.id)) if row.state is DeploymentState.WARM]
+
+
+def _choose(ws: Workspace, one: ModelVersion) -> Deployment:
+    """The newest proven deployment of a version."""
+    found = _warm(ws, one)
     fix = f"Run: thumbwheel deploy {one.name} --agent {one.agent} --target TARGET"
     if not found:
         raise Conflict(f"version {one.name!r} of agent {one.agent!r}", "it is deployed nowhere", fix)
-    seen = found[0].canary or {}
-    if seen.get("verdict") == Verdict.INCONCLUSIVE and not any("accepted by" in note for note in seen["notes"]):
+    proven = [row for row in found if _proven(row)]
+    if not proven:
         raise Conflict(f"{found[0].name} on {found[0].target}", "its canary was inconclusive", f'{fix} --accept "your name: why"')
-    return found[0]
+    return proven[0]
 
 
 @contextmanager
 def _switching(ws: Workspace, agent: str, alias: str) -> Iterator[None]:
     """One switch of an alias at a time over all processes, so that database and target end with the same one."""
+    versions.require_agent(ws, agent)
+    versions.check_alias_name(alias)
     with processes.held(ws.home.path / "deployments" / "switching" / f"{agent}.{alias}"):
         yield
 
@@ -217,13 +267,22 @@ def health(one: Deployment) -> Health:
 
 def revive(ws: Workspace, one: Deployment) -> Deployment:
     """Start a deployment again that does not answer; nothing to do for one that does. Its canary stands: the same files are verified."""
-    if health(one).alive:
-        return one
+    if not health(one).alive:
+        one = _restart(ws, one)
+    for alias in versions.aliases_of(ws, one.agent):
+        answering = behind(ws, one.agent, alias)[1]
+        if answering is not None and answering.id == one.id:  # a target that was started again may have lost its own aliases
+            TARGETS.get(one.target).point(public_name(one.agent, alias), endpoint_of(one))
+    return one
+
+
+def _restart(ws: Workspace, one: Deployment) -> Deployment:
     version, at = versions.version(ws, one.agent, one.version), TARGETS.get(one.target)
     _check(version, None)
     settings = dict(one.settings)
     planned = prepare.plan(ws, version, one.target, at.kinds, settings.pop("quant", None))
-    endpoint = at.apply(prepare.package(ws, version, planned), ws.settings(at.Config, f"deploy.{one.target}", settings))
+    parcel = replace(prepare.package(ws, version, planned), name=one.name)
+    endpoint = at.apply(parcel, ws.settings(at.Config, f"deploy.{one.target}", settings))
     ws.db.write(lambda connection: store.move_endpoint(connection, one, endpoint))
     return by_id(ws, one.id)
 
@@ -249,7 +308,7 @@ def undeploy(ws: Workspace, agent: str, version: str, target: str | None = None)
     if not found:
         raise NotFound(f"a deployment of {one.name!r} of agent {agent!r}", "there is none", "See: thumbwheel deployments --agent AGENT")
     served = [name for name, at in versions.aliases_of(ws, agent).items() if at == one.id]
-    left = [row for row in deployments(ws, agent) if row.version_id == one.id and row.state is DeploymentState.WARM and row not in found]
+    left = [row for row in _warm(ws, one) if row not in found and _proven(row)]
     if served and not left and not one.tainted:
         raise Conflict(f"version {one.name!r}", f"{', '.join(served)} points at it", "Promote another version first, or roll back")
     for row in found:
@@ -276,9 +335,7 @@ def by_id(ws: Workspace, deployment_id: str) -> Deployment:
 def resolve(ws: Workspace, name: str) -> Deployment:
     """What answers for `support`, or `support:canary`; raises NotFound, and Conflict where nothing may or can answer."""
     agent, _, alias = name.partition(":")
-    agent_id = ids.derived("agt", ids.slug(agent))
-    with ws.db.read() as connection:
-        known, found = store.behind(connection, agent_id, alias or LIVE)
+    known, found = behind(ws, agent, alias or LIVE)
     what = f"model {name!r}"
     if not known:
         raise NotFound(what, "no version is behind that name", f"Deploy one: thumbwheel deploy VERSION --agent {agent} --target TARGET")
@@ -287,6 +344,13 @@ def resolve(ws: Workspace, name: str) -> Deployment:
     if found.tainted:
         raise Conflict(what, f"{found.version} is tainted: data that it was trained on was erased", "Roll back, or deploy another version")
     return found
+
+
+def behind(ws: Workspace, agent: str, alias: str) -> tuple[bool, Deployment | None]:
+    """(whether the alias points anywhere, the deployment that answers for it)."""
+    agent_id = ids.derived("agt", ids.slug(agent))
+    with ws.db.read() as connection:
+        return store.behind(connection, agent_id, alias)
 
 
 def endpoint_of(one: Deployment) -> Endpoint:

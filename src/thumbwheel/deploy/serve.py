@@ -29,10 +29,10 @@ HOSTS = ("127.0.0.1", "localhost", "[::1]")
 STATUS = {NotFound: 404, InputError: 400, ModelError: 502}
 
 
-def application(ws: Workspace, agent: str) -> FastAPI:
-    """The app that answers for `agent` and its aliases."""
+def application(ws: Workspace, agent: str, host: str = HOSTS[0]) -> FastAPI:
+    """The app that answers for `agent` and its aliases, to whom reaches it as `host`; to any name where it listens everywhere."""
     app, upstream = FastAPI(openapi_url=None), httpx.Client(timeout=httpx.Timeout(600.0, connect=5.0), trust_env=False)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS))
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["*"] if host in ("0.0.0.0", "::") else [*HOSTS, host])
 
     @app.exception_handler(ThumbwheelError)
     def refuse(request: Request, error: ThumbwheelError) -> JSONResponse:
@@ -46,11 +46,11 @@ def application(ws: Workspace, agent: str) -> FastAPI:
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Any:
-        return await run_in_threadpool(_forward, ws, agent, upstream, "chat/completions", await request.body())
+        return await run_in_threadpool(_forward, ws, agent, upstream, "chat/completions", await _raw(request))
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Any:
-        return await run_in_threadpool(_forward, ws, agent, upstream, "completions", await request.body())
+        return await run_in_threadpool(_forward, ws, agent, upstream, "completions", await _raw(request))
 
     return app
 
@@ -83,6 +83,13 @@ def _through(reply: httpx.Response, stack: ExitStack) -> Iterator[bytes]:
         yield from reply.iter_bytes()
 
 
+async def _raw(request: Request) -> bytes:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # a page in a browser may send other kinds to us without asking
+        raise InputError("the request", f"its content type is {kind or 'missing'}", "Send it as application/json")
+    return await request.body()
+
+
 def _body(raw: bytes) -> dict[str, Any]:
     try:
         found = json.loads(raw)
@@ -98,4 +105,4 @@ def serve(ws: Workspace, agent: str, host: str, port: int) -> None:
     import uvicorn
 
     versions.require_agent(ws, agent)
-    uvicorn.run(application(ws, agent), host=host, port=port, log_level="warning")
+    uvicorn.run(application(ws, agent, host), host=host, port=port, log_level="warning")

@@ -44,6 +44,7 @@ class Speaker:
         model, self.tokenizer = load_base(base, dtype, local_only=True)
         self._model: Any = model.to(device)
         self.builder = PromptBuilder(self.tokenizer)
+        self.vocabulary = int(self._model.get_input_embeddings().num_embeddings)
         self.room = decode.context_of(self._model)
         self._start, _ = decode.choose(self._model)
         self._adapters: dict[str, str | None] = {}
@@ -82,12 +83,14 @@ class Speaker:
         sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, self.room - len(prompt)))
         pieces: queue.SimpleQueue[Piece | Exception | None] = queue.SimpleQueue()
         left = threading.Event()
-        threading.Thread(target=self._work, args=(name, tuple(prompt), sampling, tops, pieces, left), daemon=True).start()
-        return _read(pieces, left)
+        worker = threading.Thread(target=self._work, args=(name, tuple(prompt), sampling, tops, pieces, left), daemon=True)
+        return _read(worker, pieces, left)
 
     def _work(self, name: str, prompt: tuple[int, ...], sampling: Sampling, tops: int, pieces: Any, left: threading.Event) -> None:
         try:
             with self._busy:
+                if left.is_set():
+                    return
                 for piece in self._pieces(name, prompt, sampling, tops):
                     if left.is_set():
                         break
@@ -160,7 +163,8 @@ class _Shown:
         return part
 
 
-def _read(pieces: Any, left: threading.Event) -> Iterator[Piece]:
+def _read(worker: threading.Thread, pieces: Any, left: threading.Event) -> Iterator[Piece]:
+    worker.start()
     try:
         while (piece := pieces.get()) is not None:
             if isinstance(piece, Exception):

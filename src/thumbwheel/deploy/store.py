@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
-from thumbwheel.db.schema import agents, aliases, deployments, model_versions, runs
+from thumbwheel.db.schema import agents, aliases, deployments, model_versions, runs, switches
 from thumbwheel.deploy.types import Deployment, DeploymentState, Endpoint
 
 _JOINED = (
@@ -35,18 +35,27 @@ def begin(
 
 
 def settle(connection: sa.Connection, one: Deployment, to: DeploymentState, endpoint: Endpoint | None, canary: Any) -> None:
-    """Move a deployment on; one that gets warm takes the place of earlier ones of its version on the target."""
+    """Move a deployment on."""
     one.check_move(to)
-    if to is DeploymentState.WARM:
-        others = _same(one.version_id, one.target) & (deployments.c.id != one.id)
-        end(connection, others)
     values = {"state": to, "canary": canary} | ({"endpoint": asdict(endpoint)} if endpoint else {})
     connection.execute(deployments.update().where(deployments.c.id == one.id).values(**values))
 
 
 def move_endpoint(connection: sa.Connection, one: Deployment, endpoint: Endpoint) -> None:
-    """The server was started again and may answer elsewhere."""
-    connection.execute(deployments.update().where(deployments.c.id == one.id).values(endpoint=asdict(endpoint)))
+    """The server was started again and may answer elsewhere, with all others that it serves."""
+    before, warm = one.endpoint, (deployments.c.target == one.target) & (deployments.c.state == DeploymentState.WARM)
+    for row in find(connection, warm):
+        if row.id == one.id:
+            now = endpoint
+        elif before and row.endpoint and _server(row.endpoint) == _server(before):
+            now = replace(row.endpoint, url=endpoint.url)
+        else:
+            continue
+        connection.execute(deployments.update().where(by_id(row.id)).values(endpoint=asdict(now)))
+
+
+def _server(endpoint: Endpoint) -> tuple[str, Any]:
+    return endpoint.url, endpoint.details.get("place")
 
 
 def end(connection: sa.Connection, where: sa.ColumnElement[bool]) -> None:
@@ -80,7 +89,10 @@ def find(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Depl
 
 
 def behind(connection: sa.Connection, agent_id: str, alias: str) -> tuple[bool, Deployment | None]:
-    """(whether the alias points anywhere, the warm deployment that answers for it): one indexed read."""
+    """(whether the alias points anywhere, the warm deployment that answers for it: the one that it was switched to)."""
+    moves = (switches.c.agent_id == agent_id) & (switches.c.alias == alias)
+    newest = sa.select(switches.c.evidence["deployment"].as_string()).where(moves)
+    switched = newest.order_by(switches.c.recorded_at.desc(), switches.c.id.desc()).limit(1).scalar_subquery()
     warm = (deployments.c.version_id == aliases.c.version_id) & (deployments.c.state == DeploymentState.WARM)
     columns = (deployments, model_versions.c.number, model_versions.c.tainted, agents.c.slug)
     query = (
@@ -91,7 +103,7 @@ def behind(connection: sa.Connection, agent_id: str, alias: str) -> tuple[bool, 
         .outerjoin(deployments, warm & (deployments.c.agent_id == aliases.c.agent_id))
         .where((aliases.c.agent_id == agent_id) & (aliases.c.name == alias))
     )
-    row = connection.execute(query.order_by(*_NEWEST).limit(1)).mappings().first()
+    row = connection.execute(query.order_by((deployments.c.id == switched).desc(), *_NEWEST).limit(1)).mappings().first()
     return row is not None, None if row is None or row["id"] is None else _deployment(row)
 
 

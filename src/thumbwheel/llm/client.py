@@ -7,6 +7,7 @@ What a server answers is data of strangers: this module checks that it is a JSON
 from __future__ import annotations
 
 import random
+import re
 import time
 from typing import Any
 
@@ -27,7 +28,7 @@ class Client:
         self.url, self.model, self._attempts = url.rstrip("/"), model, attempts
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         limits = httpx.Limits(max_connections=None)  # who calls decides how many requests run at once
-        self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(timeout, connect=10.0), limits=limits)
+        self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(timeout, connect=10.0), limits=limits, trust_env=not loopback(url))
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The reply to `body`, to which the model is added; raises ModelError when no attempt succeeds or another could not either."""
@@ -65,6 +66,15 @@ class Client:
 
     def _error(self, why: str) -> ModelError:
         return ModelError(f"model {self.model!r} at {self.url}", why, "Check that the server runs, its URL, the model's name and the key")
+
+
+def loopback(url: str) -> bool:
+    """Whether `url` is on this machine, to which no proxy of the environment leads.
+
+    >>> loopback("http://127.0.0.1:8000/v1"), loopback("http://localhost"), loopback("http://127.0.0.1.example")
+    (True, True, False)
+    """
+    return re.match(r"https?://(127\.0\.0\.1|localhost|\[::1\])([:/]|$)", url) is not None
 
 
 def _asked(reply: httpx.Response) -> float:

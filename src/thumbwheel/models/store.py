@@ -100,10 +100,13 @@ def add_switch(connection: sa.Connection, agent_id: str, alias: str, version_id:
 
 
 def take_back(connection: sa.Connection, agent_id: str, switch: Switch) -> None:
-    """Undo a switch as if it had never been."""
+    """Undo a switch as if it had never been; one whose alias was moved on since stays."""
+    alias = (aliases.c.agent_id == agent_id) & (aliases.c.name == switch.alias)
+    if connection.execute(sa.select(aliases.c.version_id).where(alias)).scalar() != switch.to_id:
+        return
     connection.execute(switches.delete().where(switches.c.id == switch.id))
     if switch.from_id is None:
-        connection.execute(aliases.delete().where((aliases.c.agent_id == agent_id) & (aliases.c.name == switch.alias)))
+        connection.execute(aliases.delete().where(alias))
     else:
         set_alias(connection, agent_id, switch.alias, switch.from_id)
 

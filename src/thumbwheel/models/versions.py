@@ -145,13 +145,18 @@ def move(ws: Workspace, one: ModelVersion, to: State, basis: Basis | None = None
     return by_id(ws, one.id)
 
 
+def check_alias_name(alias: str) -> None:
+    """Raise InputError for what cannot be the name of an alias, or means a version."""
+    ids.slug(alias, "alias")
+    if alias == LATEST or NUMBERED.fullmatch(alias):
+        raise InputError(f"alias {alias!r}", "that name already means a version", "Choose another, for example 'live' or 'canary'")
+
+
 def point(
     ws: Workspace, agent: str, alias: str, one: ModelVersion, reason: str = "named by hand", evidence: Mapping[str, Any] | None = None
 ) -> Switch:
     """Point `alias` at an approved version of `agent`, in one step; raises Conflict, and InputError for a name that means a version."""
-    ids.slug(alias, "alias")
-    if alias == LATEST or NUMBERED.fullmatch(alias):
-        raise InputError(f"alias {alias!r}", "that name already means a version", "Choose another, for example 'live' or 'canary'")
+    check_alias_name(alias)
     if one.agent != agent:
         raise Conflict(f"version {one.id!r}", f"it belongs to agent {one.agent!r}, not {agent!r}", "Name a version of the same agent")
     agent_id = require_agent(ws, agent)
@@ -164,7 +169,7 @@ def point(
 
 
 def take_back(ws: Workspace, agent: str, switch: Switch) -> None:
-    """Undo a switch that turned out to lead nowhere: the alias is what it was before."""
+    """Undo a switch that turned out to lead nowhere: the alias is what it was before, unless it was moved on since."""
     agent_id = require_agent(ws, agent)
     ws.db.write(lambda connection: store.take_back(connection, agent_id, switch))
 

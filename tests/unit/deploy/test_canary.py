@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from deploy_world import World
 
+from deploy_world import World
 from thumbwheel.deploy import canary
 from thumbwheel.deploy.canary import ALPHA, ENOUGH, TOKENS, Verdict, chance, vote
 from thumbwheel.deploy.prepare import prompts

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from deploy_world import World
 
 from command_line import Run
+from deploy_world import World
 
 
 def test_from_a_plan_to_a_rollback(world: World, command_line: Run):

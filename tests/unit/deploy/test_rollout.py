@@ -261,6 +261,6 @@ def test_two_promotions_at_once_end_as_one_after_the_other(served):
     for thread in threads:
         thread.join()
     history = versions.switches(world.ws, world.agent, "live")
-    assert not errors and len(history) == 12
-    assert all(one.to_id == other.from_id for one, other in pairwise(history))
+    assert not errors and 3 <= len(history) <= 12  # what points there already is no switch
+    assert all(one.to_id == other.from_id != other.to_id for one, other in pairwise(history))
     assert versions.aliases_of(world.ws, world.agent)["live"] == history[-1].to_id

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import threading
 
-from deploy_world import QUESTION, World
+from fastapi.testclient import TestClient
 
+from deploy_world import QUESTION, World
 from thumbwheel.deploy import rollout
 from thumbwheel.deploy.embedded import REFUSED
+from thumbwheel.deploy.serve import application
 
 
 def test_a_request_goes_where_the_alias_points(world: World):
@@ -28,6 +30,11 @@ def test_a_request_goes_where_the_alias_points(world: World):
         assert world.ask(model).status_code == status
     assert world.door.post("/v1/chat/completions", content=b"no json").status_code == 400
     assert world.door.post("/v1/chat/completions", json={"messages": QUESTION}, headers={"host": "evil.example"}).status_code == 400
+    page = world.door.post("/v1/chat/completions", json={"messages": QUESTION}, headers={"content-type": "text/plain"})
+    assert page.status_code == 400 and "content type is text/plain" in page.text
+    for host, status in (("0.0.0.0", 200), ("inside.example", 200), ("127.0.0.1", 400)):
+        door = TestClient(application(world.ws, world.agent, host), base_url="http://inside.example")
+        assert door.get("/v1/models").status_code == status
 
 
 def test_streams_pass_through_and_say_what_the_whole_says(world: World):
@@ -56,6 +63,8 @@ def test_what_cannot_be_done_is_refused_and_not_left_out(world: World):
     assert world.door.post("/v1/chat/completions", json={"messages": []}).status_code == 400
     text = world.door.post("/v1/completions", json={"prompt": "The quick", "max_tokens": 3, "temperature": 0, "logprobs": 1}).json()
     assert len(text["choices"][0]["logprobs"]["token_ids"]) == 3
+    for ids, status in (([5, 6], 200), ([-1], 400), ([1 << 30], 400)):
+        assert world.door.post("/v1/completions", json={"prompt": ids, "max_tokens": 1}).status_code == status
 
 
 def test_a_switch_loses_no_request_and_mixes_no_versions(world: World):

@@ -50,6 +50,20 @@ def test_an_adapter_is_loaded_once_pointed_at_and_removed(server: VllmServer, tm
     assert "no adapter 'support-v4' any more" in VLLM.health(second).why
 
 
+def test_an_adapter_under_two_names_keeps_its_aliases_when_one_goes(
+    server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # never asked for what is on this machine
+    one = package(tmp_path)
+    first = VLLM.apply(one, VllmConfig(url=server.url))
+    second = VLLM.apply(replace(one, name="support-v3-abc123"), VllmConfig(url=server.url))
+    VLLM.point("support", second)
+    VLLM.remove(first)
+    assert sorted(server.adapters) == ["support", "support-v3-abc123"]
+    VLLM.remove(second)
+    assert server.adapters == {}
+
+
 def test_a_server_that_was_started_again_is_said_to_have_lost_it(tmp_path: Path) -> None:
     one = package(tmp_path)
     (tmp_path / "base").mkdir()

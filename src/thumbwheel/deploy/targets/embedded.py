@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,8 +88,7 @@ class Embedded:
 
     def secret(self, endpoint: Endpoint) -> str | None:
         """The token of the process."""
-        running = processes.find(Path(endpoint.details["place"]))
-        return running.token if running else None
+        return processes.token(Path(endpoint.details["place"]), endpoint.url, f"model {endpoint.model!r} on the embedded target")
 
 
 def _server(place: Path, base: Path, settings: EmbeddedConfig, what: str) -> Running:
@@ -99,8 +99,13 @@ def _server(place: Path, base: Path, settings: EmbeddedConfig, what: str) -> Run
         "port": settings.port,
         "threads": settings.threads,
     }
-    running = processes.find(place)
-    if running is not None and _ready(running):
+    deadline = time.monotonic() + settings.wait
+    while (running := processes.find(place)) is not None:
+        if not _ready(running):  # busy, and other versions are answered by it
+            if time.monotonic() > deadline:
+                raise ModelError(what, processes.why_dead(place), "Try again when it is less busy, or with a longer --set wait=SECONDS")
+            time.sleep(processes.POLL)
+            continue
         if json.loads((place / SPEC).read_text(encoding="utf-8")) != spec:
             log.say(f"note: {what} runs already, with the settings that it was started with; they change after every version is undeployed")
         return running

@@ -93,8 +93,7 @@ class LlamaCpp:
 
     def secret(self, endpoint: Endpoint) -> str | None:
         """The key of the router."""
-        running = processes.find(Path(endpoint.details["place"]))
-        return running.token if running else None
+        return processes.token(Path(endpoint.details["place"]), endpoint.url, f"model {endpoint.model!r} on llama.cpp")
 
 
 def _section(package: Package, settings: LlamaCppConfig) -> dict[str, Any]:

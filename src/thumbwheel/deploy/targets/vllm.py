@@ -7,6 +7,7 @@ so it belongs on loopback.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import httpx
 
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError, ThumbwheelError
 from thumbwheel.deploy.types import Endpoint, Health, Kind, Package, TargetConfig
+from thumbwheel.llm.client import loopback
 
 START = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve BASE --enable-lora --max-loras 2 --max-lora-rank 64 --host 127.0.0.1"
 
@@ -57,9 +59,11 @@ class Vllm:
         return Health(same, "" if same else f"vLLM has another adapter under that name, from {found.get('root')}")
 
     def remove(self, endpoint: Endpoint) -> None:
-        """Unload the adapter and the aliases that still mean it."""
-        for name, model in _models(endpoint).items():
-            if model.get("parent") and model.get("root") == endpoint.details["folder"]:
+        """Unload the adapter and the aliases that still mean it, unless it is loaded under another deployment's name too."""
+        same = [name for name, one in _models(endpoint).items() if one.get("parent") and one.get("root") == endpoint.details["folder"]]
+        others = [name for name in same if name != endpoint.model and re.match(rf"{endpoint.details['agent']}-v\d", name)]
+        for name in same:
+            if name == endpoint.model or not others:
                 _ask(endpoint, "unload_lora_adapter", {"lora_name": name}, missing=True)
 
     def point(self, alias: str, endpoint: Endpoint) -> None:
@@ -110,7 +114,8 @@ def _ask(
     key = os.environ.get(str(endpoint.details["key_variable"]))
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        reply = httpx.request("GET" if body is None else "POST", f"{endpoint.url}/{path}", json=body, headers=headers, timeout=wait)
+        method, url, own = "GET" if body is None else "POST", f"{endpoint.url}/{path}", loopback(endpoint.url)
+        reply = httpx.request(method, url, json=body, headers=headers, timeout=wait, trust_env=not own)
     except httpx.TransportError as error:
         raise ModelError(what, f"nothing answers there ({error})", f"Start it: {START}") from None
     if reply.status_code < 400 or (missing and reply.status_code == 404):

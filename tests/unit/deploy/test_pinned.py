@@ -1,0 +1,133 @@
+"""What is live stays what it is: a second deployment of the same version, switches that are none, servers that are busy or gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from command_line import Run
+from deploy_world import World
+from thumbwheel.core.errors import InputError, ModelError
+from thumbwheel.deploy import canary, prepare, processes, rollout
+from thumbwheel.deploy.targets.embedded import EmbeddedConfig, _server
+from thumbwheel.deploy.types import Deployment, DeploymentState
+from thumbwheel.models import versions
+
+
+@pytest.fixture
+def served(world: World) -> World:
+    """v0 and then v1 went live; v2 is approved."""
+    one = world.version(0)
+    world.version(1)
+    world.deploy("v0")
+    world.deploy(one)
+    return world
+
+
+def again(world: World, alias: str | None = "live", wait: float = 121.0) -> rollout.Deployed:
+    """Deploy v1 with another setting."""
+    return rollout.deploy(world.ws, world.agent, "v1", "embedded", alias, settings={"threads": 1, "wait": wait})
+
+
+def live(world: World) -> Deployment:
+    return rollout.resolve(world.ws, world.agent)
+
+
+def warm(world: World) -> set[str]:
+    return {one.id for one in rollout.deployments(world.ws, world.agent) if one.state is DeploymentState.WARM and one.version == "v1"}
+
+
+def test_a_failed_canary_of_the_live_version_leaves_it(served: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, text, real = live(served), served.text(), prepare.package
+    two = versions.version(served.ws, served.agent, "v2")
+    wrong = real(served.ws, two, prepare.plan(served.ws, two, "embedded", rollout.TARGETS.get("embedded").kinds, None)).folder
+    monkeypatch.setattr(prepare, "package", lambda *given: replace(real(*given), folder=wrong))
+    with pytest.raises(ModelError, match="not the promoted version"):
+        again(served)
+    assert live(served) == before and served.text() == text and warm(served) == {before.id}
+
+
+def test_another_deployment_of_the_live_version_takes_over_only_when_it_is_switched_to(served: World) -> None:
+    before, text = live(served), served.text()
+    aside = again(served, alias=None).deployment
+    assert live(served) == before and aside.name != before.name and warm(served) == {before.id, aside.id}
+    done = again(served).deployment
+    assert done.name == aside.name and live(served) == done and served.text() == text and warm(served) == {done.id}
+    assert not rollout.health(before).alive
+    rollout.rollback(served.ws, served.agent)
+    assert served.live() == "v0"  # past the switch from v1 to v1
+
+
+def test_what_is_live_is_promoted_without_a_switch(served: World) -> None:
+    history = versions.switches(served.ws, served.agent, "live")
+    assert rollout.promote(served.ws, served.agent, "v1") == history[-1]
+    assert versions.switches(served.ws, served.agent, "live") == history
+    rollout.rollback(served.ws, served.agent)
+    assert served.live() == "v0"
+
+
+def test_an_inconclusive_deployment_ends_no_proven_one(served: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = live(served)
+    monkeypatch.setattr(canary, "ENOUGH", 1000)
+    aside = again(served, alias=None).deployment
+    assert live(served) == before and warm(served) == {before.id, aside.id}
+    rollout.rollback(served.ws, served.agent)
+    rollout.promote(served.ws, served.agent, "v1")
+    assert live(served) == before
+
+
+def test_starting_again_restores_aliases_and_addresses(served: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, pointed = live(served), []
+    monkeypatch.setattr(rollout.TARGETS.get("embedded"), "point", lambda alias, endpoint: pointed.append((alias, endpoint.url)))
+    rollout.revive(served.ws, one)
+    assert pointed == [(served.agent, one.endpoint.url)]
+    place = Path(one.endpoint.details["place"])
+    os.kill(processes.find(place).pid, signal.SIGKILL)
+    while processes.find(place):
+        time.sleep(0.05)
+    with pytest.raises(ModelError, match="its process has ended"):
+        rollout.secret(one)
+    monkeypatch.setattr(processes, "_free", lambda port, real=processes._free: None if port == processes_port(one) else real(port))
+    done = rollout.revive(served.ws, one)
+    assert done.endpoint.url != one.endpoint.url and pointed[-1] == (served.agent, done.endpoint.url)
+    assert all(rollout.health(row).alive for row in rollout.deployments(served.ws, served.agent))
+    with pytest.raises(ModelError, match="was started again and answers at"):
+        rollout.secret(one)
+
+
+def processes_port(one: Deployment) -> int:
+    return int(one.endpoint.url.removesuffix("/v1").rpartition(":")[2])
+
+
+def test_a_busy_server_is_not_started_again(served: World) -> None:
+    place = Path(live(served).endpoint.details["place"])
+    pid = processes.find(place).pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(ModelError, match="runs but does not answer"):
+            _server(place, served.base, EmbeddedConfig(wait=0.1), "the server")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert processes.find(place).pid == pid and served.text()
+
+
+def test_by_hand_an_alias_moves_with_what_answers(served: World, command_line: Run) -> None:
+    command_line("--home", str(served.ws.home.path), "models", "alias", "live", "v0", "--agent", served.agent)
+    assert versions.switches(served.ws, served.agent, "live")[-1].evidence["deployment"] == live(served).id
+    assert served.live() == "v0"
+
+
+@pytest.mark.parametrize("alias", ["../out", "latest", "v3"])
+def test_an_impossible_alias_makes_no_path(served: World, alias: str) -> None:
+    before = sorted((served.ws.home.path / "deployments").rglob("*"))
+    for call in (rollout.promote, rollout.deploy):
+        with pytest.raises(InputError):
+            call(served.ws, served.agent, "v1", *(["embedded"] if call is rollout.deploy else []), alias)
+    with pytest.raises(InputError):
+        rollout.rollback(served.ws, served.agent, alias)
+    assert sorted((served.ws.home.path / "deployments").rglob("*")) == before
