@@ -127,7 +127,7 @@ def test_the_library_is_unpacked_whole(npm: Callable[[bytes, str], None]) -> Non
     assert get_library() == folder, "a second time changes nothing"
 
 
-@pytest.mark.parametrize("broken", [archive()[:80], b"", archive(b"other")])
+@pytest.mark.parametrize("broken", [archive()[:80], b"", archive(b"other")], ids=["cut off", "empty", "another"])
 def test_a_broken_download_leaves_nothing(npm: Callable[[bytes, str], None], broken: bytes) -> None:
     npm(broken, "")
     with pytest.raises(StorageError, match="damaged or was changed"):
