@@ -12,6 +12,7 @@ import os
 import re
 import time
 from json.encoder import encode_basestring_ascii
+from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.errors import InputError
@@ -51,6 +52,12 @@ def fingerprint(value: Any) -> str:
     True
     """
     return hashlib.sha256(canonical(value).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    """sha256 (hex) of what a file holds; raises OSError."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def canonical(value: Any) -> str:

@@ -21,11 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import DataError, InputError, NotFound, ThumbwheelError
-from thumbwheel.deploy.processes import HOST, write
+from thumbwheel.deploy.processes import write
 from thumbwheel.deploy.speaker import Piece, Speaker, finite
+from thumbwheel.deploy.targets.embedded import MODELS, SPEC, TOKEN
+from thumbwheel.llm.port import HOST
 
-TOKEN = "THUMBWHEEL_EMBEDDED_TOKEN"
-MODELS, SPEC = "models.json", "spec.json"
 REFUSED = ("logit_bias", "frequency_penalty", "presence_penalty", "response_format", "functions", "suffix", "echo")
 """Parameters of OpenAI's that would change the answer and are not supported: a request with one is refused, never half obeyed."""
 

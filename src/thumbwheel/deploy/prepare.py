@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.core.errors import Conflict, ModelError, StorageError
+from thumbwheel.core import ids
+from thumbwheel.core.errors import Conflict, StorageError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import store
 from thumbwheel.deploy.types import Kind, Package
-from thumbwheel.engine.load import base_fingerprint
+from thumbwheel.evaluation.rows import own_prompts
 from thumbwheel.evaluation.sides import base_of
 from thumbwheel.export.package import export, exports, precision
 from thumbwheel.export.types import Export
 from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion
-from thumbwheel.training.base import locate, require_training
+from thumbwheel.training.base import locate, pristine, require_training
 
 PROMPTS = 48
 """Prompts of the agent that are looked at; most targets take a form that was compared on many more positions already."""
@@ -61,10 +60,7 @@ def package(ws: Workspace, one: ModelVersion, planned: Plan, accept: str | None 
     """The files of `planned`, verified; what is not there is exported. Raises ModelError for a base that has changed or an export that is
     not the trained model and that nobody accepted, StorageError for damaged files and a full disk."""
     require_training()
-    _, base = locate(one.base)
-    if one.base_fingerprint is not None and base_fingerprint(base) != one.base_fingerprint:
-        what = f"base {one.base!r} of version {one.name!r}"
-        raise ModelError(what, "its weights are not those that the version was made with", "Restore that base")
+    _, base = pristine(one)
     whole = one.adapter is None and planned.kind is Kind.MERGED
     done = None if whole else planned.export or _exported(ws, one, planned, accept)
     if done is not None:
@@ -108,8 +104,7 @@ def _verify(done: Export) -> None:
     for name, file in done.files.items():
         path = done.path / name
         try:
-            with path.open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            found = ids.file_hash(path)
         except OSError as error:
             found = error.strerror or str(error)
         if found != file["sha256"]:
@@ -119,15 +114,8 @@ def _verify(done: Export) -> None:
 
 
 def prompts(ws: Workspace, one: ModelVersion) -> list[list[dict[str, Any]]]:
-    """Prompts of the agent's own, from the rows that the version was trained on or stopped by; each once."""
-    from thumbwheel.datasets.build import load_rows
-
-    with ws.db.read() as connection:
-        dataset_id = store.dataset_of(connection, one.id)
-    if dataset_id is None:
-        return []
-    rows = chain(load_rows(ws, dataset_id, "dev"), load_rows(ws, dataset_id, "train"))
-    unique = {json.dumps(row.prompt, sort_keys=True): row.prompt for row in islice((row for row in rows if not row.tools), 4 * PROMPTS)}
+    """Of the agent's own prompts, each once."""
+    unique = {json.dumps(prompt, sort_keys=True): prompt for prompt in islice(own_prompts(ws, one), 4 * PROMPTS)}
     return list(unique.values())[:PROMPTS]
 
 

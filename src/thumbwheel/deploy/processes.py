@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +23,9 @@ import httpx
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, ModelError, StorageError
+from thumbwheel.llm.port import HOST, free_port
 
 RECORD, LOG, LOCK = "process.json", "server.log", "lock"
-HOST = "127.0.0.1"
 NO_TLS = False
 """Loopback has no certificates, and reading those of the system takes longer than a rollback may."""
 POLL = 0.05
@@ -178,20 +177,10 @@ def _recorded(place: Path) -> Running | None:
 
 
 def _port(asked: int, last: int, what: str) -> int:
-    found = _free(asked) if asked else _free(last) or _free(0)
+    found = free_port(asked) if asked else free_port(last) or free_port()
     if found is None:
         raise Conflict(what, f"port {asked} is taken by another program", "Choose another port, or 0 for any that is free")
     return found
-
-
-def _free(port: int) -> int | None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return None
-        return int(probe.getsockname()[1])
 
 
 def _await(one: Running, place: Path, ready: Ready, what: str, wait: float) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
-from thumbwheel.db.schema import agents, aliases, deployments, model_versions, runs, switches
+from thumbwheel.db.schema import agents, aliases, deployments, model_versions, switches
 from thumbwheel.deploy.types import Deployment, DeploymentState, Endpoint
 
+_COLUMNS = (deployments, model_versions.c.number, model_versions.c.tainted, agents.c.slug)
 _JOINED = (
-    sa.select(deployments, model_versions.c.number, model_versions.c.tainted, agents.c.slug)
+    sa.select(*_COLUMNS)
     .join(model_versions, model_versions.c.id == deployments.c.version_id)
     .join(agents, agents.c.id == deployments.c.agent_id)
 )
@@ -25,8 +26,8 @@ def begin(
     connection: sa.Connection, agent_id: str, version_id: str, export_id: str | None, target: str, name: str, settings: Mapping[str, Any]
 ) -> str:
     """Insert a deployment that is being applied and return its id; an earlier one that never got further has ended."""
-    same = _same(version_id, target) & (deployments.c.state == DeploymentState.APPLYING)
-    connection.execute(deployments.update().where(same).values(state=DeploymentState.ENDED, ended_at=datetime.now(UTC)))
+    same = (deployments.c.version_id == version_id) & (deployments.c.target == target)
+    end(connection, same & (deployments.c.state == DeploymentState.APPLYING))
     made = ids.new("dep")
     values = {"id": made, "agent_id": agent_id, "version_id": version_id, "export_id": export_id, "target": target, "name": name}
     row = values | {"settings": dict(settings), "endpoint": {}, "state": DeploymentState.APPLYING, "recorded_at": datetime.now(UTC)}
@@ -64,10 +65,6 @@ def end(connection: sa.Connection, where: sa.ColumnElement[bool]) -> None:
     connection.execute(deployments.update().where(where & (deployments.c.state != DeploymentState.ENDED)).values(**values))
 
 
-def _same(version_id: str, target: str) -> sa.ColumnElement[bool]:
-    return (deployments.c.version_id == version_id) & (deployments.c.target == target)
-
-
 def by_id(deployment_id: str) -> sa.ColumnElement[bool]:
     """Condition: this one."""
     return deployments.c.id == deployment_id
@@ -94,9 +91,8 @@ def behind(connection: sa.Connection, agent_id: str, alias: str) -> tuple[bool, 
     newest = sa.select(switches.c.evidence["deployment"].as_string()).where(moves)
     switched = newest.order_by(switches.c.recorded_at.desc(), switches.c.id.desc()).limit(1).scalar_subquery()
     warm = (deployments.c.version_id == aliases.c.version_id) & (deployments.c.state == DeploymentState.WARM)
-    columns = (deployments, model_versions.c.number, model_versions.c.tainted, agents.c.slug)
     query = (
-        sa.select(*columns)
+        sa.select(*_COLUMNS)
         .select_from(aliases)
         .join(model_versions, model_versions.c.id == aliases.c.version_id)
         .join(agents, agents.c.id == aliases.c.agent_id)
@@ -105,12 +101,6 @@ def behind(connection: sa.Connection, agent_id: str, alias: str) -> tuple[bool, 
     )
     row = connection.execute(query.order_by((deployments.c.id == switched).desc(), *_NEWEST).limit(1)).mappings().first()
     return row is not None, None if row is None or row["id"] is None else _deployment(row)
-
-
-def dataset_of(connection: sa.Connection, version_id: str) -> str | None:
-    """The dataset of the run that made the version."""
-    joined = sa.select(runs.c.dataset_id).join(model_versions, model_versions.c.run_id == runs.c.id)
-    return connection.execute(joined.where(model_versions.c.id == version_id)).scalar()
 
 
 def _deployment(row: sa.RowMapping) -> Deployment:

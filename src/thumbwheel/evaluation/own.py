@@ -46,17 +46,9 @@ class Own:
     @cached_property
     def folder(self) -> Path:
         """The base's files, which are still those that the versions were made with."""
-        from thumbwheel.engine.load import base_fingerprint
-        from thumbwheel.training.base import locate
+        from thumbwheel.training.base import pristine
 
-        _, folder = locate(self.base.base)
-        if self.base.base_fingerprint is not None and base_fingerprint(folder) != self.base.base_fingerprint:
-            raise ModelError(
-                f"base {self.base.base!r} of version {self.base.name!r}",
-                "its weights are not those that the version was made with",
-                "Restore that base, or register the new one by training on it",
-            )
-        return folder
+        return pristine(self.base)[1]
 
     @cached_property
     def builder(self) -> PromptBuilder:

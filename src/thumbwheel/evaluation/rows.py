@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any
 
 from thumbwheel.core import ids
@@ -18,7 +19,7 @@ from thumbwheel.datasets.split import group_of, prompt_key, split_of
 from thumbwheel.datasets.types import ChatRow, Dataset, DatasetConfig, LabelRow, PairRow
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
-from thumbwheel.evaluation.types import Case, Given
+from thumbwheel.evaluation.types import Case, Given, Message
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion
 
@@ -46,7 +47,7 @@ def gate_rows(ws: Workspace, version: ModelVersion, needed: bool = True) -> Held
     they are `needed`."""
     agent_id = ids.derived("agt", version.agent)
     dropped: Counter[str] = Counter()
-    trained_on = _dataset_of(ws, version)
+    trained_on = dataset_of(ws, version)
     seen = _prompt_keys(ws, _lineage(ws, version))
     with ws.db.read() as connection:
         gold = store.judgeable(connection, agent_id, Basis.GOLD)
@@ -69,21 +70,21 @@ def _lineage(ws: Workspace, version: ModelVersion) -> Iterator[Dataset]:
     """What the version and those that it continues were trained on."""
     at: ModelVersion | None = version
     while at is not None:
-        if found := _dataset_of(ws, at):
+        if found := dataset_of(ws, at):
             yield found
         at = versions.by_id(ws, at.parent_id) if at.parent_id else None
 
 
 def train_rows(ws: Workspace, version: ModelVersion, cases: Sequence[Case]) -> list[Given]:
     """Recorded answers that `version` may have learned from, without those to a prompt of `cases`; none for one that nothing trained."""
-    own = _dataset_of(ws, version)
+    own = dataset_of(ws, version)
     held_out = {prompt_key(case.prompt) for case in cases}
     return list(_unseen(_given(ws, version.agent, own, ["train"]), held_out, Counter())) if own else []
 
 
 def dev_rows(ws: Workspace, agent: str, versions: Sequence[ModelVersion]) -> list[Given]:
     """Recorded answers of the dev split of which none of `versions` saw the prompt in training. Raises DataError without any."""
-    own = [dataset for one in versions if (dataset := _dataset_of(ws, one))]
+    own = [dataset for one in versions if (dataset := dataset_of(ws, one))]
     seen = _prompt_keys(ws, own)
     if len({_splitting(one) for one in own}) > 1:
         raise DataError(
@@ -97,7 +98,15 @@ def dev_rows(ws: Workspace, agent: str, versions: Sequence[ModelVersion]) -> lis
     return found
 
 
-def _dataset_of(ws: Workspace, version: ModelVersion) -> Dataset | None:
+def own_prompts(ws: Workspace, version: ModelVersion) -> Iterator[list[Message]]:
+    """Prompts without tools of the rows that stopped the version's training, then of those that it was trained on."""
+    own = dataset_of(ws, version)
+    rows = chain.from_iterable(load_rows(ws, own.id, split) for split in ("dev", "train")) if own else ()
+    return (row.prompt for row in rows if not row.tools)
+
+
+def dataset_of(ws: Workspace, version: ModelVersion) -> Dataset | None:
+    """What the version was trained on; None for one that nothing trained."""
     if version.run_id is None:
         return None
     with ws.db.read() as connection:

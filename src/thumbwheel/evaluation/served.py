@@ -6,7 +6,6 @@ given texts, so these sides have none. Answers of an endpoint are kept under its
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,9 +82,7 @@ def gguf(name: str, file: Path) -> Served:
 
         return client, close
 
-    with file.open("rb") as opened:
-        content = hashlib.file_digest(opened, "sha256").hexdigest()
-    return Served(name, ids.fingerprint(["gguf", content]), connect, 1)
+    return Served(name, ids.fingerprint(["gguf", ids.file_hash(file)]), connect, 1)
 
 
 def _answer(client: Client, asked: Ask, number: int) -> Answer:

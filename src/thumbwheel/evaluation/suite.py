@@ -40,10 +40,7 @@ class Material:
 
 @dataclass
 class Outcome:
-    """What a suite found. `main` gives its main measure at any level of confidence; without any it could judge nothing.
-
-    `pairs` are the judged values before and after by case, where there are any.
-    """
+    """What a suite found. `main` gives its main measure at any level of confidence; without any it could judge nothing."""
 
     main: Callable[[float], Measure] | None
     measures: tuple[Measure, ...] = ()

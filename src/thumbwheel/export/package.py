@@ -5,31 +5,30 @@ Written beside its place under another name, compared with the trained model, ha
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, StorageError
 from thumbwheel.core.plugins import nearest
-from thumbwheel.datasets.build import load_rows
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.load import adapter_base, base_fingerprint, quiet
+from thumbwheel.evaluation.rows import own_prompts
 from thumbwheel.export import parity, score, store
 from thumbwheel.export.format import Format
 from thumbwheel.export.formats import FORMATS
-from thumbwheel.export.types import Acceptance, Export, Messages, Parity, Source
+from thumbwheel.export.types import Acceptance, Export, Parity, Source
 from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion, State
 from thumbwheel.sdk.disk import sync
-from thumbwheel.training.base import locate, require_training
+from thumbwheel.training.base import pristine, require_training
 
 MANIFEST = "thumbwheel.json"
 README = "README.md"
@@ -90,7 +89,7 @@ class _Work:
 
     def reference(self) -> parity.Reference:
         if not self.known:
-            probes = [*parity.PROBES, *_own_probes(self.ws, self.version)]
+            probes = [*parity.PROBES, *islice(own_prompts(self.ws, self.version), OWN)]
             cases = score.cases_of(self.ws, self.version, self.cases if self.form.quants else 0)
             self.known.append(parity.reference(self.source, probes, cases))
         return self.known[0]
@@ -167,13 +166,7 @@ def _what(format: str, quant: str | None) -> str:
 
 def _source(ws: Workspace, one: ModelVersion) -> Source:
     require_training()
-    name, folder = locate(one.base)
-    if one.base_fingerprint is not None and base_fingerprint(folder) != one.base_fingerprint:
-        raise ModelError(
-            f"base {one.base!r} of version {one.name!r}",
-            "its weights are not those that the version was made with",
-            "Restore that base, or register the new one by training on it",
-        )
+    name, folder = pristine(one)
     adapter = versions.adapter_folder(ws, one)
     if adapter is not None:
         _check_base(adapter, one, folder)
@@ -193,16 +186,6 @@ def _check_base(adapter: Path, one: ModelVersion, folder: Path) -> None:
             f"its own metadata names the base {said!r}, the version {one.base!r}",
             "An adapter answers rightly on its own base only: train on that base, or export the version that belongs to it",
         )
-
-
-def _own_probes(ws: Workspace, one: ModelVersion) -> list[Messages]:
-    """Prompts of the agent's own, from the rows that the version was trained on or stopped by."""
-    with ws.db.read() as connection:
-        dataset_id = store.dataset_of(connection, one.id)
-    if dataset_id is None:
-        return []
-    rows = chain(load_rows(ws, dataset_id, "dev"), load_rows(ws, dataset_id, "train"))
-    return [row.prompt for row in islice((row for row in rows if not row.tools), OWN)]
 
 
 def exports(ws: Workspace, version_id: str) -> list[Export]:
@@ -273,13 +256,8 @@ def _not_the_model(one: ModelVersion, format: str, found: Parity) -> ModelError:
 def _files(folder: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        found[path.relative_to(folder).as_posix()] = {"sha256": _sha256(path), "size": path.stat().st_size}
+        found[path.relative_to(folder).as_posix()] = {"sha256": ids.file_hash(path), "size": path.stat().st_size}
     return found
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _manifest(one: ModelVersion, done: Export, base: str) -> dict[str, Any]:

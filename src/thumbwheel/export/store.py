@@ -8,7 +8,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from thumbwheel.db.schema import agents, exports, model_versions, runs
+from thumbwheel.db.schema import agents, exports, model_versions
 from thumbwheel.export.types import Export, Limits, Parity, Task
 
 
@@ -28,12 +28,6 @@ def add(connection: sa.Connection, agent_id: str, version_id: str, done: Export)
             recorded_at=datetime.now(UTC),
         )
     )
-
-
-def dataset_of(connection: sa.Connection, version_id: str) -> str | None:
-    """The dataset of the run that made the version."""
-    joined = sa.select(runs.c.dataset_id).join(model_versions, model_versions.c.run_id == runs.c.id)
-    return connection.execute(joined.where(model_versions.c.id == version_id)).scalar()
 
 
 def of_version(connection: sa.Connection, version_id: str) -> list[Export]:

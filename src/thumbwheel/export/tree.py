@@ -10,9 +10,11 @@ from typing import Any
 
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.export import package, store
+from thumbwheel.evaluation.rows import dataset_of
+from thumbwheel.export import package
 from thumbwheel.export.types import Export
 from thumbwheel.models import versions
+from thumbwheel.models.types import ModelVersion
 from thumbwheel.training import rundir
 
 RESULTS = "training_results.json"
@@ -24,21 +26,21 @@ def export(ws: Workspace, agent: str, version: str, format: str = "merged", root
     done = package.export(ws, agent, one.name, format, (root or Path("models")) / agent / one.name / "policy", *more)
     results = done.path.with_name(RESULTS)
     try:
-        rundir.replace(results, json.dumps(_results(ws, one.id, one.run_id, done.path), indent=2) + "\n")
+        rundir.replace(results, json.dumps(_results(ws, one, done.path), indent=2) + "\n")
     except OSError as error:
         raise rundir.unwritable(results, error) from error
     return done
 
 
-def _results(ws: Workspace, version_id: str, run_id: str | None, policy: Path) -> dict[str, Any]:
+def _results(ws: Workspace, one: ModelVersion, policy: Path) -> dict[str, Any]:
     """What is known of the run: a figure that its method does not have is null, a history empty."""
-    lines = rundir.RunDir(ws.home.runs / run_id).read_metrics() if run_id else []
+    lines = rundir.RunDir(ws.home.runs / one.run_id).read_metrics() if one.run_id else []
     rewards = [line for line in lines if line.get("reward") is not None]
     final: Mapping[str, Any] = rewards[-1] if rewards else {}
     return {
         "model_path": str(policy),
         "reward_model_path": None,
-        "feedback_count": _feedback(ws, version_id),
+        "feedback_count": _feedback(ws, one),
         "final_reward_mean": final.get("reward"),
         "final_reward_std": final.get("reward_std"),
         "training_steps": max((line.get("step") or 0 for line in lines), default=0),
@@ -48,11 +50,8 @@ def _results(ws: Workspace, version_id: str, run_id: str | None, policy: Path) -
     }
 
 
-def _feedback(ws: Workspace, version_id: str) -> int:
+def _feedback(ws: Workspace, one: ModelVersion) -> int:
     """Distinct feedback that the rows of the run came from."""
-    with ws.db.read() as connection:
-        dataset_id = store.dataset_of(connection, version_id)
-    if dataset_id is None:
-        return 0
-    rows = chain(load_rows(ws, dataset_id, "train"), load_rows(ws, dataset_id, "dev"))
-    return len({one for row in rows for one in row.feedback_ids})
+    own = dataset_of(ws, one)
+    rows = chain.from_iterable(load_rows(ws, own.id, split) for split in ("train", "dev")) if own else ()
+    return len({known for row in rows for known in row.feedback_ids})

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,8 +19,8 @@ from typing import IO, Any
 
 from thumbwheel.core.errors import Conflict, ModelError, NotFound
 from thumbwheel.llm import tools
+from thumbwheel.llm.port import HOST, free_port
 
-HOST = "127.0.0.1"
 EXPORT = "Export one: thumbwheel export VERSION --agent A --format gguf"
 POLL = 0.02
 """Seconds between two looks at a server that starts."""
@@ -110,9 +109,10 @@ class LlamaServer:
     def start(self) -> LlamaServer:
         """Return once it answers; raises ModelError with its last words where it ends before, Conflict for a port that is taken."""
         program = tools.require("llama-server").path
-        self.port = self.port or _free_port()
-        if _taken(self.port):
+        port = free_port(self.port)
+        if port is None:
             raise Conflict(f"port {self.port}", "something listens there already", "Name another one, or 0 for any that is free")
+        self.port = port
         known = {"adapters": self.adapters, "threads": self._threads, "context": self._context, "parallel": self._parallel}
         command = [str(program), *arguments(self.model, self.port, **known)]  # type: ignore[arg-type]
         self._process = subprocess.Popen(
@@ -199,19 +199,3 @@ def die_with_parent() -> None:
     """In a new process on Linux: end when whoever started it ends."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def _taken(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return True
-    return False

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
 from thumbwheel.sdk.disk import sync
 
@@ -44,8 +45,7 @@ class Artifacts:
         """The verified file with this hash; raises StorageError where it is missing or damaged."""
         path = self._at(sha256)
         try:
-            with path.open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            found = ids.file_hash(path)
         except FileNotFoundError:
             raise StorageError(
                 f"artifact {sha256!r}", "it is not in this home", "Restore the home's blobs folder from a backup, or make it again"

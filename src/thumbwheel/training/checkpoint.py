@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thumbwheel.core import log
+from thumbwheel.core import ids, log
 from thumbwheel.core.errors import StorageError
 from thumbwheel.sdk.disk import sync
-from thumbwheel.training.rundir import file_hash, unwritable
+from thumbwheel.training.rundir import unwritable
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -118,7 +118,7 @@ def check(folder: Path) -> str | None:
     try:
         expected = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         for name, sha256 in expected.items():
-            if file_hash(folder / name) != sha256:
+            if ids.file_hash(folder / name) != sha256:
                 return f"{name} has changed"
     except (OSError, ValueError, AttributeError) as error:
         return str(error)
@@ -138,7 +138,7 @@ def _write(folder: Path, trained: Trained, state: TrainerState, method: Mapping[
 
 
 def _seal(folder: Path) -> None:
-    hashes = {path.name: file_hash(path) for path in sorted(folder.iterdir())}
+    hashes = {path.name: ids.file_hash(path) for path in sorted(folder.iterdir())}
     (folder / MANIFEST).write_text(json.dumps(hashes, indent=2), encoding="utf-8")
     for path in folder.iterdir():
         sync(path)

@@ -8,7 +8,6 @@ Small files are replaced atomically, so that a reader or a kill never meets half
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, StorageError
 from thumbwheel.training.types import RunSpec, RunState, Status
 
@@ -57,7 +57,7 @@ class RunDir:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             with self.rows.open("w", encoding="utf-8") as out:
                 out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            made = RunSpec(**spec, rows_sha256=file_hash(self.rows))
+            made = RunSpec(**spec, rows_sha256=ids.file_hash(self.rows))
             replace(self.path / "spec.json", json.dumps(asdict(made), indent=2))
         except OSError as error:
             raise unwritable(self.path, error) from error
@@ -67,7 +67,7 @@ class RunDir:
         """What the run was told; raises StorageError where it is missing or damaged, or the rows have changed since."""
         try:
             spec = RunSpec(**json.loads((self.path / "spec.json").read_text(encoding="utf-8")))
-            same = file_hash(self.rows) == spec.rows_sha256
+            same = ids.file_hash(self.rows) == spec.rows_sha256
         except (OSError, ValueError, TypeError) as error:
             raise StorageError(f"run folder {str(self.path)!r}", f"its spec cannot be read: {error}", "Start a new run") from None
         if not same:
@@ -132,12 +132,6 @@ def replace(path: Path, text: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     os.replace(temporary, path)
-
-
-def file_hash(path: Path) -> str:
-    """sha256 of a file, hex."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def unwritable(path: Path, error: BaseException) -> StorageError:

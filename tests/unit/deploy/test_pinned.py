@@ -92,7 +92,9 @@ def test_starting_again_restores_aliases_and_addresses(served: World, monkeypatc
         time.sleep(0.05)
     with pytest.raises(ModelError, match="its process has ended"):
         rollout.secret(one)
-    monkeypatch.setattr(processes, "_free", lambda port, real=processes._free: None if port == processes_port(one) else real(port))
+    monkeypatch.setattr(
+        processes, "free_port", lambda port=0, real=processes.free_port: None if port == processes_port(one) else real(port)
+    )
     done = rollout.revive(served.ws, one)
     assert done.endpoint.url != one.endpoint.url and pointed[-1] == (served.agent, done.endpoint.url)
     assert all(rollout.health(row).alive for row in rollout.deployments(served.ws, served.agent))

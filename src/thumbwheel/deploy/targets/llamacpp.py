@@ -18,9 +18,10 @@ from pydantic import Field
 from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.deploy import processes, profiles
-from thumbwheel.deploy.processes import HOST, Running
+from thumbwheel.deploy.processes import Running
 from thumbwheel.deploy.types import Endpoint, Health, Kind, Package, TargetConfig
 from thumbwheel.llm import llama_server, tools
+from thumbwheel.llm.port import HOST
 
 MODELS, PRESETS = "models.json", "presets.ini"
 POLL = 0.05

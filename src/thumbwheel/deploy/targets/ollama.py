@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.core import log
+from thumbwheel.core import ids, log
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError, ThumbwheelError
 from thumbwheel.deploy import modelfile, processes
 from thumbwheel.deploy.chat_template import go_text
@@ -151,10 +151,7 @@ class Record:
         return dict(json.loads(self._path.read_text(encoding="utf-8"))) if self._path.exists() else {}
 
     def _write(self, known: Mapping[str, Any]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        part = self._path.with_suffix(".part")
-        part.write_text(json.dumps(known, indent=2), encoding="utf-8")
-        part.replace(self._path)
+        processes.write(self._path, json.dumps(known, indent=2))
 
 
 def _check_name(name: str) -> None:
@@ -210,8 +207,7 @@ def _source(server: OllamaServer, package: Package) -> dict[str, Any]:
     server.put(package.model, digest)
     if package.kind is Kind.GGUF:
         return {"files": {name: f"sha256:{digest}"}}
-    with package.base.open("rb") as stream:
-        base = hashlib.file_digest(stream, "sha256").hexdigest()
+    base = ids.file_hash(package.base)
     over = f"thumbwheel-base-{base[:16]}"
     if full_name(over) not in server.digests():
         server.put(package.base, base)

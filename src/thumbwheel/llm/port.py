@@ -1,0 +1,18 @@
+"""Ports of this machine on which servers of ours listen: loopback only."""
+
+from __future__ import annotations
+
+import socket
+
+HOST = "127.0.0.1"
+
+
+def free_port(port: int = 0) -> int | None:
+    """`port` where nothing listens there, None where something does; of 0, any that is free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return None
+        return int(probe.getsockname()[1])
