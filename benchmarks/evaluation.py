@@ -4,6 +4,8 @@ The same rows, base, adapter and precision; both sides of a comparison, the base
 answer and takes the log-probabilities of the answer; the generate loop answers one prompt after the other, greedily. Ours shares prompts
 and packs batches, as `thumbwheel evaluate` does. The loops are given every n-th row (by length), and their time is multiplied; how far both
 agree on those rows is shown. The contestants take turns after a trial of one row, and medians are compared: above 1 is in our favour.
+The prompts of `loss` and `generate` share nothing with each other; those of `agent loss` and `agent generate` are the same ones behind
+one system message of --system words, and its answers have a quarter of the tokens.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ from thumbwheel.evaluation.own import OwnSide
 from thumbwheel.evaluation.side import chunks
 from thumbwheel.evaluation.types import Ask, EvaluationConfig, Known
 
-User = dict[str, str]
+KINDS = ("loss", "agent loss", "generate", "agent generate")
 
 
 class Loops:
     """What somebody writes with transformers and PEFT in ten lines."""
 
-    def __init__(self, model: Any, builder: PromptBuilder, tokens: int) -> None:
-        self.model, self.builder, self.tokens = model, builder, tokens
+    def __init__(self, model: Any, builder: PromptBuilder) -> None:
+        self.model, self.builder = model, builder
 
     def losses(self, rows: list[Known]) -> list[tuple[float, float]]:
         """Summed log-probabilities of both answers to each prompt."""
@@ -55,7 +57,7 @@ class Loops:
             ids = torch.tensor([self.builder.prompt(one.prompt)])
             with torch.inference_mode():
                 made = self.model.generate(
-                    input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=self.tokens,
+                    input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=one.max_new_tokens,
                     eos_token_id=list(self.builder.stop_ids), pad_token_id=0,
                 )  # fmt: skip
             found.append(tuple(made[0, ids.shape[1] :].tolist()))
@@ -76,7 +78,7 @@ def sides(folder: Path, config: EvaluationConfig) -> tuple[list[Loops], list[Own
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, std=0.02)
     own = Shared(adapted[1], builder, config)
-    return [Loops(plain, builder, config.max_new_tokens), Loops(adapted[0], builder, config.max_new_tokens)], [
+    return [Loops(plain, builder), Loops(adapted[0], builder)], [
         OwnSide(own, voice, "", "")  # type: ignore[arg-type]
         for voice in ("", "default")
     ]
@@ -103,20 +105,25 @@ def ours(side: OwnSide, asks: list[Any], reply: Callable[[list[Any]], list[Any]]
 
 def contestants(folder: Path, given: argparse.Namespace) -> dict[str, Callable[[int], Any]]:
     """name -> one pass over both sides, of every n-th row."""
-    config = EvaluationConfig(max_new_tokens=given.tokens, dtype="float32")
-    pairs = json.loads((folder / "pairs.json").read_text())[: max(given.rows, given.prompts)]
+    config = EvaluationConfig(max_new_tokens=given.tokens, max_length=2048, dtype="float32")
+    pairs = json.loads((folder / "pairs.json").read_text())
+    system = {"role": "system", "content": " ".join(" ".join(one["prompt"] for one in pairs[::-1]).split()[: given.system])}
     rows = [Known([{"role": "user", "content": one["prompt"]}], (one["chosen"], one["rejected"])) for one in pairs]
     asks = by_length([Ask(row.prompt, given.tokens) for row in rows[: given.prompts]])
     rows = by_length(rows[: given.rows])
     loops, packed = sides(folder / given.size, config)
-    return {
-        "loss loop": lambda n: [side.losses(rows[::n]) for side in loops],
-        "loss ours": lambda n: [
-            [tuple(total for total, _ in one) for one in ours(side, rows[::n], side.log_probabilities)] for side in packed
-        ],
-        "generate loop": lambda n: [side.answers(asks[::n]) for side in loops],
-        "generate ours": lambda n: [[one[0].ids for one in ours(side, asks[::n], side.answers)] for side in packed],
-    }
+    behind = [Known([system, *row.prompt], row.texts) for row in rows]
+    filed = [Ask([system, *one.prompt], given.tokens // 4) for one in asks]
+    found: dict[str, Callable[[int], Any]] = {}
+    for kind, known in (("loss", rows), ("agent loss", behind)):
+        found[f"{kind} loop"] = lambda n, known=known: [side.losses(known[::n]) for side in loops]
+        found[f"{kind} ours"] = lambda n, known=known: [
+            [tuple(total for total, _ in one) for one in ours(side, known[::n], side.log_probabilities)] for side in packed
+        ]
+    for kind, asked in (("generate", asks), ("agent generate", filed)):
+        found[f"{kind} loop"] = lambda n, asked=asked: [side.answers(asked[::n]) for side in loops]
+        found[f"{kind} ours"] = lambda n, asked=asked: [[one[0].ids for one in ours(side, asked[::n], side.answers)] for side in packed]
+    return found
 
 
 def by_length(asks: list[Any]) -> list[Any]:
@@ -126,12 +133,16 @@ def by_length(asks: list[Any]) -> list[Any]:
 
 def agreement(found: dict[str, Any], every: int) -> dict[str, float]:
     """How far the two are from each other: the largest difference of a log-probability a token, and the share of equal answers."""
-    loop = torch.tensor(found["loss loop"], dtype=torch.float64)
-    own = torch.tensor([side[::every] for side in found["loss ours"]], dtype=torch.float64)
-    gaps = (loop - own).abs() / loop.abs().clamp(min=1)
-    both = zip(found["generate loop"], [side[::every] for side in found["generate ours"]], strict=True)
-    answers = [one == other for sides in both for one, other in zip(*sides, strict=True)]
-    return {"largest_relative_difference": float(gaps.max()), "equal_answers": sum(answers) / len(answers)}
+    gap, answers = 0.0, []
+    for kind in KINDS:
+        if kind.endswith("generate"):
+            both = zip(found[f"{kind} loop"], [side[::every] for side in found[f"{kind} ours"]], strict=True)
+            answers += [one == other for sides in both for one, other in zip(*sides, strict=True)]
+        else:
+            loop = torch.tensor(found[f"{kind} loop"], dtype=torch.float64)
+            own = torch.tensor([side[::every] for side in found[f"{kind} ours"]], dtype=torch.float64)
+            gap = max(gap, float(((loop - own).abs() / loop.abs().clamp(min=1)).max()))
+    return {"largest_relative_difference": gap, "equal_answers": sum(answers) / len(answers)}
 
 
 def main() -> None:
@@ -140,7 +151,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where the models are made")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--size", default="26m", choices=list(material.SIZES))
-    for name, default in {"rows": 64, "prompts": 128, "tokens": 128, "every": 16, "rounds": 3}.items():
+    for name, default in {"rows": 64, "prompts": 128, "tokens": 128, "system": 200, "every": 16, "rounds": 3}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
     material.make(given.folder)
@@ -155,15 +166,16 @@ def main() -> None:
             start = time.perf_counter()
             results[name] = run(every)
             took = time.perf_counter() - start
-            size = given.rows if name.startswith("loss") else given.prompts
+            size = given.rows if "loss" in name else given.prompts
             seconds[name].append(took * size / len(range(0, size, every)))
     medians = {name: statistics.median(values) for name, values in seconds.items()}
-    whole = {kind: medians[f"loss {kind}"] + medians[f"generate {kind}"] for kind in ("loop", "ours")}
+    whole = {who: sum(medians[f"{kind} {who}"] for kind in KINDS) for who in ("loop", "ours")}
     report = {
-        "size": given.size, "rows": given.rows, "prompts": given.prompts, "tokens": given.tokens, "threads": torch.get_num_threads(),
+        "size": given.size, "rows": given.rows, "prompts": given.prompts, "tokens": given.tokens, "system": given.system,
+        "threads": torch.get_num_threads(),
         "torch": torch.__version__, "transformers": transformers.__version__, "seconds": medians, "every": given.every,
         "agreement": agreement(results, given.every),
-        "ratio": {name: medians[f"{name} loop"] / medians[f"{name} ours"] for name in ("loss", "generate")},
+        "ratio": {name: medians[f"{name} loop"] / medians[f"{name} ours"] for name in KINDS},
         "ratio_whole": whole["loop"] / whole["ours"],
     }  # fmt: skip
     print(json.dumps(report, indent=2))

@@ -1,7 +1,8 @@
 """A model in the middle of decoding: the logits of the next token of every row, and how rows multiply, end and grow.
 
-Lives here: the key-value cache (one prefill a prompt, then forked) and the plain recomputation for models whose cache does not
-bear that, which a trial on the model itself decides. Does not live here: choosing tokens (draw.py), when an answer ends (sampler.py).
+Lives here: the key-value cache (one prefill of what all prompts open with, one of the rest of each prompt, then forked) and the plain
+recomputation for models whose cache does not bear that, which a trial on the model itself decides. Does not live here: choosing tokens
+(draw.py), when an answer ends (sampler.py).
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from thumbwheel.engine.capability import tolerance
 from thumbwheel.engine.forward import language_model
+from thumbwheel.engine.trie import opening
 
 if TYPE_CHECKING:
     import torch
 
+SHARE_AT_LEAST = 16
+"""Tokens of an opening that all prompts share, from which on it is run once for all of them."""
 ROOM = 64
 """Tokens for which a cache has room when it is copied; it is copied again that many steps later."""
 
@@ -44,11 +48,23 @@ class Cached:
         self._positions = "position_ids" in accepted
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._cache = _empty_cache(language_model(model).config)
-        width, device = max(map(len, prompts)), next(model.parameters()).device
+        device = next(model.parameters()).device
+        shared = _opening(prompts) if self._forks else 0
+        width = max(map(len, prompts))
         self._padding = [width - len(prompt) for prompt in prompts]
-        ids = torch.tensor([[0] * pad + list(prompt) for pad, prompt in zip(self._padding, prompts, strict=True)], device=device)
-        self._mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in self._padding], device=device)
-        self._forward(ids, (self._mask.cumsum(1) - 1).clamp(min=0))
+        self._mask = torch.ones(1, shared, dtype=torch.long, device=device)
+        if shared:
+            self._forward(torch.tensor([list(prompts[0][:shared])], device=device), torch.arange(shared, device=device)[None])
+            self._cache.reorder_cache(torch.zeros(len(prompts), dtype=torch.long, device=device))
+        rests = [[0] * pad + list(prompt[shared:]) for pad, prompt in zip(self._padding, prompts, strict=True)]
+        seen = [[1] * shared + [0] * pad + [1] * (width - shared - pad) for pad in self._padding]
+        self._mask = torch.tensor(seen, device=device)
+        self._forward(torch.tensor(rests, device=device), (self._mask.cumsum(1) - 1).clamp(min=0)[:, shared:])
+
+    @property
+    def _forks(self) -> bool:
+        """Whether padding may stand between an opening and its rest: a sliding window counts it as tokens."""
+        return all(isinstance(layer, _growing()) for layer in self._cache.layers) and bool(self._cache.layers)
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> None:
         placed = {"position_ids": positions} if self._positions else {}
@@ -101,12 +117,13 @@ class Recomputed:
 def choose(model: Any) -> tuple[type[Cached] | type[Recomputed], str]:
     """How `model` (in evaluation mode) decodes, and why it cannot use its cache, where it cannot.
 
-    On a tiny batch, rows of different lengths are forked, dropped and continued, and have to give what the plain computation gives.
+    On a tiny batch, rows of different lengths with one opening are forked, dropped and continued, and have to give what the plain
+    computation gives.
     """
     import torch
 
     size = int(language_model(model).config.get_text_config().vocab_size)
-    ids = [(7 + 31 * at) % size for at in range(12)]
+    ids = [(7 + 31 * at) % size for at in range(12 + SHARE_AT_LEAST)]
     found, expected = (_trial(kind, model, ids) for kind in (Cached, Recomputed))
     if isinstance(found, str):
         return Recomputed, found
@@ -122,11 +139,11 @@ def _trial(kind: type[Cached] | type[Recomputed], model: Any, ids: list[int]) ->
 
     try:
         with torch.inference_mode():
-            state = kind(model, [ids[:5], ids[5:7]])
+            state = kind(model, [ids[12:] + ids[:5], ids[12:] + ids[5:7]])
             state.select([1, 0, 1])
             state.advance(torch.tensor(ids[7:10], device=state.logits.device))
             state.select([2, 1])
-            state.advance(torch.tensor(ids[10:], device=state.logits.device))
+            state.advance(torch.tensor(ids[10:12], device=state.logits.device))
             return state.logits
     except (TypeError, ValueError, RuntimeError, NotImplementedError, KeyError, AttributeError, IndexError) as error:
         return f"a trial of its cache failed ({type(error).__name__}: {str(error)[:120]})"
@@ -135,6 +152,12 @@ def _trial(kind: type[Cached] | type[Recomputed], model: Any, ids: list[int]) ->
 def context_of(model: Any) -> int:
     """Longest sequence of the model; unlimited where its configuration names none."""
     return int(getattr(language_model(model).config.get_text_config(), "max_position_embeddings", None) or 1 << 40)
+
+
+def _opening(prompts: Sequence[Sequence[int]]) -> int:
+    """Tokens that all of several prompts open with, leaving each at least one; 0 where it is not worth a pass of its own."""
+    common = min(min(opening(prompts[0], prompt), len(prompt) - 1) for prompt in prompts)
+    return common if common >= SHARE_AT_LEAST and len(prompts) > 1 else 0
 
 
 def _empty_cache(config: Any) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Literal
 
-from thumbwheel.engine.trie import Node, Run, Trie
+from thumbwheel.engine.trie import Node, Run, Trie, opening
 
 if TYPE_CHECKING:
     import torch
@@ -175,15 +175,8 @@ def _pack_trees(examples: Sequence[Example], budget: int, share: int) -> list[li
 
 
 def _shared(examples: Sequence[Example], at: int, members: Sequence[int], share: int) -> int:
-    common = max(_common(examples[at].prompt, examples[other].prompt) for other in members)
+    common = max(opening(examples[at].prompt, examples[other].prompt) for other in members)
     return common if common >= share else 0
-
-
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    for at, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return at
-    return min(len(left), len(right))
 
 
 def _pack_rows(examples: Sequence[Example], budget: int) -> list[list[int]]:
@@ -240,9 +233,9 @@ def _assemble(
     predictors: list[int] = []
     targets: list[int] = []
     slices: list[slice] = []
-    for path, opening, branch in index:
+    for path, before, branch in index:
         start = len(targets)
-        predictors += [path[opening + at - 1] for at in branch.targets]
+        predictors += [path[before + at - 1] for at in branch.targets]
         targets += [branch.ids[at] for at in branch.targets]
         slices.append(slice(start, len(targets)))
     owners = [place for place, example in enumerate(examples) for _ in example.branches]

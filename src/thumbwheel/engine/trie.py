@@ -104,13 +104,14 @@ def _nearest(at: Node, ids: Sequence[int], done: int) -> tuple[Node | None, int]
     best: Node | None = None
     longest = 0
     for child in at.children:
-        common = _common(child.ids, ids, done)
+        common = opening(child.ids, ids, done)
         if common > longest:
             best, longest = child, common
     return best, longest
 
 
-def _common(left: Sequence[int], right: Sequence[int], offset: int) -> int:
+def opening(left: Sequence[int], right: Sequence[int], offset: int = 0) -> int:
+    """How many tokens `left` and `right` from `offset` on begin alike with."""
     most = min(len(left), len(right) - offset)
     for at in range(most):
         if left[at] != right[offset + at]:

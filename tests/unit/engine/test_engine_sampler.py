@@ -35,10 +35,11 @@ def greedy(model, tokenizer, prompts, stops, limit, rows, advance=None) -> list[
     return [one for (one,) in GroupSampler(model, tokenizer, rows=rows).sample(prompts, 1, sampling, advance=advance)]
 
 
+@pytest.mark.parametrize("opening", [0, 30])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_padded_batches_equal_single_rows_and_hugging_face(tmp_path, family):
+def test_greedy_padded_batches_equal_single_rows_and_hugging_face(tmp_path, family, opening):
     model, tokenizer = load(tmp_path, family, **FAMILIES[family])
-    prompts = some_prompts(13)
+    prompts = [list(range(10, 10 + opening)) + prompt for prompt in some_prompts(13)]
     stops = {tokenizer.eos_token_id, 17, 41, 99}
     batched = greedy(model, tokenizer, prompts, stops, 20, 5)
     assert batched == greedy(model, tokenizer, prompts, stops, 20, 1)
@@ -53,6 +54,20 @@ def test_greedy_padded_batches_equal_single_rows_and_hugging_face(tmp_path, fami
         ended = out[-1] in stops
         assert found.finish == ("stop" if ended else "length")
         assert found.text == tokenizer.decode(out[:-1] if ended else out, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(("family", "expected"), [("qwen2", 30 + 3 * 5), ("gpt2", 30 + 3 * 5), ("mistral", 3 * 35)])
+def test_what_all_prompts_open_with_is_computed_once_unless_a_window_would_count_the_padding(tmp_path, family, expected):
+    from thumbwheel.engine.forward import language_model
+
+    model, tokenizer = load(tmp_path, family, **FAMILIES[family])
+    prompts = [[*range(10, 40), *ends] for ends in ([41], [42, 43, 44, 45, 46], [47, 48])]
+    sampler = GroupSampler(model, tokenizer)
+    sampler.sample(prompts, 1, Sampling(max_new_tokens=1, temperature=0.0))
+    seen = []
+    language_model(model).register_forward_pre_hook(lambda _, args, given: seen.append(given["input_ids"].numel()), with_kwargs=True)
+    sampler.sample(prompts, 1, Sampling(max_new_tokens=1, temperature=0.0))
+    assert sum(seen) == expected
 
 
 def test_rows_end_at_different_steps_and_keep_their_own_text(tmp_path):

@@ -6,6 +6,8 @@ import math
 import pytest
 
 from thumbwheel.core.errors import ConfigError
+from thumbwheel.evaluation.guards import Standing, standing
+from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.evaluation.suite import Material
 from thumbwheel.evaluation.suites import SUITES
 from thumbwheel.evaluation.suites.code import pass_at
@@ -77,15 +79,17 @@ def test_anchors_are_two_guards():
     made = suite("regression")
     asks = made.asks()
     texts, tasks = ([one for one in asks if isinstance(one, kind)] for kind in (Known, Ask))
-    assert len(texts) == 8 and len(tasks) == 12 and made.content()["texts"]
+    assert len(texts) >= GatePolicy().min_guard and len(tasks) >= GatePolicy().min_interval  # so that the built-in set guards
     right = [str(one.reference) if not isinstance(one.reference, dict) else json.dumps(one.reference) for one in made.cases]
-    before = [((-10.0, 10),)] * 8 + replies(*right)
-    after = [((-15.0, 10),)] * 8 + replies(*(["?"] * 12))
+    before = [((-10.0, 10),)] * len(texts) + replies(*right)
+    after = [((-15.0, 10),)] * len(texts) + replies(*(["?"] * len(tasks)))
     found = made.outcome(before, after)
     guards = {one.name: (one.before, one.after, one.n) for one in found.guards}
-    assert guards == {ANCHOR_NLL: (1.0, 1.5, 8), ANCHOR_TASKS: (1.0, 0.0, 12)}
-    silent = made.outcome([()] * 8 + replies(*right), [()] * 8 + replies(*right))
-    assert [one.name for one in silent.guards] == [ANCHOR_TASKS] and silent.dropped.total() == 8
+    assert guards == {ANCHOR_NLL: (1.0, 1.5, len(texts)), ANCHOR_TASKS: (1.0, 0.0, len(tasks))}
+    assert {standing(one, GatePolicy())[0] for one in found.guards} == {Standing.WORSE}
+    assert {standing(one, GatePolicy())[0] for one in made.outcome(before, before).guards} == {Standing.HOLDS}
+    silent = made.outcome([()] * len(texts) + replies(*right), [()] * len(texts) + replies(*right))
+    assert [one.name for one in silent.guards] == [ANCHOR_TASKS] and silent.dropped.total() == len(texts)
 
 
 def test_anchors_of_the_owner_replace_the_built_in_ones(tmp_path):

@@ -1,7 +1,7 @@
 """`regression`: what the model could do before and has to be able to do still, on a frozen set of anchors: the guard against forgetting.
 
-Anchors are general texts, of which the likelihood a token is measured, and short tasks with a reference. The built-in set is small and
-was written for this; name a file of your own with `anchors`. Its content is part of what a stored result is known by.
+Anchors are general texts, of which the likelihood a token is measured, and short tasks with a reference. The built-in set was
+written for this; name a file of your own with `anchors`. Its content is part of what a stored result is known by.
 
     texts: ["Water boils at a lower temperature on a mountain, because ...", ...]
     tasks: [{prompt: "What is 7 times 8? Answer with the number only.", reference: "56", checker: exact_answer}, ...]
