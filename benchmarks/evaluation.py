@@ -15,6 +15,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -114,15 +115,22 @@ def contestants(folder: Path, given: argparse.Namespace) -> dict[str, Callable[[
     loops, packed = sides(folder / given.size, config)
     behind = [Known([system, *row.prompt], row.texts) for row in rows]
     filed = [Ask([system, *one.prompt], given.tokens // 4) for one in asks]
+
+    def looped(name: str, asked: list[Any], n: int) -> list[Any]:
+        return [getattr(side, name)(asked[::n]) for side in loops]
+
+    def scored(known: list[Any], n: int) -> list[Any]:
+        return [[tuple(total for total, _ in one) for one in ours(side, known[::n], side.log_probabilities)] for side in packed]
+
+    def answered(asked: list[Any], n: int) -> list[Any]:
+        return [[one[0].ids for one in ours(side, asked[::n], side.answers)] for side in packed]
+
+    given_to = {"loss": rows, "agent loss": behind, "generate": asks, "agent generate": filed}
     found: dict[str, Callable[[int], Any]] = {}
-    for kind, known in (("loss", rows), ("agent loss", behind)):
-        found[f"{kind} loop"] = lambda n, known=known: [side.losses(known[::n]) for side in loops]
-        found[f"{kind} ours"] = lambda n, known=known: [
-            [tuple(total for total, _ in one) for one in ours(side, known[::n], side.log_probabilities)] for side in packed
-        ]
-    for kind, asked in (("generate", asks), ("agent generate", filed)):
-        found[f"{kind} loop"] = lambda n, asked=asked: [side.answers(asked[::n]) for side in loops]
-        found[f"{kind} ours"] = lambda n, asked=asked: [[one[0].ids for one in ours(side, asked[::n], side.answers)] for side in packed]
+    for kind in KINDS:
+        loss = kind.endswith("loss")
+        found[f"{kind} loop"] = partial(looped, "losses" if loss else "answers", given_to[kind])
+        found[f"{kind} ours"] = partial(scored if loss else answered, given_to[kind])
     return found
 
 

@@ -74,6 +74,7 @@ class World:
                 status="ok",
                 finish_reason="stop",
                 token_ids=more.get("token_ids"),
+                served_model=more.get("model"),
             )
         return trace_id
 

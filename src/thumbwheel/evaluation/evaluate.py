@@ -189,6 +189,8 @@ def _measure(run: _Run, key: str) -> Evaluation:
     ranked = found["preference"].measures if "preference" in found else ()
     opinions = tuple(one for one in (found["reward"].measures if "reward" in found else ()) if one.name.startswith(compare.OPINION))
     dropped = run.rows.dropped + sum((outcomes[one].dropped for one in {name, "preference"} & outcomes.keys()), Counter[str]())
+    blocked = sum(outcome.blocked for outcome in outcomes.values())
+    again = f"{blocked} judgements were blocked; once the reason is gone, the same command makes them"
     candidate, incumbent = run.sides.candidate, run.sides.incumbent
     identities = (run.sides.before.identity, run.sides.after.identity)
     read = row_keys(run.ws, [one.prompt for one in asked[name]])
@@ -208,7 +210,7 @@ def _measure(run: _Run, key: str) -> Evaluation:
         opinions=opinions,
         suites=results,
         prompting=_prompting(run, replies[1]),
-        serving=_serving(run, asked, replies, primary),
+        serving=_serving(run, name, asked, replies, primary),
         guards=tuple({guard.name: guard for outcome in outcomes.values() for guard in outcome.guards}.values()),
         slices=found[name].slices,
         examples=outcomes[name].examples,
@@ -219,11 +221,11 @@ def _measure(run: _Run, key: str) -> Evaluation:
         judges=outcomes[name].judges,
         detectable=compare.detectable(primary),
         dropped=dict(dropped),
-        notes=tuple(_notes(run, primary)),
+        notes=(*_notes(run, primary), *([again] if blocked else [])),
         aside=run.aside,
         limit=_limit(run),
         rows=run.rows.fingerprint,
-        key=key,
+        key=ids.new("evl") if blocked else key,
         config=run.config,
     )
 
@@ -290,11 +292,10 @@ def _prompting(run: _Run, replies: Mapping[str, Sequence[Any]]) -> Measure | Non
 
 
 def _serving(
-    run: _Run, asked: Mapping[str, Sequence[Any]], replies: Sequence[Mapping[str, Sequence[Any]]], primary: Measure
+    run: _Run, name: str, asked: Mapping[str, Sequence[Any]], replies: Sequence[Mapping[str, Sequence[Any]]], primary: Measure
 ) -> tuple[Serving, ...]:
-    """Of the first suite with fresh answers."""
-    name = next((one for one, suite in run.suites.items() if suite.fresh), None)
-    if name is None:
+    """Of the answers that the primary measure judges; none where it judges recorded ones."""
+    if not run.suites[name].fresh:
         return ()
     sides = ((run.sides.before, run.sides.incumbent, primary.before), (run.sides.after, run.sides.candidate, primary.after))
     found = []

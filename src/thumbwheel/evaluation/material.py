@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from thumbwheel.core import ids, log
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
+from thumbwheel.evaluation.measure import blocked
 from thumbwheel.evaluation.rows import HeldOut
-from thumbwheel.evaluation.suite import Material
+from thumbwheel.evaluation.suite import Material, Scorer
 from thumbwheel.evaluation.types import EvaluationConfig
-from thumbwheel.models import reward_models
+from thumbwheel.models import reward_models, versions
 from thumbwheel.models.types import ModelVersion, RewardModelRecord
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.cases import Stored
 from thumbwheel.rewards.component import components
-from thumbwheel.rewards.function import Case, Score, Status
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 
+CHUNK = 32
+"""Pairs that a judge is asked about before its verdicts are kept."""
 SAID = frozenset({"feedback", "mates"})
 """What nobody has about a fresh answer: functions that read it have nothing to judge."""
 
@@ -29,7 +33,8 @@ def material_of(ws: Workspace, candidate: ModelVersion, rows: HeldOut, config: E
     named = config.reward_model or (others[-1] if others and "reward" in config.suite else None)
     opinions = {one.name: _opinion(ws, one) for one in known if one.name == named}
     identity = [ledger.settings(ws, candidate.agent).fingerprint(), sorted(opinions)]
-    return Material(rows.cases, rows.given, config, _rewards(ws, candidate.agent, optimised), opinions, optimised, identity)
+    rewards, verdicts = _rewards(ws, candidate.agent, optimised), _verdicts(ws, candidate.agent)
+    return Material(rows.cases, rows.given, config, rewards, opinions, optimised, verdicts, identity)
 
 
 def optimised_by(ws: Workspace, candidate: ModelVersion) -> tuple[str, ...]:
@@ -56,6 +61,32 @@ def _rewards(ws: Workspace, agent: str, optimised: frozenset[str]) -> Callable[[
         values = [combine({name: scores[place] for name, scores in found.items()}) for place in range(len(cases))]
         missing = Score.none(Status.NOT_APPLICABLE, "no reward function applies")
         return {"": [missing if value is None else Score(value) for value in values], **found}
+
+    return score
+
+
+def _verdicts(ws: Workspace, agent: str) -> Scorer:
+    """What a judge said is kept, chunk by chunk; a verdict that it could not give is asked for again, but not while it is down."""
+    agent_id = versions.require_agent(ws, agent)
+
+    def score(function: RewardFunction[Any], cases: Sequence[Case]) -> list[Score]:
+        judge = ids.fingerprint([type(function).__name__, function.version, function.identity()])
+        keys = [ids.fingerprint([one.prompt, one.text, one.mates]) for one in cases]
+        with ws.db.read() as connection:
+            kept = store.kept_answers(connection, judge, "verdicts", set(keys))
+        found = {key: Score(value, evidence=evidence) for key, (value, evidence) in kept.items()}
+        missing = {key: one for key, one in zip(keys, cases, strict=True) if key not in found}
+        with log.progress("verdicts of the judge", len(missing), "pairs") as advance:
+            for start in range(0, len(missing), CHUNK):
+                some = list(missing)[start : start + CHUNK]
+                scores = dict(zip(some, function.score([missing[key] for key in some]), strict=True))
+                values = {key: [one.value, one.evidence] for key, one in scores.items() if one.value is not None}
+                ws.db.write(lambda connection, values=values: store.keep_answers(connection, agent_id, judge, "verdicts", values))  # type: ignore[misc]
+                found |= scores
+                advance(len(scores))
+                if blocked(scores.values()) == len(scores):
+                    return [found.get(key, scores[some[0]]) for key in keys]
+        return [found[key] for key in keys]
 
     return score
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from thumbwheel.core.errors import ConfigError, NotFound
 from thumbwheel.evaluation.types import Answer, Answers, Case, Judged
@@ -48,6 +48,11 @@ def score(cases: Sequence[Case], texts: Sequence[str]) -> list[Score]:
         scores = function.score([rewards.Case(texts[place], cases[place].reference, cases[place].prompt) for place in places])
         found.update(zip(places, scores, strict=True))
     return [found[place] for place in range(len(cases))]
+
+
+def blocked(scores: Iterable[Score]) -> int:
+    """How many could not be given for want of what judges."""
+    return sum(one.status is Status.BLOCKED for one in scores)
 
 
 def paired(before: Sequence[Judged], after: Sequence[Judged]) -> Iterator[tuple[int, float, float]]:

@@ -9,6 +9,8 @@ from thumbwheel.core import ids
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.types import Answer, Answers, Ask, Case, Known, Sums
+from thumbwheel.models import versions
+from thumbwheel.models.types import ModelVersion
 
 
 @dataclass
@@ -34,9 +36,10 @@ class Recorded:
         """There is nothing to let go of."""
 
 
-def recorded(ws: Workspace, agent_id: str, name: str, cases: Sequence[Case]) -> Recorded:
-    """The newest recorded answer to the prompt of each case."""
+def recorded(ws: Workspace, version: ModelVersion, name: str, cases: Sequence[Case]) -> Recorded:
+    """The newest answer of `version` to the prompt of each case; one that does not say whose it is may be its own."""
+    agent_id = versions.require_agent(ws, version.agent)
     with ws.db.read() as connection:
-        found = store.recorded(connection, agent_id, {case.prompt_id for case in cases})
+        found = store.recorded(connection, agent_id, version, {case.prompt_id for case in cases})
     known = {ids.canonical(case.prompt): found[case.prompt_id] for case in cases if case.prompt_id in found}
     return Recorded(name, ids.fingerprint(["recorded", {key: one.text for key, one in known.items()}]), known)

@@ -78,7 +78,7 @@ class Sides:
         name = f"{version.name} as {form}"
         kind, _, rest = str(form).partition(":")
         if form == "recorded":
-            return recorded(self.ws, versions.require_agent(self.ws, version.agent), name, self.cases)
+            return recorded(self.ws, version, name, self.cases)
         if kind == "gguf" and rest:
             return gguf(name, Path(rest))
         url, _, model = str(form).partition("#")

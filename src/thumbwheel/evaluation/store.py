@@ -13,13 +13,23 @@ from thumbwheel.db.schema import answers, cases, decisions, evaluations, message
 from thumbwheel.db.schema import declarations as declarations_
 from thumbwheel.evaluation.policy import Decision, Declaration, GateInputs, GatePolicy, Look, StoredDecision
 from thumbwheel.evaluation.types import Answer, Case, Evaluation, EvaluationConfig, Measure, Message
+from thumbwheel.models.types import ModelVersion
 
 VARIABLES = 500
 """Values in one IN (...): SQLite takes at least 999 variables."""
 LEARNED = {"reward_model", "learned", "judge"}
 """Reward functions that ask a model."""
-COUNTED = ("finish_reason", "completion_tokens", "prompt_tokens", "started_at", "ended_at")
-"""What a call of a model may have counted."""
+TOLD = (
+    "finish_reason",
+    "completion_tokens",
+    "prompt_tokens",
+    "started_at",
+    "ended_at",
+    "model_version_id",
+    "served_model",
+    "requested_model",
+)
+"""What a call of a model may have told."""
 
 
 def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[Case]:
@@ -96,8 +106,9 @@ def keep_answers(connection: sa.Connection, agent_id: str, model: str, kind: str
         connection.execute(answers.insert(), rows)
 
 
-def recorded(connection: sa.Connection, agent_id: str, prompt_ids: Collection[str]) -> dict[str, Answer]:
-    """prompt -> the newest answer to it that the app recorded, with what its last call of a model counted."""
+def recorded(connection: sa.Connection, agent_id: str, version: ModelVersion, prompt_ids: Collection[str]) -> dict[str, Answer]:
+    """prompt -> the newest answer to it that the app recorded, with what its last call of a model counted; none that says another one made
+    it than `version`."""
     last = sa.select(steps.c.trace_id, sa.func.max(steps.c.position).label("position")).where(steps.c.kind == "llm")
     ended = last.group_by(steps.c.trace_id).subquery()
     joined = traces.outerjoin(ended, ended.c.trace_id == traces.c.id).outerjoin(
@@ -107,13 +118,21 @@ def recorded(connection: sa.Connection, agent_id: str, prompt_ids: Collection[st
     ordered = sorted(prompt_ids)
     for start in range(0, len(ordered), VARIABLES):
         query = (
-            sa.select(traces.c.input_id, traces.c.output, *(steps.c[name] for name in COUNTED))
+            sa.select(traces.c.input_id, traces.c.output, *(steps.c[name] for name in TOLD))
             .select_from(joined)
             .where(traces.c.agent_id == agent_id, traces.c.output.is_not(None), traces.c.input_id.in_(ordered[start : start + VARIABLES]))
             .order_by(traces.c.recorded_at, traces.c.id)
         )
-        found |= {row["input_id"]: _recorded(row) for row in connection.execute(query).mappings()}
+        found |= {row["input_id"]: _recorded(row) for row in connection.execute(query).mappings() if not _foreign(row, version)}
     return found
+
+
+def _foreign(row: sa.RowMapping, version: ModelVersion) -> bool:
+    """Whether the call names another model; only an endpoint is known by the name that calls have for it."""
+    if row["model_version_id"] is not None:
+        return bool(row["model_version_id"] != version.id)
+    called = {row["served_model"], row["requested_model"]} - {None}
+    return bool(called) and version.endpoint is not None and version.endpoint["model"] not in called
 
 
 def _recorded(row: sa.RowMapping) -> Answer:

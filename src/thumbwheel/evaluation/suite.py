@@ -17,8 +17,8 @@ from thumbwheel.evaluation.types import Answers, Ask, Case, Changed, EvaluationC
 from thumbwheel.rewards import function as rewards
 from thumbwheel.rewards.function import Score
 
-Scorer = Callable[[Sequence[rewards.Case]], list[Score]]
-"""Scores answers, one each."""
+Scorer = Callable[[rewards.RewardFunction[Any], Sequence[rewards.Case]], list[Score]]
+"""Scores answers by a function, one each."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Material:
     rewards: Callable[[Sequence[rewards.Case]], Mapping[str, list[Score]]] = lambda cases: {}
     opinions: Mapping[str, Callable[[Sequence[Any], Sequence[str]], list[float]]] = field(default_factory=dict)
     optimised: frozenset[str] = frozenset()
+    verdicts: Scorer = lambda function, cases: function.score(cases)
+    """Asks a model that judges; what it was asked before is known."""
     identity: Any = None
     """By what rewards and opinions are known again: settings of the agent's reward, names of reward models."""
 
@@ -52,6 +54,8 @@ class Outcome:
     judges: tuple[str, ...] = ()
     """What judged the answers behind the main measure: reward functions, or a reward model."""
     dropped: Counter[str] = field(default_factory=Counter)
+    blocked: int = 0
+    """Judgements that failed for want of what judges (a server that is down, no sandbox), and may succeed another time."""
 
 
 Reply = Answers | Sums

@@ -156,6 +156,53 @@ def test_what_the_app_recorded_is_a_side(home):
     assert found.serving[0].side == "v0 as recorded"
 
 
+def test_what_another_model_answered_is_not_this_ones_answer(home):
+    def change(world):
+        for number, model in ((900, "large"), (901, "small"), (902, None)):
+            add_case(world, "fox", number)
+            world.trace(f"t{number}", world.prompt(f"fox {number}"), PLACES["fox"], model=model)
+
+    ws, add = home(cases=0, prompts=8, change=change)
+    name = add("good")
+    given = versions.add_endpoint(ws, AGENT, "http://127.0.0.1:9/v1", "large", None, None)
+    found = evaluate(ws, AGENT, name, ONLY, against=given.name, against_form="recorded")
+    assert found.primary.n == 2 and found.dropped == {"a side has no answer": 1}
+
+
+class Flaky:
+    """A judge that finds the longer answer better, and is down from the `until`th question on."""
+
+    def __init__(self, until):
+        self.until, self.asked = until, 0
+
+    def __call__(self, request):
+        self.asked += 1
+        if self.asked > self.until:
+            return Reply("busy", status=500)
+        data = json.loads(request.body["messages"][1]["content"])["answers"]
+        nonce = request.body["messages"][0]["content"].split('"nonce": "')[1].split('"')[0]
+        content = json.dumps({"nonce": nonce, "winner": "1" if len(data["1"]) > len(data["2"]) else "2"})
+        return Reply({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]})
+
+
+def test_verdicts_are_kept_and_those_that_were_missing_are_asked_for_again(home):
+    ws, add = home(cases=50)
+    name = add("good")
+    judge = Flaky(1_000)
+    with FakeServer(judge) as server:
+        config = QUICK.model_copy(update={"suite": ("success", "judge"), "few_shot": 0, "judge_url": server.url, "judge_model": "m"})
+        judge.until = 66  # the first chunk of 32 pairs, both orders each, and one pair
+        unfinished = evaluate(ws, AGENT, name, config)
+        assert any("judgements were blocked" in one for one in unfinished.notes)
+        judge.until, judge.asked = 1_000, 0
+        found = evaluate(ws, AGENT, name, config)
+        assert found.id != unfinished.id and not any("blocked" in one for one in found.notes)
+        pairs = next(one for one in found.suites if one.name == "judge").measures[0].n
+        assert 0 < judge.asked <= 2 * (pairs - 32)
+        judge.asked = 0
+        assert evaluate(ws, AGENT, name, config).id == found.id and judge.asked == 0
+
+
 def test_several_samples_are_one_question(home):
     ws, add = home(cases=4)
     _, side = loaded(ws, add("good"))

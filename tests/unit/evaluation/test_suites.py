@@ -168,6 +168,11 @@ tasks:
     assert (greet["task_id"], greet["score"], greet["total_checks"], greet["tokens_out"]) == ("greet", 1.0, 1, 11)
     assert [one["skipped"] for one in greet["checks"]] == [False, True]
     assert {one.name for one in found.slices} == {"complexity=tutorial", "complexity=phd", "tag=tone"}
+    (tmp_path / "tasks.yaml").write_text("tasks: [{id: a, prompt: b, checks: [{type: latency_lte, ms: 5}, {type: json_valid}]}]")
+    made = suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path)))
+    slow, untimed = [(Answer("x", "stop", 1, seconds=9.0),)], [(Answer("x", "stop", 1, seconds=None),)]
+    found = made.outcome(slow, untimed).details  # nobody timed the one, so time counts for neither
+    assert [(one["total_checks"], one["passed"]) for one in (found["before"][0], found["after"][0])] == [(1, 0), (1, 0)]
     (tmp_path / "tasks.yaml").write_text("tasks: [{id: a, prompt: b, checks: [{type: contain, text: x}]}]")
     with pytest.raises(ConfigError, match="Did you mean 'contains'"):
         suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path))).asks()

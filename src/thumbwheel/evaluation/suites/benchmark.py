@@ -12,6 +12,7 @@ attachments or of another modality than text is left out and counted.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -103,7 +104,7 @@ class Benchmark(Suite):
     def outcome(self, before: Replies, after: Replies) -> Outcome:
         """The mean score first, tasks that passed whole beside it, slices by tag and complexity, every task in the details."""
         asked = [(task, both) for task, *both in zip(self.tasks, before, after, strict=True) if all(both)]
-        rows = [Row(task, _result(task, both[0][0]), _result(task, both[1][0])) for task, both in asked]
+        rows = [Row(task, *_results(task, both[0][0], both[1][0])) for task, both in asked]
         known = [row for row in rows if row.before["total_checks"] and row.after["total_checks"]]
         dropped = Counter({"every check was skipped, or a side has no answer": n} if (n := len(self.tasks) - len(known)) else {})
         dropped += Counter({"the task needs more than text": n} if (n := len(self.given) - len(self.tasks)) else {})
@@ -174,11 +175,17 @@ def _slices(task: Task) -> list[str]:
     return [f"complexity={task.complexity}", *(f"tag={tag}" for tag in task.tags)]
 
 
-def _result(task: Task, answer: Answer) -> dict[str, Any]:
-    """The result of a task in the form of the bench module; a cost is nobody's to know here."""
-    reply = Reply(answer.text.strip(), answer.tokens, answer.seconds, None, task.ground_truth)
-    checks = [check(one, reply) for one in task.checks]
-    counted = [one for one in checks if not one["skipped"]]
+def _results(task: Task, *answers: Answer) -> list[dict[str, Any]]:
+    """The result of each answer; a check that could not be made of one of them counts for none."""
+    replies = [Reply(one.text.strip(), one.tokens, one.seconds, None, task.ground_truth) for one in answers]
+    checked = [[check(one, reply) for one in task.checks] for reply in replies]
+    counts = [place for place in range(len(task.checks)) if not any(checks[place]["skipped"] for checks in checked)]
+    return [_result(task, answer, checks, counts) for answer, checks in zip(answers, checked, strict=True)]
+
+
+def _result(task: Task, answer: Answer, checks: list[dict[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
+    """In the form of the bench module; a cost is nobody's to know here."""
+    counted = [checks[place] for place in counts]
     passed = sum(one["passed"] for one in counted)
     return {
         "task_id": task.id, "complexity": task.complexity, "tags": list(task.tags), "score": passed / len(counted) if counted else 0.0,

@@ -12,7 +12,7 @@ from math import comb
 from typing import ClassVar
 
 from thumbwheel.evaluation import compare
-from thumbwheel.evaluation.measure import score
+from thumbwheel.evaluation.measure import blocked, score
 from thumbwheel.evaluation.suite import Outcome, Replies, Suite
 from thumbwheel.evaluation.types import Ask, Case, Measure
 from thumbwheel.rewards.function import Score, Status
@@ -45,26 +45,30 @@ class Code(Suite):
 
     def outcome(self, before: Replies, after: Replies) -> Outcome:
         """pass@k first; where k is more than 1, also pass@1."""
-        sides = [self._passed(replies) for replies in (before, after)]
+        scores = [self._scores(replies) for replies in (before, after)]
+        sides = [[_count(one) for one in side] for side in scores]
+        missing = blocked(one for side in scores for task in side for one in task)
         places = [place for place in range(len(self.cases)) if sides[0][place] is not None and sides[1][place] is not None]
         dropped = Counter({"the programs could not be run": len(self.cases) - len(places)} if len(places) < len(self.cases) else {})
         if not places:
-            return Outcome(None, dropped=dropped)
+            return Outcome(None, dropped=dropped, blocked=missing)
 
         def measure(level: float, k: int = self.config.pass_at) -> Measure:
             values = [[pass_at(*count, k) for place in places if (count := side[place])] for side in sides]
             return compare.measure(f"pass@{k}", values[0], values[1], [self.cases[place].group for place in places], level)
 
-        return Outcome(measure, (measure(self.config.level, 1),) if self.config.pass_at > 1 else (), judges=(RUNS,), dropped=dropped)
+        more = (measure(self.config.level, 1),) if self.config.pass_at > 1 else ()
+        return Outcome(measure, more, judges=(RUNS,), dropped=dropped, blocked=missing)
 
-    def _passed(self, replies: Replies) -> list[tuple[int, int] | None]:
-        """(programs, how many passed) of each task; None where none could be judged."""
+    def _scores(self, replies: Replies) -> list[list[Score]]:
+        """Of the programs of each task."""
         flat = [(case, one.text) for case, answers in zip(self.cases, replies, strict=True) for one in answers]
         scores = iter(score([case for case, _ in flat], [text for _, text in flat]))
-        return [_count([next(scores) for _ in answers]) for answers in replies]
+        return [[next(scores) for _ in answers] for answers in replies]
 
 
 def _count(scores: list[Score]) -> tuple[int, int] | None:
+    """(programs, how many passed); None where one could not be judged."""
     values = (0.0 if one.value is None and one.status is Status.FAILED else one.value for one in scores)
     known = [value for value in values if value is not None]
     return (len(known), sum(value == 1 for value in known)) if len(known) == len(scores) and known else None

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from thumbwheel.core import ids
 from thumbwheel.evaluation import compare
+from thumbwheel.evaluation.measure import blocked
 from thumbwheel.evaluation.suite import Outcome, Replies, Suite
 from thumbwheel.evaluation.types import Ask, Message
 from thumbwheel.rewards.function import Case
@@ -32,6 +33,8 @@ class Judge(Suite):
         """Without prompts or a judge."""
         if not self.config.judge_url or not self.config.judge_model:
             return "no judge is named (judge_url, judge_model)"
+        if "@" in self.config.judge_url or "?" in self.config.judge_url:
+            return f"a name or key in judge_url would be stored; set the variable {self.config.key_variable} instead"
         return "" if self.prompts else "no prompt is held out"
 
     @cached_property
@@ -54,11 +57,11 @@ class Judge(Suite):
         )
         texts = [(before[place][0].text.strip(), after[place][0].text.strip()) for place in both]
         pairs = [Case(new, prompt=self.prompts[place][0], mates=(old,)) for place, (old, new) in zip(both, texts, strict=True)]
-        scores = judge.score(pairs)
+        scores = self.material.verdicts(judge, pairs)
         known = [(score, self.prompts[place][1]) for place, score in zip(both, scores, strict=True) if score.value is not None]
         missing = Counter(f"no verdict: {str(score.evidence.get('reason'))[:120]}" for score in scores if score.value is None)
         if not known:
-            return Outcome(None, dropped=missing)
+            return Outcome(None, dropped=missing, blocked=blocked(scores))
         wins, groups = [float(score.value or 0.0) for score, _ in known], [group for _, group in known]
         asked = [score for score, (old, new) in zip(scores, texts, strict=True) if old != new and score.value is not None]
         torn = sum(score.evidence["contradicted_itself"] for score in asked)
@@ -69,7 +72,7 @@ class Judge(Suite):
         }  # fmt: skip
         losses = [1 - one for one in wins]
         main = lambda level: compare.measure(WINS, losses, wins, groups, level)  # noqa: E731
-        return Outcome(main, details=details, judges=("judge",), dropped=missing)
+        return Outcome(main, details=details, judges=("judge",), dropped=missing, blocked=blocked(scores))
 
 
 def stated(file: str | None) -> dict[str, Any] | None:

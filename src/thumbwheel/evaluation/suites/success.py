@@ -11,6 +11,7 @@ from thumbwheel.evaluation.second import opinions
 from thumbwheel.evaluation.suite import Outcome, Replies, Suite
 from thumbwheel.evaluation.types import SUCCESS, Ask
 from thumbwheel.rewards.checker import checker_of
+from thumbwheel.rewards.function import Status
 
 
 class Success(Suite):
@@ -34,9 +35,10 @@ class Success(Suite):
         first, second = judge(cases, before), judge(cases, after)
         places = list(paired(first, second))
         dropped = unjudged(first, second, {place for place, *_ in places})
+        blocked = sum(one.evidence["status"] == Status.BLOCKED for one in (*first, *second))
         pairs = [Pair(cases[place], one, other) for place, one, other in places]
         if not pairs:
-            return Outcome(None, dropped=dropped)
+            return Outcome(None, dropped=dropped, blocked=blocked)
         texts = ([first[place].text for place, *_ in places], [second[place].text for place, *_ in places])
         return Outcome(
             lambda level: compare.success(SUCCESS, pairs, level),
@@ -46,4 +48,5 @@ class Success(Suite):
             details={"second_opinions": opinions(pairs, self.config.level)},
             judges=tuple(sorted({pair.case.checker or checker_of(pair.case.reference) for pair in pairs})),
             dropped=dropped,
+            blocked=blocked,
         )
