@@ -104,10 +104,10 @@ def deployments(
         if restart:
             rows = [rollout.revive(ws, one) if one.state == "warm" and not one.tainted else one for one in rows]
         health = {one.id: rollout.health(one) for one in rows}
-        pointing = versions.aliases_of(ws, agent)
+        pointing = {alias: rollout.behind(ws, agent, alias)[1] for alias in versions.aliases_of(ws, agent)}
         names = {one.id: one.name for one in versions.versions(ws, agent)}
         moves = [move for alias in pointing for move in versions.switches(ws, agent, alias)] if history else []
-    aliases = {one.id: sorted(alias for alias, at in pointing.items() if at == one.version_id) for one in rows}
+    aliases = {one.id: sorted(alias for alias, at in pointing.items() if at and at.id == one.id) for one in rows}
     if json:
         found = [asdict(one) | {"aliases": aliases[one.id], "alive": health[one.id].alive, "why": health[one.id].why} for one in rows]
         log.answer({"deployments": found, "switches": [asdict(move) for move in moves]} if history else found)

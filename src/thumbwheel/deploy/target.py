@@ -18,6 +18,8 @@ class Target(Protocol):
     """The settings of section `deploy.<name>`."""
     kinds: ClassVar[tuple[Kind, ...]]
     """The forms that it takes, the one that is exported for it first."""
+    named: ClassVar[bool]
+    """Whether clients of its own find versions by the names that `point` gives, and go on doing so when an alias moves elsewhere."""
 
     def apply(self, package: Package, settings: Any) -> Endpoint:
         """Make `package` answer under `package.name` and return where, once it does; where a server has died it is started again.

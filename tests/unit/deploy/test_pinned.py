@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -61,6 +62,22 @@ def test_another_deployment_of_the_live_version_takes_over_only_when_it_is_switc
     assert not rollout.health(before).alive
     rollout.rollback(served.ws, served.agent)
     assert served.live() == "v0"  # past the switch from v1 to v1
+
+
+def test_an_alias_that_moves_to_another_target_says_who_goes_on_answering(
+    served: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = live(served)
+    monkeypatch.setattr(rollout, "behind", lambda *_: (True, replace(before, target="ollama")))
+    rollout.promote(served.ws, served.agent, "v0")
+    assert f"ollama itself goes on answering for {served.agent!r} with v1" in " ".join(capsys.readouterr().err.split())
+
+
+def test_only_the_deployment_that_answers_is_listed_with_the_alias(served: World, command_line: Run) -> None:
+    before = live(served)
+    aside = again(served, alias=None).deployment
+    listed = json.loads(command_line("--home", str(served.ws.home.path), "deployments", "--agent", served.agent, "--json")[1])
+    assert {one["id"]: one["aliases"] for one in listed if one["version"] == "v1"} == {before.id: ["live"], aside.id: []}
 
 
 def test_what_is_live_is_promoted_without_a_switch(served: World) -> None:

@@ -38,6 +38,7 @@ class Embedded:
 
     Config = EmbeddedConfig
     kinds = (Kind.ADAPTER, Kind.MERGED)
+    named = False
 
     def apply(self, package: Package, settings: EmbeddedConfig) -> Endpoint:
         """Start the process of the base where none runs, and load the adapter into it."""

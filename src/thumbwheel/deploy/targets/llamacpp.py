@@ -51,6 +51,7 @@ class LlamaCpp:
 
     Config = LlamaCppConfig
     kinds = (Kind.GGUF, Kind.LORA_GGUF)
+    named = False
 
     def apply(self, package: Package, settings: LlamaCppConfig) -> Endpoint:
         """Start the router where none runs, add the section, load the model."""

@@ -48,6 +48,7 @@ class Ollama:
 
     Config = OllamaConfig
     kinds = (Kind.GGUF, Kind.LORA_GGUF)
+    named = True
 
     def apply(self, package: Package, settings: OllamaConfig) -> Endpoint:
         """Make the model, load it, and return its /v1 endpoint."""

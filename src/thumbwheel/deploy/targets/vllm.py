@@ -37,6 +37,7 @@ class Vllm:
 
     Config = VllmConfig
     kinds = (Kind.ADAPTER,)
+    named = True
 
     def apply(self, package: Package, settings: VllmConfig) -> Endpoint:
         """Load the adapter under the package's name."""
