@@ -48,7 +48,7 @@ bench-export: $(VENV)/.dev
 	$(BIN)/python benchmarks/export.py $(ARGS)
 
 $(VENV)/.train: pyproject.toml constraints.txt install.py
-	$(PYTHON) install.py $(VENV) train
+	$(PYTHON) install.py $(VENV) train gguf
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt install.py

@@ -4,6 +4,9 @@
 LoRA adapter of rank 16 on every linear layer. Every row is a process of its own; memory is its peak over what it held when the libraries
 were loaded and had merged a tiny model, with the largest program that it started (llama-server, llama-quantize) beside it. `merge` is
 what is written layer by layer, `peft` the same by merge_and_unload and save_pretrained.
+
+`python benchmarks/export.py --ladder [--json FILE]`: instead, what each precision of GGUF costs the tests' random Qwen2 of hidden size 256
+with a LoRA, by the parity check in llama.cpp.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,9 @@ from peers import BENCH
 SHARD = "100MB"
 RANK = 16
 QUANT = "Q4_K_M"
+RUNGS = ("F16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0", "Q3_K_M", "Q2_K")
+LONG = [[{"role": "user", "content": f"{start}: the quick brown fox jumps over 17 lazy dogs, naïve ones. " * 4}] for start in range(5)]
+"""Probes of the ladder besides those of every export."""
 
 
 def main() -> None:
@@ -33,27 +40,65 @@ def main() -> None:
     options.add_argument("--size", choices=list(material.SIZES), default="135m")
     options.add_argument("--formats", default="merged,gguf,onnx")
     options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--ladder", action="store_true", help="what each precision of GGUF costs, instead")
     options.add_argument("--json")
     options.add_argument("--part", nargs=4, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.part:
         print("RESULT", json.dumps(part(*given.part)))
         return
+    told = ladder() if given.ladder else costs(given.size, given.formats.split(","), given.threads)
+    if given.json:
+        Path(given.json).write_text(json.dumps(told, indent=1))
+
+
+def costs(size: str, formats: list[str], threads: int) -> dict[str, Any]:
+    """Minutes, memory and parity of the merge and of `formats`, a line each."""
     material.make(BENCH / "material")
     with tempfile.TemporaryDirectory() as scratch:
-        base, adapter = prepare(BENCH / "material" / given.size, Path(scratch))
+        base, adapter = prepare(BENCH / "material" / size, Path(scratch))
         tiny = prepare(BENCH / "material" / "1m", Path(scratch) / "tiny")
         shards = [file.stat().st_size / 1e6 for file in base.glob("*.safetensors")]
         sizes = {"base_mb": sum(shards), "largest_shard_mb": max(shards), "adapter_mb": mb(adapter)}
         print(", ".join(f"{name} {value:.0f}" for name, value in sizes.items()), flush=True)
         rows = []
-        for name in ["merge", "peft", *given.formats.split(",")]:
-            rows.append({"part": name} | child(name, base, adapter, tiny, given.threads))
+        for name in ["merge", "peft", *formats]:
+            rows.append({"part": name} | child(name, base, adapter, tiny, threads))
             shown = (f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in rows[-1].items())
             print("  ".join(shown), flush=True)
-    if given.json:
-        told = {"size": given.size, "threads": given.threads, "shard": SHARD} | sizes | {"rows": rows}
-        Path(given.json).write_text(json.dumps(told, indent=1))
+    return {"size": size, "threads": threads, "shard": SHARD} | sizes | {"rows": rows}
+
+
+def ladder() -> dict[str, Any]:
+    """How far each precision of GGUF is from the trained model, a line each."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from llama_tools import wide_base
+    from thumbwheel.export import parity
+    from thumbwheel.export.formats import FORMATS
+    from thumbwheel.export.types import Source
+    from tiny_models import tiny_adapter
+
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        base = wide_base(Path(scratch) / "base")
+        source = Source(str(base), tiny_adapter(base, Path(scratch) / "adapter"), str(base), scratch=Path(scratch))
+        form, known = FORMATS.get("gguf"), parity.reference(source, [*parity.PROBES, *LONG])
+        print(f"{'':8} {'max difference':>15} {'mean KL':>10} {'same token':>11} {'positions':>10} {'LoRA moved it':>14}", flush=True)
+        for quant in RUNGS:
+            folder = Path(scratch) / quant
+            folder.mkdir()
+            form.write(replace(source, quant=quant), folder)
+            found = parity.against(known, form, folder)
+            row: dict[str, Any] = {
+                "max_abs_diff": found.max_abs_diff,
+                "mean_kl": found.mean_kl,
+                "top1": found.top1,
+                "positions": found.tokens,
+            }
+            rows.append({"quant": quant} | row | {"effect_kl": found.effect_kl})
+            shown = f"{found.max_abs_diff:15.2g} {found.mean_kl:10.2g} {found.top1:11.1%} {found.tokens:10}"
+            print(f"{quant:8} {shown} {found.effect_kl or 0:14.2g}", flush=True)
+    return {"rows": rows}
 
 
 def mb(folder: Path) -> float:

@@ -19,12 +19,19 @@ NOWHERE = "127.0.0.1:1"
 
 @pytest.fixture
 def world(command_line: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files imported into the home of the command line; Ollama is nowhere."""
+    """Files imported into the home of the command line; Ollama is nowhere. The base is random: it has no general skill to lose."""
     write_world(tmp_path)
     monkeypatch.setenv("OLLAMA_HOST", NOWHERE)
     for path, more in (("world.jsonl", ()), ("gold.jsonl", ("--gold",))):
         assert command_line("import", "jsonl", path, "--agent", "animals", *more)[0] == 0
+    assert command_line("gate", "declare", "--agent", "animals", "--margin-anchors", "9")[0] == 0
     return tmp_path
+
+
+def asked(server: OllamaEmulator, model: str, question: str) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": question}], "max_tokens": 20, "temperature": 0}
+    said: str = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()["choices"][0]["message"]["content"]
+    return said
 
 
 @pytest.mark.slow
@@ -33,14 +40,29 @@ def test_a_pipeline_ends_with_a_model_that_answers_in_ollama(world: Path, comman
     with OllamaEmulator(world / "ollama") as server:
         monkeypatch.setenv("OLLAMA_HOST", server.url)
         results = TrainingPipeline("animals", "base", "sft", settings=LEARNS).run_full_pipeline(deploy_ollama=True)
-        question = {"model": "toolbox-animals", "messages": [{"role": "user", "content": "fox 301"}], "max_tokens": 20, "temperature": 0}
-        said = httpx.post(f"{server.url}/v1/chat/completions", json=question, timeout=60).json()["choices"][0]["message"]["content"]
-    assert said == PLACES["fox"]
+        assert asked(server, "toolbox-animals", "fox 301") == PLACES["fox"]
     assert results["success"] and "error" not in results and results["ollama_model"] == "toolbox-animals"
     assert json.loads((world / "rl_training/animals/pipeline_results.json").read_text()) == results
     assert (Path(results["model_path"]) / "model.safetensors").is_file()
     assert results["training"].keys() == {"method", "training_time_seconds", "train_loss", "epochs", "total_steps"}
     assert results["training"]["total_steps"] == 60 and results["dataset_size"] > 60 and results["start_time"] < results["end_time"]
+    (live,) = json.loads(command_line("deployments", "--agent", "animals", "--json")[1])
+    assert (live["version"], live["target"], live["aliases"]) == ("v1", "ollama", ["live"])
+
+
+@pytest.mark.slow
+def test_a_command_ends_with_a_model_that_answers_in_ollama(world: Path, command_line: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("converter", "library", "bindings", "llama-server")
+    settings = [part for name, value in LEARNS.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    ship = ("--export", "--quant", "f16", "--register-ollama", "--model-name", "places", "--json")
+    with OllamaEmulator(world / "ollama") as server:
+        monkeypatch.setenv("OLLAMA_HOST", server.url)
+        code, out, err = command_line("train", "sft", "--agent", "animals", "--base", "base", *settings, *ship)
+        assert code == 0, err
+        assert asked(server, "places", "fox 301") == PLACES["fox"]
+    shipped = json.loads(out)["shipped"]
+    assert (shipped["version"], shipped["verdict"], shipped["export"]["quant"]) == ("v1", "approved", "F16")
+    assert [path.name for path in Path(shipped["export"]["path"]).glob("*.gguf")] == ["model-F16.gguf"]
     (live,) = json.loads(command_line("deployments", "--agent", "animals", "--json")[1])
     assert (live["version"], live["target"], live["aliases"]) == ("v1", "ollama", ["live"])
 

@@ -18,6 +18,7 @@ from tiny_models import tiny_base
 from training_rows import QUICK, frozen
 
 
+@pytest.mark.slow
 def test_two_steps_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))

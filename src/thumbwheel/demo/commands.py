@@ -72,6 +72,7 @@ def present(outcome: Outcome) -> None:
     rows += [(name, value) for name, value in (("report", outcome.report), ("model", outcome.export), ("gguf", outcome.gguf)) if value]
     if outcome.deployment is not None:
         rows += answers(outcome.deployment)
+    rows += [("the same in llama-server", outcome.served)] if outcome.served else []
     rows.append(("time", f"{outcome.seconds:.0f} s, {outcome.cpu_seconds:.0f} CPU-seconds"))
     log.table("One turn of the wheel", ("", ""), rows)
     log.say("Next, try:")

@@ -21,7 +21,7 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError, TrainingError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.demo.emit import EmitOptions, Emitted, emit
-from thumbwheel.demo.ship import Shown, show_deployment, write_gguf
+from thumbwheel.demo.ship import Shown, show_deployment, show_llama_server, write_gguf
 
 AGENT = "filer"
 MARK = "demo.json"
@@ -47,6 +47,8 @@ class Outcome:
     plan: list[str] = field(default_factory=list)
     export: str | None = None
     gguf: str | None = None
+    served: str | None = None
+    """What a llama-server answered from it."""
     deployment: Shown | None = None
     home: str = ""
 
@@ -160,6 +162,7 @@ def prove(ws: Workspace, version: str, outcome: Outcome) -> None:
         with step("a GGUF file for llama.cpp and Ollama"):
             outcome.gguf = write_gguf(ws, AGENT, version, ws.home.path / "gguf")
             log.say(f"  {outcome.gguf}")
+            outcome.served = show_llama_server(ws, AGENT, version, found.examples[0].prompt) if "mean KL" in outcome.gguf else None
     with step("report"):
         report(ws, AGENT, version, ws.home.path / "report.html", ws.home.path / "report.json")
         outcome.report = str(ws.home.path / "report.html")

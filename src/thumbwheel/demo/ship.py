@@ -13,6 +13,7 @@ from pathlib import Path
 from thumbwheel.core import log
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.demo.world import SYSTEM
+from thumbwheel.deploy.types import Deployment
 from thumbwheel.evaluation.types import Changed
 
 TARGET, QUANT = "embedded", "Q8_0"
@@ -56,21 +57,28 @@ def show_deployment(ws: Workspace, agent: str, base: str, version: str, changed:
 def answer(ws: Workspace, agent: str, message: str) -> str:
     """What a client of the agent gets for `message` now, whichever version is live."""
     from thumbwheel.deploy import rollout
+
+    return ask(rollout.resolve(ws, agent), message)
+
+
+def ask(deployed: Deployment, message: str) -> str:
+    """What one deployment answers."""
+    from thumbwheel.deploy import rollout
     from thumbwheel.llm.client import Client
 
-    live = rollout.resolve(ws, agent)
-    assert live.endpoint is not None  # noqa: S101  resolve gives what answers
-    client = Client(live.endpoint.url, live.endpoint.model, api_key=rollout.secret(live))
+    at = rollout.endpoint_of(deployed)
+    client = Client(at.url, at.model, api_key=rollout.secret(deployed))
     try:
         asked = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": message}]
-        reply = client.post("chat/completions", {"messages": asked, "temperature": 0, "max_tokens": 64, **live.endpoint.body})
+        reply = client.post("chat/completions", {"messages": asked, "temperature": 0, "max_tokens": 64, **at.body})
     finally:
         client.close()
     return str(reply["choices"][0]["message"]["content"])
 
 
 def write_gguf(ws: Workspace, agent: str, version: str, to: Path) -> str:
-    """Write `version` for llama.cpp where its tools are found, and say how it compares; otherwise the command that brings them."""
+    """Write `version` for llama.cpp where its tools are found, and say how it compares; otherwise what is missing."""
+    from thumbwheel.core.errors import ThumbwheelError
     from thumbwheel.export.package import export
     from thumbwheel.llm import tools
 
@@ -78,6 +86,26 @@ def write_gguf(ws: Workspace, agent: str, version: str, to: Path) -> str:
     if missing:
         command = f"thumbwheel tools install, then: thumbwheel export {version} --agent {agent} --format gguf --quant {QUANT}"
         return f"none, for llama.cpp's tools are not here ({', '.join(missing)}): {command}"
-    done = export(ws, agent, version, "gguf", to, QUANT)
+    try:
+        done = export(ws, agent, version, "gguf", to, QUANT)
+    except ThumbwheelError as error:
+        return f"none: {error}"
     found = done.parity
     return f"{done.path} ({QUANT}): {100 * found.top1:.1f} % same tokens, mean KL {found.mean_kl:.2g} over {found.tokens} tokens"
+
+
+def show_llama_server(ws: Workspace, agent: str, version: str, message: str) -> str | None:
+    """What `version` answers from the GGUF file in a llama-server, which then ends; None where there is no llama-server."""
+    from thumbwheel.core.errors import ThumbwheelError
+    from thumbwheel.deploy import rollout
+    from thumbwheel.llm import tools
+
+    if tools.find("llama-server") is None:
+        return None
+    try:
+        done = rollout.deploy(ws, agent, version, "llamacpp", None, quant=QUANT)
+        return f"{ask(done.deployment, message)} (canary {done.canary.verdict})"
+    except ThumbwheelError as error:
+        return f"none: {error}"
+    finally:
+        rollout.stop(ws, agent)

@@ -8,8 +8,8 @@ recomputation for models whose cache does not bear that, which a trial on the mo
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from thumbwheel.engine.capability import tolerance
@@ -40,7 +40,7 @@ class Decoding(Protocol):
 class Cached:
     """Prompts of different lengths (never empty) as one left-padded batch with a key-value cache."""
 
-    def __init__(self, model: Any, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], share: bool = True) -> None:
         import torch
 
         self._model = model
@@ -48,23 +48,18 @@ class Cached:
         self._positions = "position_ids" in accepted
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._cache = _empty_cache(language_model(model).config)
-        device = next(model.parameters()).device
-        shared = _opening(prompts) if self._forks else 0
-        width = max(map(len, prompts))
-        self._padding = [width - len(prompt) for prompt in prompts]
-        self._mask = torch.ones(1, shared, dtype=torch.long, device=device)
+        width, device = max(map(len, prompts)), next(model.parameters()).device
+        padding = [width - len(prompt) for prompt in prompts]
+        ids = torch.tensor([[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)], device=device)
+        mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in padding], device=device)
+        shared = _opening(prompts) if share and all(isinstance(layer, _growing()) for layer in self._cache.layers) else 0
         if shared:
-            self._forward(torch.tensor([list(prompts[0][:shared])], device=device), torch.arange(shared, device=device)[None])
-            self._cache.reorder_cache(torch.zeros(len(prompts), dtype=torch.long, device=device))
-        rests = [[0] * pad + list(prompt[shared:]) for pad, prompt in zip(self._padding, prompts, strict=True)]
-        seen = [[1] * shared + [0] * pad + [1] * (width - shared - pad) for pad in self._padding]
-        self._mask = torch.tensor(seen, device=device)
-        self._forward(torch.tensor(rests, device=device), (self._mask.cumsum(1) - 1).clamp(min=0)[:, shared:])
-
-    @property
-    def _forks(self) -> bool:
-        """Whether padding may stand between an opening and its rest: a sliding window counts it as tokens."""
-        return all(isinstance(layer, _growing()) for layer in self._cache.layers) and bool(self._cache.layers)
+            self._padding, self._mask = [0], mask.new_ones(1, shared)
+            self._forward(ids.new_tensor([list(prompts[0][:shared])]), torch.arange(shared, device=device)[None])
+            for layer in self._cache.layers:
+                layer.shift(padding)
+        self._padding, self._mask = padding, mask
+        self._forward(ids[:, shared:], (mask.cumsum(1) - 1).clamp(min=0)[:, shared:])
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> None:
         placed = {"position_ids": positions} if self._positions else {}
@@ -114,36 +109,40 @@ class Recomputed:
         self._forward()
 
 
-def choose(model: Any) -> tuple[type[Cached] | type[Recomputed], str]:
+def choose(model: Any) -> tuple[Callable[..., Decoding], str]:
     """How `model` (in evaluation mode) decodes, and why it cannot use its cache, where it cannot.
 
-    On a tiny batch, rows of different lengths with one opening are forked, dropped and continued, and have to give what the plain
-    computation gives.
+    On a tiny batch, rows of different lengths are forked, dropped and continued, and have to give what the plain computation gives; once
+    more after an opening that all of them share, which is not shared where that fails.
     """
-    import torch
-
     size = int(language_model(model).config.get_text_config().vocab_size)
     ids = [(7 + 31 * at) % size for at in range(12 + SHARE_AT_LEAST)]
-    found, expected = (_trial(kind, model, ids) for kind in (Cached, Recomputed))
+    if reason := _differs(Cached, model, ids[:12], []):
+        return Recomputed, reason
+    return partial(Cached, share=not _differs(Cached, model, ids[:12], ids[12:])), ""
+
+
+def _differs(kind: Callable[..., Decoding], model: Any, ids: list[int], opening: list[int]) -> str:
+    found, expected = (_trial(one, model, ids, opening) for one in (kind, Recomputed))
     if isinstance(found, str):
-        return Recomputed, found
-    assert isinstance(expected, torch.Tensor), expected  # noqa: S101 - a model that cannot run at all
+        return found
+    assert not isinstance(expected, str), expected  # noqa: S101 - a model that cannot run at all
     gap = float((found - expected).abs().max()) / max(float(expected.abs().max()), 1e-6)
-    if gap <= tolerance(expected):
-        return Cached, ""
-    return Recomputed, f"a trial of its cache differed from the plain computation by {gap:.1e} of the largest value"
+    return (
+        "" if gap <= tolerance(expected) else f"a trial of its cache differed from the plain computation by {gap:.1e} of the largest value"
+    )
 
 
-def _trial(kind: type[Cached] | type[Recomputed], model: Any, ids: list[int]) -> torch.Tensor | str:
+def _trial(kind: Callable[..., Decoding], model: Any, ids: list[int], opening: list[int]) -> torch.Tensor | str:
     import torch
 
     try:
         with torch.inference_mode():
-            state = kind(model, [ids[12:] + ids[:5], ids[12:] + ids[5:7]])
+            state = kind(model, [opening + ids[:5], opening + ids[5:7]])
             state.select([1, 0, 1])
             state.advance(torch.tensor(ids[7:10], device=state.logits.device))
             state.select([2, 1])
-            state.advance(torch.tensor(ids[10:12], device=state.logits.device))
+            state.advance(torch.tensor(ids[10:], device=state.logits.device))
             return state.logits
     except (TypeError, ValueError, RuntimeError, NotImplementedError, KeyError, AttributeError, IndexError) as error:
         return f"a trial of its cache failed ({type(error).__name__}: {str(error)[:120]})"
@@ -194,6 +193,14 @@ def _growing() -> Any:
                 stored[..., start:stop, :] = new
             self.keys, self.values = (stored[..., :stop, :] for stored in self._room)
             return self.keys, self.values
+
+        def shift(self, padding: Sequence[int]) -> None:
+            """The one row becomes a row for each of `padding`, so much further right, cut to its length; what comes in is masked."""
+            import torch
+
+            length = self.keys.shape[-2]
+            from_ = torch.arange(length, device=self.keys.device) - torch.tensor(padding, device=self.keys.device)[:, None]
+            self.keys, self.values = (one[0][:, from_.clamp(min=0)].transpose(0, 1).contiguous() for one in (self.keys, self.values))
 
         def reorder_cache(self, beam_idx: torch.Tensor) -> None:
             length = self.keys.shape[-2]

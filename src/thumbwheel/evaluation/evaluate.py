@@ -32,7 +32,7 @@ from thumbwheel.models.types import Basis, ModelVersion
 
 LIVE = "live"
 """The alias of what runs today."""
-METHOD = 2
+METHOD = 3
 """Raise it when the meaning of a result changes, so that stored evaluations are not taken for new ones."""
 WITHOUT_ROWS = {"regression", "benchmark"}
 """Suites that need nothing that was held out."""
@@ -225,7 +225,7 @@ def _measure(run: _Run, key: str) -> Evaluation:
         aside=run.aside,
         limit=_limit(run),
         rows=run.rows.fingerprint,
-        key=ids.new("evl") if blocked else key,
+        key=ids.fingerprint([key, blocked, store.seen(primary)]) if blocked else key,
         config=run.config,
     )
 

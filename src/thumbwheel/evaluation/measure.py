@@ -50,9 +50,9 @@ def score(cases: Sequence[Case], texts: Sequence[str]) -> list[Score]:
     return [found[place] for place in range(len(cases))]
 
 
-def blocked(scores: Iterable[Score]) -> int:
+def blocked(judgements: Iterable[Score | Judged]) -> int:
     """How many could not be given for want of what judges."""
-    return sum(one.status is Status.BLOCKED for one in scores)
+    return sum((one.status if isinstance(one, Score) else one.evidence["status"]) == Status.BLOCKED for one in judgements)
 
 
 def paired(before: Sequence[Judged], after: Sequence[Judged]) -> Iterator[tuple[int, float, float]]:

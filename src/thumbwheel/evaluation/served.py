@@ -1,7 +1,8 @@
 """Sides behind HTTP: an OpenAI-compatible endpoint, or a GGUF file that a llama-server of our own serves while questions last.
 
 They are asked as an app would ask them: messages to the chat endpoint, the server's own template. Servers tell no log-probabilities of
-given texts, so these sides have none. Answers of an endpoint are kept under its URL and model; what stands behind a name may change.
+given texts, so these sides have none. What stands behind a name at an endpoint may change: its answers are kept under the version that it
+was asked as, and under what the server says of the model's content.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.evaluation.types import Answer, Answers, Ask, Known, Sums
 from thumbwheel.llm.client import Client
 
+TOLD = 5.0
+"""Seconds for what a server says of its models."""
+CONTENT = ("digest", "root", "parent", "meta")
+"""What Ollama, vLLM and llama-server list of a model that changes with its content."""
 Line = tuple[Client, Callable[[], None]]
 """A client, and what lets go of it and of what it talks to."""
 
@@ -54,14 +61,32 @@ class Served:
             self._line.pop()[1]()
 
 
-def endpoint(name: str, url: str, model: str, api_key: str | None, parallel: int) -> Served:
-    """`model` at `url`, as http://127.0.0.1:8000/v1."""
+def endpoint(name: str, url: str, model: str, api_key: str | None, parallel: int, version_id: str) -> Served:
+    """`model` at `url`, as http://127.0.0.1:8000/v1, in the place of a version."""
 
     def connect() -> Line:
         client = Client(url, model, api_key=api_key)
         return client, client.close
 
-    return Served(name, ids.fingerprint(["endpoint", url.rstrip("/"), model]), connect, parallel)
+    identity = ["endpoint", url.rstrip("/"), model, version_id, _content(url.rstrip("/"), model, api_key)]
+    return Served(name, ids.fingerprint(identity), connect, parallel)
+
+
+def _content(url: str, model: str, api_key: str | None) -> Any:
+    """What tells this model from another one of its name: its digest in Ollama, else its file or adapter; None where nobody says."""
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    with httpx.Client(headers=headers, timeout=TOLD) as client:
+        tagged = _listed(client, f"{url.removesuffix('/v1')}/api/tags", "models", "name", {model, f"{model}:latest"})
+        listed = tagged or _listed(client, f"{url}/models", "data", "id", {model})
+    return {key: listed[key] for key in CONTENT if listed.get(key)} or None
+
+
+def _listed(client: httpx.Client, address: str, within: str, key: str, names: set[str]) -> dict[str, Any]:
+    try:
+        found = client.get(address).raise_for_status().json()[within]
+        return next((one for one in found if one[key] in names), {})
+    except (httpx.HTTPError, ValueError, LookupError, TypeError):
+        return {}
 
 
 def gguf(name: str, file: Path) -> Served:

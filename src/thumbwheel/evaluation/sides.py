@@ -74,7 +74,7 @@ class Sides:
         if form is None and version.endpoint is None:
             return self.own.side(version)
         if form is None and version.endpoint is not None:
-            return endpoint(version.name, version.endpoint["url"], version.endpoint["model"], key, parallel)
+            return endpoint(version.name, version.endpoint["url"], version.endpoint["model"], key, parallel, version.id)
         name = f"{version.name} as {form}"
         kind, _, rest = str(form).partition(":")
         if form == "recorded":
@@ -86,7 +86,7 @@ class Sides:
             shown = url.partition("@")[2] or url.partition("?")[0]
             raise InputError(f"{shown!r} as a form", "a name or key in a URL would be stored", f"Set {self.config.key_variable}")
         if kind in ("http", "https") and model:
-            return endpoint(name, url, model, key, parallel)
+            return endpoint(name, url, model, key, parallel, version.id)
         raise InputError(f"{form!r} as a form of {version.name!r}", "there is no such form", f"Use one of: {FORMS}")
 
 

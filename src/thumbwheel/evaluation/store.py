@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -131,8 +132,14 @@ def _foreign(row: sa.RowMapping, version: ModelVersion) -> bool:
     """Whether the call names another model; only an endpoint is known by the name that calls have for it."""
     if row["model_version_id"] is not None:
         return bool(row["model_version_id"] != version.id)
-    called = {row["served_model"], row["requested_model"]} - {None}
-    return bool(called) and version.endpoint is not None and version.endpoint["model"] not in called
+    called = [one for one in (row["served_model"], row["requested_model"]) if one]
+    return bool(called) and version.endpoint is not None and not any(_same_model(one, version.endpoint["model"]) for one in called)
+
+
+def _same_model(one: str, other: str) -> bool:
+    """With or without the provider before it, and the date or tag of what stands behind the name after it."""
+    short, long = sorted((one.rpartition("/")[2], other.rpartition("/")[2]), key=len)
+    return long.startswith(short) and re.fullmatch(r"(-\d[\d.-]*|:latest)?", long[len(short) :]) is not None
 
 
 def _recorded(row: sa.RowMapping) -> Answer:

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from thumbwheel.core.config import Config
 from thumbwheel.models.types import Basis
@@ -69,6 +69,13 @@ class EvaluationConfig(Config):
     """The environment variable with the key of endpoints; the key itself stands in no settings."""
     parallel: int = Field(default=4, ge=1, le=64)
     """Questions that a server is asked at once."""
+
+    @field_validator("judge_url")
+    @classmethod
+    def _keeps_no_secret(cls, url: str | None) -> str | None:
+        if url is not None and ("@" in url or "?" in url):
+            raise ValueError("a name or key in it would be stored; put the key into the variable that key_variable names")
+        return url
 
 
 @dataclass(frozen=True)

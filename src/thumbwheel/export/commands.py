@@ -10,6 +10,10 @@ import typer
 if TYPE_CHECKING:
     from thumbwheel.export.types import Export
 
+MERGED = "merged"
+OTHER_NAMES = {"lora": "adapter"}
+"""What others call a format -> what it is called here."""
+
 
 def export(
     ctx: typer.Context,
@@ -17,8 +21,11 @@ def export(
     agent: Annotated[str, typer.Option(help="The agent whose version it is.")],
     format: Annotated[
         str,
-        typer.Option(help="merged (one ordinary model folder), adapter (for PEFT, vLLM), gguf (Ollama, llama.cpp), lora_gguf, or onnx."),
-    ] = "merged",
+        typer.Option(
+            help="merged (one ordinary model folder), adapter or lora (for PEFT, vLLM), gguf (Ollama, llama.cpp), lora_gguf, or onnx."
+        ),
+    ] = MERGED,
+    merge: Annotated[bool, typer.Option("--merge", help="The same as --format merged.")] = False,
     quant: Annotated[str | None, typer.Option(help="Precision of gguf: F16, Q8_0, ... Q2_K [default: by this machine's memory].")] = None,
     ladder: Annotated[
         str | None, typer.Option(help='Several precisions side by side, as "Q8_0,Q4_K_M", or "all"; each in a folder below --to.')
@@ -48,6 +55,10 @@ def export(
 
     if ladder is not None and (quant or accept or tree):
         raise InputError("--ladder", "it tries several precisions; --quant, --accept and --tree are about one", "Give one or the other")
+    if merge and format != MERGED:
+        why = f"--merge means --format {MERGED}, and an export has one format"
+        raise InputError(f"--merge with --format {format}", why, "Leave out one of them, or export twice")
+    format = OTHER_NAMES.get(format, format)
     with ctx.obj() as ws:
         if ladder is None:
             write = by_version.export if tree else package.export

@@ -35,10 +35,14 @@ Script = Callable[[Request], Reply]
 
 
 class FakeServer:
-    """Answers by `script` inside `with FakeServer(script) as server`; `requests` is what came in, `busiest` how many at once."""
+    """Answers by `script` inside `with FakeServer(script) as server`; `requests` is what came in, `busiest` how many at once.
+
+    `told` is what a GET finds, by path; nothing else is found.
+    """
 
     def __init__(self, script: Script) -> None:
         self.script, self.requests, self.busiest, self._busy = script, list[Request](), 0, 0
+        self.told: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -75,7 +79,12 @@ def _handler(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            reply = fake.answer(Request(self.path.removeprefix("/v1/"), body, dict(self.headers)))
+            self._reply(fake.answer(Request(self.path.removeprefix("/v1/"), body, dict(self.headers))))
+
+        def do_GET(self) -> None:
+            self._reply(Reply(fake.told.get(self.path), 200 if self.path in fake.told else 404))
+
+        def _reply(self, reply: Reply) -> None:
             content = reply.content.encode() if isinstance(reply.content, str) else json.dumps(reply.content).encode()
             self.send_response(reply.status)
             for name, value in {"Content-Length": str(len(content)), **reply.headers}.items():

@@ -35,8 +35,10 @@ def draw(value: Mapping[str, Any]) -> dict[str, str]:
     if data and data["rows"]:
         found["splits"] = bars({f"{split} rows": count for split, count in data["rows"].items()}, "Rows of the dataset by split")
         found["origins"] = bars(data["origins"], "Rows of the dataset by what made them")
-    if len(value["precisions"]) > 1:
-        found["ladder"] = ladder([rung(one) for one in value["precisions"]], "What a smaller precision costs")
+    for format in dict.fromkeys(one["format"] for one in value["exports"]):
+        rungs = [rung(one) for one in value["exports"] if one["format"] == format]
+        if len(rungs) > 1:
+            found[f"ladder {format}"] = ladder(rungs, f"What a smaller precision costs as {format}")
     panels = lines(training["train"], training["dev"]) if training else {}
     if panels:
         found["curves"] = curves(panels, training["best"], {PANELS[name] for name in SHARES}, "Training curves by optimiser step")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
@@ -39,6 +40,8 @@ GUARDS = {
     ANCHOR_TASKS: ("short general tasks solved", True),
 }
 """Guard -> (what it is called, whether it is a share)."""
+AS_SERVED = re.compile("it was measured as (.+), not as it was trained", re.DOTALL)
+"""How evaluate.py sets aside what was measured in a served form."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ def collect(ws: Workspace, agent: str, version: str) -> dict[str, Any]:
         "guards": _guards(evaluation, decision),
         "weights": _weights(found, evaluation),
         "decision": decision,
-        "precisions": _precisions(ws, found),
+        "served": _served(found),
+        "exports": _exports(ws, found),
         "lineage": found.to_json(),
         "tree": [list(line) for line in tree(found)],
         "environment": dict(found.run["environment"]) if found.run else None,
@@ -163,23 +167,31 @@ def _guards(evaluation: Record | None, decision: Record | None) -> list[dict[str
     return found
 
 
-def _precisions(ws: Workspace, found: Lineage) -> list[dict[str, Any]]:
-    """The newest export in each precision that was chosen, largest first, with what it costs."""
-    if not any(one["quant"] for one in found.exports):
-        return []
-    newest = {(one.format, one.quant): one for one in exports(ws, found.version["id"]) if one.quant}
-    rungs = sorted(newest.values(), key=lambda one: -one.parity.size)
+def _exports(ws: Workspace, found: Lineage) -> list[dict[str, Any]]:
+    """The newest export in each format and precision, largest first, with how near it is to the trained model and what it costs."""
+    newest = {(one.format, one.quant): one for one in exports(ws, found.version["id"])}
     return [
         {
-            "name": f"{one.format} {one.quant}",
+            "name": f"{one.format} {one.quant}" if one.quant else one.format,
+            "format": one.format,
+            "quant": one.quant,
             "megabytes": one.parity.size / 1e6,
             **{name: getattr(one.parity, name) for name in ("mean_kl", "top1", "tokens_per_second", "notes")},
             "task": asdict(one.parity.task) if one.parity.task else None,
             "verdict": "ok" if not one.parity.failures else f"taken by {one.accepted}" if one.accepted else "not kept",
             "failures": one.parity.failures,
         }
-        for one in rungs
+        for one in sorted(newest.values(), key=lambda one: -one.parity.size)
     ]
+
+
+def _served(found: Lineage) -> list[dict[str, Any]]:
+    """The newest evaluation of each form that the version was served in; the gate does not decide on these."""
+    newest = {}
+    for row in found.evaluations:
+        if form := AS_SERVED.fullmatch(row["results"].get("aside", "")):
+            newest[form[1]] = row["results"]
+    return [{"form": form, "against": one["against"], **one["primary"]} for form, one in newest.items()]
 
 
 def _reproduce(agent: str, found: Lineage, decision: Record | None) -> list[str]:

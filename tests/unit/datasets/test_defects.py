@@ -244,6 +244,7 @@ def test_a_person_who_says_neither_does_not_let_machines_fill_the_gate(tmp_path:
     assert {row.split for row in rows} == {"train", "gate"}, "the person's number is a part of the value"
 
 
+@pytest.mark.slow
 def test_several_processes_build_the_same_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.case("gold", world.prompt("q7"))

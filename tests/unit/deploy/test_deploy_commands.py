@@ -10,6 +10,7 @@ from command_line import Run
 from deploy_world import World
 
 
+@pytest.mark.slow
 def test_from_a_plan_to_a_rollback(world: World, command_line: Run):
     world.version(0)
     world.version(1)

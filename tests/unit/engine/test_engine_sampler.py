@@ -16,6 +16,7 @@ FAMILIES = {
     "gpt2": {},
     "gemma2": {"sliding_window": 8, "query_pre_attn_scalar": 8},
     "mistral": {"sliding_window": 8},
+    "gpt_neo": {"window_size": 16, "attention_types": [[["global", "local"], 1]]},
 }
 
 
@@ -56,7 +57,7 @@ def test_greedy_padded_batches_equal_single_rows_and_hugging_face(tmp_path, fami
         assert found.text == tokenizer.decode(out[:-1] if ended else out, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize(("family", "expected"), [("qwen2", 30 + 3 * 5), ("gpt2", 30 + 3 * 5), ("mistral", 3 * 35)])
+@pytest.mark.parametrize(("family", "expected"), [("qwen2", 30 + 3 * 5), ("gpt_neo", 30 + 3 * 5), ("mistral", 3 * 35)])
 def test_what_all_prompts_open_with_is_computed_once_unless_a_window_would_count_the_padding(tmp_path, family, expected):
     from thumbwheel.engine.forward import language_model
 

@@ -41,6 +41,7 @@ def test_a_taught_adapter_is_measured_and_approved_on_gold(home):
     assert (version.state, version.basis) == (State.APPROVED, Basis.GOLD)
 
 
+@pytest.mark.slow
 def test_a_reward_model_has_an_opinion_and_no_say(home, taught):
     """Trained on the very preferences, it likes the taught answers; approval rests on gold cases all the same."""
     from thumbwheel.training.train import train

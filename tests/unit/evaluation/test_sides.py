@@ -129,6 +129,26 @@ def test_an_endpoint_is_compared_by_quality_price_and_time(home):
         assert (body["temperature"], body["max_tokens"], body["model"]) == (0.0, 14, "large")
 
 
+@pytest.mark.parametrize(
+    ("path", "listed"),
+    [
+        ("/api/tags", lambda mark: {"models": [{"name": "tuned:latest", "digest": mark}]}),
+        ("/v1/models", lambda mark: {"data": [{"id": "tuned", "created": 1, "root": mark}]}),
+    ],
+)
+def test_another_model_behind_the_same_name_is_asked_anew(home, path, listed):
+    with FakeServer(Knows()) as server:
+        ws, add = home(cases=34)
+        name = add("good")
+        server.told[path] = listed("one")
+        first = evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned")
+        assert evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned").id == first.id
+        assert len(server.requests) == 34
+        server.told[path] = listed("two")
+        assert evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned").id != first.id
+        assert len(server.requests) == 68
+
+
 def test_a_candidate_as_it_is_served(home):
     with FakeServer(Knows()) as server:
         ws, add = home(cases=34)
@@ -158,7 +178,7 @@ def test_what_the_app_recorded_is_a_side(home):
 
 def test_what_another_model_answered_is_not_this_ones_answer(home):
     def change(world):
-        for number, model in ((900, "large"), (901, "small"), (902, None)):
+        for number, model in ((900, "maker/large-2026-01-02"), (901, "small"), (902, None), (903, "large-mini")):
             add_case(world, "fox", number)
             world.trace(f"t{number}", world.prompt(f"fox {number}"), PLACES["fox"], model=model)
 
@@ -166,7 +186,7 @@ def test_what_another_model_answered_is_not_this_ones_answer(home):
     name = add("good")
     given = versions.add_endpoint(ws, AGENT, "http://127.0.0.1:9/v1", "large", None, None)
     found = evaluate(ws, AGENT, name, ONLY, against=given.name, against_form="recorded")
-    assert found.primary.n == 2 and found.dropped == {"a side has no answer": 1}
+    assert found.primary.n == 2 and found.dropped == {"a side has no answer": 2}
 
 
 class Flaky:
@@ -211,7 +231,7 @@ def test_several_samples_are_one_question(home):
     assert [len(one) for one in found] == [3, 3, 3] and len({one.text for group in found for one in group}) > 3
     kept = asking.ask(ws, versions.require_agent(ws, AGENT), side, asks[::-1], "programs")
     assert kept == found[::-1]
-    assert json.loads(json.dumps(kept[0][0].ids)) and endpoint("a", "http://h/v1", "m", None, 1).identity != side.identity
+    assert json.loads(json.dumps(kept[0][0].ids)) and endpoint("a", "http://h/v1", "m", None, 1, "mdl_1").identity != side.identity
 
 
 def test_a_gguf_file_is_judged_as_llama_server_serves_it(home, taught, tmp_path):

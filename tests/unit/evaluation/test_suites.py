@@ -127,6 +127,11 @@ def test_a_judge_is_asked_in_both_orders(biased, after, agrees):
     assert (found.details["win_rate"], found.details["agrees_with_itself"]) == (after, agrees)
 
 
+def test_a_key_in_the_address_of_a_judge_is_refused():
+    with pytest.raises(ValueError, match="key_variable"):
+        EvaluationConfig(judge_url="https://me:secret@host/v1")
+
+
 def test_pass_at_k_is_the_unbiased_estimate():
     from itertools import combinations
 
@@ -168,7 +173,8 @@ tasks:
     assert (greet["task_id"], greet["score"], greet["total_checks"], greet["tokens_out"]) == ("greet", 1.0, 1, 11)
     assert [one["skipped"] for one in greet["checks"]] == [False, True]
     assert {one.name for one in found.slices} == {"complexity=tutorial", "complexity=phd", "tag=tone"}
-    (tmp_path / "tasks.yaml").write_text("tasks: [{id: a, prompt: b, checks: [{type: latency_lte, ms: 5}, {type: json_valid}]}]")
+    nested = "{type: all_of, checks: [{type: latency_lte, ms: 5}]}"
+    (tmp_path / "tasks.yaml").write_text(f"tasks: [{{id: a, prompt: b, checks: [{nested}, {{type: json_valid}}]}}]")
     made = suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path)))
     slow, untimed = [(Answer("x", "stop", 1, seconds=9.0),)], [(Answer("x", "stop", 1, seconds=None),)]
     found = made.outcome(slow, untimed).details  # nobody timed the one, so time counts for neither

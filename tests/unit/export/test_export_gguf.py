@@ -26,7 +26,7 @@ from thumbwheel.llm import convert, tools
 from thumbwheel.llm.library import describe, quantise
 from tiny_models import tiny_adapter, tiny_base, tiny_tokenizer, tuned_version
 
-RUNGS = ("F16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M", "Q2_K")
+RUNGS = ("F16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0", "Q3_K_M", "Q2_K")
 LONG = [[{"role": "user", "content": f"{start}: the quick brown fox jumps over 17 lazy dogs, naïve ones. " * 4}] for start in range(5)]
 
 
@@ -200,6 +200,7 @@ def test_precisions_have_names(ws: Workspace, base: Path, adapter: Path, tmp_pat
     assert [gguf_file.recommend(memory) for memory in (64, 31, 15, 7, 2, None)] == ["Q8_0", "Q6_K", "Q4_K_M", "Q3_K_M", "Q2_K", "Q4_K_M"]
 
 
+@pytest.mark.slow
 def test_an_export_that_is_not_the_model_is_taken_by_name_only(ws: Workspace, trained: Source, tmp_path: Path) -> None:
     assert trained.adapter
     version = tuned_version(ws, Path(trained.base), trained.adapter)
@@ -214,6 +215,7 @@ def test_an_export_that_is_not_the_model_is_taken_by_name_only(ws: Workspace, tr
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "home") == ["out"]
 
 
+@pytest.mark.slow
 def test_a_ladder_shows_what_it_does_not_keep(ws: Workspace, trained: Source, tmp_path: Path) -> None:
     assert trained.adapter
     version = tuned_version(ws, Path(trained.base), trained.adapter)

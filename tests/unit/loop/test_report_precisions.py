@@ -1,18 +1,26 @@
-"""The report shows what each exported precision costs, and which were not kept."""
+"""The report shows every export with its parity, what each precision costs and which were not kept; and the version as it was served."""
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from thumbwheel.core import ids
-from thumbwheel.db.schema import exports
+from thumbwheel.db.schema import evaluations, exports
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation.evaluate import _aside
+from thumbwheel.evaluation.sides import Sides
+from thumbwheel.evaluation.types import EvaluationConfig
 from thumbwheel.export import store
 from thumbwheel.export.types import Export, Limits, Parity, Task
 from thumbwheel.loop import figures
 from thumbwheel.loop.report import collect, page
+from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion
 
 FINE = Parity(
@@ -22,29 +30,60 @@ FINE = Parity(
 COARSE = replace(FINE, dtype="Q2_K", mean_kl=0.9, top1=0.2, size=600_000, task=None, notes=())
 
 
-def test_precisions_are_a_table_and_a_chart(ws: Workspace, turn: ModelVersion) -> None:
-    def add(parity: Parity, accepted: str | None = None) -> None:
-        done = Export(ids.new("exp"), "support", "v1", "gguf", Path("/models/x"), {}, parity, parity.dtype, accepted, ("<|im_end|>",))
-        ws.db.write(lambda connection: store.add(connection, turn_agent, turn.id, done))
+def test_exports_are_a_table_and_precisions_of_one_format_a_chart(ws: Workspace, turn: ModelVersion) -> None:
+    def add(parity: Parity, accepted: str | None = None, format: str = "gguf") -> None:
+        quant = parity.dtype if format == "gguf" else None
+        done = Export(ids.new("exp"), "support", "v1", format, Path("/models/x"), {}, parity, quant, accepted, ("<|im_end|>",))
+        ws.db.write(lambda connection: store.add(connection, ids.derived("agt", "support"), turn.id, done))
 
-    turn_agent = ids.derived("agt", "support")
-    ws.db.write(lambda connection: connection.execute(exports.delete()))
     add(FINE)
+    add(replace(FINE, dtype="BF16", size=90_000, tokens_per_second=None, task=None), format="adapter")
     value = collect(ws, "support", "v1")
-    assert "ladder" not in figures.draw(value), "one precision is no ladder"
+    assert [one["name"] for one in value["exports"]] == ["merged", "gguf Q8_0", "adapter"]
+    assert not [name for name in figures.draw(value) if "ladder" in name], "one precision is no ladder"
+    shown = page(value)
+    assert '<td>merged</td><td class="n">4.0</td><td class="n">–</td><td class="n">1e-09</td><td class="n">100.0 %</td>' in shown
+    assert "<td>adapter</td>" in shown and "<svg" not in shown.split("<h2>Exports</h2>")[1]
     add(COARSE)
     value = collect(ws, "support", "v1")
-    assert [one["verdict"] for one in value["precisions"]] == ["ok", "not kept"]
-    drawn = figures.draw(value)["ladder"]
+    assert [one["verdict"] for one in value["exports"]] == ["ok", "ok", "not kept", "ok"]
+    drawn = figures.draw(value)["ladder gguf"]
     assert ET.fromstring(drawn).attrib["role"] == "img"
     assert "gguf Q8_0: KL 0.0012, 1.5 MB" in drawn
+    assert "merged" not in drawn
     html = page(value)
-    assert "Precisions" in html
+    assert drawn in html
     assert "mean KL 0.9 is above 0.02" in html
     assert "75.0" in html
     assert "send text in Unicode form NFC" in html
     add(COARSE, "Ada: to see")
-    assert collect(ws, "support", "v1")["precisions"][1]["verdict"] == "taken by Ada: to see"
+    assert collect(ws, "support", "v1")["exports"][2]["verdict"] == "taken by Ada: to see"
+
+
+def test_a_version_as_served_is_a_table_beside_the_decision(ws: Workspace, turn: ModelVersion) -> None:
+    with ws.db.read() as connection:
+        decided = dict(connection.execute(sa.select(evaluations)).mappings().one())
+    base = versions.version(ws, "support", "v0")
+
+    def add(form: str | None, after: float, error: float | None = 0.02) -> None:
+        spread = {"centre": 0.0, "error": error, "degrees": 9.0, "limit": 1.0}
+        primary = decided["results"]["primary"] | {"after": after, "gain": after - 0.612, "spread": spread}
+        aside = _aside(ws, Sides(ws, EvaluationConfig(), (), turn, base, form), {}) if form else "suites that guard were left out: judge"
+        results = decided["results"] | {"aside": aside, "primary": primary}
+        row = decided | {"id": ids.new("evl"), "results": results, "recorded_at": datetime.now(UTC)}
+        ws.db.write(lambda connection: connection.execute(evaluations.insert().values(row)))
+
+    assert collect(ws, "support", "v1")["served"] == [] and "As served" not in page(collect(ws, "support", "v1"))
+    add("gguf:model<b>.gguf", 0.5)
+    add("gguf:model<b>.gguf", 0.75)
+    add("http://127.0.0.1:8000/v1#v1", 0.7, None)
+    add(None, 0.9)
+    value = collect(ws, "support", "v1")
+    assert value["evaluation"]["id"] == "evl_1"
+    assert [(one["form"], one["after"]) for one in value["served"]] == [("gguf:model<b>.gguf", 0.75), ("http://127.0.0.1:8000/v1#v1", 0.7)]
+    shown = re.sub("<[^>]+>", " ", page(value).split("<h2>As served</h2>")[1].split("</table>")[0])
+    assert "gguf:model&lt;b&gt;.gguf success v0 0.612 0.750 +0.138 +0.148 to +0.230 620" in " ".join(shown.split())
+    assert "http://127.0.0.1:8000/v1#v1 success v0 0.612 0.700 +0.088 not known 620" in " ".join(shown.split())
 
 
 def test_an_export_is_read_as_it_was_written(ws: Workspace, turn: ModelVersion) -> None:

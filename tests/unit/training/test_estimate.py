@@ -61,6 +61,7 @@ def test_past_runs_weigh_as_much_as_the_trial() -> None:
     assert of(others).past_runs == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_fit_is_refused_by_the_dry_run_and_by_the_run(tmp_path: Path, base: Path) -> None:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         dataset = frozen(ws, "a", "pairs", 8).id

@@ -34,6 +34,7 @@ def tuned(ws: Workspace, base: Path, tmp_path: Path) -> ModelVersion:
     return tuned_version(ws, base, tiny_adapter(base, tmp_path / "adapter", r=2, lora_alpha=6), agent="a")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_version(ws: Workspace, base: Path, tuned: ModelVersion) -> None:
     from safetensors.torch import load_file
 
@@ -114,6 +115,7 @@ def test_training_over_a_quantised_base(quantization: str, tmp_path: Path) -> No
     assert losses[-1] < losses[0] - 0.1
 
 
+@pytest.mark.slow
 def test_full_fine_tuning_is_an_adapter_of_whole_layers(ws: Workspace, base: Path, tmp_path: Path) -> None:
     """Everything between embeddings and head trains, the base stays the reference, and what comes out merges and loads like any adapter."""
     import torch

@@ -44,6 +44,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
                      num_key_value_heads=4, num_hidden_layers=3, initializer_range=0.05)  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_an_allocation_that_fails_repeats_the_step_with_fewer_tokens(wide: Path, tmp_path: Path) -> None:
     options = {"token_budget": 100_000, "batch_size": 24, "max_steps": 2, "eval_steps": 2}

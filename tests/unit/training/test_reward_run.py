@@ -115,6 +115,7 @@ def test_the_result_is_the_standard_form(ws: Workspace, first: RewardModelRecord
     assert RewardModel.load(folder, device="cpu").score([PROMPT] * 3, ANSWERS) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_an_encoder_judges_behind_the_same_interface(ws: Workspace, tmp_path: Path) -> None:
     base = tiny_encoder(tmp_path / "encoder", "deberta-v2")
     one = trained(ws, "scored", base, loss_type="regression", max_steps=2)

@@ -174,6 +174,7 @@ def test_the_environment_is_locked_in() -> None:
     assert found["torch"] and found["transformers"] and found["peft"] and found["python"]
 
 
+@pytest.mark.slow
 def test_the_command(ws: Workspace, base: Path) -> None:
     from typer.testing import CliRunner
 

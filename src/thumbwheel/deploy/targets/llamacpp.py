@@ -109,7 +109,8 @@ def _section(package: Package, settings: LlamaCppConfig) -> dict[str, Any]:
         "cache-ram": 0 if package.kind is Kind.LORA_GGUF else None,
         "parallel": parallel,
         "ctx-size": (settings.context or profile.context) * parallel,
-        "threads": settings.threads or llama_server.own_threads(),
+        "threads": settings.threads or profile.threads or llama_server.own_threads(),
+        "flash-attn": "on" if profile.flash_attention else None,
         "n-gpu-layers": profile.gpu_layers if settings.gpu_layers is None else settings.gpu_layers,
         "load-on-startup": "true",  # a router that is started again has all of them warm
     }

@@ -12,7 +12,6 @@ attachments or of another modality than text is left out and counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -176,16 +175,16 @@ def _slices(task: Task) -> list[str]:
 
 
 def _results(task: Task, *answers: Answer) -> list[dict[str, Any]]:
-    """The result of each answer; a check that could not be made of one of them counts for none."""
-    replies = [Reply(one.text.strip(), one.tokens, one.seconds, None, task.ground_truth) for one in answers]
-    checked = [[check(one, reply) for one in task.checks] for reply in replies]
-    counts = [place for place in range(len(task.checks)) if not any(checks[place]["skipped"] for checks in checked)]
-    return [_result(task, answer, checks, counts) for answer, checks in zip(answers, checked, strict=True)]
+    """The result of each answer; what nobody counted of one (time, tokens) is unknown of all, so that the same checks are made."""
+    seconds, tokens = (all(getattr(one, name) is not None for one in answers) for name in ("seconds", "tokens"))
+    return [_result(task, one, one.tokens if tokens else None, one.seconds if seconds else None) for one in answers]
 
 
-def _result(task: Task, answer: Answer, checks: list[dict[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
+def _result(task: Task, answer: Answer, tokens: int | None, seconds: float | None) -> dict[str, Any]:
     """In the form of the bench module; a cost is nobody's to know here."""
-    counted = [checks[place] for place in counts]
+    reply = Reply(answer.text.strip(), tokens, seconds, None, task.ground_truth)
+    checks = [check(one, reply) for one in task.checks]
+    counted = [one for one in checks if not one["skipped"]]
     passed = sum(one["passed"] for one in counted)
     return {
         "task_id": task.id, "complexity": task.complexity, "tags": list(task.tags), "score": passed / len(counted) if counted else 0.0,

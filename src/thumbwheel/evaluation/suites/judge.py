@@ -33,8 +33,6 @@ class Judge(Suite):
         """Without prompts or a judge."""
         if not self.config.judge_url or not self.config.judge_model:
             return "no judge is named (judge_url, judge_model)"
-        if "@" in self.config.judge_url or "?" in self.config.judge_url:
-            return f"a name or key in judge_url would be stored; set the variable {self.config.key_variable} instead"
         return "" if self.prompts else "no prompt is held out"
 
     @cached_property

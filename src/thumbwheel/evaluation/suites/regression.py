@@ -21,7 +21,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.config import Config, build
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.evaluation import compare
-from thumbwheel.evaluation.measure import judge, paired
+from thumbwheel.evaluation.measure import blocked, judge, paired
 from thumbwheel.evaluation.suite import Outcome, Replies, Suite
 from thumbwheel.evaluation.types import ANCHOR_NLL, ANCHOR_TASKS, Ask, Case, Known, Measure
 
@@ -120,6 +120,7 @@ class Regression(Suite):
             tuple(one(level) for one in found[1:]),
             guards=tuple(guards),
             dropped=Counter({reason: count for reason, count in missing.items() if count}),
+            blocked=blocked([*first, *second]),
         )
 
 

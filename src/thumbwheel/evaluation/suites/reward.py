@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from thumbwheel.core import ids
 from thumbwheel.evaluation import compare
+from thumbwheel.evaluation.measure import blocked
 from thumbwheel.evaluation.suite import Outcome, Replies, Suite
 from thumbwheel.evaluation.types import Answer, Ask, Measure
 from thumbwheel.rewards.function import Case as Answered
@@ -56,7 +57,8 @@ class Reward(Suite):
 
     def outcome(self, before: Replies, after: Replies) -> Outcome:
         """The mean reward first, then its components, then what reward models say."""
-        sides = (self._scores(before), self._scores(after))
+        (first_scores, missing), (second_scores, more) = self._scores(before), self._scores(after)
+        sides = (first_scores, second_scores)
         texts = [[one[0].text.strip() if one else None for one in replies] for replies in (before, after)]
         values: dict[str, Compared] = {name or MEAN: (sides[0][name], sides[1][name], 1.0) for name in sides[0]}
         for name in self.material.opinions:
@@ -68,20 +70,24 @@ class Reward(Suite):
         judges = judges or tuple(self.material.opinions)
         dropped = Counter({"nothing could judge the answer": n} if (n := len(self.rows) - (measures[0].n if measures else 0)) else {})
         if not measures:
-            return Outcome(None, dropped=dropped)
+            return Outcome(None, dropped=dropped, blocked=missing + more)
         first = measures[0].name
         return Outcome(
-            lambda level: self._measure(first, *values[first], level) or measures[0], tuple(measures[1:]), judges=judges, dropped=dropped
-        )
+            lambda level: self._measure(first, *values[first], level) or measures[0], tuple(measures[1:]), judges=judges, dropped=dropped,
+            blocked=missing + more,
+        )  # fmt: skip
 
-    def _scores(self, replies: Replies) -> dict[str, list[float | None]]:
-        """component -> its values of the answers; "" is all of them together."""
+    def _scores(self, replies: Replies) -> tuple[dict[str, list[float | None]], int]:
+        """component -> its values of the answers, "" is all of them together; and how many were blocked."""
         cases = [
             Answered(one.text.strip(), row.reference, row.prompt, finish=one.finish, metadata=row.metadata)
             for row, (one, *_) in zip(self.rows, (reply or (SILENT,) for reply in replies), strict=True)
         ]
         found = self.material.rewards(cases)
-        return {name: [one.value if reply else None for one, reply in zip(scores, replies, strict=True)] for name, scores in found.items()}
+        values = {
+            name: [one.value if reply else None for one, reply in zip(scores, replies, strict=True)] for name, scores in found.items()
+        }
+        return values, blocked(one for scores in found.values() for one in scores)
 
     def _opinion(self, name: str, texts: Sequence[Sequence[str | None]]) -> list[list[float | None]]:
         judge, prompts = self.material.opinions[name], [row.prompt for row in self.rows]

@@ -6,12 +6,11 @@ from typing import ClassVar
 
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.compare import Pair
-from thumbwheel.evaluation.measure import judge, paired, unjudged
+from thumbwheel.evaluation.measure import blocked, judge, paired, unjudged
 from thumbwheel.evaluation.second import opinions
 from thumbwheel.evaluation.suite import Outcome, Replies, Suite
 from thumbwheel.evaluation.types import SUCCESS, Ask
 from thumbwheel.rewards.checker import checker_of
-from thumbwheel.rewards.function import Status
 
 
 class Success(Suite):
@@ -35,10 +34,10 @@ class Success(Suite):
         first, second = judge(cases, before), judge(cases, after)
         places = list(paired(first, second))
         dropped = unjudged(first, second, {place for place, *_ in places})
-        blocked = sum(one.evidence["status"] == Status.BLOCKED for one in (*first, *second))
+        missing = blocked([*first, *second])
         pairs = [Pair(cases[place], one, other) for place, one, other in places]
         if not pairs:
-            return Outcome(None, dropped=dropped, blocked=blocked)
+            return Outcome(None, dropped=dropped, blocked=missing)
         texts = ([first[place].text for place, *_ in places], [second[place].text for place, *_ in places])
         return Outcome(
             lambda level: compare.success(SUCCESS, pairs, level),
@@ -48,5 +47,5 @@ class Success(Suite):
             details={"second_opinions": opinions(pairs, self.config.level)},
             judges=tuple(sorted({pair.case.checker or checker_of(pair.case.reference) for pair in pairs})),
             dropped=dropped,
-            blocked=blocked,
+            blocked=missing,
         )
