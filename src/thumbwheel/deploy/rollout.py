@@ -215,16 +215,20 @@ def _switch(ws: Workspace, one: ModelVersion, alias: str, reason: str, evidence:
         TARGETS.get(found.target).point(public_name(one.agent, alias), endpoint_of(found))
         return last[0]
     before, name = behind(ws, one.agent, alias)[1], public_name(one.agent, alias)
-    stays = before is not None and before.target != found.target and before.target in TARGETS.names() and TARGETS.get(before.target).named
     switch = versions.point(ws, one.agent, alias, one, reason, {"deployment": found.id, **evidence})
     try:
         TARGETS.get(found.target).point(name, endpoint_of(found))
     except BaseException:
         versions.take_back(ws, one.agent, switch)
         raise
-    if before and stays:
+    if before is not None and _goes_on(before, found.target):
         log.say(f"{before.target} itself goes on answering for {name!r} with {before.version}; ask `thumbwheel serve`, or undeploy that")
     return switch
+
+
+def _goes_on(before: Deployment, target: str) -> bool:
+    """Whether clients of another target than `target` go on being answered there by what was behind the alias."""
+    return before.target != target and before.target in TARGETS.names() and TARGETS.get(before.target).named
 
 
 def public_name(agent: str, alias: str) -> str:

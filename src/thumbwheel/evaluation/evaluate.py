@@ -190,7 +190,6 @@ def _measure(run: _Run, key: str) -> Evaluation:
     opinions = tuple(one for one in (found["reward"].measures if "reward" in found else ()) if one.name.startswith(compare.OPINION))
     dropped = run.rows.dropped + sum((outcomes[one].dropped for one in {name, "preference"} & outcomes.keys()), Counter[str]())
     blocked = sum(outcome.blocked for outcome in outcomes.values())
-    again = f"{blocked} judgements were blocked; once the reason is gone, the same command makes them"
     candidate, incumbent = run.sides.candidate, run.sides.incumbent
     identities = (run.sides.before.identity, run.sides.after.identity)
     read = row_keys(run.ws, [one.prompt for one in asked[name]])
@@ -217,11 +216,14 @@ def _measure(run: _Run, key: str) -> Evaluation:
         reads=reads,
         read=read,
         sides=identities,
+        form=run.sides.form,
+        against_form=run.sides.against_form,
+        blocked=sum(outcome.blocked for one, outcome in outcomes.items() if one == name or run.suites[one].default),
         suite=name,
         judges=outcomes[name].judges,
         detectable=compare.detectable(primary),
         dropped=dict(dropped),
-        notes=(*_notes(run, primary), *([again] if blocked else [])),
+        notes=tuple(_notes(run, primary, blocked)),
         aside=run.aside,
         limit=_limit(run),
         rows=run.rows.fingerprint,
@@ -306,7 +308,7 @@ def _serving(
     return tuple(found)
 
 
-def _notes(run: _Run, primary: Measure) -> list[str]:
+def _notes(run: _Run, primary: Measure, blocked: int) -> list[str]:
     found = []
     here = [one for one in (run.sides.before, run.sides.after) if one not in run.sides.served]
     if here and run.sides.own.builder.template_name != "tokenizer":
@@ -318,4 +320,6 @@ def _notes(run: _Run, primary: Measure) -> list[str]:
     silent = [side.name for side in run.sides.served if not side.scores]
     if silent:
         found.append(f"{' and '.join(silent)} cannot say how likely a given text is: nothing was measured by log-probability")
+    if blocked:
+        found.append(f"{blocked} judgements were blocked; once the reason is gone, the same command makes them")
     return found

@@ -89,7 +89,7 @@ def inputs_of(
     optimised: tuple[str, ...] = (),
     changes: tuple[str, ...] = (),
 ) -> GateInputs:
-    """What the gate reads of an evaluation. Raises InputError where it is led by a suite that does not decide."""
+    """What the gate reads of an evaluation. Raises InputError where it does not decide on it (`undecided`)."""
     primary = evaluation.primary
     if why := undecided(evaluation, policy):
         fix = f"Ask the usual question: thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}"
@@ -122,8 +122,12 @@ def inputs_of(
 
 def undecided(evaluation: Evaluation, policy: GatePolicy) -> str:
     """Why the gate does not decide on an evaluation; empty where it does."""
-    led = f"suite {evaluation.suite} leads, and the gate goes by {' or '.join(policy.leading)}"
-    return evaluation.aside or ("" if evaluation.suite in policy.leading else led)
+    if evaluation.aside:
+        return evaluation.aside
+    if evaluation.suite not in policy.leading:
+        return f"suite {evaluation.suite} leads, and the gate goes by {' or '.join(policy.leading)}"
+    waits = evaluation.blocked and policy.blocked == "wait"
+    return f"{evaluation.blocked} judgements were blocked, and may be made yet" if waits else ""
 
 
 def _at(guard: Guard, level: float) -> Guard:
@@ -160,6 +164,7 @@ def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None
             inputs=inputs,
             policy=used,
         )
+        made = StoredDecision(**made.model_dump(mode="json"))  # with every default written out, as it is stored and signed
         found = made.model_copy(update={"signature": _signature(ws, made)})
         ws.db.write(lambda connection: store.add_decision(connection, agent_id, found, None if declared else FIRST))
     _check(ws, found)
@@ -190,7 +195,9 @@ def replay(ws: Workspace, decision_id: str) -> tuple[StoredDecision, Decision]:
 
 
 def _signature(ws: Workspace, stored: StoredDecision) -> str:
-    return make_seal(ws.home.signing).of("decision", ids.canonical(stored.model_dump(mode="json", exclude={"signature"})))
+    """Over what was written then: a setting that the gate got later is not part of it."""
+    content = stored.model_dump(mode="json", exclude={"signature"}, exclude_unset=True)
+    return make_seal(ws.home.signing).of("decision", ids.canonical(content))
 
 
 def _check(ws: Workspace, stored: StoredDecision) -> None:

@@ -12,6 +12,7 @@ from thumbwheel.rewards import function as rewards
 from thumbwheel.rewards.checker import checker, checker_of
 from thumbwheel.rewards.function import Score, Status
 
+UNUSABLE = "the checker cannot be used"
 UNANSWERED = Judged("", None, None, False, None, {"status": "unanswered", "reason": "this side has no answer"})
 
 
@@ -32,7 +33,7 @@ def _judged(answer: Answer, text: str, one: Score) -> Judged:
 def score(cases: Sequence[Case], texts: Sequence[str]) -> list[Score]:
     """One score per answer, by the checker that its case names, else by the one that its kind of reference has.
 
-    A case whose checker is unknown or has impossible settings is blocked, with the reason; it says nothing about any answer.
+    A case whose checker is unknown or has impossible settings says nothing about any answer, now or later.
     """
     groups: dict[tuple[str, str], list[int]] = {}
     for place, case in enumerate(cases):
@@ -43,7 +44,7 @@ def score(cases: Sequence[Case], texts: Sequence[str]) -> list[Score]:
         try:
             function = checker(name, json.loads(settings), None, f"case {cases[places[0]].id!r}")
         except (NotFound, ConfigError) as error:
-            found.update((place, Score.none(Status.BLOCKED, str(error))) for place in places)
+            found.update((place, Score.none(Status.NOT_APPLICABLE, f"{UNUSABLE}: {error}")) for place in places)
             continue
         scores = function.score([rewards.Case(texts[place], cases[place].reference, cases[place].prompt) for place in places])
         found.update(zip(places, scores, strict=True))
@@ -79,7 +80,10 @@ def unjudged(before: Sequence[Judged], after: Sequence[Judged], places: set[int]
 
 
 def _unjudged(before: Judged, after: Judged) -> str:
-    if after.evidence["status"] == Status.BLOCKED:
-        return f"the checker cannot be used: {after.evidence['reason']}"
-    silent = any(one is UNANSWERED for one in (before, after))
-    return "a side has no answer" if silent else "the checker could judge neither answer"
+    if any(one is UNANSWERED for one in (before, after)):
+        return "a side has no answer"
+    blocked = next((one for one in (before, after) if one.evidence["status"] == Status.BLOCKED), None)
+    if blocked is not None:
+        return f"{UNUSABLE}: {blocked.evidence['reason']}"
+    same = before.evidence.get("reason") == after.evidence["reason"]
+    return str(after.evidence["reason"]) if same else "the checker could judge neither answer"

@@ -55,6 +55,8 @@ class GatePolicy(Config):
     """What becomes of a candidate with a guard whose interval reaches beyond its margin while the guard itself does not."""
     unmeasured_guard: Lenience = "allow"
     """What becomes of a candidate with a guard that was measured on too few items."""
+    blocked: Literal["wait", "allow"] = "wait"
+    """Whether a decision waits for judgements that were blocked (a server that is down, no sandbox), or does without them."""
 
     @property
     def leading(self) -> tuple[str, ...]:

@@ -285,6 +285,12 @@ class Evaluation(Config):
     """Keyed hashes of the prompts behind the primary measure."""
     sides: tuple[str, ...] = ()
     """What answered before and after: the fingerprints of the two sides."""
+    form: str | None = None
+    """How the candidate was served (sides.py); None is as it was trained, or the endpoint that it is."""
+    against_form: str | None = None
+    """How the other one was served."""
+    blocked: int = 0
+    """Judgements behind the primary measure and the guards that failed for want of what judges (a server that is down, no sandbox)."""
     suite: str | None = None
     """The suite of the primary measure."""
     judges: tuple[str, ...] = ()

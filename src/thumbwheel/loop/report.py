@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,8 +39,6 @@ GUARDS = {
     ANCHOR_TASKS: ("short general tasks solved", True),
 }
 """Guard -> (what it is called, whether it is a share)."""
-AS_SERVED = re.compile("it was measured as (.+), not as it was trained", re.DOTALL)
-"""How evaluate.py sets aside what was measured in a served form."""
 
 
 @dataclass(frozen=True)
@@ -187,10 +184,7 @@ def _exports(ws: Workspace, found: Lineage) -> list[dict[str, Any]]:
 
 def _served(found: Lineage) -> list[dict[str, Any]]:
     """The newest evaluation of each form that the version was served in; the gate does not decide on these."""
-    newest = {}
-    for row in found.evaluations:
-        if form := AS_SERVED.fullmatch(row["results"].get("aside", "")):
-            newest[form[1]] = row["results"]
+    newest = {form: row["results"] for row in found.evaluations if (form := row["results"].get("form"))}
     return [{"form": form, "against": one["against"], **one["primary"]} for form, one in newest.items()]
 
 

@@ -14,8 +14,8 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare, store
 from thumbwheel.evaluation.compare import Pair
 from thumbwheel.evaluation.declare import declarations, declare, policy_of
-from thumbwheel.evaluation.gate import decide, gate, inputs_of, replay
-from thumbwheel.evaluation.policy import GatePolicy, Look, Verdict
+from thumbwheel.evaluation.gate import _signature, decide, gate, inputs_of, replay
+from thumbwheel.evaluation.policy import GatePolicy, Look, StoredDecision, Verdict
 from thumbwheel.evaluation.second import opinions
 from thumbwheel.evaluation.spending import number, row_keys
 from thumbwheel.evaluation.types import SUCCESS, Case, Evaluation, EvaluationConfig
@@ -68,6 +68,29 @@ def stored(ws, version, gains=40, n=60, **changes):
     made = judged([0] * n, [1] * gains + [0] * (n - gains), candidate_id=version.id, candidate=version.name, against_id=base.id, **changes)
     made = made.model_copy(update={"key": made.id})
     return ws.db.write(lambda connection: store.add(connection, versions.require_agent(ws, AGENT), made))
+
+
+def test_a_decision_waits_for_judgements_that_may_be_made_yet(ws, tmp_path):
+    one = candidate(ws, tmp_path)
+    unfinished = stored(ws, one, gains=0, blocked=3)
+    with pytest.raises(InputError, match="3 judgements were blocked, and may be made yet"):
+        gate(ws, unfinished)
+    assert versions.by_id(ws, one.id).state is State.CANDIDATE
+    declare(ws, AGENT, {"blocked": "allow"}, "")
+    assert gate(ws, unfinished).decision.verdict is Verdict.REJECTED
+
+
+def test_a_decision_from_before_a_setting_existed_is_still_what_was_signed(ws, tmp_path):
+    made = gate(ws, stored(ws, candidate(ws, tmp_path)))
+    policy = made.policy.model_dump(mode="json")
+    del policy["blocked"]
+    forged = ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(policy=policy)))
+    assert forged.rowcount == 1
+    with pytest.raises(Conflict, match="it was changed after it was made"):
+        replay(ws, made.id)
+    earlier = StoredDecision(**made.model_dump(mode="json", exclude={"policy"}), policy=policy)
+    ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(signature=_signature(ws, earlier))))
+    assert replay(ws, made.id)[0].policy == made.policy
 
 
 def test_a_decision_is_signed_and_a_changed_one_is_recognised(ws, tmp_path):

@@ -7,11 +7,14 @@ import pytest
 import sqlalchemy as sa
 
 from feedback_world import AGENT
+from judges import Flaky
 from taught_world import PLACES, QUICK, add_case
 from thumbwheel.core.errors import InputError
 from thumbwheel.db import schema
 from thumbwheel.evaluation import side as asking
+from thumbwheel.evaluation.declare import declare
 from thumbwheel.evaluation.evaluate import evaluate
+from thumbwheel.evaluation.gate import gate
 from thumbwheel.evaluation.own import Own, OwnSide
 from thumbwheel.evaluation.rows import gate_rows
 from thumbwheel.evaluation.served import endpoint
@@ -19,6 +22,7 @@ from thumbwheel.evaluation.sides import base_of
 from thumbwheel.evaluation.types import Ask, Known
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models import versions
+from thumbwheel.models.types import State
 
 ONLY = QUICK.model_copy(update={"suite": ("success",), "few_shot": 0})
 
@@ -189,22 +193,6 @@ def test_what_another_model_answered_is_not_this_ones_answer(home):
     assert found.primary.n == 2 and found.dropped == {"a side has no answer": 2}
 
 
-class Flaky:
-    """A judge that finds the longer answer better, and is down from the `until`th question on."""
-
-    def __init__(self, until):
-        self.until, self.asked = until, 0
-
-    def __call__(self, request):
-        self.asked += 1
-        if self.asked > self.until:
-            return Reply("busy", status=500)
-        data = json.loads(request.body["messages"][1]["content"])["answers"]
-        nonce = request.body["messages"][0]["content"].split('"nonce": "')[1].split('"')[0]
-        content = json.dumps({"nonce": nonce, "winner": "1" if len(data["1"]) > len(data["2"]) else "2"})
-        return Reply({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]})
-
-
 def test_verdicts_are_kept_and_those_that_were_missing_are_asked_for_again(home):
     ws, add = home(cases=50)
     name = add("good")
@@ -221,6 +209,22 @@ def test_verdicts_are_kept_and_those_that_were_missing_are_asked_for_again(home)
         assert 0 < judge.asked <= 2 * (pairs - 32)
         judge.asked = 0
         assert evaluate(ws, AGENT, name, config).id == found.id and judge.asked == 0
+
+
+def test_a_decision_waits_for_a_judge_that_was_down(home):
+    ws, add = home(cases=50)
+    version = versions.version(ws, AGENT, add("good"))
+    declare(ws, AGENT, {"primary": "judge", "min_cases": 2})
+    judge = Flaky(66)
+    with FakeServer(judge) as server:
+        config = QUICK.model_copy(update={"few_shot": 0, "judge_url": server.url, "judge_model": "m"})
+        unfinished = evaluate(ws, AGENT, version.name, config)
+        with pytest.raises(InputError, match="judgements were blocked, and may be made yet"):
+            gate(ws, unfinished)
+        assert versions.by_id(ws, version.id).state is State.CANDIDATE
+        judge.until = 1_000
+        decided = gate(ws, evaluate(ws, AGENT, version.name, config))
+    assert decided.inputs.suite == "judge" and versions.by_id(ws, version.id).state is not State.CANDIDATE
 
 
 def test_several_samples_are_one_question(home):

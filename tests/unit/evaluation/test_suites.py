@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from judges import always_the_first, prefers_longer
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.evaluation.guards import Standing, standing
 from thumbwheel.evaluation.policy import GatePolicy
@@ -12,7 +13,7 @@ from thumbwheel.evaluation.suite import Material
 from thumbwheel.evaluation.suites import SUITES
 from thumbwheel.evaluation.suites.code import pass_at
 from thumbwheel.evaluation.types import ANCHOR_NLL, ANCHOR_TASKS, Answer, Ask, Case, EvaluationConfig, Given, Known
-from thumbwheel.llm.fake import FakeServer, Reply
+from thumbwheel.llm.fake import FakeServer
 from thumbwheel.rewards.function import Score
 
 
@@ -101,23 +102,9 @@ def test_anchors_of_the_owner_replace_the_built_in_ones(tmp_path):
         suite("regression", config=EvaluationConfig(anchors=str(tmp_path / "mine.yaml"))).asks()
 
 
-class Liking:
-    """A judge that prefers the longer answer; with `biased`, always the first one."""
-
-    def __init__(self, biased=False):
-        self.biased = biased
-
-    def __call__(self, request):
-        data = json.loads(request.body["messages"][1]["content"])["answers"]
-        nonce = request.body["messages"][0]["content"].split('"nonce": "')[1].split('"')[0]
-        winner = "1" if self.biased or len(data["1"]) > len(data["2"]) else "2"
-        content = json.dumps({"nonce": nonce, "winner": winner})
-        return Reply({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]})
-
-
-@pytest.mark.parametrize(("biased", "after", "agrees"), [(False, 0.75, 1.0), (True, 0.5, 0.0)])
-def test_a_judge_is_asked_in_both_orders(biased, after, agrees):
-    with FakeServer(Liking(biased)) as server:
+@pytest.mark.parametrize(("script", "after", "agrees"), [(prefers_longer, 0.75, 1.0), (always_the_first, 0.5, 0.0)])
+def test_a_judge_is_asked_in_both_orders(script, after, agrees):
+    with FakeServer(script) as server:
         config = EvaluationConfig(judge_url=server.url, judge_model="m")
         made = suite("judge", [case(str(n), None) for n in range(2)], config=config)
         found = made.outcome(replies("short", "same"), replies("a long one", "same"))

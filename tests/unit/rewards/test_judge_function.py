@@ -5,35 +5,12 @@ import re
 
 import pytest
 
+from judges import always_the_first, prefers_longer, reply, said, verdict
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.rewards.function import LONGEST_ANSWER, Case, Status
 from thumbwheel.rewards.functions.judge import Judge
 
 ASKED = [{"role": "user", "content": "Where is my parcel?"}]
-
-
-def said(request):
-    """What the judge was told: the nonce, and both answers as it finds them."""
-    system, user = request.body["messages"]
-    return re.search(r'"nonce": "(\w+)"', system["content"])[1], json.loads(user["content"])["answers"]
-
-
-def reply(text):
-    return Reply({"choices": [{"message": {"content": text}}]})
-
-
-def verdict(nonce, winner):
-    return reply(json.dumps({"nonce": nonce, "winner": winner}))
-
-
-def prefers_longer(request):
-    nonce, answers = said(request)
-    first, second = len(answers["1"]), len(answers["2"])
-    return verdict(nonce, "tie" if first == second else "1" if first > second else "2")
-
-
-def always_the_first(request):
-    return verdict(said(request)[0], "1")
 
 
 def obeys_the_answers(request):

@@ -1,10 +1,10 @@
 """Who agrees with whom: raters with the crowd of the others, judges with the people, and what a judge states about itself."""
 
 import json
-import re
 
 import pytest
 
+from judges import prefers_longer
 from label_world import AGENT, home
 from public_data import public_data
 from thumbwheel.core.errors import DataError
@@ -93,15 +93,8 @@ def test_an_agents_feedback_gives_a_panel_for_each_kind_of_verdict(world):
     assert judge.torn == 6
 
 
-def longer(request):
-    nonce = re.search(r'"nonce": "(\w+)"', request.body["messages"][0]["content"])[1]
-    answers = json.loads(request.body["messages"][1]["content"])["answers"]
-    winner = "1" if len(answers["1"]) > len(answers["2"]) else "2"
-    return Reply({"choices": [{"message": {"content": json.dumps({"nonce": nonce, "winner": winner})}}]})
-
-
 def test_a_judge_states_its_agreement_and_then_may_gate(world, tmp_path):
-    with FakeServer(longer) as server:
+    with FakeServer(prefers_longer) as server:
         judge = Judge.create({"url": server.url, "model": "m"})
         stated = trust(world, AGENT, judge, 300)
         assert (stated["pairs"], stated["without_verdict"]) == (54, 0)  # six without a plurality of people; the model's word counts nothing
@@ -133,7 +126,7 @@ def test_the_commands_show_it(command_line, tmp_path):
     path = tmp_path / "labels.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in compared()))
     assert command_line("import", "jsonl", str(path), "--agent", AGENT)[0] == 0
-    with FakeServer(longer) as server:
+    with FakeServer(prefers_longer) as server:
         code, out, _ = command_line("label", "trust", "--agent", AGENT, "--url", server.url, "--model", "m", "--out", "a.json")
     assert code == 0
     assert json.loads((tmp_path / "a.json").read_text())["kappa"] == 1

@@ -17,10 +17,12 @@ from thumbwheel.evaluation.measure import blocked
 from thumbwheel.evaluation.suite import Outcome, Replies, Suite
 from thumbwheel.evaluation.types import Answer, Ask, Measure
 from thumbwheel.rewards.function import Case as Answered
+from thumbwheel.rewards.function import Score, Status
 
 Compared = tuple[Sequence[float | None], Sequence[float | None], float | None]
 MEAN = "mean reward"
 SILENT = Answer("", "unanswered", None)
+UNSCORED = Score.none(Status.NOT_APPLICABLE, "this side has no answer")
 OPTIMISED = " (trained against it: no evidence)"
 
 
@@ -57,37 +59,36 @@ class Reward(Suite):
 
     def outcome(self, before: Replies, after: Replies) -> Outcome:
         """The mean reward first, then its components, then what reward models say."""
-        (first_scores, missing), (second_scores, more) = self._scores(before), self._scores(after)
-        sides = (first_scores, second_scores)
+        first, second = self._scores(before), self._scores(after)
+        missing = blocked(one for side in (first, second) for scores in side.values() for one in scores)
         texts = [[one[0].text.strip() if one else None for one in replies] for replies in (before, after)]
-        values: dict[str, Compared] = {name or MEAN: (sides[0][name], sides[1][name], 1.0) for name in sides[0]}
+        values: dict[str, Compared] = {name or MEAN: (_values(first[name]), _values(second[name]), 1.0) for name in first}
         for name in self.material.opinions:
             mark = OPTIMISED if name in self.material.optimised else ""
             before_, after_ = self._opinion(name, texts)
             values[compare.OPINION + name + mark] = (before_, after_, None)
         measures = [found for name in values if (found := self._measure(name, *values[name])) is not None]
-        judges = tuple(name for name in sides[0] if name and any(one is not None for side in sides for one in side[name]))
+        judges = tuple(name for name in first if name and any(one.value is not None for one in (*first[name], *second[name])))
         judges = judges or tuple(self.material.opinions)
         dropped = Counter({"nothing could judge the answer": n} if (n := len(self.rows) - (measures[0].n if measures else 0)) else {})
         if not measures:
-            return Outcome(None, dropped=dropped, blocked=missing + more)
-        first = measures[0].name
+            return Outcome(None, dropped=dropped, blocked=missing)
+        main = measures[0].name
         return Outcome(
-            lambda level: self._measure(first, *values[first], level) or measures[0], tuple(measures[1:]), judges=judges, dropped=dropped,
-            blocked=missing + more,
+            lambda level: self._measure(main, *values[main], level) or measures[0], tuple(measures[1:]), judges=judges, dropped=dropped,
+            blocked=missing,
         )  # fmt: skip
 
-    def _scores(self, replies: Replies) -> tuple[dict[str, list[float | None]], int]:
-        """component -> its values of the answers, "" is all of them together; and how many were blocked."""
+    def _scores(self, replies: Replies) -> dict[str, list[Score]]:
+        """component -> its scores of the answers; "" is all of them together."""
         cases = [
             Answered(one.text.strip(), row.reference, row.prompt, finish=one.finish, metadata=row.metadata)
             for row, (one, *_) in zip(self.rows, (reply or (SILENT,) for reply in replies), strict=True)
         ]
-        found = self.material.rewards(cases)
-        values = {
-            name: [one.value if reply else None for one, reply in zip(scores, replies, strict=True)] for name, scores in found.items()
+        return {
+            name: [score if reply else UNSCORED for score, reply in zip(scores, replies, strict=True)]
+            for name, scores in self.material.rewards(cases).items()
         }
-        return values, blocked(one for scores in found.values() for one in scores)
 
     def _opinion(self, name: str, texts: Sequence[Sequence[str | None]]) -> list[list[float | None]]:
         judge, prompts = self.material.opinions[name], [row.prompt for row in self.rows]
@@ -107,3 +108,7 @@ class Reward(Suite):
         first, second, groups = (list(one) for one in zip(*both, strict=True))
         bounded = span if all(0 <= one <= 1 for one in (*first, *second)) else None
         return compare.measure(name, first, second, groups, level or self.config.level, bounded)
+
+
+def _values(scores: Sequence[Score]) -> list[float | None]:
+    return [one.value for one in scores]
