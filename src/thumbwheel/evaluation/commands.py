@@ -24,7 +24,7 @@ def evaluate(
     compare_base: Annotated[bool, typer.Option("--compare-base", help="Compare with the base, even where another is live.")] = False,
     against: Annotated[str | None, typer.Option(help="Compare with this version.")] = None,
     form: Annotated[
-        str | None, typer.Option("--as", help="How the version is served: gguf:FILE, URL#MODEL (default: in this process).")
+        str | None, typer.Option("--as", help="How the version is served: hf:FOLDER, gguf:FILE, URL#MODEL (default: as trained).")
     ] = None,
     against_form: Annotated[
         str | None, typer.Option("--against-as", help="How the other one is served: also recorded, for what the app's model answered.")
@@ -139,16 +139,25 @@ def show(evaluation: Evaluation, stored: StoredDecision | None) -> None:
             (one.case, f"{one.value_before:g} -> {one.value_after:g}", _short(one.before), _short(one.after)) for one in evaluation.examples
         ]
         log.table("most changed", ("case", "value", "before", "after"), rows)
-    for reason, count in evaluation.dropped.items():
-        log.say(f"left out: {count} x {reason}")
-    for note in evaluation.notes:
-        log.say(f"note: {note}")
-    if evaluation.prompting is not None:
-        log.say(f"weights or a prompt: {evaluation.weights_pay}")
-    if evaluation.reads > 1:
-        log.say(f"note: this is look {evaluation.reads} at these rows, over all versions; the gate asks for more confidence each time")
+    for remark in remarks(evaluation):
+        log.say(remark)
     if stored is not None:
         log.table(f"decision: {stored.decision.verdict} ({stored.id})", ("reasons",), [(reason,) for reason in stored.decision.reasons])
+
+
+def remarks(evaluation: Evaluation) -> list[str]:
+    """What has to be known besides the tables."""
+    from thumbwheel.evaluation.second import described
+
+    words = described(one.details for one in evaluation.suites)
+    found = [f"other methods on the same answers: {words}"] if words else []
+    found += [f"left out: {count} x {reason}" for reason, count in evaluation.dropped.items()]
+    found += [f"note: {note}" for note in evaluation.notes]
+    if evaluation.prompting is not None:
+        found.append(f"weights or a prompt: {evaluation.weights_pay}")
+    if evaluation.reads > 1:
+        found.append(f"note: this is look {evaluation.reads} at these rows, over all versions; the gate asks for more confidence each time")
+    return found
 
 
 def _show_serving(evaluation: Evaluation) -> None:

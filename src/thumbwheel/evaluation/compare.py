@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from math import ceil, isfinite
 from statistics import mean, median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -216,13 +216,20 @@ def _guard(name: str, values: Sequence[tuple[float, float, str]], level: float, 
     return guard(name, measure(name, first, second, groups, level, span))
 
 
-def serving(side: str, success: float, answers: Sequence[Answer], price: Mapping[str, Any] | None) -> Serving:
-    """What answers of one side took; `price` of a million tokens in and out."""
+class Rates(NamedTuple):
+    """What answers cost: a million tokens in and out, or an hour of a machine that gives `parallel` of them at once."""
+
+    tokens_in: float | None = None
+    tokens_out: float | None = None
+    hour: float | None = None
+    parallel: int = 1
+
+
+def serving(side: str, success: float, answers: Sequence[Answer], rates: Rates) -> Serving:
+    """What answers of one side took and cost."""
     tokens = [one.tokens for one in answers if one.tokens is not None]
     seconds = sorted(one.seconds for one in answers if one.seconds is not None)
     prompts = [one.prompt_tokens for one in answers if one.prompt_tokens is not None]
-    rates = (price or {}).get("price_in"), (price or {}).get("price_out")
-    known = None not in rates and tokens and prompts
     return Serving(
         side=side,
         success=success,
@@ -230,8 +237,17 @@ def serving(side: str, success: float, answers: Sequence[Answer], price: Mapping
         tokens=mean(tokens) if tokens else None,
         seconds=median(seconds) if seconds else None,
         slowest=seconds[ceil(0.95 * len(seconds)) - 1] if seconds else None,
-        cost=(mean(prompts) * rates[0] + mean(tokens) * rates[1]) / 1000 if known else None,  # type: ignore[operator]
+        cost=_cost(rates, prompts, tokens, seconds),
     )
+
+
+def _cost(rates: Rates, prompts: Sequence[int], tokens: Sequence[int], seconds: Sequence[float]) -> float | None:
+    """Of 1,000 answers; None where price or measurement is missing."""
+    if rates.tokens_in is not None and rates.tokens_out is not None and tokens and prompts:
+        return (mean(prompts) * rates.tokens_in + mean(tokens) * rates.tokens_out) / 1000
+    if rates.hour is not None and seconds:
+        return 1000 * mean(seconds) / rates.parallel * rates.hour / 3600
+    return None
 
 
 def guard(name: str, measure: Measure) -> Guard:

@@ -22,7 +22,7 @@ from thumbwheel.evaluation.material import material_of
 from thumbwheel.evaluation.policy import Look
 from thumbwheel.evaluation.rows import HeldOut, gate_rows, train_rows
 from thumbwheel.evaluation.side import Side, ask
-from thumbwheel.evaluation.sides import Sides, base_of
+from thumbwheel.evaluation.sides import RECORDED, Sides, base_of, is_url
 from thumbwheel.evaluation.spending import number, row_keys
 from thumbwheel.evaluation.suite import Material, Outcome, Suite
 from thumbwheel.evaluation.suites import SUITES
@@ -299,13 +299,22 @@ def _serving(
     """Of the answers that the primary measure judges; none where it judges recorded ones."""
     if not run.suites[name].fresh:
         return ()
-    sides = ((run.sides.before, run.sides.incumbent, primary.before), (run.sides.after, run.sides.candidate, primary.after))
+    sides = run.sides
+    both = (sides.before, sides.incumbent, sides.against_form, primary.before), (sides.after, sides.candidate, sides.form, primary.after)
     found = []
-    for (side, version, value), given in zip(sides, replies, strict=True):
+    for (side, version, form, value), given in zip(both, replies, strict=True):
         answers = [one for question, reply in zip(asked[name], given[name], strict=True) if isinstance(question, Ask) for one in reply]
-        price = version.endpoint if side in run.sides.served else None
-        found.append(compare.serving(side.name, value, answers, price))
+        found.append(compare.serving(side.name, value, answers, _rates(run.config, version, form)))
     return tuple(found)
+
+
+def _rates(config: EvaluationConfig, version: ModelVersion, form: str | None) -> compare.Rates:
+    """An endpoint has its own prices; of what the app recorded nobody knows what served it."""
+    if version.endpoint is not None:
+        return compare.Rates(version.endpoint["price_in"], version.endpoint["price_out"])
+    if form == RECORDED:
+        return compare.Rates()
+    return compare.Rates(hour=config.hour_price, parallel=config.parallel if is_url(form) else 1)
 
 
 def _notes(run: _Run, primary: Measure, blocked: int) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -193,6 +193,17 @@ class OwnSide:
 
     def close(self) -> None:
         """The model goes with its owner."""
+
+
+def exported(ws: Workspace, version: ModelVersion, name: str, folder: Path, config: EvaluationConfig) -> OwnSide:
+    """The model in `folder` in the place of `version`. Raises ModelError for a folder without a whole model."""
+    from thumbwheel.engine.load import base_fingerprint
+
+    if not (folder / "config.json").is_file():
+        why = "it holds an adapter without its base" if (folder / "adapter_config.json").is_file() else "it holds no config.json"
+        raise ModelError(f"model folder {str(folder)!r}", why, "Make one: thumbwheel export VERSION --format merged")
+    whole = replace(version, base=str(folder), base_fingerprint=base_fingerprint(folder), adapter=None, endpoint=None)
+    return replace(Own(ws, whole, [], config).side(whole), name=name)
 
 
 def _manner(one: Ask) -> tuple[int, int, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,3 +24,19 @@ def opinions(pairs: Sequence[Pair], level: float) -> dict[str, Any]:
         interval = newcombe(both, better, worse, len(pairs) - both - better - worse, level)
         found |= {"better": better, "worse": worse, "mcnemar_p": mcnemar(better, worse), "newcombe": [interval.low, interval.high]}
     return found
+
+
+def described(details: Iterable[Mapping[str, Any]]) -> str:
+    """Those that stand in the details of suites, in words; empty where none do.
+
+    >>> described([{}, {"second_opinions": {"bootstrap": [0.1, 0.3]}}])
+    'paired bootstrap +10.0% to +30.0%'
+    """
+    found = next((one["second_opinions"] for one in details if "second_opinions" in one), None)
+    if found is None:
+        return ""
+    words = ["paired bootstrap {:+.1%} to {:+.1%}".format(*found["bootstrap"])]
+    if "newcombe" in found:
+        words.append("Newcombe's interval {:+.1%} to {:+.1%}".format(*found["newcombe"]))
+        words.append("exact McNemar p = {mcnemar_p:.2g} ({better} better, {worse} worse)".format(**found))
+    return "; ".join(words)

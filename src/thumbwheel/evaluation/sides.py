@@ -1,7 +1,7 @@
 """Which sides an evaluation compares: each version as it is served by default, or in the form that was named for it.
 
-Forms: `gguf:FILE`, an endpoint as `URL#MODEL`, `recorded` (what the app's own model answered). Without one a version is its base with its
-adapter in this process, or the endpoint that it was registered as.
+Forms: `hf:FOLDER` (a merged model, in this process), `gguf:FILE`, an endpoint as `URL#MODEL`, `recorded` (what the app's own model
+answered). Without one a version is its base with its adapter in this process, or the endpoint that it was registered as.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.evaluation.own import Own
+from thumbwheel.evaluation.own import Own, exported
 from thumbwheel.evaluation.recorded import recorded
 from thumbwheel.evaluation.served import endpoint, gguf
 from thumbwheel.evaluation.side import Side
@@ -22,7 +22,8 @@ from thumbwheel.evaluation.types import Case, EvaluationConfig
 from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion
 
-FORMS = "gguf:FILE, http://HOST:PORT/v1#MODEL, recorded"
+RECORDED = "recorded"
+FORMS = f"hf:FOLDER, gguf:FILE, http://HOST:PORT/v1#MODEL, {RECORDED}"
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Sides:
 
     @property
     def served(self) -> list[Side]:
-        """Those that do not run in this process."""
+        """Those that are not the base with an adapter or none."""
         given = ((self.incumbent, self.against_form, "before"), (self.candidate, self.form, "after"))
         return [getattr(self, name) for one, form, name in given if form or one.endpoint]
 
@@ -77,17 +78,24 @@ class Sides:
             return endpoint(version.name, version.endpoint["url"], version.endpoint["model"], key, parallel, version.id)
         name = f"{version.name} as {form}"
         kind, _, rest = str(form).partition(":")
-        if form == "recorded":
+        if form == RECORDED:
             return recorded(self.ws, version, name, self.cases)
+        if kind == "hf" and rest:
+            return exported(self.ws, version, name, Path(rest), self.config)
         if kind == "gguf" and rest:
             return gguf(name, Path(rest))
         url, _, model = str(form).partition("#")
         if "@" in url or "?" in url:
             shown = url.partition("@")[2] or url.partition("?")[0]
             raise InputError(f"{shown!r} as a form", "a name or key in a URL would be stored", f"Set {self.config.key_variable}")
-        if kind in ("http", "https") and model:
+        if is_url(form) and model:
             return endpoint(name, url, model, key, parallel, version.id)
         raise InputError(f"{form!r} as a form of {version.name!r}", "there is no such form", f"Use one of: {FORMS}")
+
+
+def is_url(form: str | None) -> bool:
+    """Whether a form is an endpoint."""
+    return form is not None and form.startswith(("http:", "https:"))
 
 
 def base_of(ws: Workspace, version: ModelVersion) -> ModelVersion:

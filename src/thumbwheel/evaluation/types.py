@@ -65,6 +65,8 @@ class EvaluationConfig(Config):
     """The judging model, as its endpoint calls it."""
     judge_agreement: str | None = None
     """The file in which this judge's agreement with people is stated; see thumbwheel label trust."""
+    hour_price: float | None = Field(default=None, ge=0)
+    """What an hour of the machine costs that serves what has no price of its own, in the same currency; so answers get their cost."""
     key_variable: str = "THUMBWHEEL_ENDPOINT_KEY"
     """The environment variable with the key of endpoints; the key itself stands in no settings."""
     parallel: int = Field(default=4, ge=1, le=64)
@@ -250,7 +252,7 @@ class Serving(Config):
     slowest: float | None
     """The 95th percentile of them."""
     cost: float | None
-    """Price of 1,000 answers, in the currency of the version's price."""
+    """Price of 1,000 answers: by the endpoint's price of tokens, else by the time that they took and the price of an hour."""
 
 
 class Evaluation(Config):

@@ -21,6 +21,7 @@ from thumbwheel.core.errors import StorageError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.guards import standing
 from thumbwheel.evaluation.policy import GatePolicy
+from thumbwheel.evaluation.second import described
 from thumbwheel.evaluation.types import ANCHOR_NLL, ANCHOR_TASKS, EOS, FORMAT, LENGTH, NLL, Guard, Measure, weights_pay
 from thumbwheel.export.package import exports
 from thumbwheel.loop import text
@@ -78,6 +79,7 @@ def collect(ws: Workspace, agent: str, version: str) -> dict[str, Any]:
         "evaluation": evaluation,
         "guards": _guards(evaluation, decision),
         "weights": _weights(found, evaluation),
+        "opinions": described(one["details"] for one in (evaluation or {}).get("suites", ())),
         "decision": decision,
         "served": _served(found),
         "exports": _exports(ws, found),

@@ -9,9 +9,10 @@ import sqlalchemy as sa
 from feedback_world import AGENT
 from judges import Flaky
 from taught_world import PLACES, QUICK, add_case
-from thumbwheel.core.errors import InputError
+from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.db import schema
 from thumbwheel.evaluation import side as asking
+from thumbwheel.evaluation.compare import Rates, serving
 from thumbwheel.evaluation.declare import declare
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.gate import gate
@@ -19,7 +20,7 @@ from thumbwheel.evaluation.own import Own, OwnSide
 from thumbwheel.evaluation.rows import gate_rows
 from thumbwheel.evaluation.served import endpoint
 from thumbwheel.evaluation.sides import base_of
-from thumbwheel.evaluation.types import Ask, Known
+from thumbwheel.evaluation.types import Answer, Ask, Known
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models import versions
 from thumbwheel.models.types import State
@@ -131,6 +132,15 @@ def test_an_endpoint_is_compared_by_quality_price_and_time(home):
         assert len(server.requests) == count == 34
         body = server.requests[0].body
         assert (body["temperature"], body["max_tokens"], body["model"]) == (0.0, 14, "large")
+        priced = evaluate(ws, AGENT, name, ONLY.model_copy(update={"hour_price": 0.5}), against=given.name)
+        assert priced.serving[0].cost == before.cost and priced.serving[1].cost > 0 and len(server.requests) == 34
+
+
+def test_what_answers_cost_by_the_hour_of_the_machine():
+    answers = [Answer("x", "stop", 3, None, seconds) for seconds in (1.0, 3.0)]
+    cost = lambda **rates: serving("v1", 1.0, answers, Rates(**rates)).cost  # noqa: E731
+    assert cost(hour=3.6) == pytest.approx(2.0) and cost(hour=3.6, parallel=4) == pytest.approx(0.5)
+    assert cost() is None and cost(tokens_in=1.0, tokens_out=1.0) is None  # nobody counted the prompts
 
 
 @pytest.mark.parametrize(
@@ -236,6 +246,24 @@ def test_several_samples_are_one_question(home):
     kept = asking.ask(ws, versions.require_agent(ws, AGENT), side, asks[::-1], "programs")
     assert kept == found[::-1]
     assert json.loads(json.dumps(kept[0][0].ids)) and endpoint("a", "http://h/v1", "m", None, 1, "mdl_1").identity != side.identity
+
+
+def test_a_merged_folder_is_judged_as_its_users_load_it(home, taught, tmp_path):
+    from thumbwheel.export.formats.merged import MERGED
+    from thumbwheel.export.types import Source
+
+    (folder := tmp_path / "merged").mkdir()
+    MERGED.write(Source(str(taught.base), taught.good, "tiny"), folder)
+    ws, add = home(cases=34)
+    name = add("good")
+    merged = evaluate(ws, AGENT, name, QUICK, against=name, form=f"hf:{folder}")
+    assert (merged.form, merged.primary.changed, merged.primary.after) == (f"hf:{folder}", 0, 1.0)
+    assert merged.preferences and abs(merged.preferences[0].gain) < 1e-9, "a folder knows log-probabilities too"
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4096] + bytes(4096))
+    assert evaluate(ws, AGENT, name, QUICK, against=name, form=f"hf:{folder}").id != merged.id
+    with pytest.raises(ModelError, match="an adapter without its base"):
+        evaluate(ws, AGENT, name, ONLY, form=f"hf:{taught.good}")
 
 
 def test_a_gguf_file_is_judged_as_llama_server_serves_it(home, taught, tmp_path):
