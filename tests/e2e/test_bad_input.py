@@ -182,7 +182,8 @@ def _process(*arguments: str, tmp_path: Path, **more: object) -> subprocess.Pope
     return subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True, **more)  # type: ignore[call-overload,no-any-return]
 
 
-def test_an_interrupted_import_keeps_whole_batches_and_goes_on(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_import_keeps_whole_batches_and_goes_on(run: Run, tmp_path: Path, how: signal.Signals) -> None:
     line = '{"type": "trace", "id": "t%d", "input": "hi %d", "output": "ho"}\n'
     count = 20_000
     (tmp_path / "many.jsonl").write_text("".join(line % (i, i) for i in range(count)))
@@ -190,7 +191,7 @@ def test_an_interrupted_import_keeps_whole_batches_and_goes_on(run: Run, tmp_pat
     wal = tmp_path / "home" / "thumbwheel.db-wal"
     while work.poll() is None and not (wal.exists() and wal.stat().st_size > 2_000_000):
         time.sleep(0.01)
-    work.send_signal(signal.SIGINT)
+    work.send_signal(how)
     out, err = work.communicate(timeout=60)
     assert (work.returncode, out) == (130, "") and "interrupted" in err and "Traceback" not in err
     report = json.loads(run("import", "jsonl", "many.jsonl", "--agent", "a", "--json")[1])

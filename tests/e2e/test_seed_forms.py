@@ -91,12 +91,12 @@ def collected(folder: Path) -> Path:
 
 
 def rated_widgets(folder: Path) -> Path:
-    """System 4: widgets that were shown for a question, one of three liked, one disliked and one without a rating, of one run."""
+    """System 4: what was shown for a question, of one run: the widget that was chosen, liked; two forced fixtures, one of them disliked."""
     entries = [
         {"entry_id": f"e{number:05}", "question_id": f"q{number // 3}", "question": f"How is pump {number // 3}?", "category": "status",
-         "scenario": "kpi", "fixture": f"dial-{number}", "size": "normal", "natural": True, "forced": False, "widget_index": 0,
-         "data_override": {"demoData": {"label": "Flow", "value": number // 3}}, "rating": ("up", "down", None)[number % 3],
-         "tags": [], "notes": ""}
+         "scenario": "kpi", "fixture": f"dial-{number}", "size": "normal", "natural": number % 3 == 0, "forced": number % 3 > 0,
+         "widget_index": 0, "data_override": {"demoData": {"label": "Flow", "value": number // 3}},
+         "rating": ("up", "down", None)[number % 3], "tags": [], "notes": ""}
         for number in range(COUNT)
     ]  # fmt: skip
     path = folder / "exhaustive_data.json"
@@ -124,8 +124,8 @@ WORLDS = {
                 "pairs": {"correction": QUARTER}}, {},
     ),
     "widgets": World(
-        "widgets", rated_widgets, {"trace": COUNT, "feedback": 2 * THIRD, "thumb": 2 * THIRD}, 2 * THIRD,
-        {"labels": {"upvote": THIRD, "downvote": THIRD}, "pairs": {"siblings": THIRD}}, {},
+        "widgets", rated_widgets, {"trace": COUNT + THIRD, "feedback": 3 * THIRD, "thumb": 3 * THIRD}, 3 * THIRD,
+        {"labels": {"upvote": 2 * THIRD, "downvote": THIRD}, "pairs": {"siblings": THIRD}}, {},
     ),
 }  # fmt: skip
 """A corrected answer is a bad one and its correction a good one, and both are a pair."""
@@ -146,7 +146,7 @@ def test_a_systems_own_form_goes_from_import_over_rewards_to_datasets(name: str,
     assert (first["stored"], first["refused"], first["records"]) == (COUNT, 0, world.records)
     assert (again["stored"], again["duplicates"], again["records"]) == (0, COUNT, {})
     judged = said("reward", "run")
-    assert (judged["traces"], judged["rewarded"], judged["reasons"]) == (COUNT, world.rewarded, [])
+    assert (judged["traces"], judged["rewarded"], judged["reasons"]) == (world.records["trace"], world.rewarded, [])
     known = said("reward", "list")["reward"]
     assert known["n"] == world.rewarded and 0 <= known["least"] < known["most"] <= 1
     for shape, origins in world.rows.items():

