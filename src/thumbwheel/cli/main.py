@@ -83,7 +83,7 @@ def main() -> None:
 
     # Threads that spin while they wait make every step several times slower as soon as another program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service that is stopped cleans up as after Ctrl-C
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         build(sys.argv[1:])(prog_name="thumbwheel")
     except ThumbwheelError as error:
@@ -97,6 +97,12 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         sys.exit(130)
+
+
+def _terminated(*_: Any) -> None:
+    """A service that is stopped cleans up as after Ctrl-C; `timeout` and others ask twice, which is no second Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    raise KeyboardInterrupt
 
 
 def build(arguments: list[str]) -> typer.Typer:

@@ -217,12 +217,11 @@ def _guard(name: str, values: Sequence[tuple[float, float, str]], level: float, 
 
 
 class Rates(NamedTuple):
-    """What answers cost: a million tokens in and out, or an hour of a machine that gives `parallel` of them at once."""
+    """What answers cost: a million tokens in and out, or an hour of the machine."""
 
     tokens_in: float | None = None
     tokens_out: float | None = None
     hour: float | None = None
-    parallel: int = 1
 
 
 def serving(side: str, success: float, answers: Sequence[Answer], rates: Rates) -> Serving:
@@ -237,16 +236,16 @@ def serving(side: str, success: float, answers: Sequence[Answer], rates: Rates) 
         tokens=mean(tokens) if tokens else None,
         seconds=median(seconds) if seconds else None,
         slowest=seconds[ceil(0.95 * len(seconds)) - 1] if seconds else None,
-        cost=_cost(rates, prompts, tokens, seconds),
+        cost=_cost(rates, prompts, tokens, [one.busy for one in answers if one.busy is not None]),
     )
 
 
-def _cost(rates: Rates, prompts: Sequence[int], tokens: Sequence[int], seconds: Sequence[float]) -> float | None:
+def _cost(rates: Rates, prompts: Sequence[int], tokens: Sequence[int], busy: Sequence[float]) -> float | None:
     """Of 1,000 answers; None where price or measurement is missing."""
     if rates.tokens_in is not None and rates.tokens_out is not None and tokens and prompts:
         return (mean(prompts) * rates.tokens_in + mean(tokens) * rates.tokens_out) / 1000
-    if rates.hour is not None and seconds:
-        return 1000 * mean(seconds) / rates.parallel * rates.hour / 3600
+    if rates.hour is not None and busy:
+        return 1000 * mean(busy) * rates.hour / 3600
     return None
 
 

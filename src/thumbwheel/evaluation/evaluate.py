@@ -19,10 +19,11 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare, few_shot, store
 from thumbwheel.evaluation.declare import policy_of
 from thumbwheel.evaluation.material import material_of
+from thumbwheel.evaluation.own import OwnSide
 from thumbwheel.evaluation.policy import Look
 from thumbwheel.evaluation.rows import HeldOut, gate_rows, train_rows
 from thumbwheel.evaluation.side import Side, ask
-from thumbwheel.evaluation.sides import RECORDED, Sides, base_of, is_url
+from thumbwheel.evaluation.sides import RECORDED, Sides, base_of
 from thumbwheel.evaluation.spending import number, row_keys
 from thumbwheel.evaluation.suite import Material, Outcome, Suite
 from thumbwheel.evaluation.suites import SUITES
@@ -175,11 +176,14 @@ def _key(sides: Sides, rows: HeldOut, suites: Mapping[str, Suite], config: Evalu
 
 
 def _measure(run: _Run, key: str) -> Evaluation:
-    for case in run.rows.cases if not all(run.sides.served) else ():
-        _require(run, case.id, case.prompt)
+    if len(run.sides.served) < len(run.sides.both) and any(suite.of_cases for suite in run.suites.values()):
+        for case in run.rows.cases:
+            _require(run, case.id, case.prompt)
     asked = {name: list(suite.asks()) for name, suite in run.suites.items()}
-    replies = [_replies(run, side, asked, what) for side, what in ((run.sides.before, "before"), (run.sides.after, "after"))]
-    outcomes = {name: suite.outcome(replies[0][name], replies[1][name]) for name, suite in run.suites.items()}
+    # what is served apart goes first and is let go of, so that one model at a time is in memory
+    order = sorted(("before", "after"), key=lambda what: getattr(run.sides, what) not in run.sides.served)
+    replies = {what: _replies(run, getattr(run.sides, what), asked, what) for what in order}
+    outcomes = {name: suite.outcome(replies["before"][name], replies["after"][name]) for name, suite in run.suites.items()}
     name = _primary(run, outcomes)
     level, suite, main = run.config.level, run.suites[name], outcomes[name].main
     assert main is not None  # noqa: S101 - _primary saw to it
@@ -189,7 +193,7 @@ def _measure(run: _Run, key: str) -> Evaluation:
     ranked = found["preference"].measures if "preference" in found else ()
     opinions = tuple(one for one in (found["reward"].measures if "reward" in found else ()) if one.name.startswith(compare.OPINION))
     dropped = run.rows.dropped + sum((outcomes[one].dropped for one in {name, "preference"} & outcomes.keys()), Counter[str]())
-    blocked = sum(outcome.blocked for outcome in outcomes.values())
+    blocked = sum(outcome.blocked.total() for outcome in outcomes.values())
     candidate, incumbent = run.sides.candidate, run.sides.incumbent
     identities = (run.sides.before.identity, run.sides.after.identity)
     read = row_keys(run.ws, [one.prompt for one in asked[name]])
@@ -208,7 +212,7 @@ def _measure(run: _Run, key: str) -> Evaluation:
         preferences=ranked,
         opinions=opinions,
         suites=results,
-        prompting=_prompting(run, replies[1]),
+        prompting=_prompting(run, replies["after"]),
         serving=_serving(run, name, asked, replies, primary),
         guards=tuple({guard.name: guard for outcome in outcomes.values() for guard in outcome.guards}.values()),
         slices=found[name].slices,
@@ -218,7 +222,7 @@ def _measure(run: _Run, key: str) -> Evaluation:
         sides=identities,
         form=run.sides.form,
         against_form=run.sides.against_form,
-        blocked=sum(outcome.blocked for one, outcome in outcomes.items() if one == name or run.suites[one].default),
+        blocked=dict(sum((outcomes[one].blocked for one in outcomes if one == name or run.suites[one].default), Counter[str]())),
         suite=name,
         judges=outcomes[name].judges,
         detectable=compare.detectable(primary),
@@ -246,6 +250,8 @@ def _replies(run: _Run, side: Side, asked: Mapping[str, Sequence[Any]], what: st
     fresh, given = [one for one in flat if isinstance(one, Ask)], [one for one in flat if not isinstance(one, Ask)]
     answers = iter(ask(run.ws, run.agent_id, side, fresh, f"answers {what}"))
     sums = iter(ask(run.ws, run.agent_id, side, given, f"log-probabilities {what}") if side.scores else [()] * len(given))
+    if side in run.sides.served:
+        side.close()
     return {name: [next(answers if isinstance(one, Ask) else sums) for one in asks] for name, asks in asked.items()}
 
 
@@ -294,7 +300,7 @@ def _prompting(run: _Run, replies: Mapping[str, Sequence[Any]]) -> Measure | Non
 
 
 def _serving(
-    run: _Run, name: str, asked: Mapping[str, Sequence[Any]], replies: Sequence[Mapping[str, Sequence[Any]]], primary: Measure
+    run: _Run, name: str, asked: Mapping[str, Sequence[Any]], replies: Mapping[str, Mapping[str, Sequence[Any]]], primary: Measure
 ) -> tuple[Serving, ...]:
     """Of the answers that the primary measure judges; none where it judges recorded ones."""
     if not run.suites[name].fresh:
@@ -302,26 +308,24 @@ def _serving(
     sides = run.sides
     both = (sides.before, sides.incumbent, sides.against_form, primary.before), (sides.after, sides.candidate, sides.form, primary.after)
     found = []
-    for (side, version, form, value), given in zip(both, replies, strict=True):
+    for (side, version, form, value), given in zip(both, (replies["before"], replies["after"]), strict=True):
         answers = [one for question, reply in zip(asked[name], given[name], strict=True) if isinstance(question, Ask) for one in reply]
         found.append(compare.serving(side.name, value, answers, _rates(run.config, version, form)))
     return tuple(found)
 
 
 def _rates(config: EvaluationConfig, version: ModelVersion, form: str | None) -> compare.Rates:
-    """An endpoint has its own prices; of what the app recorded nobody knows what served it."""
-    if version.endpoint is not None:
-        return compare.Rates(version.endpoint["price_in"], version.endpoint["price_out"])
+    """An endpoint may have its own prices; of what the app recorded nobody knows what served it."""
     if form == RECORDED:
         return compare.Rates()
-    return compare.Rates(hour=config.hour_price, parallel=config.parallel if is_url(form) else 1)
+    known = version.endpoint or {}
+    return compare.Rates(known.get("price_in"), known.get("price_out"), config.hour_price)
 
 
 def _notes(run: _Run, primary: Measure, blocked: int) -> list[str]:
     found = []
-    here = [one for one in (run.sides.before, run.sides.after) if one not in run.sides.served]
-    if here and run.sides.own.builder.template_name != "tokenizer":
-        found.append(f"the tokenizer has no chat template; the fallback {run.sides.own.builder.template_name!r} was used")
+    templates = {one.own.builder.template_name for one in run.sides.both if isinstance(one, OwnSide)}
+    found += [f"the tokenizer has no chat template; the fallback {one!r} was used" for one in sorted(templates - {"tokenizer"})]
     if primary.clusters < primary.n:
         found.append(f"{primary.n} items in {primary.clusters} groups; intervals are clustered by group")
     if len(run.sides.served) == 1:

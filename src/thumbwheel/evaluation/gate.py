@@ -71,6 +71,8 @@ def _limits(inputs: GateInputs) -> list[str]:
         found.append("canary only: the cases stand on feedback, not on cases that the owner reviewed (add them with `thumbwheel case add`)")
     if not inputs.fresh:
         found.append("canary only: recorded answers were ranked; no fresh answer was judged")
+    if inputs.blocked:
+        found.append(f"canary only: {inputs.blocked} judgements were blocked and are missing")
     if inputs.limit:
         found.append(f"canary only: {inputs.limit}")
     return found
@@ -89,11 +91,13 @@ def inputs_of(
     optimised: tuple[str, ...] = (),
     changes: tuple[str, ...] = (),
 ) -> GateInputs:
-    """What the gate reads of an evaluation. Raises InputError where it does not decide on it (`undecided`)."""
+    """What the gate reads of an evaluation. Raises InputError where it does not decide on it, Conflict where it waits (`undecided`)."""
     primary = evaluation.primary
     if why := undecided(evaluation, policy):
-        fix = f"Ask the usual question: thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}"
-        raise InputError(f"evaluation {evaluation.id!r} for the gate", why, fix)
+        what, again = f"evaluation {evaluation.id!r} for the gate", f"thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}"
+        if why == waits(evaluation, policy):
+            raise Conflict(what, why, f"Then: {again}. For a canary without them: thumbwheel gate declare --blocked allow")
+        raise InputError(what, why, f"Ask the usual question: {again}")
     absent = RULES.keys() - {one.name for one in evaluation.guards}
     guards = (*evaluation.guards, *(Guard(name=name, before=None, after=None, n=0) for name in RULES if name in absent))
     level = look_level(policy.alpha, evaluation.reads)
@@ -117,6 +121,7 @@ def inputs_of(
         optimised=optimised,
         changes=changes,
         limit=evaluation.limit,
+        blocked=sum(evaluation.blocked.values()),
     )
 
 
@@ -126,8 +131,14 @@ def undecided(evaluation: Evaluation, policy: GatePolicy) -> str:
         return evaluation.aside
     if evaluation.suite not in policy.leading:
         return f"suite {evaluation.suite} leads, and the gate goes by {' or '.join(policy.leading)}"
-    waits = evaluation.blocked and policy.blocked == "wait"
-    return f"{evaluation.blocked} judgements were blocked, and may be made yet" if waits else ""
+    return waits(evaluation, policy)
+
+
+def waits(evaluation: Evaluation, policy: GatePolicy) -> str:
+    """What has to be put right before the gate decides; empty where nothing."""
+    if not evaluation.blocked or policy.blocked != "wait":
+        return ""
+    return f"{sum(evaluation.blocked.values())} judgements were blocked, and may be made yet: {next(iter(evaluation.blocked))}"
 
 
 def _at(guard: Guard, level: float) -> Guard:

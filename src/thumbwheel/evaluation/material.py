@@ -84,7 +84,7 @@ def _verdicts(ws: Workspace, agent: str) -> Scorer:
                 ws.db.write(lambda connection, values=values: store.keep_answers(connection, agent_id, judge, "verdicts", values))  # type: ignore[misc]
                 found |= scores
                 advance(len(scores))
-                if blocked(scores.values()) == len(scores):
+                if blocked(scores.values()).total() == len(scores):
                     return [found.get(key, scores[some[0]]) for key in keys]
         return [found[key] for key in keys]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from thumbwheel.core.errors import ConfigError, NotFound
 from thumbwheel.evaluation.types import Answer, Answers, Case, Judged
@@ -12,7 +13,8 @@ from thumbwheel.rewards import function as rewards
 from thumbwheel.rewards.checker import checker, checker_of
 from thumbwheel.rewards.function import Score, Status
 
-UNUSABLE = "the checker cannot be used"
+REASON = 200
+"""Characters of a reason that are kept."""
 UNANSWERED = Judged("", None, None, False, None, {"status": "unanswered", "reason": "this side has no answer"})
 
 
@@ -33,27 +35,40 @@ def _judged(answer: Answer, text: str, one: Score) -> Judged:
 def score(cases: Sequence[Case], texts: Sequence[str]) -> list[Score]:
     """One score per answer, by the checker that its case names, else by the one that its kind of reference has.
 
-    A case whose checker is unknown or has impossible settings says nothing about any answer, now or later.
+    A case whose checker is unknown or has impossible settings says nothing about any answer (`unusable`).
     """
-    groups: dict[tuple[str, str], list[int]] = {}
-    for place, case in enumerate(cases):
-        settings = json.dumps(case.checker_config or {}, sort_keys=True)
-        groups.setdefault((case.checker or checker_of(case.reference), settings), []).append(place)
     found: dict[int, Score] = {}
-    for (name, settings), places in groups.items():
-        try:
-            function = checker(name, json.loads(settings), None, f"case {cases[places[0]].id!r}")
-        except (NotFound, ConfigError) as error:
-            found.update((place, Score.none(Status.NOT_APPLICABLE, f"{UNUSABLE}: {error}")) for place in places)
+    for function, places in _checkers(cases):
+        if isinstance(function, str):
+            found.update((place, Score.none(Status.NOT_APPLICABLE, function)) for place in places)
             continue
         scores = function.score([rewards.Case(texts[place], cases[place].reference, cases[place].prompt) for place in places])
         found.update(zip(places, scores, strict=True))
     return [found[place] for place in range(len(cases))]
 
 
-def blocked(judgements: Iterable[Score | Judged]) -> int:
-    """How many could not be given for want of what judges."""
-    return sum((one.status if isinstance(one, Score) else one.evidence["status"]) == Status.BLOCKED for one in judgements)
+def unusable(cases: Sequence[Case]) -> list[str]:
+    """Why the checkers of some cases cannot be used, as far as that is so; installing what has them changes it."""
+    return sorted(function for function, _ in _checkers(cases) if isinstance(function, str))
+
+
+def _checkers(cases: Sequence[Case]) -> Iterator[tuple[rewards.RewardFunction[Any] | str, list[int]]]:
+    """The checker of some cases, or why there is none, with their places."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for place, case in enumerate(cases):
+        settings = json.dumps(case.checker_config or {}, sort_keys=True)
+        groups.setdefault((case.checker or checker_of(case.reference), settings), []).append(place)
+    for (name, settings), places in groups.items():
+        try:
+            yield checker(name, json.loads(settings), None, f"case {cases[places[0]].id!r}"), places
+        except (NotFound, ConfigError) as error:
+            yield f"the checker cannot be used: {error}", places
+
+
+def blocked(judgements: Iterable[Score | Judged]) -> Counter[str]:
+    """Why how many could not be given for want of what judges."""
+    waiting = (one for one in judgements if (one.status if isinstance(one, Score) else one.evidence["status"]) == Status.BLOCKED)
+    return Counter(str(one.evidence.get("reason"))[:REASON] for one in waiting)
 
 
 def paired(before: Sequence[Judged], after: Sequence[Judged]) -> Iterator[tuple[int, float, float]]:
@@ -82,8 +97,7 @@ def unjudged(before: Sequence[Judged], after: Sequence[Judged], places: set[int]
 def _unjudged(before: Judged, after: Judged) -> str:
     if any(one is UNANSWERED for one in (before, after)):
         return "a side has no answer"
-    blocked = next((one for one in (before, after) if one.evidence["status"] == Status.BLOCKED), None)
-    if blocked is not None:
-        return f"{UNUSABLE}: {blocked.evidence['reason']}"
-    same = before.evidence.get("reason") == after.evidence["reason"]
-    return str(after.evidence["reason"]) if same else "the checker could judge neither answer"
+    if waiting := blocked((before, after)):
+        return f"the checker waits: {next(iter(waiting))}"
+    said = {one.evidence.get("reason") for one in (before, after)}
+    return str(said.pop()) if len(said) == 1 and None not in said else "the checker could judge neither answer"

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 BASE = ""
 """Name of the side that is the base with all adapters off."""
+BESIDE = ("*.json", "*.jinja", "*.model")
+"""Files of a model's folder that its answers depend on, besides the weights."""
 METHOD = 1
 """Raise it when the same question would get another reply, so that kept ones are not taken for new ones."""
 
@@ -149,7 +151,7 @@ class OwnSide:
             groups = self._sampler.sample(prompts, first.samples, sampling)
             seconds = (time.perf_counter() - began) / (len(asks) * first.samples)
         return [
-            tuple(Answer(one.text, one.finish, len(one.ids), len(prompt), seconds, one.ids) for one in group)
+            tuple(Answer(one.text, one.finish, len(one.ids), len(prompt), seconds, one.ids, seconds) for one in group)
             for prompt, group in zip(prompts, groups, strict=True)
         ]
 
@@ -192,18 +194,20 @@ class OwnSide:
         return Example((found[0],), (Branch(tuple(found[1:])),), "") if len(found) > 1 else None
 
     def close(self) -> None:
-        """The model goes with its owner."""
+        """Let go of the model; the next question loads it again."""
+        self.own.__dict__.pop("model", None)
+        self._engine = self._sampler = None
 
 
 def exported(ws: Workspace, version: ModelVersion, name: str, folder: Path, config: EvaluationConfig) -> OwnSide:
     """The model in `folder` in the place of `version`. Raises ModelError for a folder without a whole model."""
     from thumbwheel.engine.load import base_fingerprint
 
-    if not (folder / "config.json").is_file():
-        why = "it holds an adapter without its base" if (folder / "adapter_config.json").is_file() else "it holds no config.json"
-        raise ModelError(f"model folder {str(folder)!r}", why, "Make one: thumbwheel export VERSION --format merged")
+    folder = folder.expanduser()
     whole = replace(version, base=str(folder), base_fingerprint=base_fingerprint(folder), adapter=None, endpoint=None)
-    return replace(Own(ws, whole, [], config).side(whole), name=name)
+    side = Own(ws, whole, [], config).side(whole)
+    beside = {path.name: ids.file_hash(path) for pattern in BESIDE for path in folder.glob(pattern)}
+    return replace(side, name=name, identity=ids.fingerprint([side.identity, beside]))
 
 
 def _manner(one: Ask) -> tuple[int, int, float]:

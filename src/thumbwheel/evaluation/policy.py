@@ -56,7 +56,7 @@ class GatePolicy(Config):
     unmeasured_guard: Lenience = "allow"
     """What becomes of a candidate with a guard that was measured on too few items."""
     blocked: Literal["wait", "allow"] = "wait"
-    """Whether a decision waits for judgements that were blocked (a server that is down, no sandbox), or does without them."""
+    """Whether a decision waits for judgements that were blocked (a server that is down, no sandbox), or allows a canary without them."""
 
     @property
     def leading(self) -> tuple[str, ...]:
@@ -94,6 +94,8 @@ class GateInputs(Config):
     """How the policy differs from what was declared first, in words."""
     limit: str = ""
     """What else keeps it from more than a canary."""
+    blocked: int = 0
+    """Judgements that were blocked."""
 
 
 class Decision(Config):

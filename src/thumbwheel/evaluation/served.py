@@ -47,8 +47,9 @@ class Served:
             self._line.append(self.connect())
         client, _ = self._line[0]
         jobs = [(one, number) for one in asks for number in range(one.samples)]
-        with ThreadPoolExecutor(self.parallel) as pool:
-            replies = iter(list(pool.map(lambda job: _answer(client, *job), jobs)))
+        at_once = min(self.parallel, len(jobs)) or 1
+        with ThreadPoolExecutor(at_once) as pool:
+            replies = iter(list(pool.map(lambda job: _answer(client, job[0], job[1], at_once), jobs)))
         return [tuple(next(replies) for _ in range(one.samples)) for one in asks]
 
     def log_probabilities(self, asks: Sequence[Known]) -> list[Sums]:
@@ -110,7 +111,7 @@ def gguf(name: str, file: Path) -> Served:
     return Served(name, ids.fingerprint(["gguf", ids.file_hash(file)]), connect, 1)
 
 
-def _answer(client: Client, asked: Ask, number: int) -> Answer:
+def _answer(client: Client, asked: Ask, number: int, at_once: int) -> Answer:
     body = {"messages": asked.prompt, "max_tokens": asked.max_new_tokens, "temperature": asked.temperature, "seed": number}
     began = time.perf_counter()
     reply = client.post("chat/completions", body)
@@ -123,4 +124,4 @@ def _answer(client: Client, asked: Ask, number: int) -> Answer:
             f"model {client.model!r} at {client.url}", f"its reply has no message: {str(reply)[:120]}", "Check that it is a chat endpoint"
         ) from None
     usage: dict[str, Any] = reply.get("usage") or {}
-    return Answer(text, finish, usage.get("completion_tokens"), usage.get("prompt_tokens"), seconds)
+    return Answer(text, finish, usage.get("completion_tokens"), usage.get("prompt_tokens"), seconds, busy=seconds / at_once)

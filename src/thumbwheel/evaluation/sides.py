@@ -54,6 +54,11 @@ class Sides:
         """What it is compared with."""
         return self._side(self.incumbent, self.against_form)
 
+    @property
+    def both(self) -> tuple[Side, Side]:
+        """Before and after."""
+        return self.before, self.after
+
     @cached_property
     def base(self) -> Side:
         """The base of the candidate, in this process."""
@@ -88,14 +93,9 @@ class Sides:
         if "@" in url or "?" in url:
             shown = url.partition("@")[2] or url.partition("?")[0]
             raise InputError(f"{shown!r} as a form", "a name or key in a URL would be stored", f"Set {self.config.key_variable}")
-        if is_url(form) and model:
+        if kind in ("http", "https") and model:
             return endpoint(name, url, model, key, parallel, version.id)
         raise InputError(f"{form!r} as a form of {version.name!r}", "there is no such form", f"Use one of: {FORMS}")
-
-
-def is_url(form: str | None) -> bool:
-    """Whether a form is an endpoint."""
-    return form is not None and form.startswith(("http:", "https:"))
 
 
 def base_of(ws: Workspace, version: ModelVersion) -> ModelVersion:

@@ -54,8 +54,8 @@ class Outcome:
     judges: tuple[str, ...] = ()
     """What judged the answers behind the main measure: reward functions, or a reward model."""
     dropped: Counter[str] = field(default_factory=Counter)
-    blocked: int = 0
-    """Judgements that failed for want of what judges (a server that is down, no sandbox), and may succeed another time."""
+    blocked: Counter[str] = field(default_factory=Counter)
+    """Reason -> judgements that failed for want of what judges (a server that is down, no sandbox), and may succeed another time."""
 
 
 Reply = Answers | Sums

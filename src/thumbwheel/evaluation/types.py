@@ -143,6 +143,8 @@ class Answer:
     prompt_tokens: int | None = None
     seconds: float | None = None
     ids: tuple[int, ...] | None = None
+    busy: float | None = None
+    """Seconds of the machine: its part of them where several are answered at once."""
 
 
 Answers = tuple[Answer, ...]
@@ -291,8 +293,8 @@ class Evaluation(Config):
     """How the candidate was served (sides.py); None is as it was trained, or the endpoint that it is."""
     against_form: str | None = None
     """How the other one was served."""
-    blocked: int = 0
-    """Judgements behind the primary measure and the guards that failed for want of what judges (a server that is down, no sandbox)."""
+    blocked: dict[str, int] = Field(default_factory=dict)
+    """Reason -> judgements behind the primary measure and the guards that failed for want of what judges (a server, a sandbox)."""
     suite: str | None = None
     """The suite of the primary measure."""
     judges: tuple[str, ...] = ()

@@ -21,6 +21,14 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 """Seconds before the second attempt, doubled for each further one; and the most that a server may ask for."""
 
 
+REFUSES = frozenset({400, 413, 422})
+"""Statuses of a request that will never succeed."""
+
+
+class Refused(ModelError):
+    """The server will not answer this request, now or later: too long for it, or in a form that it does not take."""
+
+
 class Client:
     """`model` at `url` (as `http://127.0.0.1:8000/v1`); safe to use from several threads. Close it."""
 
@@ -31,7 +39,7 @@ class Client:
         self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(timeout, connect=10.0), limits=limits, trust_env=not loopback(url))
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The reply to `body`, to which the model is added; raises ModelError when no attempt succeeds or another could not either."""
+        """The reply to `body`, to which the model is added; raises ModelError when no attempt succeeds, Refused where none can."""
         why, wait = "", 0.0
         for attempt in range(self._attempts):
             time.sleep(wait)
@@ -47,7 +55,7 @@ class Client:
                 return self._object(reply)
             why = f"HTTP {reply.status_code}: {' '.join(reply.text.split())[:300]}"
             if reply.status_code not in AGAIN:
-                raise self._error(why)
+                raise self._error(why, Refused if reply.status_code in REFUSES else ModelError)
             wait = max(wait, _asked(reply))
         raise self._error(f"{self._attempts} attempts failed, the last with {why}")
 
@@ -64,8 +72,8 @@ class Client:
             raise self._error(f"its reply is no JSON object: {reply.text[:100]!r}")
         return found
 
-    def _error(self, why: str) -> ModelError:
-        return ModelError(f"model {self.model!r} at {self.url}", why, "Check that the server runs, its URL, the model's name and the key")
+    def _error(self, why: str, kind: type[ModelError] = ModelError) -> ModelError:
+        return kind(f"model {self.model!r} at {self.url}", why, "Check that the server runs, its URL, the model's name and the key")
 
 
 def loopback(url: str) -> bool:

@@ -109,6 +109,17 @@ def test_golden_4b_a_liked_and_a_disliked_widget_of_a_question_are_a_pair(tmp_pa
     ]  # fmt: skip
 
 
+def test_an_entry_that_does_not_say_what_was_asked_is_a_fixture_only(tmp_path: Path) -> None:
+    path = run_file(
+        tmp_path, [entry(1, "dial", natural=True, question=None), entry(2, "bar", natural=True, scenario=None), entry(3, "map")]
+    )
+    (tmp_path / "catalogue.json").write_text(json.dumps({"chatstream": "one"}))
+    traces, _, _ = read(path)
+    assert not [one.id for one in traces if one.id and one.id.endswith(":widget")]
+    path = run_file(tmp_path, [entry(1, "dial", natural=True), entry(2, "bar", scenario=None)])
+    assert "Scenarios: chatstream, kpi\n" in next(one for one in read(path)[0] if one.output == "kpi (normal)").input[0]["content"]
+
+
 def test_ratings_beside_the_run_are_about_the_widget_too(tmp_path: Path) -> None:
     run_file(tmp_path, [entry(1, "dial", natural=True)])
     (tmp_path / "ratings.json").write_text(json.dumps({"e00001": rate("up")}))

@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from thumbwheel.core import ids
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError
+from thumbwheel.core.seal import make_seal
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare, store
 from thumbwheel.evaluation.compare import Pair
 from thumbwheel.evaluation.declare import declarations, declare, policy_of
-from thumbwheel.evaluation.gate import _signature, decide, gate, inputs_of, replay
-from thumbwheel.evaluation.policy import GatePolicy, Look, StoredDecision, Verdict
+from thumbwheel.evaluation.gate import decide, gate, inputs_of, replay
+from thumbwheel.evaluation.policy import GatePolicy, Look, Verdict
 from thumbwheel.evaluation.second import opinions
 from thumbwheel.evaluation.spending import number, row_keys
 from thumbwheel.evaluation.types import SUCCESS, Case, Evaluation, EvaluationConfig
@@ -72,12 +74,13 @@ def stored(ws, version, gains=40, n=60, **changes):
 
 def test_a_decision_waits_for_judgements_that_may_be_made_yet(ws, tmp_path):
     one = candidate(ws, tmp_path)
-    unfinished = stored(ws, one, gains=0, blocked=3)
-    with pytest.raises(InputError, match="3 judgements were blocked, and may be made yet"):
+    unfinished = stored(ws, one, blocked={"the server is down": 3})
+    with pytest.raises(Conflict, match="3 judgements were blocked, and may be made yet: the server is down"):
         gate(ws, unfinished)
     assert versions.by_id(ws, one.id).state is State.CANDIDATE
-    declare(ws, AGENT, {"blocked": "allow"}, "")
-    assert gate(ws, unfinished).decision.verdict is Verdict.REJECTED
+    declare(ws, AGENT, {"blocked": "allow"})
+    decision = gate(ws, unfinished).decision
+    assert decision.verdict is Verdict.CANARY and "3 judgements were blocked and are missing" in decision.reasons[1]
 
 
 def test_a_decision_from_before_a_setting_existed_is_still_what_was_signed(ws, tmp_path):
@@ -88,8 +91,9 @@ def test_a_decision_from_before_a_setting_existed_is_still_what_was_signed(ws, t
     assert forged.rowcount == 1
     with pytest.raises(Conflict, match="it was changed after it was made"):
         replay(ws, made.id)
-    earlier = StoredDecision(**made.model_dump(mode="json", exclude={"policy"}), policy=policy)
-    ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(signature=_signature(ws, earlier))))
+    earlier = made.model_dump(mode="json", exclude={"signature"}) | {"policy": policy}
+    signature = make_seal(ws.home.signing).of("decision", ids.canonical(earlier))
+    ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(signature=signature)))
     assert replay(ws, made.id)[0].policy == made.policy
 
 

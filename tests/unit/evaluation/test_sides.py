@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from feedback_world import AGENT
 from judges import Flaky
 from taught_world import PLACES, QUICK, add_case
-from thumbwheel.core.errors import InputError, ModelError
+from thumbwheel.core.errors import Conflict, InputError, ModelError
 from thumbwheel.db import schema
 from thumbwheel.evaluation import side as asking
 from thumbwheel.evaluation.compare import Rates, serving
@@ -137,9 +137,9 @@ def test_an_endpoint_is_compared_by_quality_price_and_time(home):
 
 
 def test_what_answers_cost_by_the_hour_of_the_machine():
-    answers = [Answer("x", "stop", 3, None, seconds) for seconds in (1.0, 3.0)]
+    answers = [Answer("x", "stop", 3, None, 4 * busy, busy=busy) for busy in (1.0, 3.0)]
     cost = lambda **rates: serving("v1", 1.0, answers, Rates(**rates)).cost  # noqa: E731
-    assert cost(hour=3.6) == pytest.approx(2.0) and cost(hour=3.6, parallel=4) == pytest.approx(0.5)
+    assert cost(hour=3.6) == pytest.approx(2.0)
     assert cost() is None and cost(tokens_in=1.0, tokens_out=1.0) is None  # nobody counted the prompts
 
 
@@ -229,7 +229,7 @@ def test_a_decision_waits_for_a_judge_that_was_down(home):
     with FakeServer(judge) as server:
         config = QUICK.model_copy(update={"few_shot": 0, "judge_url": server.url, "judge_model": "m"})
         unfinished = evaluate(ws, AGENT, version.name, config)
-        with pytest.raises(InputError, match="judgements were blocked, and may be made yet"):
+        with pytest.raises(Conflict, match=r"judgements were blocked, and may be made yet.*500"):
             gate(ws, unfinished)
         assert versions.by_id(ws, version.id).state is State.CANDIDATE
         judge.until = 1_000
@@ -261,8 +261,12 @@ def test_a_merged_folder_is_judged_as_its_users_load_it(home, taught, tmp_path):
     assert merged.preferences and abs(merged.preferences[0].gain) < 1e-9, "a folder knows log-probabilities too"
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4096] + bytes(4096))
-    assert evaluate(ws, AGENT, name, QUICK, against=name, form=f"hf:{folder}").id != merged.id
-    with pytest.raises(ModelError, match="an adapter without its base"):
+    changed = evaluate(ws, AGENT, name, QUICK, against=name, form=f"hf:{folder}")
+    assert changed.id != merged.id
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"rms_norm_eps": 0.5}))
+    assert evaluate(ws, AGENT, name, QUICK, against=name, form=f"hf:{folder}").id != changed.id
+    with pytest.raises(ModelError, match="it holds an adapter: name its base"):
         evaluate(ws, AGENT, name, ONLY, form=f"hf:{taught.good}")
 
 

@@ -64,6 +64,12 @@ def test_an_answer_cannot_forge_a_verdict(forged):
     assert all(forged in said(request)[1].values() for request in requests)
 
 
+@pytest.mark.parametrize(("status", "becomes"), [(400, Status.FAILED), (413, Status.FAILED), (401, Status.BLOCKED), (500, Status.BLOCKED)])
+def test_a_question_that_the_server_never_answers_is_failed_and_one_that_it_may_yet_is_blocked(status, becomes):
+    (score,), _ = judged(lambda request: Reply("no", status=status), [Case("a", prompt=ASKED, mates=("b",))])
+    assert score.status is becomes and f"HTTP {status}" in score.evidence["reason"]
+
+
 def test_a_nonce_is_never_known_before():
     found = [said(request)[0] for _ in range(2) for request in judged(prefers_longer, group("a", "bb"))[1]]
     assert len(set(found)) == len(found)
@@ -82,9 +88,9 @@ def test_a_verdict_in_a_code_fence_counts_and_another_word_does_not():
 
 
 def test_an_endpoint_that_is_down_blocks_and_is_not_asked_for_ever():
-    scores, requests = judged(lambda request: Reply("no", 400), group(*"abcdefgh"), parallel=1)
+    scores, requests = judged(lambda request: Reply("no", 401), group(*"abcdefgh"), parallel=1)
     assert {(one.value, one.status) for one in scores} == {(None, Status.BLOCKED)}
-    assert "HTTP 400" in scores[0].evidence["reason"]
+    assert "HTTP 401" in scores[0].evidence["reason"]
     assert len(requests) == 3
 
 

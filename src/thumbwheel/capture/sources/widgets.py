@@ -66,7 +66,7 @@ def _entry(row: Row, run: _Run) -> list[AnyRecord]:
     override = row.get("data_override")
     about = {key: row[key] for key in KEPT if row.get(key) is not None} | ({"data": override} if override else {})
     asked = [("", prompt_of(row, run.fixtures.get(str(row.get("scenario")), [])), row["fixture"])]
-    if row.get("natural") is True and row.get("scenario"):
+    if row.get("natural") is True and row.get("scenario") and row.get("question"):
         asked.append((":widget", choice_of(row, sorted(run.fixtures)), f"{row['scenario']} ({row.get('size') or 'normal'})"))
     found: list[AnyRecord] = []
     for suffix, prompt, answer in asked:
@@ -203,11 +203,13 @@ def _run_of(path: Path) -> _Run:
     fixtures: dict[str, set[str]] = defaultdict(set)
     entries = [one for one in found["entries"] if isinstance(one, dict)]
     for one in entries:
-        fixtures[str(one.get("scenario"))].add(str(one.get("fixture")))
+        if one.get("scenario"):
+            fixtures[str(one["scenario"])].add(str(one.get("fixture")))
     for catalogue in sorted(path.parent.glob("*catalog*.json")):
         known = _object(catalogue)
         if isinstance(known, dict):  # a scenario with one fixture has a text in place of an object
-            fixtures |= {name: set(some) for name, some in known.items() if isinstance(some, dict | list)}
+            for name, some in known.items():
+                fixtures[name] = set(some) if isinstance(some, dict | list) else fixtures[name]
     run = _Run(found.get("run_id") or None, found.get("created_at"), {name: sorted(some) for name, some in fixtures.items()})
     names = {}
     for one in entries:

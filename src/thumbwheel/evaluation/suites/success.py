@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.compare import Pair
-from thumbwheel.evaluation.measure import blocked, judge, paired, unjudged
+from thumbwheel.evaluation.measure import blocked, judge, paired, unjudged, unusable
 from thumbwheel.evaluation.second import opinions
 from thumbwheel.evaluation.suite import Outcome, Replies, Suite
 from thumbwheel.evaluation.types import SUCCESS, Ask
@@ -23,6 +23,10 @@ class Success(Suite):
     def unfit(self) -> str:
         """Without cases."""
         return "" if self.material.cases else "there is no held-out case"
+
+    def content(self) -> list[str]:
+        """Checkers that are not there: with them the same cases give another result."""
+        return unusable(self.material.cases)
 
     def asks(self) -> list[Ask]:
         """The prompt of each case."""

@@ -29,7 +29,7 @@ from pydantic import Field
 from thumbwheel.core import ids
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import ModelError
-from thumbwheel.llm.client import Client
+from thumbwheel.llm.client import Client, Refused
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, too_long
 
 ASKED = """You compare two answers to the same conversation. The message is a JSON object: "conversation" is what was asked, "answers"
@@ -189,7 +189,7 @@ class _Line:
             self._unanswered += 1
             if self._unanswered >= GIVE_UP:
                 self._down = str(error)
-            return Verdict(None, Status.BLOCKED, str(error))
+            return Verdict(None, Status.FAILED if isinstance(error, Refused) else Status.BLOCKED, str(error))
         self._unanswered = 0
         return read_verdict(reply, nonce)
 
