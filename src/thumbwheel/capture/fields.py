@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,9 @@ from thumbwheel.capture.types import ROLES, Unreadable
 Messages = list[dict[str, Any]]
 DEEPEST = 50
 """Levels of JSON in JSON, or of one shape in another, that are opened."""
+LATEST = 1e11
+"""Seconds since 1970 are less."""
+_COUNTED = re.compile(r"\d{9,19}(\.\d+)?")
 _NAMES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "ai": "assistant"}
 """Roles by other names."""
 
@@ -82,16 +86,20 @@ def name_of(value: Any) -> str | None:
 
 
 def moment(value: Any) -> datetime | str | None:
-    """A time: seconds, milliseconds or nanoseconds since 1970, or a text that is left to be read later."""
+    """A time: seconds since 1970, or thousandths, millionths or billionths of them, also as text; other texts are left to be read later.
+
+    >>> [str(moment(one)) for one in (1767600000, "1767600000", 1767600000123, 1767600000123456789)]
+    ['2026-01-05 08:00:00+00:00', '2026-01-05 08:00:00+00:00', '2026-01-05 08:00:00.123000+00:00', '2026-01-05 08:00:00.123457+00:00']
+    """
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise Unreadable(f"{clip(value)} is no time")
-    if isinstance(value, str):
+    if isinstance(value, str) and not _COUNTED.fullmatch(value.strip()):
         return value
     seconds = float(value)
-    for unit in (1e9, 1e3):
-        seconds = seconds / unit if seconds > 1e11 else seconds
+    while seconds > LATEST:
+        seconds /= 1000
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
@@ -142,6 +150,8 @@ def chat(value: Iterable[Mapping[str, Any]]) -> Messages:
         content = next((message[key] for key in ("content", "parts", "value") if message.get(key) is not None), None)
         text = said(content)
         kept = {key: message[key] for key in ("name", "tool_calls", "tool_call_id") if message.get(key)}
+        if isinstance(message.get("function_call"), dict) and "tool_calls" not in kept:  # their older form
+            kept["tool_calls"] = [{"type": "function", "function": message["function_call"]}]
         found.append({"role": role, "content": text if text is not None or kept.get("tool_calls") else ""} | kept)
     return found
 

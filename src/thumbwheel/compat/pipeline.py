@@ -67,8 +67,9 @@ class TrainingPipeline:
     def _run(self, ws: Workspace, served_as: str | None) -> None:
         from thumbwheel.capture.ingest import ingest
         from thumbwheel.datasets.choose import AUTO, choose
+        from thumbwheel.deploy.rollout import public_name
         from thumbwheel.evaluation.policy import Verdict
-        from thumbwheel.loop.ship import OLLAMA, ready, ship
+        from thumbwheel.loop.ship import CANARY, OLLAMA, ready, ship
         from thumbwheel.training.train import train
 
         target = OLLAMA if served_as else None
@@ -86,7 +87,11 @@ class TrainingPipeline:
         if made.verdict is Verdict.REJECTED:
             what = f"version {made.version!r} of agent {self.agent_name!r}"
             raise Conflict(what, f"the gate rejected it: {'; '.join(made.reasons)}", "The model that answers today was left as it is")
-        self.results |= {"model_path": made.export and str(made.export.path), "ollama_model": made.deployed and served_as}
+        everybody = made.verdict is Verdict.APPROVED
+        if made.deployed and not everybody:
+            log.say(f"approved for a canary only, so it answers as {public_name(self.agent_name, CANARY)!r} and nothing else was touched")
+        named = served_as if everybody else public_name(self.agent_name, CANARY)
+        self.results |= {"model_path": made.export and str(made.export.path), "ollama_model": made.deployed and named}
 
 
 def _of_run(ws: Workspace, run_id: str, method: str, metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from thumbwheel.models.versions import record_artifacts, require_agent
 from thumbwheel.rewards.ledger import settings
 from thumbwheel.rewards.types import RULE
 
-FORMAT = 2
+FORMAT = 3
 LATEST = "latest"
 
 
@@ -82,7 +82,7 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
             "watermark": collected.watermark,
         } | reward
         dataset_id = ids.derived("dst", agent, fingerprint)
-        return freeze(ws, Dataset(dataset_id, agent, shape, fingerprint, manifest, datetime.now(UTC)), paths)
+        return freeze(ws, Dataset(dataset_id, agent, shape, fingerprint, manifest, datetime.now(UTC)), paths, confirm=as_of is None)
 
 
 def _checked_and_written(
@@ -139,8 +139,11 @@ def _next(agent: str) -> str:
     return f"See what there is and what is missing: thumbwheel dataset plan --agent {agent}"
 
 
-def freeze(ws: Workspace, dataset: Dataset, paths: Mapping[str, Path]) -> Dataset:
-    """Store `dataset` with the Parquet file of every split; the one that exists, where it is stored already."""
+def freeze(ws: Workspace, dataset: Dataset, paths: Mapping[str, Path], *, confirm: bool = False) -> Dataset:
+    """Store `dataset` with the Parquet file of every split; the one that exists, where it is stored already.
+
+    `confirm`: that one is what the evidence of this moment gives.
+    """
     blobs = Artifacts(ws.home.blobs)
     files = {split: blobs.put(path) for split, path in paths.items()}
     sizes = {files[split]: path.stat().st_size for split, path in paths.items()}
@@ -149,6 +152,8 @@ def freeze(ws: Workspace, dataset: Dataset, paths: Mapping[str, Path]) -> Datase
     def work(connection: sa.Connection) -> None:
         if store.add(connection, dataset):
             record_artifacts(connection, "dataset", sizes)
+        elif confirm:
+            store.confirm(connection, dataset.id, dataset.recorded_at)
 
     ws.db.write(work)
     return find(ws, dataset.agent, dataset.id)

@@ -77,11 +77,12 @@ class Columns:
 
     def decoded(self, batch: Any) -> Iterator[Any]:
         """The rows of an Arrow batch or table."""
-        columns = [batch.column(name).to_pylist() for name in self.names]
-        for place in self._json:
-            columns[place] = [parsed(text) for text in columns[place]]
-        for values in zip(*columns, strict=True):
-            yield self.row_type(**dict(zip(self.names, values, strict=True)))
+        names = [name for name in self.names if name in batch.schema.names]  # a file may be older than a field
+        columns = {name: batch.column(name).to_pylist() for name in names}
+        for name in (self.names[place] for place in self._json if self.names[place] in columns):
+            columns[name] = [parsed(text) for text in columns[name]]
+        for values in zip(*columns.values(), strict=True):
+            yield self.row_type(**dict(zip(names, values, strict=True)))
 
     def _text(self, value: Any) -> tuple[str, str]:
         """As JSON, and as canonical JSON; the rows of one prompt come together and share its messages."""

@@ -1,19 +1,20 @@
-"""Whether a frozen dataset still says what the ledger of rewards says: found out when it is read, from the ledger alone.
+"""Whether a frozen dataset still says what it was built from: found out when it is read.
 
-A row is stale where a component judged one of its traces anew after the dataset was built, because of late feedback or a changed case,
-or where an older judgement stands again, because feedback was taken back.
-Where its values are combined rewards, all rows are stale once rewards are combined by other components, weights or settings.
-Nothing is marked anywhere, so nothing has to be told when a reward changes.
+Of what people said, a row is stale where something was said about one of its traces, or taken back, after the dataset was built, or built
+again with the same result. Where its values are combined rewards, it is stale where a component of the reward has judged one of its traces
+anew since then, and all rows are once rewards are combined by other components, weights or settings. Nothing is marked anywhere, so
+nothing has to be told when a reward changes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.datasets.types import SPLITS, Dataset
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.rewards.ledger import moved, settings
+from thumbwheel.rewards.ledger import moved, said_since, settings
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,11 @@ class Stale:
 def stale(ws: Workspace, dataset: Dataset) -> Stale | None:
     """What has changed under `dataset`; None where nothing has."""
     total = sum(dataset.counts.values())
-    if dataset.manifest.get("reward") not in (None, settings(ws, dataset.agent).fingerprint()):
+    reward, confirmed = dataset.manifest.get("reward"), dataset.manifest.get("confirmed_at")
+    if reward not in (None, settings(ws, dataset.agent).fingerprint()):
         return Stale(total, total)
-    changed = moved(ws, dataset.agent, dataset.recorded_at)
+    since = datetime.fromisoformat(confirmed) if confirmed else dataset.recorded_at
+    changed = (moved if reward else said_since)(ws, dataset.agent, since)
     if not changed:
         return None
     count = sum(not changed.isdisjoint(row.trace_ids) for split in SPLITS for row in load_rows(ws, dataset.id, split))

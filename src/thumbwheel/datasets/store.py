@@ -243,6 +243,13 @@ def add(connection: sa.Connection, dataset: Dataset) -> bool:
     return True
 
 
+def confirm(connection: sa.Connection, dataset_id: str, at: datetime) -> None:
+    """Note that the same dataset came out again."""
+    this = datasets.c.id == dataset_id
+    manifest = connection.execute(sa.select(datasets.c.manifest).where(this)).scalar_one()
+    connection.execute(datasets.update().where(this).values(manifest=manifest | {"confirmed_at": at.isoformat()}))
+
+
 def find(connection: sa.Connection, agent: str | None = None, dataset_id: str | None = None) -> list[Dataset]:
     """Datasets, oldest first."""
     query = sa.select(datasets, agents.c.slug).join(agents, agents.c.id == datasets.c.agent_id)

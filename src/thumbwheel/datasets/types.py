@@ -244,10 +244,12 @@ class ChatRow(Row):
 
 @dataclass(kw_only=True, slots=True)
 class PairRow(Row):
-    """A prompt, the better answer and the worse one."""
+    """A prompt, the better answer and the worse one, with why each ended where that was captured."""
 
     chosen: str
     rejected: str
+    chosen_finish: str | None = None
+    rejected_finish: str | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -256,6 +258,7 @@ class LabelRow(Row):
 
     completion: str
     label: bool
+    finish_reason: str | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -265,6 +268,7 @@ class ScoredRow(Row):
     completion: str
     value: float
     scale: list[float]
+    finish_reason: str | None = None
 
 
 @dataclass(kw_only=True, slots=True)

@@ -102,7 +102,8 @@ def deployments(
         if stop:
             rollout.stop(ws, agent)
         if restart:
-            rows = [rollout.revive(ws, one) if one.state == "warm" and not one.tainted else one for one in rows]
+            rollout.restart(ws, agent)
+            rows = rollout.deployments(ws, agent)
         health = {one.id: rollout.health(one) for one in rows}
         pointing = {alias: rollout.behind(ws, agent, alias)[1] for alias in versions.aliases_of(ws, agent)}
         names = {one.id: one.name for one in versions.versions(ws, agent)}

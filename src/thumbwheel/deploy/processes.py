@@ -216,11 +216,13 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def _orphans(record: Running) -> bool:
-    """Whether what a dead server had started lives on: processes of its session, all of them younger than it was."""
+    """Whether what a dead server had started lives on: processes of its session that know its token; pids are given out again."""
     for path in Path("/proc").glob("[0-9]*"):
         stat = _stat(int(path.name))
-        if stat and int(stat[3]) == record.pid and stat[0] not in "ZX" and record.started and int(stat[19]) >= int(record.started):
-            return True
+        if stat and int(stat[3]) == record.pid and stat[0] not in "ZX":
+            with suppress(OSError):
+                if record.token.encode() in (path / "environ").read_bytes():
+                    return True
     return False
 
 

@@ -7,7 +7,7 @@ what clients are answered (serve.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -144,14 +144,19 @@ def _give_up(ws: Workspace, row: Deployment, endpoint: Endpoint | None, found: C
 
 
 def _clear(ws: Workspace, row: Deployment, endpoint: Endpoint | None) -> None:
-    """Take away what answers, unless it is also that of a warm deployment."""
-    warm = [one.endpoint for one in deployments(ws, row.agent) if one.state is DeploymentState.WARM and one.endpoint]
-    if endpoint is None or (endpoint.url, endpoint.model) in {(one.url, one.model) for one in warm}:
+    """Take away what answers, unless it is also that of a warm deployment: a server that was started again has another address."""
+    warm = [one for one in deployments(ws, row.agent) if one.state is DeploymentState.WARM and one.endpoint and one.target == row.target]
+    if endpoint is None or _served(endpoint) in {_served(endpoint_of(one)) for one in warm}:
         return
     try:
         TARGETS.get(row.target).remove(endpoint)
     except ThumbwheelError as error:
         log.say(f"note: {row.name} stays on {row.target}: {error}")
+
+
+def _served(endpoint: Endpoint) -> tuple[str, str]:
+    """What taking `endpoint` away takes away: a model of a server, which is known by its place where it is ours."""
+    return str(endpoint.details.get("place") or endpoint.url), endpoint.model
 
 
 def promote(ws: Workspace, agent: str, version: str, alias: str = LIVE, *, reason: str = "promoted") -> Switch:
@@ -171,7 +176,8 @@ def rollback(ws: Workspace, agent: str, alias: str = LIVE) -> Switch:
     """
     with _switching(ws, agent, alias):
         undone, now = [], versions.aliases_of(ws, agent).get(alias)
-        for last in reversed(standing(versions.switches(ws, agent, alias))):
+        history = standing(versions.switches(ws, agent, alias))
+        for place, last in reversed(list(enumerate(history))):
             undone.append(last.id)
             if last.from_id is None:
                 break
@@ -183,7 +189,8 @@ def rollback(ws: Workspace, agent: str, alias: str = LIVE) -> Switch:
             except Conflict as error:
                 log.say(f"passed over {one.name}: {error.why}")
                 continue
-            return _switch(ws, one, alias, "rolled back", {UNDOES: undone}, revive_dead=True)
+            earlier = next((move.evidence.get("deployment") for move in reversed(history[:place]) if move.to_id == one.id), None)
+            return _switch(ws, one, alias, "rolled back", {UNDOES: undone}, revive_dead=True, earlier=earlier)
     raise Conflict(
         f"alias {alias!r} of agent {agent!r}",
         "there is no earlier version to go back to",
@@ -197,8 +204,12 @@ def standing(history: list[Switch]) -> list[Switch]:
     return [switch for switch in history if switch.id not in undone and UNDOES not in switch.evidence]
 
 
-def _switch(ws: Workspace, one: ModelVersion, alias: str, reason: str, evidence: Mapping[str, Any], revive_dead: bool = False) -> Switch:
-    found = _choose(ws, one)
+def _switch(
+    ws: Workspace, one: ModelVersion, alias: str, reason: str, evidence: Mapping[str, Any], revive_dead: bool = False,
+    earlier: str | None = None,
+) -> Switch:  # fmt: skip
+    """`earlier`: the id of the deployment that answered for the alias when it pointed at `one`."""
+    found = _choose(ws, one, earlier)
     state = health(found)
     if not state.alive and revive_dead:
         log.say(f"{one.name} is not warm any more; it is started again")
@@ -245,8 +256,8 @@ def _warm(ws: Workspace, one: ModelVersion) -> list[Deployment]:
         return [row for row in store.find(connection, store.of_version(one.id)) if row.state is DeploymentState.WARM]
 
 
-def _choose(ws: Workspace, one: ModelVersion) -> Deployment:
-    """The newest proven deployment of a version."""
+def _choose(ws: Workspace, one: ModelVersion, earlier: str | None = None) -> Deployment:
+    """A proven deployment of a version: that with the id `earlier`, else the newest that answers, else the newest."""
     found = _warm(ws, one)
     fix = f"Run: thumbwheel deploy {one.name} --agent {one.agent} --target TARGET"
     if not found:
@@ -254,7 +265,8 @@ def _choose(ws: Workspace, one: ModelVersion) -> Deployment:
     proven = [row for row in found if _proven(row)]
     if not proven:
         raise Conflict(f"{found[0].name} on {found[0].target}", "its canary was inconclusive", f'{fix} --accept "your name: why"')
-    return proven[0]
+    known = next((row for row in proven if row.id == earlier), None)
+    return known or next((row for row in proven if health(row).alive), proven[0])
 
 
 @contextmanager
@@ -296,11 +308,29 @@ def _restart(ws: Workspace, one: Deployment) -> Deployment:
 
 
 def stop(ws: Workspace, agent: str) -> list[Deployment]:
-    """Let what serves the agent end, and leave aliases and records as they are, so that `revive` brings it back."""
+    """Let what serves the agent end, and leave aliases and records as they are, so that `restart` brings it back."""
     found = [one for one in deployments(ws, agent) if one.state is DeploymentState.WARM]
-    for one in found:
-        TARGETS.get(one.target).remove(endpoint_of(one))
+    _each(found, lambda one: TARGETS.get(one.target).remove(endpoint_of(one)))
     return found
+
+
+def restart(ws: Workspace, agent: str) -> None:
+    """Start every deployment again that does not answer and may."""
+    _each([one for one in deployments(ws, agent) if one.state is DeploymentState.WARM and not one.tainted], lambda one: revive(ws, one))
+
+
+def _each(rows: Sequence[Deployment], work: Callable[[Deployment], Any]) -> None:
+    """Do `work` on all of them, whatever becomes of the others; raises ModelError that names those on which it failed."""
+    failed: list[tuple[Deployment, ThumbwheelError]] = []
+    for one in rows:
+        try:
+            work(one)
+        except ThumbwheelError as error:
+            failed.append((one, error))
+    if failed:
+        what = ", ".join(f"{one.name} on {one.target}" for one, _ in failed)
+        why = "; ".join(dict.fromkeys(f"{error.what}: {error.why}" for _, error in failed))
+        raise ModelError(what, why, f"{len(rows) - len(failed)} of {len(rows)} are done. {failed[0][1].fix}")
 
 
 def secret(one: Deployment) -> str | None:
@@ -320,9 +350,8 @@ def undeploy(ws: Workspace, agent: str, version: str, target: str | None = None)
     if served and not left and not one.tainted:
         raise Conflict(f"version {one.name!r}", f"{', '.join(served)} points at it", "Promote another version first, or roll back")
     for row in found:
-        if row.endpoint is not None:
-            TARGETS.get(row.target).remove(row.endpoint)
         ws.db.write(lambda connection, row=row: store.end(connection, store.by_id(row.id)))  # type: ignore[misc]
+        _clear(ws, row, row.endpoint)
     return [by_id(ws, row.id) for row in found]
 
 

@@ -147,6 +147,8 @@ class Speaker:
         if inner is not None:
             with suppress(ValueError, AttributeError):
                 self._model.delete_adapter(inner)
+                if not self._model.peft_config:  # PEFT goes on naming the last one as active, and then finds nothing under that name
+                    self._model = self._model.unload()
 
 
 class _Shown:
@@ -158,7 +160,7 @@ class _Shown:
 
     def new(self, text: str, last: bool) -> str:
         """What may be shown besides; of the `last` text all of it."""
-        whole = text if last else text.rstrip(BROKEN)[: len(text) - self._held]
+        whole = text if last else text.rstrip(BROKEN)[: max(0, len(text) - self._held)]
         part, self._done = whole[self._done :], max(self._done, len(whole))
         return part
 

@@ -171,13 +171,14 @@ def _plain(
     rest: dict[str, Any],
 ) -> tuple[torch.Tensor, None]:
     """A forward without a tree. Soft-capping, which SDPA has not, is computed as written."""
+    import torch
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     if softcap is None:
         return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **rest)
     bias = mask
     if mask is not None and mask.dtype.itemsize == 1:
-        bias = query.new_zeros(mask.shape).masked_fill_(~mask, -math.inf)
+        bias = query.new_zeros(mask.shape).masked_fill_(~mask, torch.finfo(query.dtype).min)  # padding sees nothing, and inf makes that nan
     elif mask is None and query.shape[2] == 1:
         bias = query.new_zeros(1, key.shape[2])
     return attend_run(query, key, value, bias, scaling, softcap).transpose(1, 2).contiguous(), None

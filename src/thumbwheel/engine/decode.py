@@ -81,7 +81,8 @@ class Cached:
         import torch
 
         self._mask = torch.cat([self._mask, self._mask.new_ones(len(self._mask), 1)], 1)
-        self._forward(tokens[:, None], self._mask.sum(1, keepdim=True) - 1)
+        # a row that has ended waits in the batch and goes on counting, beyond the places that a model has learned
+        self._forward(tokens[:, None], (self._mask.sum(1, keepdim=True) - 1).clamp(max=context_of(self._model) - 1))
 
 
 class Recomputed:

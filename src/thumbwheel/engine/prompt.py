@@ -24,7 +24,7 @@ CUT = frozenset({"length", "content_filter"})  # finish reasons of answers that 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An answer to learn from: its text, why it ended, and its token ids where they were captured."""
+    """An answer to learn from: its text, why it ended, and its token ids where they were captured; they count where they spell the text."""
 
     text: str
     finish_reason: str | None = None
@@ -188,12 +188,8 @@ class PromptBuilder:
         return [self._target_row(text, prompt, target) for target in targets]
 
     def _target_row(self, text: str, prompt: tuple[int, ...], target: Target) -> TokenRow:
-        if target.captured_ids is not None:
+        if target.captured_ids is not None and self._spell(target.captured_ids, target.text):
             ids, mismatch = list(target.captured_ids), False
-            if any(not 0 <= token < len(self.tokenizer) for token in ids):
-                raise DataError(
-                    "captured token ids", "some are not in this tokenizer's vocabulary", "They come from another model; give the text"
-                )
         else:
             ids, mismatch = self._completion(text, prompt, target.text)
         if target.finish_reason not in CUT and (not ids or ids[-1] not in self.stop_ids):
@@ -201,6 +197,13 @@ class PromptBuilder:
         if not ids:
             raise DataError("the completion", "it has no tokens", "Leave it out")
         return TokenRow(prompt, tuple(ids), mismatch)
+
+    def _spell(self, captured: Sequence[int], text: str) -> bool:
+        """Whether these ids are that text in this tokenizer; those of another model's are other words here."""
+        if not all(0 <= token < len(self.tokenizer) for token in captured):
+            return False
+        spelled = self.tokenizer.decode(list(captured), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return bool(spelled.strip() == text.strip())
 
     def _completion(self, text: str, prompt: tuple[int, ...], completion: str) -> tuple[list[int], bool]:
         """The ids that continue the fixed prompt ids; where one tokenisation would move the border, those of the text alone."""

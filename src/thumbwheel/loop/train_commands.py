@@ -68,7 +68,7 @@ def _where(found: Shipped, name: str | None) -> Iterator[str]:
         yield f"written to {found.export.path}"
     if found.deployed:
         one, switch = found.deployed.deployment, found.deployed.switch
-        also = f", as {name} too" if name and switch else ""
+        also = f", as {name} too" if name and switch and switch.alias == LIVE else ""
         alias = f" --alias {switch.alias}" if switch and switch.alias != LIVE else ""
         yield f"{one.name} answers in Ollama{also}; back: thumbwheel rollback --agent {one.agent}{alias}"
     if not found.export:

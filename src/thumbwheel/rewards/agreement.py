@@ -172,13 +172,14 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
         raise DataError(f"judge {judge.config.model!r}", f"people compared no answers of {agent!r} to measure it by", fix)
     asked = {(first, second): pair_of(cases[first].prompt, cases[first].text, cases[second].text) for first, second in chosen}
     verdicts = judge.compare(list(dict.fromkeys(asked.values())))
-    people, model = list[int](), list[int]()
+    people, model, prompts = list[int](), list[int](), list[str]()
     for (first, second), pair in asked.items():
         if (value := verdicts[pair].value) is not None:
             side = (value > 0.5) - (value < 0.5)
             people.append(crowd[first, second])
             model.append(side if pair[1] == cases[first].text else -side)
-    found = kappa(people, model).as_dict()
+            prompts.append(pair[0])
+    found = kappa(people, model, prompts).as_dict()
     facts = {"agent": agent, "judge": judge.fingerprint(), "model": judge.config.model, "criteria": judge.config.criteria}
     reasons = Counter(one.reason for one in verdicts.values() if one.value is None).most_common(3)
     stated = {
@@ -187,6 +188,7 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
         "low": found["low"],
         "high": found["high"],
         "pairs": found["units"],
+        "prompts": len(set(prompts)),
         "share": found["share"],
     }
     stated |= {"without_verdict": len(asked) - len(people), "reasons": [list(one) for one in reasons]}

@@ -221,7 +221,13 @@ def count(ws: Workspace, agent: str, as_of: datetime | None = None) -> int:
 
 
 def moved(ws: Workspace, agent: str, since: datetime) -> set[str]:
-    """Traces that a component judged anew after `since`, or of which an older judgement stands again since then, where it had another
-    one before: their case has changed, or its settings."""
+    """Traces whose combined reward may be another one than at `since`: a component of it valued them anew, or for the first time."""
+    parts = [name for name, part in settings(ws, agent).parts().items() if part.weight]
     with ws.db.read() as connection:
-        return store.moved(connection, ids.derived("agt", agent), since)
+        return store.moved(connection, ids.derived("agt", agent), since, parts)
+
+
+def said_since(ws: Workspace, agent: str, since: datetime) -> set[str]:
+    """Traces about which people said something, or took something back, after `since`."""
+    with ws.db.read() as connection:
+        return store.said_since(connection, ids.derived("agt", agent), since)

@@ -54,7 +54,7 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
         torn or bool(for_ and against),
         edit,
         edit_conflict,
-        value_of(opinions, config),
+        value_of(counted, config),
         bool(for_ or against) and all(s.automatic for s in (*for_, *against)),
     )
 

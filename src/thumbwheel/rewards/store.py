@@ -256,13 +256,26 @@ def keep(connection: sa.Connection, fresh: Sequence[dict[str, Any]], again: Sequ
             connection.execute(rewards.update().where(rewards.c.id == sa.bindparam("row")), changes)
 
 
-def moved(connection: sa.Connection, agent_id: str, since: datetime) -> set[str]:
-    """Targets of which a row stands that is newer than `since`, or stands again since then, in place of one that was there then."""
+def moved(connection: sa.Connection, agent_id: str, since: datetime, components: Iterable[str]) -> set[str]:
+    """Targets that one of the components has valued since, of which an older value stands again, or that have lost theirs."""
     old = rewards.alias("old")
     same = (old.c.target_id == rewards.c.target_id, old.c.component == rewards.c.component, old.c.recorded_at <= since)
-    newer = (rewards.c.agent_id == agent_id, rewards.c.current, sa.or_(rewards.c.recorded_at > since, rewards.c.as_of > since))
-    another = sa.exists().where(*same, old.c.id != rewards.c.id)
-    return set(connection.execute(sa.select(rewards.c.target_id).where(*newer, another)).scalars())
+    own = (rewards.c.agent_id == agent_id, rewards.c.current, rewards.c.component.in_(list(components)))
+    newer = sa.or_(rewards.c.recorded_at > since, rewards.c.as_of > since)
+    known = sa.or_(rewards.c.value.is_not(None), sa.exists().where(*same, old.c.id != rewards.c.id))
+    return set(connection.execute(sa.select(rewards.c.target_id).where(*own, newer, known)).scalars())
+
+
+def said_since(connection: sa.Connection, agent_id: str, since: datetime) -> set[str]:
+    """Traces that feedback recorded after `since` is about, or feedback that it replaced or took back."""
+    later = feedback.alias("later")
+    new = (feedback.c.agent_id == agent_id, feedback.c.recorded_at > since)
+    gone = sa.exists().where(later.c.agent_id == agent_id, later.c.recorded_at > since,
+                             sa.or_(later.c.supersedes == feedback.c.id, later.c.retracts == feedback.c.id))  # fmt: skip
+    about = sa.select(feedback_targets.c.target_id).join(feedback, feedback.c.id == feedback_targets.c.feedback_id)
+    kept = (feedback_targets.c.kind == "trace", feedback_targets.c.target_id.is_not(None))
+    either = (about.where(*kept, *new), about.where(*kept, feedback.c.agent_id == agent_id, gone))
+    return {name for query in either for name in connection.execute(query).scalars()}
 
 
 def learned(connection: sa.Connection, agent_id: str) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from thumbwheel.sdk import record
+from thumbwheel.sdk.redact import redacted
 from thumbwheel.sdk.tracefile import (
     CONTENT,
     RESULT,
@@ -142,16 +143,20 @@ class TraceCollector:
         *,
         trace: ExecutionTrace | None = None,
     ) -> ExecutionTrace:
-        """Close the open trace (or `trace`), write its file and, with an agent, its line in the inbox. Numbers nobody knows stay null."""
+        """Close the open trace (or `trace`), write its file and, with an agent, its line in the inbox, both without secrets.
+
+        Numbers nobody knows stay null.
+        """
         found = self._open(trace)
         self.leave(found)
         found.final_response = str(plain(final_response or ""))
         found.total_tokens_in, found.total_tokens_out = total_tokens_in, total_tokens_out
         found.total_cost, found.execution_duration_ms = total_cost, execution_duration_ms
         found.llm_calls_count = llm_calls_count
-        write_trace(self.storage_path / f"{datetime.now():%Y-%m-%d}" / f"{found.trace_id}.json", found)
+        stored = ExecutionTrace.from_dict(redacted(found.as_dict()))
+        write_trace(self.storage_path / f"{datetime.now():%Y-%m-%d}" / f"{stored.trace_id}.json", stored)
         if self.agent:
-            record.spool(self.agent, {"type": "trace", **line_of(found)})
+            record.spool(self.agent, {"type": "trace", **line_of(stored)})
         return found
 
     def leave(self, trace: ExecutionTrace) -> None:

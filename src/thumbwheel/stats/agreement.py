@@ -54,8 +54,11 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float 
     return None if n * n == chance else (n * sum(map(_same, first, second)) - chance) / (n * n - chance)
 
 
-def kappa(first: Sequence[Hashable], second: Sequence[Hashable], *, level: float = 0.95, rounds: int = 1000, seed: int = 0) -> Agreement:
-    """Cohen's kappa with its bootstrap interval over items."""
+def kappa(
+    first: Sequence[Hashable], second: Sequence[Hashable], clusters: Sequence[Hashable] | None = None, *, level: float = 0.95,
+    rounds: int = 1000, seed: int = 0,
+) -> Agreement:  # fmt: skip
+    """Cohen's kappa with its bootstrap interval over items, or over the `clusters` that they come in."""
     value = cohen_kappa(first, second)
     n = len(first)
     share = sum(map(_same, first, second)) / n if n else None
@@ -67,10 +70,10 @@ def kappa(first: Sequence[Hashable], second: Sequence[Hashable], *, level: float
     def of(indices: NDArray[np.intp]) -> float | None:
         table = np.zeros((len(names), len(names)))
         np.add.at(table, (codes[0, indices], codes[1, indices]), 1)
-        chance = float(table.sum(0) @ table.sum(1))
-        return None if n * n == chance else (n * float(np.trace(table)) - chance) / (n * n - chance)
+        chance, size = float(table.sum(0) @ table.sum(1)), len(indices)
+        return None if size * size == chance else (size * float(np.trace(table)) - chance) / (size * size - chance)
 
-    return Agreement(value, _interval(of, n, level, rounds, seed), n, share)
+    return Agreement(value, _interval(of, n, level, rounds, seed, clusters), n, share)
 
 
 def _same(one: Hashable, other: Hashable) -> bool:
@@ -140,9 +143,9 @@ def _distances(totals: Array, metric: Level, values: Sequence[Any]) -> Array:
     return np.asarray((places[:, None] - places[None, :]) ** 2)
 
 
-def _interval(statistic: Any, n: int, level: float, rounds: int, seed: int) -> Interval | None:
+def _interval(statistic: Any, n: int, level: float, rounds: int, seed: int, clusters: Sequence[Hashable] | None = None) -> Interval | None:
     """None where most resamples have no value: one verdict among many, so that nothing is known."""
     try:
-        return bootstrap(statistic, n, level=level, rounds=rounds, seed=seed)
+        return bootstrap(statistic, n, clusters, level=level, rounds=rounds, seed=seed)
     except InputError:
         return None

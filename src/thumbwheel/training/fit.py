@@ -54,10 +54,10 @@ class NoRoom(Exception):
         self.tokens = tokens
 
 
-def fitted(make: Callable[[TrainConfig], Assembly], config: TrainConfig) -> Assembly:
+def fitted(make: Callable[[TrainConfig], Assembly], config: TrainConfig, *, shorten: bool = True) -> Assembly:
     """The run that `make` puts together from `config`, with the budget, the checkpointing and the max_length that fit.
 
-    Raises TrainingError for one that cannot be made to fit.
+    Raises TrainingError for one that cannot be made to fit; without `shorten` max_length stays, because other rows would be another run.
     """
     changes: list[str] = []
     while True:
@@ -71,6 +71,9 @@ def fitted(make: Callable[[TrainConfig], Assembly], config: TrainConfig) -> Asse
         made.at_work.close()
         del made
         gc.collect()
+        if not shorten:
+            why = "less memory is free than when the run began, and shorter rows would make it another run"
+            raise TrainingError(f"rows of up to {config.max_length} tokens", why, "Free some memory and resume again, or start a new run")
         if shorter < SHORTEST:
             raise TrainingError(f"rows of up to {config.max_length} tokens", "not even much shorter ones would fit into memory", SMALLER)
         changes.append(f"max_length {config.max_length} -> {shorter}: longer rows do not fit into memory, even one at a time")

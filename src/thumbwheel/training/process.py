@@ -146,7 +146,12 @@ def made_to_fit(run: RunDir, spec: RunSpec) -> Assembly:
             Path(spec.start) if spec.start else None,
         )
 
-    return fitted(make, settings(spec.algorithm, spec.config))
+    config = settings(spec.algorithm, spec.config)
+    if any(run.checkpoints.iterdir()):
+        return fitted(make, config.model_copy(update=run.fitted()), shorten=False)
+    made = fitted(make, config)
+    run.write_fitted({"max_length": made.config.max_length})
+    return made
 
 
 def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:

@@ -63,6 +63,20 @@ class RunDir:
             raise unwritable(self.path, error) from error
         return made
 
+    def fitted(self) -> dict[str, Any]:
+        """Settings that the run came down to when it began, so that it goes on with the same rows; none where nothing is known."""
+        try:
+            return dict(json.loads((self.path / "fitted.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return {}
+
+    def write_fitted(self, found: Mapping[str, Any]) -> None:
+        """Keep them; raises StorageError for a full disk."""
+        try:
+            replace(self.path / "fitted.json", json.dumps(found))
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
     def spec(self) -> RunSpec:
         """What the run was told; raises StorageError where it is missing or damaged, or the rows have changed since."""
         try:

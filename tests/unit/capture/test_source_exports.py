@@ -105,6 +105,26 @@ class TestOpenWebUI:
         assert said(read("openwebui", chat)) == [("thumb", False)]
         assert "none of its messages was rated" in reason("openwebui", self.row()["snapshot"]["chat"])
 
+    def test_a_sibling_that_failed_costs_no_rating(self) -> None:
+        row = self.row({"sibling_model_ids": ["m2"]})
+        messages = row["snapshot"]["chat"]["chat"]["history"]["messages"]
+        messages["e"] |= {"content": "", "error": {"content": "boom"}}
+        assert said(read("openwebui", row)) == [("thumb", True)]
+        chat = row["snapshot"]["chat"]
+        messages["e"]["annotation"] = messages["d"]["annotation"] = {"rating": 1}
+        assert said(read("openwebui", chat)) == [("thumb", True)]
+
+    def test_in_an_arena_the_model_is_the_one_that_was_chosen(self) -> None:
+        row = self.row({"sibling_model_ids": ["m2"]}, model="arena-model", selectedModelId="m1")
+        row["snapshot"]["chat"]["chat"]["history"]["messages"]["e"] |= {"model": "arena-model", "selectedModelId": "m2"}
+        records = read("openwebui", row)
+        assert [one.steps[0].served_model for one in traces(records)] == ["m1", "m2"] and said(records)[-1][0] == "preference"
+
+    def test_a_thumb_that_was_turned_in_a_chat_is_another_one(self) -> None:
+        given = [self.row(annotation={"rating": rating}, feedbackId="f7")["snapshot"]["chat"] for rating in (1, -1, -1)]
+        names = [one.id for chat in given for one in read("openwebui", chat) if isinstance(one, FeedbackRecord)]
+        assert names[0] != names[1] == names[2]
+
     def test_what_cannot_be_is_refused(self) -> None:
         assert "neither 1 (up) nor -1" in reason("openwebui", self.row({"rating": 5}))
         assert "names no message_id" in reason("openwebui", self.row() | {"meta": {"chat_id": "c"}})
@@ -186,9 +206,22 @@ class TestLangfuse:
         (found,) = read("langfuse", snake)
         assert isinstance(found, FeedbackRecord)
         assert (found.kind, found.value, found.rater and found.rater.id, found.targets[0].id) == ("rating", 4, "ann", "t1")
-        assert len(read("langfuse", {"data": [self.score(), self.score(id="s2")], "meta": {"page": 1}})) == 2
         session = self.score(traceId=None, sessionId="x")
         assert [one.targets[0].kind for one in read("langfuse", session) if isinstance(one, FeedbackRecord)] == ["session"]
+
+    def test_an_element_of_a_page_costs_no_other(self, tmp_path: Path) -> None:
+        page = {"data": [self.score(), {"id": "t9", "timestamp": "x", "input": None}, 5, self.score(id="s2")], "meta": {"page": 1}}
+        (path := tmp_path / "page.jsonl").write_text(json.dumps(page) + "\n" + json.dumps(self.score(id="s3")) + "\n")
+        items = list(SOURCES.get("langfuse").read(path, lambda position: None))
+        assert [type(one) for one in items] == [Line, Refused, Refused, Line, Line]
+        assert [one.number for one in items] == [1, 2, 3, 4, 5]
+
+    def test_a_score_that_was_changed_is_another_one(self) -> None:
+        at = {"timestamp": "2026-01-05T09:00:00Z"}
+        given = [at, at, at | {"updatedAt": "2026-01-06T09:00:00Z"}]
+        first, again, later = (one for more in given for one in read("langfuse", self.score(**more)))
+        assert first.id == again.id != later.id and isinstance(later, FeedbackRecord) and later.occurred_at is not None
+        assert later.occurred_at.day == 6
 
     def test_what_cannot_be_is_refused(self) -> None:
         assert "holds an input" in reason("langfuse", self.trace(input=None))
@@ -235,6 +268,13 @@ class TestOpenAI:
         assert said(records) == [("label", True)]
         older = read("openai", {"messages": row["messages"], "functions": [{"name": "add"}]})
         assert traces(older)[0].metadata == {"tools": tools}
+
+    def test_calls_in_their_older_form_are_calls(self) -> None:
+        call = {"role": "assistant", "content": None, "function_call": {"name": "look_up", "arguments": "{}"}}
+        asked, told = {"role": "user", "content": "Hours?"}, {"role": "function", "name": "look_up", "content": "9-17"}
+        (trace, *_) = traces(read("openai", {"messages": [asked, call, told, {"role": "assistant", "content": "Nine."}]}))
+        assert trace.input[1]["tool_calls"][0]["function"]["name"] == "look_up" and trace.input[1]["content"] is None
+        assert "does not end in a text" in reason("openai", {"messages": [asked, call]})
 
     def test_weight_zero_says_nothing(self) -> None:
         assert said(read("openai", {"messages": [self.ASKED, {"role": "assistant", "content": "5", "weight": 0}]})) == []

@@ -76,6 +76,7 @@ def test_what_a_dead_server_had_started_is_ended_too(place):
     while lives(one.pid):
         time.sleep(0.05)
     assert processes._orphans(one)
+    assert not processes._orphans(replace(one, token="of another server that had this number"))
     processes.stop(place)
     assert not processes._orphans(one)
 

@@ -238,6 +238,47 @@ def test_a_taken_port_starts_nothing(world: World, tmp_path: Path):
         assert not list((ws.home.path / "deployments").rglob(processes.RECORD))
 
 
+def test_what_was_stopped_may_be_deployed_again(tmp_path: Path, base: Path, adapters: list[Path]):
+    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
+        apart = World(ws, base, adapters, "apart")
+        apart.version(0)
+        apart.deploy("v1", accept="Ada: it is the first")
+        rollout.stop(ws, "apart")
+        done = apart.deploy("v1", accept="Ada: it is the first")
+        try:
+            assert rollout.health(done.deployment).alive and apart.ask().status_code == 200
+        finally:
+            rollout.stop(ws, "apart")
+
+
+def test_one_target_that_is_gone_stops_no_other(served, monkeypatch):
+    world, _, two = served
+    world.deploy(two, alias=None)
+    at, real = rollout.TARGETS.get("embedded"), rollout.TARGETS.get("embedded").remove
+
+    def remove(endpoint):
+        if endpoint.model.endswith("v2"):
+            raise ModelError("the server", "nothing answers there", "Start it")
+        real(endpoint)
+
+    monkeypatch.setattr(at, "remove", remove)
+    with pytest.raises(ModelError, match=r"(?s)v2 on embedded.*nothing answers there.*2 of 3 are done"):
+        rollout.stop(world.ws, world.agent)
+    assert [rollout.undeploy(world.ws, world.agent, "v2")[0].state] == ["ended"]
+    monkeypatch.undo()
+    rollout.restart(world.ws, world.agent)
+    assert states(world) == dict.fromkeys(("v0", "v1"), ("warm", True))
+
+
+def test_a_rollback_goes_to_the_deployment_that_answered(served):
+    world, _, two = served
+    (first,) = [row for row in rollout.deployments(world.ws, world.agent) if row.version == "v1"]
+    newer = rollout.deploy(world.ws, world.agent, "v1", "embedded", "canary", settings={"threads": 2})
+    world.deploy(two)
+    assert newer.deployment.id != first.id
+    assert rollout.rollback(world.ws, world.agent).evidence["deployment"] == first.id
+
+
 def test_two_promotions_at_once_end_as_one_after_the_other(served):
     world, _, two = served
     world.deploy(two, alias=None)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from thumbwheel.core.errors import DataError, ModelError, NotFound
-from thumbwheel.deploy.speaker import Speaker
+from thumbwheel.deploy.speaker import Speaker, _Shown
 from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
@@ -52,6 +52,23 @@ def test_a_stop_text_is_never_shown(speaker):
     pieces = say(speaker, "a.one", stop=(stop,))
     assert "".join(piece.text for piece in pieces) == whole[: whole.index(stop)]
     assert pieces[-1].finish == "stop"
+
+
+def test_an_answer_shorter_than_the_stop_text_shows_none_of_it():
+    shown = _Shown(Sampling(max_new_tokens=20, stop=("\n\nObservation:",)))
+    assert "".join(shown.new("Yes\n\nObserv"[:end], False) for end in range(1, 12)) == ""
+    assert shown.new("Yes", True) == "Yes"
+
+
+def test_the_base_answers_after_the_last_adapter_has_gone(base, adapters):
+    alone = Speaker(str(base), "float32")
+    alone.load("base", None)
+    before = [piece.id for piece in say(alone, "base")]
+    for _ in range(2):
+        alone.load("one", adapters[0])
+        assert [piece.id for piece in say(alone, "one")] != before
+        alone.unload("one")
+        assert [piece.id for piece in say(alone, "base")] == before
 
 
 def test_models_come_and_go(speaker, base, adapters):

@@ -104,6 +104,25 @@ def test_every_prompt_gets_what_the_context_has_room_for_whatever_its_batch(tmp_
         assert (found[2].finish, found[2].text) == ("length", "")
 
 
+def test_a_row_that_has_ended_at_the_end_of_the_context_stops_no_other(tmp_path):
+    model, tokenizer = load(tmp_path, "gpt2", n_positions=32)
+    found = greedy(model, tokenizer, [[11] * 30, *([[12]] * 8)], set(), 10, 16)
+    assert [len(one.ids) for one in found] == [2, *[10] * 8]
+
+
+def test_soft_capping_keeps_its_cache_once_the_engine_is_there(tmp_path):
+    from thumbwheel.engine import decode
+    from thumbwheel.engine.score import ScoreEngine
+
+    soft = {"sliding_window": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+    model, tokenizer = load(tmp_path, "gemma2", **soft)
+    prompts = [[11] * 9, [12, 13]]
+    plain = greedy(model, tokenizer, prompts, set(), 8, 4)
+    ScoreEngine(model)
+    assert decode.choose(model.eval())[1] == ""
+    assert [one.ids for one in greedy(model, tokenizer, prompts, set(), 8, 4)] == [one.ids for one in plain]
+
+
 def test_the_models_own_generation_settings_and_mode_are_left_alone(tmp_path):
     model, tokenizer = load(tmp_path)
     prompts = some_prompts(3)

@@ -88,6 +88,17 @@ def test_tests_decide_and_partial_counts_them(sandbox):
     assert score("def f(x): return x * x + 1", reference).value == 1.0
 
 
+def test_tests_as_json_in_a_text_are_tests_and_what_holds_none_lets_no_program_pass(sandbox):
+    wrong = "```python\ndef f(x): return 0\n```"
+    as_text = Case(wrong, '{"tests": ["assert f(1) == 2"]}')
+    unread = [Case(wrong, one) for one in (["assert f(1) == 2"], {"test_list": ["assert f(1) == 2"]}, '{"test_list": []}')]
+    first, *others = CodeExecution.create({}).score([as_text, *unread])
+    assert (first.value, first.status) == (0, Status.OK)
+    assert {one.status for one in others} == {Status.FAILED} and "holds no tests" in others[0].evidence["reason"]
+    (prose,) = CodeExecution.create({}).score([Case("just words", {"test_list": []})])
+    assert prose.status is Status.NOT_APPLICABLE
+
+
 def test_an_example_of_use_beside_the_function_does_no_harm(sandbox):
     reference = {"tests": ["assert f(1) == 2"]}
     assert score("```python\ndef f(x):\n    return x * 2\n```\nUse it:\n```python\nprint(f(3))\n```", reference).value == 1.0

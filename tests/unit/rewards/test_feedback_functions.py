@@ -61,9 +61,10 @@ def test_edit_distance_is_what_the_correction_kept():
     assert judge("edit_distance", say("correction", "x" * 200_001)).status is Status.FAILED
 
 
-def test_an_outcome_counts_inside_its_window_and_is_worth_less_the_later_it_comes():
+def test_an_outcome_counts_inside_its_window_and_says_less_the_later_it_comes():
     settings = {"window_days": 10, "discount": 0.9}
-    assert judge("outcome", say("outcome", True, name="solved", days=2), settings=settings).value == pytest.approx(0.81)
+    assert judge("outcome", say("outcome", True, name="solved", days=2), settings=settings).value == pytest.approx(0.905)
+    assert judge("outcome", say("outcome", False, name="solved", days=2), settings=settings).value == pytest.approx(0.095)
     assert judge("outcome", say("outcome", 0.5, name="share", days=10), settings={"window_days": 10}).value == 0.5
     late = judge("outcome", say("outcome", True, name="solved", days=10.5), settings=settings, as_of=START + timedelta(days=11))
     assert (late.value, late.status) == (None, Status.NOT_APPLICABLE)

@@ -34,6 +34,10 @@ def score(name, text, reference=None, **config):
         ("50%", "50"),
         ("  Paris. ", "paris"),
         ("A: the  Blue whale", "The blue whale"),
+        ("The answer is −7.", "-7"),
+        ("A: 12,34,567", "1234567"),
+        ("A: 35, as asked", "35"),
+        ("265252859812191058636308480000000", "265252859812191058636308480000000"),
     ],
 )
 def test_exact_answer_right(answer, reference):
@@ -43,7 +47,8 @@ def test_exact_answer_right(answer, reference):
 @pytest.mark.parametrize(
     ("answer", "reference"),
     [("#### 17", "18"), ("18 apples\n#### 17", "18"), ("none", "18"), ("", "18"), ("London", "Paris"), ("1/0", "1"), ("#### 5 of 7", "5"),
-     ("180000", "18"), ("Paris or London", "Paris")],
+     ("180000", "18"), ("Paris or London", "Paris"), ("The answer is −7.", "7"), ("3,5", "35"), ("A: 1,2,3", "123"), ("A: 12,3", "1,2,3"),
+     ("A: 265252859812191058636308480000001", "265252859812191058636308480000000")],
 )  # fmt: skip
 def test_exact_answer_wrong(answer, reference):
     found = score("exact_answer", answer, reference)
@@ -170,3 +175,20 @@ def test_an_unknown_function_names_the_nearest():
 
     with pytest.raises(NotFound, match="json_fields"):
         FUNCTIONS.get("json_field")
+
+
+@pytest.mark.parametrize(
+    ("reference", "given"),
+    [({"filter": {"tags": ["a", "b"]}}, {"filter": {"tags": "a"}}), ({"filter": {"q": ""}}, {"filter": {}}), ({"q": ""}, {})],
+)
+def test_exact_values_of_a_call_are_no_alternatives_and_no_permission_to_leave_out(reference, given):
+    expected = {"name": "find", "arguments": reference}
+    assert score("tool_match", json.dumps({"name": "find", "arguments": reference}), expected).value == 1
+    assert score("tool_match", json.dumps({"name": "find", "arguments": given}), expected).value < 1
+
+
+def test_a_field_that_the_reference_has_not_says_nothing():
+    for answer in ('{"a": null}', '{"a": 3}'):
+        assert score("json_fields", answer, {"b": 1}, fields=["a"]).status is Status.NOT_APPLICABLE
+    assert score("json_fields", '{"a": 1}', {}).value == 0, "nothing was asked for"
+    assert score("json_fields", "{}", {}).value == 1

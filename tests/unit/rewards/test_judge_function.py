@@ -140,12 +140,13 @@ def test_a_judge_gates_only_with_a_stated_agreement(tmp_path):
             return Judge.create({**settings, "agreement": str(path), **config}).score([GOLD])[0]
 
         assert "names no file" in Judge.create(settings).score([GOLD])[0].evidence["reason"]
-        assert "another judge" in gated({"judge": "x", "pairs": 500, "low": 0.9}).evidence["reason"]
-        assert "another judge" in gated({"judge": name, "pairs": 500, "low": 0.9}, criteria="rhymes").evidence["reason"]
-        assert "49 pairs" in gated({"judge": name, "pairs": 49, "low": 0.9}).evidence["reason"]
-        assert "0.39" in gated({"judge": name, "pairs": 500, "low": 0.39}).evidence["reason"]
-        assert "kappa None" in gated({"judge": name, "pairs": 500, "low": None}).evidence["reason"]
+        assert "another judge" in gated({"judge": "x", "pairs": 500, "prompts": 20, "low": 0.9}).evidence["reason"]
+        assert "another judge" in gated({"judge": name, "pairs": 500, "prompts": 20, "low": 0.9}, criteria="rhymes").evidence["reason"]
+        assert "49 pairs" in gated({"judge": name, "pairs": 49, "prompts": 20, "low": 0.9}).evidence["reason"]
+        assert "19 prompts" in gated({"judge": name, "pairs": 500, "prompts": 19, "low": 0.9}).evidence["reason"]
+        assert "0.39" in gated({"judge": name, "pairs": 500, "prompts": 20, "low": 0.39}).evidence["reason"]
+        assert "kappa None" in gated({"judge": name, "pairs": 500, "prompts": 20, "low": None}).evidence["reason"]
         assert "no statement" in gated([]).evidence["reason"]
         assert server.requests == []
-        trusted = gated({"judge": name, "pairs": 50, "low": 0.4}, parallel=2)
+        trusted = gated({"judge": name, "pairs": 50, "prompts": 20, "low": 0.4}, parallel=2)
         assert (trusted.value, trusted.status) == (1, Status.OK)

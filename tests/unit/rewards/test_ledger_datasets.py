@@ -97,6 +97,32 @@ def test_a_retraction_that_brings_an_older_reward_back_makes_a_dataset_stale(hom
     assert home("dataset", "show", "scored", "--json")["stale"] == 0
 
 
+def test_a_dataset_of_what_people_said_is_stale_by_what_they_say_and_by_no_setting(home, tmp_path):
+    def shown():
+        return home("dataset", "show", "labels", "--json")["stale"]
+
+    def hear(line):
+        (tmp_path / "said.jsonl").write_text(json.dumps({"type": "feedback"} | line) + "\n")
+        home("import", "jsonl", "said.jsonl")
+
+    def made():
+        return home("dataset", "build", "--shape", "labels", "--json", "--checked", "0")["id"]
+
+    home("reward", "run")
+    first = made()
+    (tmp_path / "thumbwheel.yaml").write_text("rewards: {components: {thumb: {weight: 2}, length: {weight: 0, settings: {most: 9}}}}")
+    home("reward", "run")
+    assert shown() == 0, "nothing was said"
+    hear({"id": "f9", "kind": "thumb", "value": False, "target": {"trace": "right0"}, "rater": "s"})
+    assert shown() == 1
+    second = made()
+    assert second != first and shown() == 0
+    hear({"id": "r9", "retracts": "f9"})
+    assert shown() == 1, "what was taken back is a change too"
+    assert made() == first
+    assert home("dataset", "show", first, "--json")["stale"] == 0, "it came out again, so it is what there is"
+
+
 def test_what_only_a_checker_judged_is_a_row_and_never_in_the_gate(home, command_line, tmp_path):
     lines = []
     for place in range(60):

@@ -74,6 +74,25 @@ def test_with_an_agent_the_run_is_a_trace_of_it_too(home: Path) -> None:
     assert (given["kind"], given["value"], given["targets"][0]["target_id"]) == ("thumb", False, rows[inner.trace_id]["id"])
 
 
+def test_secrets_stand_neither_in_the_file_nor_in_the_home_and_one_label_is_one_voice(home: Path) -> None:
+    from thumbwheel.app.open import opener
+    from thumbwheel.capture.ingest import ingest
+    from thumbwheel.rewards.label import judgements
+
+    collector = TraceCollector("rl_traces", agent="desk")
+    collector.start_trace("s1", "who am I?")
+    collector.record_tool_call("ask", {"api_key": "sk-0123456789abcdefghij"}, "ok", True, 1.0)
+    made = collector.finish_trace("you")
+    collector.label_trace(made.trace_id, False)
+    with opener(home, None, "warning")() as ws:
+        report = ingest(ws, "desk", "flowagent", Path("rl_traces"))
+        with ws.db.read() as connection:
+            (judged,) = judgements(connection, "desk")
+    assert (report.refused, judged.good, judged.conflict, len(judged.feedback_ids)) == (0, False, False, 1)
+    for path in (*home.rglob("*"), *Path("rl_traces").rglob("*.json")):
+        assert not path.is_file() or b"0123456789abcdefghij" not in path.read_bytes(), path
+
+
 def test_labels_statistics_and_what_is_still_unlabelled(home: Path) -> None:
     collector = TraceCollector()
     empty = collector.get_statistics()

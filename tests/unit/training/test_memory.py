@@ -178,6 +178,20 @@ def test_what_does_not_fit_is_planned_anew_and_said(
     assert "1.37 GB are needed" in capsys.readouterr().err
 
 
+def test_a_resumed_run_keeps_the_length_that_it_came_down_to(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = plain_rows("pairs", 12)
+    make = lambda config: assembled("dpo", base, tmp_path, data, **config.model_dump(include={"max_length", "memory_limit_gb"}))  # noqa: E731
+    config = settings("dpo", QUICK | {"memory_limit_gb": 1.0, "max_length": 64})
+    squeeze(monkeypatch, *[Need(0.1, 0.83 / 10)] * 2)
+    with pytest.raises(TrainingError, match=r"shorter rows would make it another run.*resume again"):
+        fitted(make, config, shorten=False)
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    assert run.fitted() == {}
+    run.write_fitted({"max_length": 48})
+    assert run.fitted() == {"max_length": 48}
+
+
 def test_a_base_beyond_the_memory_is_not_even_loaded() -> None:
     refuse_weights(1_000_000, "float32", "cpu", 0.01)
     with pytest.raises(TrainingError, match=r"it takes 0\.4 GB, and there are 0\.3 GB.*smaller base"):

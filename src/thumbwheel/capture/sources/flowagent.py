@@ -25,12 +25,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from thumbwheel.capture.lines import Seen
-from thumbwheel.capture.redact import redacted, secrets_in
 from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Line, Refused, Row
 from thumbwheel.capture.types import FeedbackRecord, Rater, Scale, TargetRef, TraceRecord, Unreadable, explain, parse_time
 from thumbwheel.capture.unpickle import MOST_BYTES, Standin, as_json, unpickle
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
+from thumbwheel.sdk.redact import redacted, secrets_in
 from thumbwheel.sdk.tracefile import ExecutionTrace, line_of, plain
 
 SUMMARY = re.compile(r"\s*RUN SUMMARY \[")
@@ -68,7 +68,9 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
 def _said(trace: ExecutionTrace, target: TargetRef) -> Iterator[FeedbackRecord]:
     if trace.label is not None:
         notes = str(trace.review_notes or "") or None
-        yield FeedbackRecord.model_validate({"kind": "thumb", "value": trace.label, "targets": [target], "comment": notes})
+        # a label that the collector gave is one voice, whether it comes by the inbox or with the file
+        given = {"kind": "thumb", "value": trace.label, "targets": [target], "comment": notes, "source": target.source}
+        yield FeedbackRecord.model_validate(given)
     if trace.reward_score is not None:
         scale = Scale(min=0.0, max=1.0)
         score = {"kind": "score", "value": trace.reward_score, "scale": scale, "targets": [target], "rater": REWARDED}

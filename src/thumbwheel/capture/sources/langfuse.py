@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from thumbwheel.capture.fields import chat, is_chat, moment, name_of, number_of, object_at, objects_at, said, unpacked
 from thumbwheel.capture.mapping import Scales
-from thumbwheel.capture.source import AnyRecord, JsonLines, Row
+from thumbwheel.capture.rowfile import Found
+from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Parse, Row
 from thumbwheel.capture.types import SCALES, FeedbackRecord, Scale, StepRecord, TargetRef, Tokens, TraceRecord, Unreadable
 
 OPINIONS: Mapping[str, str] = {
@@ -55,13 +56,15 @@ class Langfuse(JsonLines):
         own = replace(self, opinions={**self.opinions, **told}, scales=scales)
         return replace(own, parse=own.records)
 
+    def items(self, found: Iterator[Found], parse: Parse) -> Iterator[Item]:
+        """The elements of a page are rows of their own, so that one that cannot be taken costs no other."""
+        return super().items(_unpaged(found), parse)
+
     def records(self, row: dict[str, Any]) -> list[AnyRecord]:
         """The records of a row of any form."""
         if "trace" in row and "observations" in row:
             trace = _cameled(object_at(row, "trace"))
             return self._trace(trace, objects_at(row, "observations") or objects_at(trace, "observations"))
-        if isinstance(row.get("data"), list):
-            return [record for one in objects_at(row, "data") for record in self.records(one)]
         row = _cameled(row)
         if "dataType" in row:
             return [self._score(row, None)]
@@ -89,20 +92,20 @@ class Langfuse(JsonLines):
         return [TraceRecord.model_validate(fields), *judged]
 
     def _score(self, row: Row, trace: str | None) -> FeedbackRecord:
-        name, kind = row.get("name"), row.get("dataType")
-        target = _target(row, trace)
-        source = row.get("source")
-        rater = name_of(row.get("authorUserId")) or (f"{source}: {name}" if source == "EVAL" else None)
+        """A score that was changed since has another time, so it is another one, and the newest of a rater counts."""
+        called, kind = row.get("name"), row.get("dataType")
+        target, source, at = _target(row, trace), row.get("source"), row.get("updatedAt") or row.get("timestamp")
+        rater = name_of(row.get("authorUserId")) or (f"{source}: {called}" if source == "EVAL" else None)
         shared = {
-            "id": name_of(row.get("id")), "targets": [target], "occurred_at": moment(row.get("timestamp")),
+            "id": f"{name}/{at}" if (name := name_of(row.get("id"))) and at else name, "targets": [target], "occurred_at": moment(at),
             "rater": {"id": rater, "kind": RATERS.get(str(source))} if rater else None, "comment": row.get("comment") or None,
         }  # fmt: skip
         text = row.get("longStringValue") or row.get("stringValue")
-        if kind == "CORRECTION" or (kind != "CATEGORICAL" and name == "output" and row.get("longStringValue")):
+        if kind == "CORRECTION" or (kind != "CATEGORICAL" and called == "output" and row.get("longStringValue")):
             return FeedbackRecord.model_validate(shared | {"kind": "correction", "value": text})
         if kind == "CATEGORICAL" or (kind == "TEXT" and text):
-            return FeedbackRecord.model_validate(shared | {"kind": "label", "name": name, "value": text})
-        return FeedbackRecord.model_validate(shared | self._numeric(str(name), row.get("value"), kind == "BOOLEAN"))
+            return FeedbackRecord.model_validate(shared | {"kind": "label", "name": called, "value": text})
+        return FeedbackRecord.model_validate(shared | self._numeric(str(called), row.get("value"), kind == "BOOLEAN"))
 
     def _numeric(self, name: str, given: Any, boolean: bool) -> dict[str, Any]:
         value = number_of(given, f"score {name}")
@@ -116,6 +119,20 @@ class Langfuse(JsonLines):
         if not low <= value <= high:
             raise Unreadable(f"score {name} {value:g} is outside {low:g} to {high:g}; another scale: --scale {name}=LOW:HIGH")
         return {"kind": kind, "value": value, "scale": Scale(min=low, max=high)}
+
+
+def _unpaged(found: Iterator[Found]) -> Iterator[Found]:
+    """Rows, and what stands in pages of them, numbered on."""
+    more = 0
+    for one in found:
+        page = one.row.get("data") if one.row is not None and one.row.keys() <= {"data", "meta"} else None
+        if not isinstance(page, list):
+            yield replace(one, number=one.number + more)
+            continue
+        for place, row in enumerate(page):
+            known = row if isinstance(row, dict) else None
+            yield Found(one.number + more + place, known, json.dumps(row, ensure_ascii=False), "" if known else "it is no object")
+        more += len(page) - 1
 
 
 def _plain(name: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from thumbwheel.capture.fields import Messages, clip, list_at, moment, name_of, number_of, object_at, said
 from thumbwheel.capture.source import AnyRecord, JsonLines, Row
 from thumbwheel.capture.types import FeedbackRecord, Rater, Scale, TargetRef, TraceRecord, Unreadable
+from thumbwheel.core import ids
 
 THUMBS = {1: True, -1: False}
 TEN = Scale(min=1, max=10)
@@ -43,34 +44,42 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
         raise Unreadable("its meta names no message_id: nobody can say which answer is meant")
     stored = object_at(object_at(row, "snapshot"), "chat")
     session = name_of(meta.get("chat_id") or stored.get("id"))
-    given = _Given(name_of(row.get("id")), name_of(row.get("user_id")), moment(row.get("updated_at", row.get("created_at"))), data)
+    at = moment(row.get("updated_at", row.get("created_at")))
+    given = _Given(name_of(row.get("id")), _seconds(at), name_of(row.get("user_id")), at, data)
     return _rated(_history(stored), message_id, session, name_of(stored.get("user_id")), given)
 
 
 class _Given:
-    """One rating: its own id, who gave it when, and its data."""
+    """One rating: its own id and state, who gave it when, and its data."""
 
-    def __init__(self, id: str | None, rater: str | None, at: Any, data: Row) -> None:
-        self.id, self.rater, self.at, self.data = id, rater, at, data
+    def __init__(self, id: str | None, state: Any, rater: str | None, at: Any, data: Row) -> None:
+        self.id, self.state, self.rater, self.at, self.data = id, state, rater, at, data
 
     def record(self, what: str, targets: list[TargetRef], **fields: Any) -> FeedbackRecord:
-        """A signal; a rating that was changed since has another time, so it is another one, and the newest of a rater counts."""
-        seconds = f"{self.at.timestamp():.0f}" if hasattr(self.at, "timestamp") else self.at
-        shared = {"id": f"{self.id}/{seconds}/{what}" if self.id else None, "rater": Rater(id=self.rater) if self.rater else None}
+        """A signal; a rating that was changed since has another state, so it is another one, and the newest of a rater counts."""
+        shared = {"id": f"{self.id}/{self.state}/{what}" if self.id else None, "rater": Rater(id=self.rater) if self.rater else None}
         return FeedbackRecord.model_validate(shared | {"targets": targets, "occurred_at": self.at} | fields)
+
+
+def _seconds(at: Any) -> Any:
+    return f"{at.timestamp():.0f}" if hasattr(at, "timestamp") else at
 
 
 def _chat(row: Row) -> list[AnyRecord]:
     stored = {"id": row.get("id"), "chat": row.get("chat")}
     history, user = _history(stored), name_of(row.get("user_id"))
     found: list[AnyRecord] = []
+    refused: list[str] = []
     for message_id, message in history.items():
         annotation = object_at(message, "annotation")
         if annotation.get("rating") is not None:
-            given = _Given(name_of(message.get("feedbackId")), user, moment(message.get("timestamp")), annotation)
-            found += _rated(history, message_id, name_of(row.get("id")), user, given)
+            given = _Given(name_of(message.get("feedbackId")), ids.fingerprint(annotation)[:12], user, None, annotation)
+            try:
+                found += _rated(history, message_id, name_of(row.get("id")), user, given)
+            except Unreadable as error:
+                refused.append(str(error))
     if not found:
-        raise Unreadable("none of its messages was rated")
+        raise Unreadable(refused[0] if refused else "none of its messages was rated")
     return list({one.identified(): one for one in found}.values())
 
 
@@ -91,7 +100,10 @@ def _rated(history: Mapping[str, Row], message_id: str, session: str | None, use
     rating = _rating(given.data)
     ranking = [[0], [1]] if rating == 1 else [[1], [0]]
     for sibling in _siblings(history, message, given.data) if rating is not None else []:
-        traces[sibling] = _trace(history, sibling, session, user)
+        try:
+            traces[sibling] = _trace(history, sibling, session, user)
+        except Unreadable:
+            continue  # it failed, so there is nothing to compare with
         both = [target, TargetRef(kind="trace", id=sibling)]
         signals.append(given.record(f"over {sibling}", both, kind="preference", value={"ranking": ranking}))
     return [*traces.values(), *signals]
@@ -132,7 +144,12 @@ def _siblings(history: Mapping[str, Row], message: Row, data: Row) -> list[str]:
     others = list_at(data, "sibling_model_ids")
     parent = history.get(str(message.get("parentId")), {})
     children = [str(one) for one in list_at(parent, "childrenIds")]
-    return [one for one in children if one in history and one != message.get("id") and history[one].get("model") in others]
+    return [one for one in children if one in history and one != message.get("id") and _model(history[one]) in others]
+
+
+def _model(message: Row) -> Any:
+    """The model that answered; in an arena `model` is the arena."""
+    return message.get("selectedModelId") or message.get("model")
 
 
 def _trace(history: Mapping[str, Row], message_id: str, session: str | None, user: str | None) -> TraceRecord:
@@ -144,7 +161,7 @@ def _trace(history: Mapping[str, Row], message_id: str, session: str | None, use
     if not prompt:
         raise Unreadable(f"nothing comes before message {message_id!r}")
     fields = {"id": message_id, "session": session, "subject": user, "occurred_at": moment(message.get("timestamp"))}
-    step = {"served_model": name_of(message.get("model"))}
+    step = {"served_model": name_of(_model(message))}
     return TraceRecord.model_validate(fields | {"input": prompt, "output": answer, "steps": [step]})
 
 

@@ -62,7 +62,8 @@ class Labels(Shape):
         return None if classes else "there are no labels in train"
 
     def _row(self, evidence: Evidence, answer: Answer, label: bool, origin: str, weight: float, feedback_ids: tuple[str, ...]) -> LabelRow:
-        return LabelRow(**base(self.name, evidence, (answer,), origin, weight, feedback_ids), completion=answer.text, label=label)
+        shared = base(self.name, evidence, (answer,), origin, weight, feedback_ids)
+        return LabelRow(**shared, completion=answer.text, label=label, finish_reason=answer.finish_reason)
 
 
 def class_weights(desirable: int, undesirable: int) -> tuple[float, float]:

@@ -34,6 +34,7 @@ class Pairs(Shape):
     def _row(self, evidence: Evidence, edge: Edge) -> PairRow:
         chosen, rejected = evidence.answers[edge.better], evidence.answers[edge.worse]
         shared = base(self.name, evidence, (chosen, rejected), edge.origin, edge.strength, edge.feedback_ids)
+        shared |= {"chosen_finish": chosen.finish_reason, "rejected_finish": rejected.finish_reason}
         return PairRow(**shared, chosen=chosen.text, rejected=rejected.text)
 
 

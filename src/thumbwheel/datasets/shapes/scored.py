@@ -24,7 +24,8 @@ class ScoredAnswers(Shape):
                 yield Drop("no number says how good the answer is")
                 continue
             shared = base(self.name, evidence, (answer,), answer.value.kind, 1.0, answer.value.feedback_ids)
-            yield ScoredRow(**shared, completion=answer.text, value=answer.value.raw, scale=list(answer.value.scale))
+            shared |= {"value": answer.value.raw, "scale": list(answer.value.scale), "finish_reason": answer.finish_reason}
+            yield ScoredRow(**shared, completion=answer.text)
 
     def trl_columns(self, row: ScoredRow) -> dict[str, Any]:
         """`prompt`, `completion` and `score`."""

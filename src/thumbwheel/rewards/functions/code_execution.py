@@ -9,6 +9,7 @@ not coming to an end, whatever the exit code. Where it is not safe to run code t
 from __future__ import annotations
 
 import ast
+import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -81,6 +82,8 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
         ]
         if not found:
             return Score.none(Status.NOT_APPLICABLE, "the answer has no Python or shell block")
+        if opened(case.reference) is not None:
+            return Score.none(Status.FAILED, "the reference holds no tests, and without them every program would be right")
         if len(found) > MOST_BLOCKS:
             return Score.none(Status.FAILED, f"the answer has {len(found)} blocks of code; at most {MOST_BLOCKS} are run")
         return found
@@ -100,8 +103,8 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
 
 
 def asked(case: Case) -> Tests | None:
-    """The tests that the reference holds; None where it holds none. Raises ValueError for ones that cannot be read."""
-    given = case.reference
+    """The tests of the reference, which may be JSON in a text; None where it holds none. Raises ValueError for ones that cannot be read."""
+    given = opened(case.reference)
     if not isinstance(given, Mapping) or not (given.get("tests") or given.get("check")):
         return None
     tests, setup, check, entry = given.get("tests") or [], given.get("setup") or "", given.get("check"), given.get("entry_point")
@@ -111,6 +114,17 @@ def asked(case: Case) -> Tests | None:
         raise ValueError("the reference has a check and does not name the entry_point that it is for")
     head = begun(case.prompt, entry) if check else ""
     return Tests(() if check else tuple(tests), setup, check or None, entry, head)
+
+
+def opened(reference: Any) -> Any:
+    """The reference, or the object that a text holds; None for any other text."""
+    if not isinstance(reference, str):
+        return reference
+    try:
+        found = json.loads(reference)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict | list) else None
 
 
 def begun(prompt: Sequence[Mapping[str, Any]], entry_point: Any) -> str:

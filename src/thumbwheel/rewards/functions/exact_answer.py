@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 
 from thumbwheel.core.config import Config
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Unjudgeable
@@ -17,7 +18,10 @@ from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Unj
 LONGEST_NUMBER = 400
 """Digits; the decimals of a float64 end well before."""
 
-NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d[\d,]*)?")
+NUMBER = re.compile(r"[-+]?(?:(?:{0})(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*(?:{0}))?".format(r"\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+"))
+"""Commas stand between thousands (or lakhs), and nowhere else."""
+WRITTEN = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d[\d,]*)?")
+"""What looks like one number, whether or not it is."""
 FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
 LINE_MARK = re.compile(r"^[ \t>*_]*(?:final\s+answer|answer|a)[ \t*_]*:[ \t*_]*(.*)$", re.IGNORECASE | re.MULTILINE)
 CURRENCY = "$€£¥₹"
@@ -60,8 +64,8 @@ class ExactAnswer(RewardFunction[ExactAnswerConfig]):
         given = number(found)
         if given is None:
             return False
-        left, right = given[0] * wanted[1], wanted[0] * given[1]
-        return left == right or abs(left - right) <= abs(right) * Decimal(str(self.config.tolerance))
+        left, right = (Fraction(top) / Fraction(bottom) for top, bottom in (given, wanted))
+        return left == right or abs(left - right) <= abs(right) * Fraction(str(self.config.tolerance))
 
 
 def marked(answer: str) -> tuple[str | None, str]:
@@ -90,9 +94,13 @@ def _braced(answer: str, start: int) -> str | None:
 
 
 def last_number(answer: str) -> str:
-    """The last number in the text as it stands there; empty where there is none."""
-    found = NUMBER.findall(answer)
-    return found[-1] if found else ""
+    """The last number in the text as it stands there, with a plain minus; empty where there is none."""
+    found = WRITTEN.findall(_plain(answer))
+    return found[-1].rstrip(",") if found else ""
+
+
+def _plain(given: str) -> str:
+    return unicodedata.normalize("NFKC", given).replace("−", "-")
 
 
 def number(given: str) -> tuple[Decimal, Decimal] | None:
@@ -104,10 +112,10 @@ def number(given: str) -> tuple[Decimal, Decimal] | None:
     >>> number("$70,000.") == (Decimal(70000), Decimal(1))
     True
     """
-    bare = unicodedata.normalize("NFKC", given).replace("−", "-").strip().strip("*_`'\" ")
+    bare = _plain(given).strip().strip("*_`'\" ")
     bare = FRACTION.sub(r"\1/\2", bare)
     bare = re.sub(rf"^([-+]?)\s*[{CURRENCY}]\s*", r"\1", bare).rstrip("%").rstrip(". ")
-    if not (match := NUMBER.match(bare)) or not re.fullmatch(r"(?:\s+[^\d\s]\S*){0,3}", bare[match.end() :]):
+    if not (match := NUMBER.match(bare)) or not re.fullmatch(r",?(?:\s+[^\d\s]\S*){0,3}", bare[match.end() :]):
         return None
     if len(match[0]) > LONGEST_NUMBER:
         raise Unjudgeable(f"a number of {len(match[0])} characters; at most {LONGEST_NUMBER} are compared")

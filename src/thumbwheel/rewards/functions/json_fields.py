@@ -47,14 +47,17 @@ class JsonFields(RewardFunction[JsonFieldsConfig]):
         if reference is None:
             well_formed = (found is not None and set(names) <= set(found)) if names else None
             return Score.none(Status.NOT_APPLICABLE, "the case has no JSON object as its reference", well_formed)
+        lacking = [name for name in names if name not in reference]
+        if lacking:
+            return Score.none(Status.NOT_APPLICABLE, f"the reference has no field {', '.join(lacking)}, so nothing says what is right")
         if found is None:
             return Score(0.0, evidence={"parsed": False, "problem": problem}, well_formed=False)
         return self._compare(found, reference, names)
 
     def _compare(self, found: dict[str, Any], reference: dict[str, Any], names: tuple[str, ...]) -> Score:
         missing = [name for name in names if name not in found]
-        wrong = [name for name in names if name in found and not equal(found[name], reference.get(name))]
-        extra = [] if self.config.allow_extra else [name for name in found if name not in reference and name not in names]
+        wrong = [name for name in names if name in found and not equal(found[name], reference[name])]
+        extra = [] if self.config.allow_extra and names else [name for name in found if name not in reference and name not in names]
         evidence = {"parsed": True, "wrong": wrong, "missing": missing, "extra": extra}
         return Score(0.0 if extra else self._value(names, {*wrong, *missing}), evidence=evidence, well_formed=not missing and not extra)
 

@@ -64,13 +64,15 @@ class JudgeConfig(Config):
     """Ask for the object with response_format (JSON schema); off for endpoints that refuse it."""
     agreement: str | None = None
     """The file in which this judge's agreement with people is stated; without it the judge may not gate."""
+    least_prompts: int = Field(20, ge=10)
+    """Prompts that these pairs have to be about before it may gate; pairs of one prompt are no independent evidence."""
     least_pairs: int = Field(50, ge=20)
     """Pairs that people and judge have both decided, at least, before it may gate."""
     least_kappa: float = Field(0.4, gt=0, le=1)
     """The lower end of the interval of Cohen's kappa, at least, before it may gate."""
 
 
-OF_USE = ("agreement", "least_pairs", "least_kappa", "parallel", "timeout", "attempts", "api_key_variable")
+OF_USE = ("agreement", "least_prompts", "least_pairs", "least_kappa", "parallel", "timeout", "attempts", "api_key_variable")
 """Settings that change no verdict."""
 
 
@@ -226,13 +228,15 @@ def may_not_gate(judge: Judge) -> str | None:
         return f"a judge may gate only where its agreement with people is stated, and this one names no file of it; {fix}"
     try:
         found = json.loads(Path(config.agreement).read_text(encoding="utf-8"))
-        judged, pairs, low = found["judge"], int(found["pairs"]), found["low"]
+        judged, pairs, prompts, low = found["judge"], int(found["pairs"]), int(found["prompts"]), found["low"]
     except (OSError, ValueError, KeyError, TypeError):
         return f"{config.agreement!r} is no statement of agreement; {fix}"
     if judged != judge.fingerprint():
         return f"{config.agreement!r} is about another judge: other settings, or another model; {fix}"
     if pairs < config.least_pairs:
         return f"people and this judge have both decided {pairs} pairs; {config.least_pairs} are needed before it may gate"
+    if prompts < config.least_prompts:
+        return f"these pairs are about {prompts} prompts; {config.least_prompts} are needed before it may gate"
     if low is None or low < config.least_kappa:
         return f"its agreement with people may be as low as kappa {low}; {config.least_kappa:g} is needed before it may gate"
     return None

@@ -19,6 +19,8 @@ from thumbwheel.rewards.reading import newest, of_kinds, place_of, voice
 from thumbwheel.rewards.types import LabelConfig, Statement
 
 DAY = timedelta(days=1)
+MIDDLE = 0.5
+"""Of an outcome that says neither good nor bad."""
 
 
 class OutcomeConfig(Config):
@@ -29,7 +31,7 @@ class OutcomeConfig(Config):
     window_days: float = Field(30.0, gt=0, le=36_500)
     """The attribution window: an outcome later than this after the answer is not credited to it."""
     discount: float = Field(1.0, gt=0, le=1)
-    """What a day of waiting leaves of an outcome's value: 0.9 makes 1.0 after two days 0.81."""
+    """What a day of waiting leaves of what an outcome says, good or bad: with 0.9, 1.0 is 0.905 after two days, and 0.0 is 0.095."""
     bad: tuple[str, ...] = LabelConfig().bad_outcomes
     """Outcomes that are bad when they are true or high."""
 
@@ -52,7 +54,7 @@ class Outcome(RewardFunction[OutcomeConfig]):
             if self._open(case):
                 return Score.none(Status.PENDING, f"no outcome yet; its window of {days} is open")
             return Score.none(Status.NOT_APPLICABLE, f"no outcome within {days}")
-        values = [self._value(one) * self.config.discount ** self._days(case, one) for one in latest]
+        values = [MIDDLE + (self._value(one) - MIDDLE) * self.config.discount ** self._days(case, one) for one in latest]
         parts = [
             {"name": one.name, "days": round(self._days(case, one), 3), "value": value} for one, value in zip(latest, values, strict=True)
         ]

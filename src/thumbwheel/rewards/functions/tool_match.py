@@ -44,10 +44,12 @@ class Expected:
 
     name: str
     arguments: Mapping[str, Sequence[Any]]
+    exact: bool = False
+    """Each argument has its one value, so that a list is a value and an empty text is no permission to leave it out."""
 
     def optional(self, name: str) -> bool:
         """Whether the argument may be left out."""
-        return any(isinstance(one, str) and one == OPTIONAL for one in self.arguments[name])
+        return not self.exact and any(isinstance(one, str) and one == OPTIONAL for one in self.arguments[name])
 
 
 class ToolMatch(RewardFunction[ToolMatchConfig]):
@@ -108,15 +110,19 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
             return False
         if name not in given:
             return expected.optional(name)
-        return any(self._fits(given[name], allowed) for allowed in expected.arguments[name])
+        return any(self._fits(given[name], allowed, expected.exact) for allowed in expected.arguments[name])
 
-    def _fits(self, given: Any, allowed: Any) -> bool:
-        """Whether a value is the allowed one; in an object each key may have the values of a list."""
+    def _fits(self, given: Any, allowed: Any, exact: bool) -> bool:
+        """Whether a value is the allowed one; in an object each key may have the values of a list, unless it is `exact`."""
+        if isinstance(allowed, Mapping) and exact:
+            return isinstance(given, Mapping) and given.keys() == allowed.keys() and all(
+                self._fits(given[key], value, exact) for key, value in allowed.items()
+            )  # fmt: skip
         if isinstance(allowed, Mapping):
             return isinstance(given, Mapping) and self._fits_object(given, allowed)
         if isinstance(allowed, Sequence) and not isinstance(allowed, str):
             both = isinstance(given, Sequence) and not isinstance(given, str) and len(given) == len(allowed)
-            return both and all(self._fits(one, other) for one, other in zip(given, allowed, strict=True))
+            return both and all(self._fits(one, other, exact) for one, other in zip(given, allowed, strict=True))
         if isinstance(given, bool) or isinstance(allowed, bool):
             return given is allowed
         if isinstance(given, int | float) and isinstance(allowed, int | float):
@@ -130,7 +136,7 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
         if any(key not in one_of for key in given):
             return False
         return all(
-            any(self._fits(given[key], value) for value in values) or self._fits(given[key], values) if key in given else OPTIONAL in values
+            any(self._fits(given[key], value, False) for value in [*values, values]) if key in given else OPTIONAL in values
             for key, values in one_of.items()
         )
 
@@ -148,7 +154,7 @@ def expectations(reference: Any) -> list[Expected]:
             calls = of_text(one) if isinstance(one, str) else of_value(one)
             if not calls:
                 raise Unjudgeable(f"the reference is no list of calls such as {{'name': {{'argument': [value]}}}}: {str(one)[:80]}")
-            found += [Expected(call.name, exactly(call)) for call in calls]
+            found += [Expected(call.name, exactly(call), exact=True) for call in calls]
     return found[:MOST_CALLS]
 
 

@@ -47,7 +47,7 @@ class Dpo(Algorithm[DpoConfig]):
 
         if row["chosen"] == row["rejected"]:
             raise DropRow("chosen equals rejected")
-        answers = [Target(row["chosen"]), Target(row["rejected"])]
+        answers = [Target(row[side], row.get(f"{side}_finish")) for side in ("chosen", "rejected")]
         chosen, rejected = fitted(row, answers, builder, self.config.max_length, notes)
         branches = (Branch(chosen.completion_ids, role="chosen"), Branch(rejected.completion_ids, role="rejected"))
         return Example(chosen.prompt_ids, branches, str(row["group"]), float(row["weight"]))

@@ -80,7 +80,7 @@ class Kto(Algorithm[KtoConfig]):
         """One branch, whose role is the label."""
         from thumbwheel.engine.prompt import Target
 
-        (made,) = fitted(row, [Target(row["completion"])], builder, self.config.max_length, notes)
+        (made,) = fitted(row, [Target(row["completion"], row.get("finish_reason"))], builder, self.config.max_length, notes)
         one = Branch(made.completion_ids, role=GOOD if row["label"] else BAD)
         return Example(made.prompt_ids, (one,), str(row["group"]), float(row["weight"]))
 

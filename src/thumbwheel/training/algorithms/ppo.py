@@ -234,6 +234,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
     def loss(self, engine: ScoreEngine, batch: TreeBatch, values: Mapping[str, torch.Tensor], whole: Mapping[str, torch.Tensor]) -> LossOut:
         """The share of one micro-batch; of the critic alone while it warms up."""
         logp, value = self._scores(engine, batch)
+        values = {name: one.to(value) for name, one in values.items()}  # what was sampled is kept on the CPU
         loss, metrics = self._value_loss(value, values, len(whole["old"]))
         if logp is not None:
             objective, more = self._policy_loss(logp, values, len(whole["old"]))

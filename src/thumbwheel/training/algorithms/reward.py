@@ -79,10 +79,10 @@ class Reward(Algorithm[RewardConfig]):
         if self.config.loss_type == "bradley_terry":
             if row["chosen"] == row["rejected"]:
                 raise DropRow("chosen equals rejected")
-            answers = {"chosen": row["chosen"], "rejected": row["rejected"]}
+            answers = {side: Target(row[side], row.get(f"{side}_finish")) for side in ("chosen", "rejected")}
         else:
-            answers = {str(self._target(row)): row["completion"]}
-        made = fitted(row, [Target(text) for text in answers.values()], builder, self.config.max_length, notes)
+            answers = {str(self._target(row)): Target(row["completion"], row.get("finish_reason"))}
+        made = fitted(row, list(answers.values()), builder, self.config.max_length, notes)
         branches = tuple(Branch(one.completion_ids, role=role) for role, one in zip(answers, made, strict=True))
         return Example(made[0].prompt_ids, branches, str(row["group"]), float(row["weight"]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from thumbwheel.capture.redact import GONE, redacted, secrets_in, telling
+from thumbwheel.sdk.redact import GONE, redacted, secrets_in, telling
 
 
 @pytest.mark.parametrize(
