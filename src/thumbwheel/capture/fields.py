@@ -19,7 +19,7 @@ DEEPEST = 50
 """Levels of JSON in JSON, or of one shape in another, that are opened."""
 LATEST = 1e11
 """Seconds since 1970 are less."""
-_COUNTED = re.compile(r"\d{9,19}(\.\d+)?")
+_COUNTED = re.compile(r"\d{10}(\.\d+)?|\d{13}|\d{16}|\d{19}")
 _NAMES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "ai": "assistant"}
 """Roles by other names."""
 

@@ -51,6 +51,7 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
     `config.allow` does not name.
     """
     require_agent(ws, agent)
+    began = datetime.now(UTC)
     config, kind, what = config or DatasetConfig(), SHAPES.get(shape)(), f"dataset of shape {shape!r} for agent {agent!r}"
     with tempfile.TemporaryDirectory(dir=ws.home.path, prefix="building-") as folder:
         values = ledger_values(ws, agent, as_of) if config.reward == "ledger" else None
@@ -82,7 +83,7 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
             "watermark": collected.watermark,
         } | reward
         dataset_id = ids.derived("dst", agent, fingerprint)
-        return freeze(ws, Dataset(dataset_id, agent, shape, fingerprint, manifest, datetime.now(UTC)), paths, confirm=as_of is None)
+        return freeze(ws, Dataset(dataset_id, agent, shape, fingerprint, manifest, began), paths, confirm=as_of is None)
 
 
 def _checked_and_written(
@@ -184,9 +185,10 @@ def by_id(ws: Workspace, dataset_id: str) -> Dataset:
 
 
 def datasets(ws: Workspace, agent: str) -> list[Dataset]:
-    """All datasets of `agent`, oldest first."""
+    """All datasets of `agent`, oldest first; one that came out again is as new as that."""
     with ws.db.read() as connection:
-        return store.find(connection, agent=agent)
+        found = store.find(connection, agent=agent)
+    return sorted(found, key=lambda one: one.manifest.get("confirmed_at") or one.recorded_at.isoformat())
 
 
 def health(ws: Workspace, dataset_id: str, length: int | None = None, tokens: Callable[[str], int] | None = None) -> list[Finding]:

@@ -35,7 +35,7 @@ def stale(ws: Workspace, dataset: Dataset) -> Stale | None:
     if reward not in (None, settings(ws, dataset.agent).fingerprint()):
         return Stale(total, total)
     since = datetime.fromisoformat(confirmed) if confirmed else dataset.recorded_at
-    changed = (moved if reward else said_since)(ws, dataset.agent, since)
+    changed = said_since(ws, dataset.agent, since) | (moved(ws, dataset.agent, since) if reward else set())
     if not changed:
         return None
     count = sum(not changed.isdisjoint(row.trace_ids) for split in SPLITS for row in load_rows(ws, dataset.id, split))

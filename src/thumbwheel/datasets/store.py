@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -237,7 +237,7 @@ def add(connection: sa.Connection, dataset: Dataset) -> bool:
     connection.execute(
         datasets.insert().values(
             id=dataset.id, agent_id=agent_id, shape=dataset.shape, manifest=dataset.manifest, fingerprint=dataset.fingerprint,
-            recorded_at=datetime.now(UTC),
+            recorded_at=dataset.recorded_at,
         )
     )  # fmt: skip
     return True

@@ -87,7 +87,7 @@ def deploy(
     if alias is not None and not _proven(done):
         fix = f'It is warm, and {alias!r} is where it was. To switch all the same: --accept "your name: why"'
         raise DataError(f"the canary of {one.name} on {target}", found.says(), fix)
-    switch = promote(ws, agent, one.name, alias, reason=f"deployed on {target}") if alias is not None else None
+    switch = promote(ws, agent, one.name, alias, reason=f"deployed on {target}", deployment=done.id) if alias is not None else None
     _supersede(ws, done)
     return Deployed(done, found, switch)
 
@@ -159,14 +159,16 @@ def _served(endpoint: Endpoint) -> tuple[str, str]:
     return str(endpoint.details.get("place") or endpoint.url), endpoint.model
 
 
-def promote(ws: Workspace, agent: str, version: str, alias: str = LIVE, *, reason: str = "promoted") -> Switch:
-    """Point `alias` at a version that is deployed and proven, in one step; the version before it stays warm.
+def promote(
+    ws: Workspace, agent: str, version: str, alias: str = LIVE, *, reason: str = "promoted", deployment: str | None = None
+) -> Switch:
+    """Point `alias` at a version that is deployed and proven, in one step; the version before it stays warm. `deployment`: rather this one.
 
     Raises Conflict where it is deployed nowhere or unproven, ModelError where it does not answer; the alias then is where it was.
     """
     one = versions.version(ws, agent, version)
     with _switching(ws, agent, alias):
-        return _switch(ws, one, alias, reason, {})
+        return _switch(ws, one, alias, reason, {}, deployment)
 
 
 def rollback(ws: Workspace, agent: str, alias: str = LIVE) -> Switch:
@@ -190,7 +192,7 @@ def rollback(ws: Workspace, agent: str, alias: str = LIVE) -> Switch:
                 log.say(f"passed over {one.name}: {error.why}")
                 continue
             earlier = next((move.evidence.get("deployment") for move in reversed(history[:place]) if move.to_id == one.id), None)
-            return _switch(ws, one, alias, "rolled back", {UNDOES: undone}, revive_dead=True, earlier=earlier)
+            return _switch(ws, one, alias, "rolled back", {UNDOES: undone}, earlier)
     raise Conflict(
         f"alias {alias!r} of agent {agent!r}",
         "there is no earlier version to go back to",
@@ -204,14 +206,11 @@ def standing(history: list[Switch]) -> list[Switch]:
     return [switch for switch in history if switch.id not in undone and UNDOES not in switch.evidence]
 
 
-def _switch(
-    ws: Workspace, one: ModelVersion, alias: str, reason: str, evidence: Mapping[str, Any], revive_dead: bool = False,
-    earlier: str | None = None,
-) -> Switch:  # fmt: skip
-    """`earlier`: the id of the deployment that answered for the alias when it pointed at `one`."""
+def _switch(ws: Workspace, one: ModelVersion, alias: str, reason: str, evidence: Mapping[str, Any], earlier: str | None) -> Switch:
+    """`earlier`: rather the deployment with this id. Going back starts again what does not answer any more."""
     found = _choose(ws, one, earlier)
     state = health(found)
-    if not state.alive and revive_dead:
+    if not state.alive and UNDOES in evidence:
         log.say(f"{one.name} is not warm any more; it is started again")
         found = revive(ws, found)
         state = health(found)
@@ -257,7 +256,7 @@ def _warm(ws: Workspace, one: ModelVersion) -> list[Deployment]:
 
 
 def _choose(ws: Workspace, one: ModelVersion, earlier: str | None = None) -> Deployment:
-    """A proven deployment of a version: that with the id `earlier`, else the newest that answers, else the newest."""
+    """The proven deployment of a version that answers, first that with the id `earlier`, then the newest; where none does, the first."""
     found = _warm(ws, one)
     fix = f"Run: thumbwheel deploy {one.name} --agent {one.agent} --target TARGET"
     if not found:
@@ -265,8 +264,8 @@ def _choose(ws: Workspace, one: ModelVersion, earlier: str | None = None) -> Dep
     proven = [row for row in found if _proven(row)]
     if not proven:
         raise Conflict(f"{found[0].name} on {found[0].target}", "its canary was inconclusive", f'{fix} --accept "your name: why"')
-    known = next((row for row in proven if row.id == earlier), None)
-    return known or next((row for row in proven if health(row).alive), proven[0])
+    proven.sort(key=lambda row: row.id != earlier)
+    return next((row for row in proven if health(row).alive), proven[0])
 
 
 @contextmanager
@@ -349,9 +348,13 @@ def undeploy(ws: Workspace, agent: str, version: str, target: str | None = None)
     left = [row for row in _warm(ws, one) if row not in found and _proven(row)]
     if served and not left and not one.tainted:
         raise Conflict(f"version {one.name!r}", f"{', '.join(served)} points at it", "Promote another version first, or roll back")
-    for row in found:
-        ws.db.write(lambda connection, row=row: store.end(connection, store.by_id(row.id)))  # type: ignore[misc]
-        _clear(ws, row, row.endpoint)
+
+    def take(row: Deployment) -> None:
+        if row.endpoint is not None:
+            TARGETS.get(row.target).remove(row.endpoint)
+        ws.db.write(lambda connection: store.end(connection, store.by_id(row.id)))
+
+    _each(found, take)
     return [by_id(ws, row.id) for row in found]
 
 

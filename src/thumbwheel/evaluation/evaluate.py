@@ -15,6 +15,7 @@ from typing import Any
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import DataError, InputError
+from thumbwheel.datasets.split import prompt_key
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare, few_shot, store
 from thumbwheel.evaluation.declare import policy_of
@@ -82,13 +83,13 @@ def evaluate(
     leading = policy_of(ws, agent).leading
     suites = _suites(material_of(ws, candidate, rows, config), leading)
     sides = Sides(ws, config, rows.cases, candidate, incumbent, form, against_form)
-    key = _key(sides, rows, suites, config, leading)
+    key, aside = _key(sides, rows, suites, config, leading), _aside(ws, sides, suites)
     with ws.db.read() as connection:
         known = store.find(connection, candidate.id)
     stored = next((one for one in known if one.key == key), None)
-    if stored is not None:
-        return stored
-    run = _Run(ws, sides, rows, config, suites, leading, _aside(ws, sides, suites))
+    if stored is not None:  # what runs today may be another version by now
+        return stored.model_copy(update={"aside": aside, "limit": _limit(ws, sides, aside)})
+    run = _Run(ws, sides, rows, config, suites, leading, aside)
     try:
         evaluation = _measure(run, key)
     finally:
@@ -139,11 +140,11 @@ def _aside(ws: Workspace, sides: Sides, suites: Mapping[str, Suite]) -> str:
     return f"suites that guard were left out: {', '.join(left_out)}" if left_out else ""
 
 
-def _limit(run: _Run) -> str:
+def _limit(ws: Workspace, sides: Sides, aside: str) -> str:
     """A version that is live on another base cannot be loaded beside the candidate."""
-    live = versions.aliases_of(run.ws, run.sides.candidate.agent).get(LIVE)
-    apart = live is not None and live not in (run.sides.incumbent.id, run.sides.candidate.id)
-    return "what is live stands on another base, and was not compared" if apart and not run.aside else ""
+    live = versions.aliases_of(ws, sides.candidate.agent).get(LIVE)
+    apart = live is not None and live not in (sides.incumbent.id, sides.candidate.id)
+    return "what is live stands on another base, and was not compared" if apart and not aside else ""
 
 
 def _suites(material: Material, leading: Sequence[str]) -> dict[str, Suite]:
@@ -206,7 +207,7 @@ def _measure(run: _Run, key: str) -> Evaluation:
         candidate=candidate.name,
         against_id=incumbent.id,
         against=incumbent.name,
-        basis=run.rows.basis if suite.of_cases or name == "preference" else Basis.FEEDBACK,
+        basis=_basis(run, name, asked[name]),
         fresh=suite.fresh,
         primary=primary,
         preferences=ranked,
@@ -229,11 +230,19 @@ def _measure(run: _Run, key: str) -> Evaluation:
         dropped=dict(dropped),
         notes=tuple(_notes(run, primary, blocked)),
         aside=run.aside,
-        limit=_limit(run),
+        limit=_limit(run.ws, run.sides, run.aside),
         rows=run.rows.fingerprint,
         key=ids.fingerprint([key, blocked, store.seen(primary)]) if blocked else key,
         config=run.config,
     )
+
+
+def _basis(run: _Run, name: str, asked: Sequence[Any]) -> Basis:
+    """What the primary measure stands on: gold where every question is that of a gold case, or answers are ranked beside such cases."""
+    if name == "preference":
+        return run.rows.basis
+    reviewed = {prompt_key(case.prompt) for case in run.rows.cases} if run.suites[name].of_cases else set[bytes]()
+    return run.rows.basis if all(prompt_key(one.prompt) in reviewed for one in asked) else Basis.FEEDBACK
 
 
 def _require(run: _Run, case_id: str, prompt: Sequence[Any]) -> None:

@@ -71,6 +71,8 @@ def _limits(inputs: GateInputs) -> list[str]:
         found.append("canary only: the cases stand on feedback, not on cases that the owner reviewed (add them with `thumbwheel case add`)")
     if not inputs.fresh:
         found.append("canary only: recorded answers were ranked; no fresh answer was judged")
+    if fooled := sorted(set(inputs.judges) & set(inputs.optimised)):
+        found.append(f"canary only: {' and '.join(fooled)} judged a part of the cases, which the version was trained to please")
     if inputs.blocked:
         found.append(f"canary only: {inputs.blocked} judgements were blocked and are missing")
     if inputs.limit:
@@ -179,17 +181,21 @@ def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None
         found = made.model_copy(update={"signature": _signature(ws, made)})
         ws.db.write(lambda connection: store.add_decision(connection, agent_id, found, None if declared else FIRST))
     _check(ws, found)
-    _move(ws, version, found.decision)
+    _move(ws, version, found)
     return found
 
 
-def _move(ws: Workspace, version: ModelVersion, decision: Decision) -> None:
+def _move(ws: Workspace, version: ModelVersion, made: StoredDecision) -> None:
+    """Too few cases decide nothing for good, and what was approved for a canary may be approved for everybody later."""
+    verdict = made.decision.verdict
+    if version.state is State.APPROVED and version.basis is Basis.FEEDBACK and verdict is Verdict.APPROVED:
+        versions.confirm(ws, version, Basis.GOLD)
     if version.state is not State.CANDIDATE:
         return
-    if decision.verdict is Verdict.REJECTED:
+    if verdict is not Verdict.REJECTED:
+        versions.move(ws, version, State.APPROVED, Basis.GOLD if verdict is Verdict.APPROVED else Basis.FEEDBACK)
+    elif made.inputs.clusters >= made.policy.min_cases or version.tainted:
         versions.move(ws, version, State.REJECTED)
-    else:
-        versions.move(ws, version, State.APPROVED, Basis.GOLD if decision.verdict is Verdict.APPROVED else Basis.FEEDBACK)
 
 
 def replay(ws: Workspace, decision_id: str) -> tuple[StoredDecision, Decision]:

@@ -127,12 +127,12 @@ def _given(ws: Workspace, agent: str, own: Dataset | None, splits: Collection[st
     known = {one.shape: one for one in datasets(ws, agent) if own is None or _splitting(one) == _splitting(own)}
     if own is not None:
         known[own.shape] = own
-    met: set[tuple[bytes, str, bool, str | None]] = set()
+    met: set[tuple[bytes, str, bool, str | None, bool]] = set()
     for dataset in known.values():
         for split in splits:
             for row in load_rows(ws, dataset.id, split):
                 for one in given(row):
-                    key = (prompt_key(one.prompt), one.text, one.good, one.pair)
+                    key = (prompt_key(one.prompt), one.text, one.good, one.pair, one.label)
                     if key not in met:
                         met.add(key)
                         yield one
@@ -142,10 +142,10 @@ def given(row: Any) -> Iterator[Given]:
     """The recorded answers of one dataset row; a shape that has none gives none."""
     common = (row.row_id, row.group, row.prompt, row.tools)
     if isinstance(row, PairRow):
-        yield Given(*common, row.chosen, True, pair=row.row_id)
-        yield Given(*common, row.rejected, False, pair=row.row_id)
+        yield Given(*common, row.chosen, True, pair=row.row_id, finish_reason=row.chosen_finish)
+        yield Given(*common, row.rejected, False, pair=row.row_id, finish_reason=row.rejected_finish)
     elif isinstance(row, LabelRow):
-        yield Given(*common, row.completion, row.label, label=True)
+        yield Given(*common, row.completion, row.label, label=True, finish_reason=row.finish_reason)
     elif isinstance(row, ChatRow):
         yield Given(*common, row.completion, True, finish_reason=row.finish_reason)
 

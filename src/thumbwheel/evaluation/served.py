@@ -19,7 +19,7 @@ import httpx
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.evaluation.types import Answer, Answers, Ask, Known, Sums
-from thumbwheel.llm.client import Client
+from thumbwheel.llm.client import Client, Refused
 
 TOLD = 5.0
 """Seconds for what a server says of its models."""
@@ -40,17 +40,24 @@ class Served:
     batch: int = 32
     scores: bool = False
     _line: list[Line] = field(default_factory=list)
+    _answered: bool = False
 
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
-        """Each in a request of its own, `parallel` at once."""
+        """Each in a request of its own, `parallel` at once; none to a question that the server refuses for good, such as a long one."""
         if not self._line:
             self._line.append(self.connect())
         client, _ = self._line[0]
         jobs = [(one, number) for one in asks for number in range(one.samples)]
         at_once = min(self.parallel, len(jobs)) or 1
         with ThreadPoolExecutor(at_once) as pool:
-            replies = iter(list(pool.map(lambda job: _answer(client, job[0], job[1], at_once), jobs)))
-        return [tuple(next(replies) for _ in range(one.samples)) for one in asks]
+            replies = list(pool.map(lambda job: _answer(client, job[0], job[1], at_once), jobs))
+        refused = [one for one in replies if isinstance(one, Refused)]
+        self._answered = self._answered or len(refused) < len(replies)
+        if refused and not self._answered:  # nothing says that it is about single questions
+            raise refused[0]
+        each = iter(replies)
+        several = [[next(each) for _ in range(one.samples)] for one in asks]
+        return [tuple(one for one in some if isinstance(one, Answer)) if not _any_refused(some) else () for some in several]
 
     def log_probabilities(self, asks: Sequence[Known]) -> list[Sums]:
         """None are known."""
@@ -111,10 +118,17 @@ def gguf(name: str, file: Path) -> Served:
     return Served(name, ids.fingerprint(["gguf", ids.file_hash(file)]), connect, 1)
 
 
-def _answer(client: Client, asked: Ask, number: int, at_once: int) -> Answer:
+def _any_refused(replies: Sequence[Answer | Refused]) -> bool:
+    return any(isinstance(one, Refused) for one in replies)
+
+
+def _answer(client: Client, asked: Ask, number: int, at_once: int) -> Answer | Refused:
     body = {"messages": asked.prompt, "max_tokens": asked.max_new_tokens, "temperature": asked.temperature, "seed": number}
     began = time.perf_counter()
-    reply = client.post("chat/completions", body)
+    try:
+        reply = client.post("chat/completions", body)
+    except Refused as error:
+        return error
     seconds = time.perf_counter() - began
     try:
         choice = reply["choices"][0]

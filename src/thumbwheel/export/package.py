@@ -119,7 +119,7 @@ def _name(work: _Work, quant: str | None) -> str:
 
 
 def _parent(to: Path | None) -> Path:
-    folder = (to or Path()).expanduser().absolute()
+    folder = (to or Path()).expanduser().resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -128,7 +128,7 @@ def _parent(to: Path | None) -> Path:
 
 
 def _export(work: _Work, quant: str | None, to: Path | None, accept: Acceptance | None, keep_failed: bool = False) -> Export:
-    target = (to or Path(_name(work, quant))).expanduser().absolute()
+    target = (to or Path(_name(work, quant))).expanduser().resolve()
     _check_target(target)
     one, form, source = work.version, work.form, replace(work.source, quant=quant)
     with _staging(target) as folder:

@@ -34,7 +34,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
 from thumbwheel.loop.purge import changed_reports, check_idle, purge
 from thumbwheel.loop.retrain import retrain
-from thumbwheel.loop.taint import descendants, held, rewarded_by_classifier
+from thumbwheel.loop.taint import descendants, held, rewarded_by_classifier, rewarded_by_model
 from thumbwheel.loop.types import Doomed, Record, Tainted
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import unlearn
@@ -142,7 +142,9 @@ def _describe(job: _Job) -> None:
         if job.doomed.ids:
             of |= rewarded_by_classifier(ws, connection, job.agent, job.agent_id)
             said = unlearn.said(connection, job.agent_id)
-        job.tainted = replace(descendants(ws, connection, job.agent_id, of, job.doomed.cases, bool(fitted["classifiers"])), **fitted)
+        modelled = rewarded_by_model(ws, connection, job.agent, job.agent_id)
+        found = descendants(ws, connection, job.agent_id, of, job.doomed.cases, bool(fitted["classifiers"]), modelled)
+        job.tainted = replace(found, **fitted)
         job.done.tainted = {kind: names for kind, names in named(connection, job.tainted).items() if names}
         job.done.retrain = retrain(connection, job.agent, job.tainted)
         served = store.aliases_at(connection, job.tainted.versions)
@@ -284,6 +286,8 @@ def _rows(job: _Job, seal: Seal) -> None:
         store.forget_replies(connection, job.agent_id)
         if job.doomed.ids:
             unlearn.take_back(connection, job.agent_id)
+        if job.tainted.reward_models:
+            unlearn.take_back_modelled(connection, job.agent_id)
         store.note_erasure(connection, str(job.done.id), _report(job, "rows"))
 
     job.ws.db.write(work)

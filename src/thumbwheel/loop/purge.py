@@ -24,13 +24,13 @@ from thumbwheel.loop import store
 from thumbwheel.loop.types import Doomed, Tainted
 from thumbwheel.models import documents
 from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.models.versions import TAINTED
 from thumbwheel.training.rundir import RunDir, replace
 
 KEPT = ("spec.json", "status.json", "metrics.jsonl", "lock")
 """Files of a run that hold settings and figures only."""
 REPORTS = "reports.jsonl"
 """File of the home that says where reports were written."""
-WARNING = "TAINTED.txt"
 SHORT = 3
 """Characters below which a name is looked for as a whole JSON text only."""
 
@@ -112,7 +112,8 @@ def _rejected(path: Path, names: Collection[str]) -> int:
     """Drop the lines that name one of `names`; how many."""
     if not path.exists() or not names:
         return 0
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    with path.open(encoding="utf-8", newline="\n") as stream:  # texts may hold other characters that end a line
+        lines = list(stream)
     pattern = re.compile("|".join(_pattern(name) for name in sorted(names)))
     kept = [line for line in lines if not pattern.search(_plain(line))]
     if len(kept) < len(lines):
@@ -185,4 +186,4 @@ def _warn(folder: Path) -> None:
     if folder.is_dir():
         text = "Data that this model was trained on was erased. Do not serve it; retrain without that data and export the new version.\n"
         with suppress(OSError):
-            (folder / WARNING).write_text(text, encoding="utf-8")
+            (folder / TAINTED).write_text(text, encoding="utf-8")

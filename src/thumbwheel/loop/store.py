@@ -142,9 +142,9 @@ def select(connection: sa.Connection, columns: Iterable[Any], key: Any, wanted: 
         yield from connection.execute(sa.select(*columns).where(key.in_(values[start : start + MOST]), *where))
 
 
-def of_agent(connection: sa.Connection, table: sa.Table, agent_id: str) -> list[Record]:
-    """All rows of `table` of the agent, oldest first."""
-    return _all(connection, table, table.c.agent_id == agent_id)
+def of_agent(connection: sa.Connection, table: sa.Table, agent_id: str | None) -> list[Record]:
+    """All rows of `table` of the agent, or of every one, oldest first."""
+    return _all(connection, table, sa.true() if agent_id is None else table.c.agent_id == agent_id)
 
 
 def agent_slug(connection: sa.Connection, row_id: str) -> str | None:
@@ -274,6 +274,9 @@ def of_subject(connection: sa.Connection, agent_id: str, name: str) -> Doomed:
     found.own_raters = _ids(select(connection, [raters.c.id], raters.c.external_id, called, raters.c.agent_id == agent_id))
     found.feedback = _said(connection, agent_id, found)
     _cases_and_messages(connection, agent_id, found)
+    aimed = _ids(select(connection, [feedback_targets.c.target_id], feedback_targets.c.feedback_id, found.feedback)) - {None}
+    aimed |= _ids(select(connection, [traces.c.id], traces.c.session_id, aimed))
+    found.judged = found.mates | (aimed - found.traces)
     heard = _ids(select(connection, [feedback.c.rater_id], feedback.c.id, found.feedback)) - {None}
     others = {row.rater_id for row in select(connection, [feedback.c.rater_id, feedback.c.id], feedback.c.rater_id, heard)
               if row.id not in found.feedback}  # fmt: skip
@@ -375,7 +378,7 @@ def delete(connection: sa.Connection, doomed: Doomed) -> None:
     _change(connection, traces, traces.c.parent_id, doomed.traces, {"parent_id": None})
     for table, key, wanted in (
         (suggestions, suggestions.c.trace_id, doomed.traces), (suggestions, suggestions.c.feedback_id, doomed.feedback),
-        (rewards, rewards.c.target_id, doomed.traces | doomed.cases | doomed.mates),
+        (rewards, rewards.c.target_id, doomed.traces | doomed.cases | doomed.judged),
         (feedback_targets, feedback_targets.c.feedback_id, doomed.feedback), (feedback, feedback.c.id, doomed.feedback),
         (steps, steps.c.trace_id, doomed.traces), (traces, traces.c.id, doomed.traces), (cases, cases.c.id, doomed.cases),
         (messages, messages.c.id, doomed.messages), (sessions, sessions.c.id, doomed.sessions),

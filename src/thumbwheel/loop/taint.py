@@ -37,26 +37,35 @@ def rewarded_by_classifier(ws: Workspace, connection: sa.Connection, agent: str,
     return {one.id for one in datasets(ws, agent) if "reward" in one.manifest} if unlearn.judges(connection, agent_id) else set()
 
 
+def rewarded_by_model(ws: Workspace, connection: sa.Connection, agent: str, agent_id: str) -> set[str]:
+    """Datasets of rewards in which a reward model may have had a part."""
+    return {one.id for one in datasets(ws, agent) if "reward" in one.manifest} if unlearn.modelled(connection, agent_id) else set()
+
+
 def descendants(
-    ws: Workspace, connection: sa.Connection, agent_id: str, of: Collection[str], cases: Collection[str] = (), classifier: bool = False
-) -> Tainted:
-    """Everything of the agent that was made with the datasets `of`, or judged by a `classifier` in training; evaluations also where
-    they show one of `cases`."""
-    found, rows = Tainted(datasets=set(of)), store.of_agent(connection, runs, agent_id)
-    made = {table: store.of_agent(connection, table, agent_id) for table in (model_versions, reward_models, exports, evaluations)}
+    ws: Workspace, connection: sa.Connection, agent_id: str, of: Collection[str], cases: Collection[str] = (), classifier: bool = False,
+    modelled: Collection[str] = (),
+) -> Tainted:  # fmt: skip
+    """Everything that was made with the datasets `of` of the agent, or judged by a `classifier` of it in training; `modelled` are datasets
+    of rewards in which its reward models had a part. Evaluations also where they show one of `cases`. Other agents may have trained over
+    an export of this one."""
+    found, rows = Tainted(datasets=set(of)), store.of_agent(connection, runs, None)
+    made = {table: store.of_agent(connection, table, None) for table in (model_versions, reward_models, exports, evaluations)}
     judges = {row["id"]: judge_of(ws, row, made[reward_models]) for row in rows}
     before = -1
     while found.size() > before:
         before = found.size()
-        bases = {row["path"] for row in made[exports] if row["id"] in found.exports}
-        names = {f"v{row['number']}" for row in made[model_versions] if row["id"] in found.versions}
+        bases = {str(Path(row["path"]).resolve()) for row in made[exports] if row["id"] in found.exports}
+        names = {(row["agent_id"], f"v{row['number']}") for row in made[model_versions] if row["id"] in found.versions}
+        if found.reward_models:
+            found.datasets |= set(modelled)
         found.runs |= {
             row["id"]
             for row in rows
             if row["dataset_id"] in found.datasets
             or judges[row["id"]] in found.reward_models
-            or (classifier and LEARNED in {str(one).split("=")[0] for one in row["config"].get("reward_functions") or ()})
-            or row["config"].get("continue_from") in names
+            or (classifier and row["agent_id"] == agent_id and LEARNED in _functions(row))
+            or (row["agent_id"], row["config"].get("continue_from")) in names
             or row["base"] in bases
         }
         found.reward_models |= {row["id"] for row in made[reward_models] if row["run_id"] in found.runs}
@@ -68,6 +77,10 @@ def descendants(
     return found
 
 
+def _functions(run: Record) -> set[str]:
+    return {str(one).split("=")[0] for one in run["config"].get("reward_functions") or ()}
+
+
 def _looked(row: Record, versions: Collection[str], cases: Collection[str]) -> bool:
     details = [side for one in row["results"].get("suites", ()) for side in one["details"].values() if isinstance(side, dict)]
     errors = [example for side in details for example in side.get("error_examples", ())]
@@ -76,13 +89,13 @@ def _looked(row: Record, versions: Collection[str], cases: Collection[str]) -> b
 
 
 def judge_of(ws: Workspace, run: Record, known: Collection[Record]) -> str | None:
-    """The id of the reward model of the agent against which a run trained; None without one, or for a folder of somebody else."""
+    """The id of the reward model among `known` against which a run trained; None without one, or for a folder of somebody else."""
     named = run["config"].get("reward_model")
     if named is None:
         return None
     told = Path(str(_spec(ws, run["id"]).get("reward_model") or "")).name  # the folder of its checkout has its id
     for one in reversed(list(known)):
-        if one["id"] == told or named in (one["id"], f"rm{one['number']}", str(one["number"])):
+        if one["id"] == told or (one["agent_id"] == run["agent_id"] and named in (one["id"], f"rm{one['number']}", str(one["number"]))):
             return str(one["id"])
     return None
 

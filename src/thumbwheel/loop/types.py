@@ -86,7 +86,9 @@ class Doomed:
     messages: set[str] = field(default_factory=set)
     """Messages that only these traces and cases use."""
     mates: set[str] = field(default_factory=set)
-    """Traces of others with the same prompt: their rewards may speak of the erased ones, and are computed anew."""
+    """Traces of others with the same prompt."""
+    judged: set[str] = field(default_factory=set)
+    """These, and traces of others that the subject judged: their rewards may speak of what is erased, and are computed anew."""
     names: dict[str, set[str]] = field(default_factory=dict)
     """Kind (subject, session, trace, feedback, case, rater) -> what the sources call them."""
 
@@ -98,7 +100,7 @@ class Doomed:
     @property
     def counts(self) -> dict[str, int]:
         """Table -> rows."""
-        hidden = ("names", "mates", "own_raters")
+        hidden = ("names", "mates", "judged", "own_raters")
         return {one.name: len(getattr(self, one.name)) for one in fields(self) if one.name not in hidden}
 
 

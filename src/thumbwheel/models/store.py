@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
-from thumbwheel.db.schema import agents, aliases, artifacts, model_versions, reward_models, switches
+from thumbwheel.db.schema import agents, aliases, artifacts, exports, model_versions, reward_models, switches
 from thumbwheel.models.types import Basis, ModelVersion, RewardModelRecord, State, Switch
 
 _JOINED = sa.select(model_versions, agents.c.slug.label("agent")).join(agents, agents.c.id == model_versions.c.agent_id)
@@ -45,6 +45,12 @@ def find(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Mode
     """Versions that match, oldest first."""
     rows = connection.execute(_JOINED.where(*where).order_by(model_versions.c.number)).mappings()
     return [_version(row) for row in rows]
+
+
+def tainted_exports(connection: sa.Connection) -> list[str]:
+    """Folders of the exports of tainted versions, of every agent."""
+    joined = exports.join(model_versions, model_versions.c.id == exports.c.version_id)
+    return list(connection.execute(sa.select(exports.c.path).select_from(joined).where(model_versions.c.tainted)).scalars())
 
 
 def add_reward_model(connection: sa.Connection, agent_id: str, values: Mapping[str, Any]) -> None:

@@ -54,6 +54,19 @@ def ensure_base(ws: Workspace, agent: str, base: str, fingerprint: str) -> Model
     return by_id(ws, ws.db.write(work))
 
 
+TAINTED = "TAINTED.txt"
+"""File that an erasure leaves in an export that is to be withdrawn."""
+
+
+def check_base(ws: Workspace, folder: Path) -> None:
+    """Raise Conflict for a base that holds what was erased: the export of a tainted version of any agent."""
+    with ws.db.read() as connection:
+        exported = {str(Path(path).resolve()) for path in store.tainted_exports(connection)}
+    if str(folder.resolve()) in exported or (folder / TAINTED).is_file():
+        why = "it is the export of a tainted version: data that it was trained on was erased"
+        raise Conflict(f"base {str(folder)!r}", why, "Train over another base, or export the version that was trained anew")
+
+
 def add_endpoint(
     ws: Workspace, agent: str, url: str, model: str, price_in: float | None = None, price_out: float | None = None
 ) -> ModelVersion:
@@ -143,6 +156,19 @@ def move(ws: Workspace, one: ModelVersion, to: State, basis: Basis | None = None
 
     ws.db.write(work)
     return by_id(ws, one.id)
+
+
+def confirm(ws: Workspace, one: ModelVersion, basis: Basis) -> None:
+    """Let an approval stand on more; raises Conflict where the version is tainted or no longer approved."""
+
+    def work(connection: sa.Connection) -> None:
+        current = store.find(connection, store.by_id(one.id))[0]
+        if current.tainted or current.state is not State.APPROVED:
+            why = "it is tainted" if current.tainted else f"it is {current.state}"
+            raise Conflict(f"version {one.name!r} of agent {one.agent!r}", why, "Train a new version")
+        store.set_state(connection, one.id, current.state, basis)
+
+    ws.db.write(work)
 
 
 def check_alias_name(alias: str) -> None:

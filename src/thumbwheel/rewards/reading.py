@@ -41,6 +41,7 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
     votes = {s.feedback_id: reading(s, config) for s in heard if s.kind != "correction"}
     opinions = [s for s in heard if s.kind != "correction" and (s.kind != "label" or votes[s.feedback_id] is not None)]
     counted, torn = newest(opinions, voice, lambda s: votes[s.feedback_id]) if len(opinions) > 1 else (opinions, False)
+    last = {voice(s): s.at for s in counted}  # a rating and a thumb may be given at once, and both are the newest word
     for_, against = (sorted((s for s in counted if votes[s.feedback_id] is side), key=_when) for side in (True, False))
     gain, loss = (math.fsum(s.weight for s in side) for side in (for_, against))
     good = None if gain == loss else gain > loss
@@ -54,7 +55,7 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
         torn or bool(for_ and against),
         edit,
         edit_conflict,
-        value_of(counted, config),
+        value_of([s for s in opinions if last.get(voice(s)) == s.at], config),
         bool(for_ or against) and all(s.automatic for s in (*for_, *against)),
     )
 

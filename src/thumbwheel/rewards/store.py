@@ -270,11 +270,11 @@ def said_since(connection: sa.Connection, agent_id: str, since: datetime) -> set
     """Traces that feedback recorded after `since` is about, or feedback that it replaced or took back."""
     later = feedback.alias("later")
     new = (feedback.c.agent_id == agent_id, feedback.c.recorded_at > since)
-    gone = sa.exists().where(later.c.agent_id == agent_id, later.c.recorded_at > since,
-                             sa.or_(later.c.supersedes == feedback.c.id, later.c.retracts == feedback.c.id))  # fmt: skip
+    recent = (later.c.agent_id == agent_id, later.c.recorded_at > since)
+    earlier = [sa.select(column).where(*recent, column.is_not(None)) for column in (later.c.supersedes, later.c.retracts)]
     about = sa.select(feedback_targets.c.target_id).join(feedback, feedback.c.id == feedback_targets.c.feedback_id)
     kept = (feedback_targets.c.kind == "trace", feedback_targets.c.target_id.is_not(None))
-    either = (about.where(*kept, *new), about.where(*kept, feedback.c.agent_id == agent_id, gone))
+    either = (about.where(*kept, *new), about.where(*kept, feedback.c.id.in_(sa.union_all(*earlier))))
     return {name for query in either for name in connection.execute(query).scalars()}
 
 
@@ -289,6 +289,21 @@ def judged_by_classifier(connection: sa.Connection, agent_id: str) -> bool:
     """Whether any reward of the agent comes from one."""
     table, which = _learned(agent_id)[0]
     return bool(connection.execute(sa.select(sa.exists(sa.select(table.c.id).where(*which)))).scalar())
+
+
+def _by_model(agent_id: str) -> sa.ColumnElement[bool]:
+    # a component may have any name; the scores of the function `reward_model` name their loss
+    return sa.and_(rewards.c.agent_id == agent_id, rewards.c.evidence["loss_type"].as_string().is_not(None))
+
+
+def judged_by_model(connection: sa.Connection, agent_id: str) -> bool:
+    """Whether any reward of the agent comes from a reward model."""
+    return bool(connection.execute(sa.select(sa.exists(sa.select(rewards.c.id).where(_by_model(agent_id))))).scalar())
+
+
+def forget_modelled(connection: sa.Connection, agent_id: str) -> None:
+    """Delete what reward models said."""
+    connection.execute(rewards.delete().where(_by_model(agent_id)))
 
 
 def forget_learned(connection: sa.Connection, agent_id: str) -> None:

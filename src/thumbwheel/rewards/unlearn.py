@@ -33,6 +33,16 @@ def judges(connection: sa.Connection, agent_id: str) -> bool:
     return store.judged_by_classifier(connection, agent_id)
 
 
+def modelled(connection: sa.Connection, agent_id: str) -> bool:
+    """Whether a reward model has a part in the rewards of the agent."""
+    return store.judged_by_model(connection, agent_id)
+
+
+def take_back_modelled(connection: sa.Connection, agent_id: str) -> None:
+    """Delete what reward models have said; the ledger's next run asks again."""
+    store.forget_modelled(connection, agent_id)
+
+
 def take_back(connection: sa.Connection, agent_id: str) -> None:
     """Delete what `said` counts."""
     store.forget_learned(connection, agent_id)

@@ -195,7 +195,7 @@ class TraceCollector:
             if not paths:
                 raise KeyError(f"no trace {trace_id!r} below {self.storage_path}")
             found = read_trace(paths[-1])
-            found.label, found.manual_review, found.review_notes = label, True, str(plain(notes))
+            found.label, found.manual_review, found.review_notes = label, True, str(redacted(plain(notes)))
             write_trace(paths[-1], found)
         if self.agent:
             record.feedback(self.agent, found.trace_id, thumb=label, **({"comment": found.review_notes} if notes else {}))

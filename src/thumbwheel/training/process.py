@@ -147,9 +147,8 @@ def made_to_fit(run: RunDir, spec: RunSpec) -> Assembly:
         )
 
     config = settings(spec.algorithm, spec.config)
-    if any(run.checkpoints.iterdir()):
-        return fitted(make, config.model_copy(update=run.fitted()), shorten=False)
-    made = fitted(make, config)
+    begun = run.fitted() if any(run.checkpoints.iterdir()) else {}
+    made = fitted(make, config.model_copy(update=begun), shorten=not begun)
     run.write_fitted({"max_length": made.config.max_length})
     return made
 

@@ -25,7 +25,7 @@ from thumbwheel.datasets.types import Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import reward_models
 from thumbwheel.models.types import ModelVersion
-from thumbwheel.models.versions import adapter_folder, add_candidate, ensure_base, require_agent
+from thumbwheel.models.versions import adapter_folder, add_candidate, check_base, ensure_base, require_agent
 from thumbwheel.models.versions import version as find_version
 from thumbwheel.training import store
 from thumbwheel.training.algorithms import ALGORITHMS
@@ -137,6 +137,7 @@ def _plan(ws: Workspace, agent: str, algorithm: str, base: str | None, dataset: 
     if base is None:
         raise InputError("--base", "no base model was named", "Give a folder saved with save_pretrained, or a Hugging Face id")
     name, folder = locate(base)
+    check_base(ws, folder)
     fingerprint = _fingerprint(folder)
     start, config = _start(ws, agent, config, fingerprint)
     shape = method.shape(config)
@@ -269,6 +270,7 @@ def _resume(
     handle = run.lock()
     try:
         spec = run.spec()
+        check_base(ws, Path(spec.folder))
         if _fingerprint(Path(spec.folder)) != found.base_fingerprint:
             raise Conflict(f"run {run_id!r}", f"the weights of its base {found.base!r} have changed since", "Start a new run")
         start = spec.config.get("continue_from")

@@ -215,7 +215,8 @@ def test_same_evidence_same_dataset_and_new_evidence_a_new_one(tmp_path: Path) -
     world.say("thumb", True, world.trace("a", "q", "x"))
     with world.into(tmp_path) as ws:
         one = build(ws, AGENT, "chats", ALL_TRAIN)
-        assert build(ws, AGENT, "chats", ALL_TRAIN) == one
+        again = build(ws, AGENT, "chats", ALL_TRAIN)
+        assert (again.id, again.fingerprint, again.recorded_at) == (one.id, one.fingerprint, one.recorded_at)
         assert [found.id for found in datasets(ws, AGENT)] == [one.id]
     more = World(clock=10)
     more.say("thumb", True, more.trace("b", "q2", "y"), recorded=START + timedelta(days=1))

@@ -135,6 +135,25 @@ def test_ranking_alone_reaches_a_canary_at_best(home, kinds, shapes, name):
     assert (stored.decision.verdict is Verdict.CANARY) == (stored.inputs.low > 0)
 
 
+def test_chats_of_the_same_answers_take_no_label_away(home):
+    ws, add = home(cases=0, prompts=80, kinds=("thumb",), shapes=("chats", "labels"))
+    found = evaluate(ws, AGENT, add("good", 1), QUICK)
+    assert (found.primary.name, found.primary.after) == (AREA, 1.0)
+
+
+def test_whether_it_is_the_usual_question_is_told_when_it_is_asked(home):
+    ws, add = home()
+    good, zero = add("good"), add("zero")
+    first = evaluate(ws, AGENT, zero, QUICK, against="v0")
+    assert first.aside == ""
+    gate(ws, evaluate(ws, AGENT, good, QUICK))
+    versions.point(ws, AGENT, "live", versions.version(ws, AGENT, good))
+    again = evaluate(ws, AGENT, zero, QUICK, against="v0")
+    assert (again.id, again.aside) == (first.id, f"it was not compared with what runs today, {good}")
+    with pytest.raises(InputError, match="not compared with what runs today"):
+        gate(ws, again)
+
+
 def test_what_training_saw_is_no_case(home):
     def change(world):
         for number in range(24):

@@ -181,7 +181,8 @@ def test_the_reward_model_that_was_optimised_approves_nothing_alone():
     trained = {"optimised": ("reward_model", "rm1")}
     alone = decide(passing(judges=("rm1",), **trained), GatePolicy())
     assert alone.verdict is Verdict.REJECTED and "trained to please" in alone.reasons[0]
-    assert decide(passing(judges=("rm1", "json_fields"), **trained), GatePolicy()).verdict is Verdict.APPROVED
+    partly = decide(passing(judges=("rm1", "json_fields"), **trained), GatePolicy())
+    assert partly.verdict is Verdict.CANARY and "rm1 judged a part" in partly.reasons[1]
     assert decide(passing(judges=("rm2",), **trained), GatePolicy()).verdict is Verdict.APPROVED
     assert decide(passing(judges=("json_fields",), **trained), GatePolicy()).verdict is Verdict.APPROVED
 

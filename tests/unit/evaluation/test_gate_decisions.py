@@ -97,6 +97,24 @@ def test_a_decision_from_before_a_setting_existed_is_still_what_was_signed(ws, t
     assert replay(ws, made.id)[0].policy == made.policy
 
 
+def test_too_few_cases_decide_nothing_for_good_and_gold_confirms_what_feedback_approved(ws, tmp_path):
+    one = candidate(ws, tmp_path)
+    assert gate(ws, stored(ws, one, gains=10, n=10)).decision.verdict is Verdict.REJECTED
+    assert versions.by_id(ws, one.id).state is State.CANDIDATE
+    assert gate(ws, stored(ws, one, basis=Basis.FEEDBACK)).decision.verdict is Verdict.CANARY
+    assert (versions.by_id(ws, one.id).state, versions.by_id(ws, one.id).basis) == (State.APPROVED, Basis.FEEDBACK)
+    assert gate(ws, stored(ws, one)).decision.verdict is Verdict.APPROVED
+    assert versions.by_id(ws, one.id).basis is Basis.GOLD
+    assert gate(ws, stored(ws, one, gains=0)).decision.verdict is Verdict.REJECTED
+    assert versions.by_id(ws, one.id).state is State.APPROVED, "a later opinion takes nothing back"
+
+
+def test_a_judge_that_was_optimised_keeps_even_a_part_of_the_cases_to_a_canary(ws, tmp_path):
+    one = candidate(ws, tmp_path, config={"reward_functions": ["judge"]})
+    decision = gate(ws, stored(ws, one, judges=("json_fields", "judge"))).decision
+    assert decision.verdict is Verdict.CANARY and "trained to please" in decision.reasons[1]
+
+
 def test_a_decision_is_signed_and_a_changed_one_is_recognised(ws, tmp_path):
     one = candidate(ws, tmp_path)
     made = gate(ws, stored(ws, one))

@@ -23,7 +23,7 @@ from thumbwheel.evaluation.sides import base_of
 from thumbwheel.evaluation.types import Answer, Ask, Known
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models import versions
-from thumbwheel.models.types import State
+from thumbwheel.models.types import Basis, State
 
 ONLY = QUICK.model_copy(update={"suite": ("success",), "few_shot": 0})
 
@@ -136,6 +136,22 @@ def test_an_endpoint_is_compared_by_quality_price_and_time(home):
         assert priced.serving[0].cost == before.cost and priced.serving[1].cost > 0 and len(server.requests) == 34
 
 
+def test_a_question_that_a_server_refuses_costs_itself_only(home):
+    def refuses(request):
+        return Reply("too long", status=400) if "101" in request.body["messages"][-1]["content"] else Knows()(request)
+
+    with FakeServer(refuses) as server:
+        ws, add = home(cases=34)
+        given = versions.add_endpoint(ws, AGENT, server.url, "large")
+        name = add("good")
+        found = evaluate(ws, AGENT, name, ONLY, against=given.name)
+        assert found.primary.n == 33 and found.dropped == {"a side has no answer": 1}
+    with FakeServer(lambda request: Reply("no such parameter", status=400)) as server:
+        given = versions.add_endpoint(ws, AGENT, server.url, "other")
+        with pytest.raises(ModelError, match="no such parameter"):
+            evaluate(ws, AGENT, name, ONLY, against=given.name)
+
+
 def test_what_answers_cost_by_the_hour_of_the_machine():
     answers = [Answer("x", "stop", 3, None, 4 * busy, busy=busy) for busy in (1.0, 3.0)]
     cost = lambda **rates: serving("v1", 1.0, answers, Rates(**rates)).cost  # noqa: E731
@@ -234,7 +250,8 @@ def test_a_decision_waits_for_a_judge_that_was_down(home):
         assert versions.by_id(ws, version.id).state is State.CANDIDATE
         judge.until = 1_000
         decided = gate(ws, evaluate(ws, AGENT, version.name, config))
-    assert decided.inputs.suite == "judge" and versions.by_id(ws, version.id).state is not State.CANDIDATE
+    assert (decided.inputs.suite, decided.inputs.basis) == ("judge", Basis.FEEDBACK), "most prompts are nobody's gold cases"
+    assert versions.by_id(ws, version.id).state is not State.CANDIDATE
 
 
 def test_several_samples_are_one_question(home):

@@ -11,10 +11,10 @@ from thumbwheel.evaluation.guards import Standing, standing
 from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.evaluation.suite import Material
 from thumbwheel.evaluation.suites import SUITES
-from thumbwheel.evaluation.suites.code import pass_at
+from thumbwheel.evaluation.suites.code import _count, pass_at
 from thumbwheel.evaluation.types import ANCHOR_NLL, ANCHOR_TASKS, Answer, Ask, Case, EvaluationConfig, Given, Known
 from thumbwheel.llm.fake import FakeServer
-from thumbwheel.rewards.function import Score
+from thumbwheel.rewards.function import Score, Status
 
 
 def user(text):
@@ -135,6 +135,12 @@ def test_pass_at_k_is_the_unbiased_estimate():
         chosen = list(combinations(outcomes, k))
         assert pass_at(5, 2, k) == pytest.approx(sum(any(one) for one in chosen) / len(chosen))
     assert pass_at(3, 2, 2) == 1.0
+
+
+def test_prose_in_place_of_a_program_does_not_take_the_task_away():
+    prose, none = Score.none(Status.NOT_APPLICABLE, "no block"), Score.none(Status.BLOCKED, "no sandbox")
+    assert _count([Score(1.0), prose]) == (2, 1)
+    assert _count([Score(1.0), none]) is None
 
 
 def test_programs_are_really_run():

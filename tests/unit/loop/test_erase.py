@@ -37,7 +37,8 @@ from thumbwheel.loop.erase import STAGES, erase
 from thumbwheel.loop.lineage import lineage, uses
 from thumbwheel.loop.origin import used_in, why
 from thumbwheel.loop.report import report
-from thumbwheel.loop.taint import descendants, rewarded_by_classifier
+from thumbwheel.loop.store import of_subject
+from thumbwheel.loop.taint import descendants, rewarded_by_classifier, rewarded_by_model
 from thumbwheel.models import documents, reward_models, versions
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.rewards import ledger
@@ -223,6 +224,62 @@ def test_what_descends_is_tainted_and_passes_no_gate(turned: Turned) -> None:
     kept = {path.name for path in (ws.home.runs / turned.run).iterdir()}
     assert kept == {"metrics.jsonl", "lock"}
     assert not (ws.home.path / "report.json").exists()
+
+
+def test_what_was_trained_over_an_export_is_tainted_whoever_trained_it_and_however_it_was_named(turned: Turned) -> None:
+    ws, told = turned.ws, turned.exported / ".." / turned.exported.name
+    ws.db.write(lambda c: c.execute(schema.exports.update().values(path=str(told))))
+    parent = versions.ensure_base(ws, "other", str(turned.exported.resolve()), "cd" * 32)
+    dataset = record(ws, schema.datasets, "other", shape="labels", manifest={"files": {}})
+    values = {"algorithm": "sft", "base": str(turned.exported.resolve()), "state": "finished", "config": {}}
+    run = record(ws, schema.runs, "other", dataset_id=dataset, **values)
+    made = versions.add_candidate(ws, parent, run, turned._weights("over"))
+    versions.check_base(ws, turned.exported)
+    done = erase(ws, AGENT, name(GONE))
+    assert versions.version(ws, "other", made.name).tainted and run in done.tainted["runs"]
+    for base in (turned.exported, told):
+        with pytest.raises(Conflict, match="the export of a tainted version"):
+            versions.check_base(ws, base)
+
+
+def test_rewards_that_rest_on_what_the_subject_said_about_others_go(turned: Turned) -> None:
+    ws = turned.ws
+    add_feedback(ws, AGENT, f"t1-{word(5)}", "thumb", False, rater=name(GONE))
+    ledger.run(ws, AGENT, components(ws, AGENT, RewardConfig()))
+    with ws.db.read() as connection:
+        doomed = of_subject(connection, ids.derived("agt", AGENT), name(GONE))
+    before = [row for row in rewarded(ws) if not doomed.feedback.isdisjoint((row["evidence"] or {}).get("feedback_ids", ()))]
+    assert {row["target_id"] for row in before} - doomed.traces, "the subject judged others"
+    erase(ws, AGENT, name(GONE))
+    assert not [row for row in rewarded(ws) if any(one in json.dumps(row["evidence"]) for one in doomed.feedback)]
+
+
+def test_a_dataset_of_rewards_descends_from_the_reward_model_that_judged(turned: Turned) -> None:
+    ws = turned.ws
+    ledger.run(ws, AGENT, components(ws, AGENT, RewardConfig()))
+    allow = DatasetConfig(reward="ledger", allow=("balance", "length", "leakage"), dev=0.2, gate=0.2)
+    made = build(ws, AGENT, "labels", allow)
+    agent_id = ids.derived("agt", AGENT)
+    with ws.db.read() as connection:
+        assert rewarded_by_model(ws, connection, AGENT, agent_id) == set()
+    ws.db.write(lambda c: c.execute(schema.rewards.update().values(evidence={"output": 0.1, "loss_type": "bradley_terry"})))
+    with ws.db.read() as connection:
+        assert rewarded_by_model(ws, connection, AGENT, agent_id) == {made.id}
+        pairs = {turned.sets["pairs"].id}
+        found = descendants(ws, connection, agent_id, pairs, modelled={made.id})
+        assert made.id in found.datasets and made.id not in descendants(ws, connection, agent_id, pairs).datasets
+    erase(ws, AGENT, name(GONE))
+    assert rewarded(ws) == []
+
+
+def test_a_refused_line_goes_whole_whatever_ends_a_line_in_it(turned: Turned) -> None:
+    text = json.dumps({"subject": name(GONE), "x": "a\u2028the rest of a secret\x85more"}, ensure_ascii=False)
+    path = turned.ws.home.inbox / "rejected.jsonl"
+    with path.open("a", encoding="utf-8") as out:
+        out.write(json.dumps({"number": 9, "reason": "r", "text": text}, ensure_ascii=False) + "\n")
+    erase(turned.ws, AGENT, name(GONE))
+    left = path.read_text(encoding="utf-8")
+    assert "secret" not in left and left.count("\n") == 1
 
 
 def test_a_report_that_was_changed_is_left_to_its_owner(turned: Turned, tmp_path: Path) -> None:

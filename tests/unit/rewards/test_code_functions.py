@@ -95,6 +95,8 @@ def test_tests_as_json_in_a_text_are_tests_and_what_holds_none_lets_no_program_p
     first, *others = CodeExecution.create({}).score([as_text, *unread])
     assert (first.value, first.status) == (0, Status.OK)
     assert {one.status for one in others} == {Status.FAILED} and "holds no tests" in others[0].evidence["reason"]
+    (number,) = CodeExecution.create({}).score([Case("```python\nprint(18)\n```", 18)])
+    assert number.value == 1, "no tests were meant"
     (prose,) = CodeExecution.create({}).score([Case("just words", {"test_list": []})])
     assert prose.status is Status.NOT_APPLICABLE
 

@@ -35,6 +35,8 @@ def score(name, text, reference=None, **config):
         ("  Paris. ", "paris"),
         ("A: the  Blue whale", "The blue whale"),
         ("The answer is −7.", "-7"),
+        ("The area is 12 m²", "12"),
+        ("9.8 m/s²", "9.8"),
         ("A: 12,34,567", "1234567"),
         ("A: 35, as asked", "35"),
         ("265252859812191058636308480000000", "265252859812191058636308480000000"),

@@ -83,6 +83,17 @@ def test_weighted_majority_and_its_margin() -> None:
     assert (found.good, found.strength, found.kind) == (False, pytest.approx(0.5), "thumb")
 
 
+def test_a_rating_and_a_thumb_given_at_once_are_both_the_newest_word_and_a_later_thumb_takes_the_number_away() -> None:
+    def said(name: str, kind: str, value: Any, day: int) -> Statement:
+        return Statement(name, kind, None, value, None, "ann", 1.0, START + timedelta(days=day))
+
+    for first, second in (("a", "b"), ("b", "a")):
+        found = judge("t", [said(first, "thumb", True, 1), said(second, "rating", 5, 1)], LabelConfig())
+        assert found.good is True and found.value is not None and found.value.unit == 1.0
+    later = judge("t", [said("a", "rating", 5, 1), said("b", "thumb", False, 2)], LabelConfig())
+    assert (later.good, later.value) == (False, None)
+
+
 def test_a_person_who_says_neither_does_not_make_a_label_of_machines_one_of_people() -> None:
     machine = replace(said("score", 0.0, rater="checker"), automatic=True)
     alone = judge("t", [machine], CONFIG)

@@ -79,17 +79,18 @@ def test_secrets_stand_neither_in_the_file_nor_in_the_home_and_one_label_is_one_
     from thumbwheel.capture.ingest import ingest
     from thumbwheel.rewards.label import judgements
 
-    collector = TraceCollector("rl_traces", agent="desk")
+    folder = home.parent / "rl_traces"
+    collector = TraceCollector(folder, agent="desk")
     collector.start_trace("s1", "who am I?")
     collector.record_tool_call("ask", {"api_key": "sk-0123456789abcdefghij"}, "ok", True, 1.0)
     made = collector.finish_trace("you")
-    collector.label_trace(made.trace_id, False)
+    collector.label_trace(made.trace_id, False, "my key is sk-0123456789abcdefghij")
     with opener(home, None, "warning")() as ws:
-        report = ingest(ws, "desk", "flowagent", Path("rl_traces"))
+        report = ingest(ws, "desk", "flowagent", folder)
         with ws.db.read() as connection:
             (judged,) = judgements(connection, "desk")
     assert (report.refused, judged.good, judged.conflict, len(judged.feedback_ids)) == (0, False, False, 1)
-    for path in (*home.rglob("*"), *Path("rl_traces").rglob("*.json")):
+    for path in (*home.rglob("*"), *folder.rglob("*.json")):
         assert not path.is_file() or b"0123456789abcdefghij" not in path.read_bytes(), path
 
 

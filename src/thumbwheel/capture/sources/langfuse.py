@@ -18,7 +18,7 @@ from thumbwheel.capture.fields import chat, is_chat, moment, name_of, number_of,
 from thumbwheel.capture.mapping import Scales
 from thumbwheel.capture.rowfile import Found
 from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Parse, Row
-from thumbwheel.capture.types import SCALES, FeedbackRecord, Scale, StepRecord, TargetRef, Tokens, TraceRecord, Unreadable
+from thumbwheel.capture.types import SCALES, FeedbackRecord, Scale, StepRecord, TargetRef, Tokens, TraceRecord, Unreadable, parse_time
 
 OPINIONS: Mapping[str, str] = {
     "user-feedback": "thumb", "feedback": "thumb", "thumbs": "thumb", "thumb": "thumb", "user-rating": "rating", "rating": "rating",
@@ -94,10 +94,12 @@ class Langfuse(JsonLines):
     def _score(self, row: Row, trace: str | None) -> FeedbackRecord:
         """A score that was changed since has another time, so it is another one, and the newest of a rater counts."""
         called, kind = row.get("name"), row.get("dataType")
-        target, source, at = _target(row, trace), row.get("source"), row.get("updatedAt") or row.get("timestamp")
+        target, source, at = _target(row, trace), row.get("source"), moment(row.get("updatedAt") or row.get("timestamp"))
+        at = parse_time(at) if at is not None else None  # tables and downloads write it in two ways
         rater = name_of(row.get("authorUserId")) or (f"{source}: {called}" if source == "EVAL" else None)
+        name = name_of(row.get("id"))
         shared = {
-            "id": f"{name}/{at}" if (name := name_of(row.get("id"))) and at else name, "targets": [target], "occurred_at": moment(at),
+            "id": f"{name}/{at:%Y%m%dT%H%M%S.%f}" if name and at else name, "targets": [target], "occurred_at": at,
             "rater": {"id": rater, "kind": RATERS.get(str(source))} if rater else None, "comment": row.get("comment") or None,
         }  # fmt: skip
         text = row.get("longStringValue") or row.get("stringValue")

@@ -69,7 +69,7 @@ class Code(Suite):
 
 def _count(scores: list[Score]) -> tuple[int, int] | None:
     """(programs, how many passed); None where one could not be judged."""
-    values = (0.0 if one.value is None and one.status is Status.FAILED else one.value for one in scores)
+    values = (0.0 if one.status in (Status.FAILED, Status.NOT_APPLICABLE) else one.value for one in scores)
     known = [value for value in values if value is not None]
     return (len(known), sum(value == 1 for value in known)) if len(known) == len(scores) and known else None
 

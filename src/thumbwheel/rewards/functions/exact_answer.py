@@ -42,6 +42,7 @@ class ExactAnswer(RewardFunction[ExactAnswerConfig]):
     """See the module."""
 
     Config = ExactAnswerConfig
+    version = 2
 
     def judge(self, case: Case) -> Score:
         """1 when the final answer equals the reference, else 0; evidence: both, as they were compared."""
@@ -95,12 +96,8 @@ def _braced(answer: str, start: int) -> str | None:
 
 def last_number(answer: str) -> str:
     """The last number in the text as it stands there, with a plain minus; empty where there is none."""
-    found = WRITTEN.findall(_plain(answer))
+    found = WRITTEN.findall(answer.replace("−", "-").replace("－", "-"))
     return found[-1].rstrip(",") if found else ""
-
-
-def _plain(given: str) -> str:
-    return unicodedata.normalize("NFKC", given).replace("−", "-")
 
 
 def number(given: str) -> tuple[Decimal, Decimal] | None:
@@ -112,7 +109,7 @@ def number(given: str) -> tuple[Decimal, Decimal] | None:
     >>> number("$70,000.") == (Decimal(70000), Decimal(1))
     True
     """
-    bare = _plain(given).strip().strip("*_`'\" ")
+    bare = unicodedata.normalize("NFKC", given).replace("−", "-").strip().strip("*_`'\" ")
     bare = FRACTION.sub(r"\1/\2", bare)
     bare = re.sub(rf"^([-+]?)\s*[{CURRENCY}]\s*", r"\1", bare).rstrip("%").rstrip(". ")
     if not (match := NUMBER.match(bare)) or not re.fullmatch(r",?(?:\s+[^\d\s]\S*){0,3}", bare[match.end() :]):

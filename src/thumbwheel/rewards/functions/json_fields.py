@@ -35,6 +35,7 @@ class JsonFields(RewardFunction[JsonFieldsConfig]):
     """See the module."""
 
     Config = JsonFieldsConfig
+    version = 2
 
     def judge(self, case: Case) -> Score:
         """All fields right: 1, else 0 (or the weighted share); evidence names the wrong, missing and extra fields."""

@@ -1,4 +1,4 @@
-"""`outcome`: what became of it within a declared window, good or bad, worth less the longer it took.
+"""`outcome`: what became of it within a declared window, good or bad, saying less the longer it took.
 
 An outcome counts from the answer on until `window_days` later; where nobody knows when the answer was given, every outcome counts, and the
 evidence says so. Without an outcome the score is pending while the window is open, and does not apply after that: silence is no verdict.
@@ -40,6 +40,7 @@ class Outcome(RewardFunction[OutcomeConfig]):
     """See the module."""
 
     Config = OutcomeConfig
+    version = 2
     reads = frozenset({"feedback", "occurred_at", "as_of"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:

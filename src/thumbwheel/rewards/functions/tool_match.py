@@ -56,6 +56,7 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
     """See the module."""
 
     Config = ToolMatchConfig
+    version = 2
     reads = frozenset({"text", "reference", "steps"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
