@@ -67,7 +67,7 @@ class TrainingPipeline:
     def _run(self, ws: Workspace, served_as: str | None) -> None:
         from thumbwheel.capture.ingest import ingest
         from thumbwheel.datasets.choose import AUTO, choose
-        from thumbwheel.deploy.rollout import public_name
+        from thumbwheel.deploy.types import public_name
         from thumbwheel.evaluation.policy import Verdict
         from thumbwheel.loop.ship import CANARY, OLLAMA, ready, ship
         from thumbwheel.training.train import train

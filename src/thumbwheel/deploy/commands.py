@@ -168,6 +168,7 @@ def undeploy(
     version: Version,
     agent: Agent,
     target: Annotated[str | None, typer.Option(help="Only from this target.")] = None,
+    forget: Annotated[bool, typer.Option("--forget", help="Also where the target is gone for good: only our record goes.")] = False,
     json: AsJson = False,
 ) -> None:
     """Take a version away from its targets; refused while an alias needs it.
@@ -178,7 +179,7 @@ def undeploy(
     from thumbwheel.deploy import rollout
 
     with ctx.obj() as ws:
-        found = rollout.undeploy(ws, agent, version, target)
+        found = rollout.undeploy(ws, agent, version, target, forget=forget)
     if json:
         log.answer([asdict(one) for one in found])
     else:

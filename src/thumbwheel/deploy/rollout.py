@@ -19,7 +19,7 @@ from thumbwheel.deploy import canary, prepare, processes, store
 from thumbwheel.deploy.canary import Canary, Verdict
 from thumbwheel.deploy.prepare import Plan
 from thumbwheel.deploy.targets import TARGETS
-from thumbwheel.deploy.types import Deployment, DeploymentState, Endpoint, Health, Package
+from thumbwheel.deploy.types import Deployment, DeploymentState, Endpoint, Health, Package, public_name
 from thumbwheel.export.types import Acceptance
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE, ModelVersion, State, Switch
@@ -241,15 +241,6 @@ def _goes_on(before: Deployment, target: str) -> bool:
     return before.target != target and before.target in TARGETS.names() and TARGETS.get(before.target).named
 
 
-def public_name(agent: str, alias: str) -> str:
-    """What clients of a target call the alias.
-
-    >>> public_name("support", "live"), public_name("support", "canary")
-    ('support', 'support-canary')
-    """
-    return agent if alias == LIVE else f"{agent}-{alias}"
-
-
 def _warm(ws: Workspace, one: ModelVersion) -> list[Deployment]:
     with ws.db.read() as connection:
         return [row for row in store.find(connection, store.of_version(one.id)) if row.state is DeploymentState.WARM]
@@ -337,8 +328,11 @@ def secret(one: Deployment) -> str | None:
     return TARGETS.get(one.target).secret(one.endpoint) if one.endpoint else None
 
 
-def undeploy(ws: Workspace, agent: str, version: str, target: str | None = None) -> list[Deployment]:
-    """Take a version away from `target`, or from all; raises Conflict while an alias needs it, unless it is tainted."""
+def undeploy(ws: Workspace, agent: str, version: str, target: str | None = None, *, forget: bool = False) -> list[Deployment]:
+    """Take a version away from `target`, or from all; raises Conflict while an alias needs it, unless it is tainted.
+
+    A target that does not answer keeps it, and the deployment stays known; with `forget` our record goes all the same.
+    """
     one = versions.version(ws, agent, version)
     with ws.db.read() as connection:
         found = [row for row in store.find(connection, store.of_version(one.id)) if target in (None, row.target)]
@@ -350,8 +344,13 @@ def undeploy(ws: Workspace, agent: str, version: str, target: str | None = None)
         raise Conflict(f"version {one.name!r}", f"{', '.join(served)} points at it", "Promote another version first, or roll back")
 
     def take(row: Deployment) -> None:
-        if row.endpoint is not None:
-            TARGETS.get(row.target).remove(row.endpoint)
+        try:
+            if row.endpoint is not None:
+                TARGETS.get(row.target).remove(row.endpoint)
+        except ThumbwheelError as error:
+            if not forget:
+                raise
+            log.say(f"note: {row.name} may still be on {row.target}: {error}")
         ws.db.write(lambda connection: store.end(connection, store.by_id(row.id)))
 
     _each(found, take)

@@ -11,6 +11,7 @@ from typing import Any
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import Conflict
+from thumbwheel.models.types import LIVE
 
 
 class Kind(StrEnum):
@@ -123,3 +124,12 @@ class TargetConfig(Config):
 
     wait: float = 120.0
     """Seconds that a model may take to load before the deployment is given up"""
+
+
+def public_name(agent: str, alias: str) -> str:
+    """What clients of a target call the alias.
+
+    >>> public_name("support", "live"), public_name("support", "canary")
+    ('support', 'support-canary')
+    """
+    return agent if alias == LIVE else f"{agent}-{alias}"

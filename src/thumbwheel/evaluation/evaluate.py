@@ -34,7 +34,7 @@ from thumbwheel.models.types import Basis, ModelVersion
 
 LIVE = "live"
 """The alias of what runs today."""
-METHOD = 3
+METHOD = 4
 """Raise it when the meaning of a result changes, so that stored evaluations are not taken for new ones."""
 WITHOUT_ROWS = {"regression", "benchmark"}
 """Suites that need nothing that was held out."""
@@ -241,6 +241,8 @@ def _basis(run: _Run, name: str, asked: Sequence[Any]) -> Basis:
     """What the primary measure stands on: gold where every question is that of a gold case, or answers are ranked beside such cases."""
     if name == "preference":
         return run.rows.basis
+    if not asked:
+        return Basis.FEEDBACK
     reviewed = {prompt_key(case.prompt) for case in run.rows.cases} if run.suites[name].of_cases else set[bytes]()
     return run.rows.basis if all(prompt_key(one.prompt) in reviewed for one in asked) else Basis.FEEDBACK
 

@@ -35,7 +35,7 @@ def _judged(answer: Answer, text: str, one: Score) -> Judged:
 def score(cases: Sequence[Case], texts: Sequence[str]) -> list[Score]:
     """One score per answer, by the checker that its case names, else by the one that its kind of reference has.
 
-    A case whose checker is unknown or has impossible settings says nothing about any answer (`unusable`).
+    A case whose checker is unknown or has impossible settings says nothing about any answer (`checkers`).
     """
     found: dict[int, Score] = {}
     for function, places in _checkers(cases):
@@ -47,9 +47,10 @@ def score(cases: Sequence[Case], texts: Sequence[str]) -> list[Score]:
     return [found[place] for place in range(len(cases))]
 
 
-def unusable(cases: Sequence[Case]) -> list[str]:
-    """Why the checkers of some cases cannot be used, as far as that is so; installing what has them changes it."""
-    return sorted(function for function, _ in _checkers(cases) if isinstance(function, str))
+def checkers(cases: Sequence[Case]) -> list[str]:
+    """The checkers of the cases with their versions, and why some cannot be used; installing what has them changes it."""
+    found = {one if isinstance(one, str) else f"{type(one).__name__} {one.version}" for one, _ in _checkers(cases)}
+    return sorted(found)
 
 
 def _checkers(cases: Sequence[Case]) -> Iterator[tuple[rewards.RewardFunction[Any] | str, list[int]]]:

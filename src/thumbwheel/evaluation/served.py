@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from thumbwheel.core import ids
+from thumbwheel.core import ids, log
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.evaluation.types import Answer, Answers, Ask, Known, Sums
 from thumbwheel.llm.client import Client, Refused
@@ -40,7 +40,6 @@ class Served:
     batch: int = 32
     scores: bool = False
     _line: list[Line] = field(default_factory=list)
-    _answered: bool = False
 
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
         """Each in a request of its own, `parallel` at once; none to a question that the server refuses for good, such as a long one."""
@@ -52,9 +51,8 @@ class Served:
         with ThreadPoolExecutor(at_once) as pool:
             replies = list(pool.map(lambda job: _answer(client, job[0], job[1], at_once), jobs))
         refused = [one for one in replies if isinstance(one, Refused)]
-        self._answered = self._answered or len(refused) < len(replies)
-        if refused and not self._answered:  # nothing says that it is about single questions
-            raise refused[0]
+        if refused:
+            log.say(f"{self.name} gives no answer to {len(refused)} of {len(replies)} questions: {refused[0].why}")
         each = iter(replies)
         several = [[next(each) for _ in range(one.samples)] for one in asks]
         return [tuple(one for one in some if isinstance(one, Answer)) if not _any_refused(some) else () for some in several]

@@ -64,7 +64,8 @@ def ask(ws: Workspace, agent_id: str, side: Side, asks: Sequence[Ask | Known], w
     with log.progress(f"{what} of {side.name}", len(missing), "prompts") as advance:
         for chunk in chunks(missing, side.batch):
             found = dict(zip(chunk, reply([missing[key] for key in chunk]), strict=True))
-            values = {key: [asdict(one) if isinstance(one, Answer) else one for one in replies] for key, replies in found.items()}
+            told = {key: replies for key, replies in found.items() if replies or kind != "answers"}  # what got no answer is asked again
+            values = {key: [asdict(one) if isinstance(one, Answer) else one for one in replies] for key, replies in told.items()}
             ws.db.write(lambda connection, values=values: store.keep_answers(connection, agent_id, side.identity, kind, values))  # type: ignore[misc]
             kept |= found
             advance(len(chunk))

@@ -146,7 +146,7 @@ def _describe(job: _Job) -> None:
         found = descendants(ws, connection, job.agent_id, of, job.doomed.cases, bool(fitted["classifiers"]), modelled)
         job.tainted = replace(found, **fitted)
         job.done.tainted = {kind: names for kind, names in named(connection, job.tainted).items() if names}
-        job.done.retrain = retrain(connection, job.agent, job.tainted)
+        job.done.retrain = retrain(connection, job.tainted)
         served = store.aliases_at(connection, job.tainted.versions)
     job.done.id = job.open["id"] if job.open else None
     job.done.rows = before.get("rows") or job.doomed.counts
@@ -286,7 +286,7 @@ def _rows(job: _Job, seal: Seal) -> None:
         store.forget_replies(connection, job.agent_id)
         if job.doomed.ids:
             unlearn.take_back(connection, job.agent_id)
-        if job.tainted.reward_models:
+        if any(row["agent_id"] == job.agent_id for row in store.found_rows(connection, schema.reward_models, job.tainted.reward_models)):
             unlearn.take_back_modelled(connection, job.agent_id)
         store.note_erasure(connection, str(job.done.id), _report(job, "rows"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -15,13 +16,17 @@ DROPPED = ("continue_from",)
 """Settings that would start from what is tainted."""
 
 
-def retrain(connection: sa.Connection, agent: str, tainted: Tainted) -> list[str]:
-    """Commands in order: reward models first, for others learn from them; of several runs with the same settings, one."""
+def retrain(connection: sa.Connection, tainted: Tainted) -> list[str]:
+    """Commands in order: reward models first, for others learn from them; of several runs with the same settings, one. What was trained
+    over a tainted export is trained over the base of that."""
     rows = [row for row_id in sorted(tainted.runs) if (row := store.one(connection, schema.runs, row_id)) and row["state"] == "finished"]
     rows.sort(key=lambda row: (row["algorithm"] != "reward", row["recorded_at"]))
-    trained = list(dict.fromkeys(_train(agent, row) for row in rows))
-    judged = [row for row in rows if row["algorithm"] != "reward"]
-    return [*trained, *([shlex.join(["thumbwheel", "evaluate", "latest", "--agent", agent])] if judged else [])]
+    names = dict(connection.execute(sa.select(schema.agents.c.id, schema.agents.c.slug)).tuples().all())
+    exported = {str(Path(one["path"]).resolve()): one for one in store.found_rows(connection, schema.exports, tainted.exports)}
+    below = {path: (store.version(connection, one["version_id"]) or {}).get("base") for path, one in exported.items()}
+    trained = list(dict.fromkeys(_train(names[row["agent_id"]], {**row, "base": below.get(row["base"]) or row["base"]}) for row in rows))
+    judged = list(dict.fromkeys(names[row["agent_id"]] for row in rows if row["algorithm"] != "reward"))
+    return [*trained, *(shlex.join(["thumbwheel", "evaluate", "latest", "--agent", one]) for one in judged)]
 
 
 def _train(agent: str, run: Record) -> str:

@@ -52,12 +52,13 @@ def descendants(
     found, rows = Tainted(datasets=set(of)), store.of_agent(connection, runs, None)
     made = {table: store.of_agent(connection, table, None) for table in (model_versions, reward_models, exports, evaluations)}
     judges = {row["id"]: judge_of(ws, row, made[reward_models]) for row in rows}
+    own = {row["id"] for row in made[reward_models] if row["agent_id"] == agent_id}
+    over = {row["id"]: _export_below(row, made[exports]) for row in [*rows, *made[model_versions]]}
     before = -1
     while found.size() > before:
         before = found.size()
-        bases = {str(Path(row["path"]).resolve()) for row in made[exports] if row["id"] in found.exports}
         names = {(row["agent_id"], f"v{row['number']}") for row in made[model_versions] if row["id"] in found.versions}
-        if found.reward_models:
+        if found.reward_models & own:
             found.datasets |= set(modelled)
         found.runs |= {
             row["id"]
@@ -66,15 +67,21 @@ def descendants(
             or judges[row["id"]] in found.reward_models
             or (classifier and row["agent_id"] == agent_id and LEARNED in _functions(row))
             or (row["agent_id"], row["config"].get("continue_from")) in names
-            or row["base"] in bases
+            or over[row["id"]] in found.exports
         }
         found.reward_models |= {row["id"] for row in made[reward_models] if row["run_id"] in found.runs}
-        found.versions |= {row["id"] for row in made[model_versions] if row["run_id"] in found.runs or row["base"] in bases}
+        found.versions |= {row["id"] for row in made[model_versions] if row["run_id"] in found.runs or over[row["id"]] in found.exports}
         found.exports |= {row["id"] for row in made[exports] if row["version_id"] in found.versions}
     looked = [row for row in made[evaluations] if _looked(row, found.versions, cases)]
     found.evaluations = {row["id"] for row in looked}
     found.shown = {row["candidate_id"] for row in looked} - found.versions
     return found
+
+
+def _export_below(row: Record, known: Collection[Record]) -> str | None:
+    """The id of the export that a run or a version took for its base: the newest one of that folder then."""
+    there = [one for one in known if one["recorded_at"] <= row["recorded_at"] and str(Path(one["path"]).resolve()) == row["base"]]
+    return str(there[-1]["id"]) if there else None
 
 
 def _functions(run: Record) -> set[str]:

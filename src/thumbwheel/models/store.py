@@ -48,9 +48,10 @@ def find(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Mode
 
 
 def tainted_exports(connection: sa.Connection) -> list[str]:
-    """Folders of the exports of tainted versions, of every agent."""
+    """Folders whose newest export is that of a tainted version, of every agent."""
     joined = exports.join(model_versions, model_versions.c.id == exports.c.version_id)
-    return list(connection.execute(sa.select(exports.c.path).select_from(joined).where(model_versions.c.tainted)).scalars())
+    query = sa.select(exports.c.path, model_versions.c.tainted).select_from(joined).order_by(exports.c.recorded_at, exports.c.id)
+    return [path for path, tainted in dict(connection.execute(query).tuples().all()).items() if tainted]
 
 
 def add_reward_model(connection: sa.Connection, agent_id: str, values: Mapping[str, Any]) -> None:

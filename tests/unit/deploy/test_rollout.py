@@ -266,9 +266,11 @@ def test_one_target_that_is_gone_stops_no_other(served, monkeypatch):
         rollout.stop(world.ws, world.agent)
     with pytest.raises(ModelError, match="nothing answers there"):
         rollout.undeploy(world.ws, world.agent, "v2")
+    assert [row.version for row in rollout.deployments(world.ws, world.agent)] == ["v2", "v1", "v0"], "it is still known"
+    assert [row.state for row in rollout.undeploy(world.ws, world.agent, "v2", forget=True)] == ["ended"]
     monkeypatch.undo()
     rollout.restart(world.ws, world.agent)
-    assert states(world) == dict.fromkeys(("v0", "v1", "v2"), ("warm", True)), "what could not be taken away is still known"
+    assert states(world) == dict.fromkeys(("v0", "v1"), ("warm", True))
 
 
 def test_a_rollback_goes_to_the_deployment_that_answered(served):

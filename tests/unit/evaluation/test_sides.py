@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from feedback_world import AGENT
 from judges import Flaky
 from taught_world import PLACES, QUICK, add_case
-from thumbwheel.core.errors import Conflict, InputError, ModelError
+from thumbwheel.core.errors import Conflict, DataError, InputError, ModelError
 from thumbwheel.db import schema
 from thumbwheel.evaluation import side as asking
 from thumbwheel.evaluation.compare import Rates, serving
@@ -136,7 +136,7 @@ def test_an_endpoint_is_compared_by_quality_price_and_time(home):
         assert priced.serving[0].cost == before.cost and priced.serving[1].cost > 0 and len(server.requests) == 34
 
 
-def test_a_question_that_a_server_refuses_costs_itself_only(home):
+def test_a_question_that_a_server_refuses_costs_itself_only(home, capsys):
     def refuses(request):
         return Reply("too long", status=400) if "101" in request.body["messages"][-1]["content"] else Knows()(request)
 
@@ -148,8 +148,9 @@ def test_a_question_that_a_server_refuses_costs_itself_only(home):
         assert found.primary.n == 33 and found.dropped == {"a side has no answer": 1}
     with FakeServer(lambda request: Reply("no such parameter", status=400)) as server:
         given = versions.add_endpoint(ws, AGENT, server.url, "other")
-        with pytest.raises(ModelError, match="no such parameter"):
+        with pytest.raises(DataError, match="34 x a side has no answer"):
             evaluate(ws, AGENT, name, ONLY, against=given.name)
+    assert "no such parameter" in capsys.readouterr().err
 
 
 def test_what_answers_cost_by_the_hour_of_the_machine():

@@ -91,10 +91,10 @@ def test_tests_decide_and_partial_counts_them(sandbox):
 def test_tests_as_json_in_a_text_are_tests_and_what_holds_none_lets_no_program_pass(sandbox):
     wrong = "```python\ndef f(x): return 0\n```"
     as_text = Case(wrong, '{"tests": ["assert f(1) == 2"]}')
-    unread = [Case(wrong, one) for one in (["assert f(1) == 2"], {"test_list": ["assert f(1) == 2"]}, '{"test_list": []}')]
+    unread = [Case(wrong, one) for one in (["assert f(1) == 2"], {"test_list": []}, '{"inputs": ["1"]}', {"test_cases": []})]
     first, *others = CodeExecution.create({}).score([as_text, *unread])
     assert (first.value, first.status) == (0, Status.OK)
-    assert {one.status for one in others} == {Status.FAILED} and "holds no tests" in others[0].evidence["reason"]
+    assert {one.status for one in others} == {Status.NOT_APPLICABLE} and "holds no tests" in others[0].evidence["reason"]
     (number,) = CodeExecution.create({}).score([Case("```python\nprint(18)\n```", 18)])
     assert number.value == 1, "no tests were meant"
     (prose,) = CodeExecution.create({}).score([Case("just words", {"test_list": []})])

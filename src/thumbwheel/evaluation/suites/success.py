@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.compare import Pair
-from thumbwheel.evaluation.measure import blocked, judge, paired, unjudged, unusable
+from thumbwheel.evaluation.measure import blocked, checkers, judge, paired, unjudged
 from thumbwheel.evaluation.second import opinions
 from thumbwheel.evaluation.suite import Outcome, Replies, Suite
 from thumbwheel.evaluation.types import SUCCESS, Ask
@@ -25,8 +25,8 @@ class Success(Suite):
         return "" if self.material.cases else "there is no held-out case"
 
     def content(self) -> list[str]:
-        """Checkers that are not there: with them the same cases give another result."""
-        return unusable(self.material.cases)
+        """The checkers, and those that are not there: with other ones the same cases give another result."""
+        return checkers(self.material.cases)
 
     def asks(self) -> list[Ask]:
         """The prompt of each case."""

@@ -30,9 +30,6 @@ SHOWN = 400
 SHARE = 0.75
 """Of the seconds that an answer has: what its program gets of them."""
 
-TESTING = {"tests", "test", "test_list", "check", "entry_point"}
-"""Keys of references that are about tests."""
-
 
 class CodeExecutionConfig(Config):
     """Settings of `code_execution`."""
@@ -86,8 +83,8 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
         ]
         if not found:
             return Score.none(Status.NOT_APPLICABLE, "the answer has no Python or shell block")
-        if _meant_as_tests(opened(case.reference)):
-            return Score.none(Status.FAILED, "the reference holds no tests, and without them every program would be right")
+        if isinstance(opened(case.reference), Mapping | list):
+            return Score.none(Status.NOT_APPLICABLE, "the reference holds no tests, and without them every program would be right")
         if len(found) > MOST_BLOCKS:
             return Score.none(Status.FAILED, f"the answer has {len(found)} blocks of code; at most {MOST_BLOCKS} are run")
         return found
@@ -129,12 +126,6 @@ def opened(reference: Any) -> Any:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict | list) else None
-
-
-def _meant_as_tests(given: Any) -> bool:
-    if isinstance(given, Mapping):
-        return not TESTING.isdisjoint(given)
-    return isinstance(given, list) and any(isinstance(one, str) and one.lstrip().startswith("assert") for one in given)
 
 
 def begun(prompt: Sequence[Mapping[str, Any]], entry_point: Any) -> str:

@@ -22,6 +22,8 @@ NUMBER = re.compile(r"[-+]?(?:(?:{0})(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s
 """Commas stand between thousands (or lakhs), and nowhere else."""
 WRITTEN = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d[\d,]*)?")
 """What looks like one number, whether or not it is."""
+WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {ord("−"): "-"}
+"""Full-width letters to plain ones, and the minus; the whole of NFKC would make digits of exponents."""
 FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
 LINE_MARK = re.compile(r"^[ \t>*_]*(?:final\s+answer|answer|a)[ \t*_]*:[ \t*_]*(.*)$", re.IGNORECASE | re.MULTILINE)
 CURRENCY = "$€£¥₹"
@@ -96,7 +98,7 @@ def _braced(answer: str, start: int) -> str | None:
 
 def last_number(answer: str) -> str:
     """The last number in the text as it stands there, with a plain minus; empty where there is none."""
-    found = WRITTEN.findall(answer.replace("−", "-").replace("－", "-"))
+    found = WRITTEN.findall(answer.translate(WIDE))
     return found[-1].rstrip(",") if found else ""
 
 
