@@ -165,8 +165,10 @@ def test_twenty_updates_equal_a_straight_line_loop(critic: str, family: str, dty
             expected = theirs.loss([one for at in members for one in known[at]])
             expected.backward()
             assert loss == pytest.approx(float(expected.detach()), abs=near_loss, rel=near_loss)
-            for one, other in zip(taken(left), taken(right), strict=True):
-                assert float((one - other).norm()) <= near_gradient * (float(other.norm()) + 1e-6)
+            made, wanted = taken(left), taken(right)
+            floor = 1e-3 * math.hypot(*(float(one.norm()) for one in wanted))  # a bias is a sum of terms that cancel: it rounds as they do
+            for one, other in zip(made, wanted, strict=True):
+                assert float((one - other).norm()) <= near_gradient * (float(other.norm()) + floor)
             updates += 1
             clip = max(clip, metrics["policy/clipfrac_avg"])
     assert updates == 20
