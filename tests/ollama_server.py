@@ -25,7 +25,7 @@ from rapidfuzz.distance import Levenshtein
 
 from thumbwheel.deploy.go_template import render
 from thumbwheel.llm import tools
-from thumbwheel.llm.llama_server import LlamaServer
+from thumbwheel.llm.llama_server import LlamaServer, with_adapters
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,79})?")
 SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "repeat_penalty": 1.1, "repeat_last_n": 64}
@@ -269,7 +269,7 @@ class OllamaEmulator:
             messages = [{"role": "system", "content": made["system"]}, *messages]
         asked = SAMPLING | made["parameters"] | options
         body = {key: value for key, value in asked.items() if not key.startswith("num_")} | {"max_tokens": asked.get("num_predict", -1)}
-        body |= server.extra_body
+        body |= with_adapters([1.0] * len(server.adapters))
         if numbers(self.version) >= (0, 30) and not made["template"]:
             path, body["messages"] = "chat/completions", messages
         else:

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
-from thumbwheel.datasets.types import SPLITS, DatasetConfig, Message
+from thumbwheel.datasets.types import DatasetConfig, Message
 
 INSTRUCTIONS = {"system", "developer"}
 _SORTED = json.JSONEncoder(sort_keys=True)
@@ -39,11 +39,6 @@ def share_of(salt: str, group: str) -> float:
 def group_of(prompt_id: str, kept_with: str | None = None) -> str:
     """What is kept together: the session, else the prompt of the case, else the prompt. The group of a case is its prompt."""
     return kept_with or prompt_id
-
-
-def strictest(*splits: str) -> str:
-    """The split that wins where one prompt stands in several: gate over dev over train."""
-    return max(splits, key=SPLITS.index)
 
 
 def prompt_key(prompt: Sequence[Message]) -> bytes:

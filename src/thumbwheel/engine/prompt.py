@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.messages import FALLBACKS, Message, normalise, turns
@@ -153,32 +153,6 @@ class PromptBuilder:
             parts = f"a prompt of {len(longest.prompt_ids)} and an answer of {len(longest.completion_ids)} tokens"
             return Fitted((), 0, f"{parts} exceed {max_length} with every older turn dropped")
         return Fitted(tuple(replace(row, dropped_turns=dropped) for row in rows), dropped)
-
-    def rows_for_turns(
-        self, messages: Sequence[Message], which: Literal["last", "all"] = "last", tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> list[TokenRow]:
-        """One row for the last assistant message, or for each; every row has the history as the template shows it at that
-        turn, so that templates which rewrite history (think-stripping) train on what serving will see."""
-        places = [at for at, message in enumerate(messages) if message.get("role") == "assistant" and at > 0]
-        if not places or (which == "last" and places[-1] != len(messages) - 1):
-            raise DataError(
-                "the conversation", "it does not end with an answer of the assistant" if places else "nobody answers in it", "Leave it out"
-            )
-        return [self._turn_row(messages, at, tools) for at in (places if which == "all" else places[-1:])]
-
-    def _turn_row(self, messages: Sequence[Message], at: int, tools: Sequence[Mapping[str, Any]] | None) -> TokenRow:
-        chosen = normalise(messages[: at + 1])[at]
-        text = chosen["content"]
-        if chosen.get("tool_calls"):
-            prompt, whole = self.render(messages[:at], tools), self._apply(normalise(messages[: at + 1]), tools, generation=False)
-            if not whole.startswith(prompt):
-                raise DataError(
-                    f"message {at}", "the template shows its tool calls differently after the generation prompt", "Capture the raw answer"
-                )
-            text = whole[len(prompt) :]
-            end = self.tokenizer.decode(list(self.turn_end_ids))
-            text = text[: text.rindex(end)] if end in text else text
-        return self.row(messages[:at], text, finish_reason=chosen.get("finish_reason"), tools=tools)
 
     def _rows(self, messages: Sequence[Message], targets: Sequence[Target], tools: Sequence[Mapping[str, Any]] | None) -> list[TokenRow]:
         text = self.render(messages, tools)

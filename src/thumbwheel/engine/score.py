@@ -17,7 +17,7 @@ from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import capability, lora
 from thumbwheel.engine.forward import classifies, language_model, own_logits, own_scores, padded_hidden, tree_hidden
 from thumbwheel.engine.head import entropy_of, score_targets, wide
-from thumbwheel.engine.tree import Example, Layout, TreeBatch, build
+from thumbwheel.engine.tree import Layout, TreeBatch
 
 if TYPE_CHECKING:
     import torch
@@ -216,21 +216,6 @@ class ScoreEngine:
         logits = own_logits(self.model, batch)
         logs = (logits.to(wide(logits)) / self.temperature).log_softmax(-1)
         return {"logp": logs.gather(1, batch.target_ids[:, None])[:, 0], "entropy": entropy_of(logs.detach()) if entropy else None}
-
-    def self_verify(self, example: Example) -> float:
-        """Largest absolute difference in log-probability, over one real example, between this engine and the model's own
-        plain forward of each sequence alone; the caller decides what is too much."""
-        import torch
-
-        found = self.score(build([example], [0], self.layout), Role.POLICY).logp
-        gaps = []
-        for branch, part in zip(example.branches, build([example], [0], self.layout).branch_slices, strict=True):
-            alone = Example(example.prompt, (branch,), example.group)
-            batch = build([alone], [0], Layout("padded")).to(self.device)
-            with torch.no_grad():
-                plain = self._score_whole(batch)["logp"]
-            gaps += [float((found[part] - plain).abs().max())] if len(plain) else []
-        return max(gaps, default=0.0)
 
     @contextmanager
     def _as_role(self, role: Role, voice: Voice) -> Iterator[None]:

@@ -101,11 +101,6 @@ class LlamaServer:
         """Of the process; None before it starts and after it was stopped."""
         return self._process.pid if self._process else None
 
-    @property
-    def extra_body(self) -> dict[str, object]:
-        """What a request has to have besides: every adapter in full."""
-        return with_adapters([1.0] * len(self.adapters)) if self.adapters else {}
-
     def start(self) -> LlamaServer:
         """Return once it answers; raises ModelError with its last words where it ends before, Conflict for a port that is taken."""
         program = tools.require("llama-server").path

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import build, load_rows
-from thumbwheel.datasets.split import group_of, prompt_key, split_of, strictest
+from thumbwheel.datasets.split import group_of, prompt_key, split_of
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
 
 CONFIG = DatasetConfig(dev=0.3, gate=0.3)
@@ -39,7 +39,6 @@ def test_shares_are_kept() -> None:
 def test_a_case_is_split_by_its_prompt() -> None:
     assert group_of("msg_1") == "msg_1"
     assert group_of("msg_1", "ses_1") == "ses_1"
-    assert strictest("train", "gate", "dev") == "gate"
 
 
 def test_the_same_question_in_other_clothes() -> None:
@@ -101,7 +100,7 @@ def test_group_integrity_gold_and_provenance(chosen: list[Any], shape: str) -> N
         assert row.weight > 0
         if row.prompt == [{"role": "user", "content": "question 1"}]:
             held = split_of(group_of(world.prompt("question 1")), CONFIG)
-            assert strictest(row.split, held) == row.split
+            assert SPLITS.index(row.split) >= SPLITS.index(held)
     assert all(len(splits) == 1 for splits in (*of_group.values(), *of_prompt.values()))
     assert len({row.row_id for row in rows}) == len(rows)
 

@@ -80,7 +80,6 @@ def test_padded_families_say_why_and_equal_plain(family):
     with torch.no_grad():
         policy = plain(model, PAIRS, torch.float32, exact=False)
     torch.testing.assert_close(scored(engine, PAIRS, budget=40), policy, atol=2e-5, rtol=1e-5)
-    assert all(engine.self_verify(example) < 1e-5 for example in PAIRS)
 
 
 @pytest.mark.parametrize("family", ["qwen2-sliding", "gpt2", "gemma2-softcaps"])

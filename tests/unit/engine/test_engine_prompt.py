@@ -75,23 +75,17 @@ def test_a_tokenizer_that_adds_no_bos_gets_none(bpe):
     assert PromptBuilder(bpe(CHATML, bos="<s>")).prompt(HELLO)[0] != bpe().convert_tokens_to_ids("<s>")
 
 
-def test_history_that_the_template_rewrites_gives_one_row_a_turn(bpe):
+def test_history_is_shown_as_the_template_rewrites_it(bpe):
     tokenizer = bpe(STRIPS_THOUGHT, eos="<|im_end|>")
-    builder = PromptBuilder(tokenizer)
     chat = [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "<think>one</think>b"},
         {"role": "user", "content": "c"},
-        {"role": "assistant", "content": "<think>two</think>d"},
     ]
-    first, second = builder.rows_for_turns(chat, "all")
-    assert tokenizer.decode(first.completion_ids) == "<think>one</think>b<|im_end|>"
+    row = PromptBuilder(tokenizer).row(chat, "<think>two</think>d")
     shown = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
-    assert tokenizer.decode(second.prompt_ids) == shown + "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n"
-    assert tokenizer.decode(second.completion_ids) == "<think>two</think>d<|im_end|>"
-    assert builder.rows_for_turns(chat) == [second]
-    with pytest.raises(DataError, match="does not end with an answer"):
-        builder.rows_for_turns(chat[:3])
+    assert tokenizer.decode(row.prompt_ids) == shown + "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(row.completion_ids) == "<think>two</think>d<|im_end|>"
 
 
 def test_a_template_without_turn_end_closes_with_eos(bpe):
@@ -162,9 +156,8 @@ def test_tools_and_tool_calls(bpe):
     builder = PromptBuilder(tokenizer)
     call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "find", "arguments": '{"a": 1}'}}]}
     chat = [{"role": "user", "content": "a"}, call]
-    (row,) = builder.rows_for_turns(chat, tools=[{"name": "find"}])
-    assert tokenizer.decode(row.completion_ids) == '<call>find {"a": 1}</call><|im_end|>'
-    assert '[{"name": "find"}]' in tokenizer.decode(row.prompt_ids)
+    shown = tokenizer.decode(builder.row(chat, "b", tools=[{"name": "find"}]).prompt_ids)
+    assert '<call>find {"a": 1}</call><|im_end|>' in shown and '[{"name": "find"}]' in shown
     assert chat[1]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}'  # what was given stays as it is
 
 

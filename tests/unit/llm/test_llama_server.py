@@ -40,7 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 
 
 def answer(server: LlamaServer, **more: object) -> str:
-    reply = httpx.post(f"{server.url}/chat/completions", json=CHAT | server.extra_body | more, timeout=60)
+    reply = httpx.post(f"{server.url}/chat/completions", json=CHAT | with_adapters([1.0] * len(server.adapters)) | more, timeout=60)
     reply.raise_for_status()
     return str(reply.json()["choices"][0]["message"]["content"])
 
