@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.core.errors import StorageError
+from thumbwheel.datasets.files import write_parquet
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import SPLITS, Dataset
 from thumbwheel.db.workspace import Workspace
@@ -34,11 +36,13 @@ class Held:
 
     rows: dict[str, list[str]]
     """Split -> row ids; splits without any are left out."""
+    lost: dict[str, int] = field(default_factory=dict)
+    """Split -> rows of a file that is missing or damaged: any of them may stand on the sources."""
 
     @property
     def counts(self) -> dict[str, int]:
-        """Split -> rows."""
-        return {split: len(rows) for split, rows in self.rows.items()}
+        """Split -> rows that stand on the sources, or may."""
+        return {split: len(rows) for split, rows in self.rows.items()} | self.lost
 
 
 @dataclass
@@ -53,13 +57,17 @@ class Rewritten:
 
 
 def holding(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> Held:
-    """The rows of `dataset` that name one of the ids `wanted` (feedback, traces, subjects, cases, sessions); raises StorageError."""
-    sought, found = frozenset(wanted), {}
+    """The rows of `dataset` that name one of the ids `wanted` (feedback, traces, subjects, cases, sessions)."""
+    sought, found = frozenset(wanted), Held({})
     for split in SPLITS:
-        rows = [row["row_id"] for row in _ids(_path(ws, dataset, split)) if touches(row, sought)]
+        try:
+            rows = [row["row_id"] for row in _ids(_path(ws, dataset, split)) if touches(row, sought)]
+        except StorageError:
+            found.lost[split] = dataset.counts[split]
+            continue
         if rows:
-            found[split] = rows
-    return Held(found)
+            found.rows[split] = rows
+    return found
 
 
 def touches(row: dict[str, Any], wanted: frozenset[str]) -> bool:
@@ -98,13 +106,18 @@ def find_row(ws: Workspace, dataset: Dataset, row_id: str) -> dict[str, Any] | N
 
 
 def without(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> Rewritten:
-    """Store files of `dataset` without the rows that stand on `wanted`; the old ones stay, and the database is not told yet."""
+    """Store files of `dataset` without the rows that stand on `wanted`, and an empty one for each that cannot be read; the old ones stay,
+    and the database is not told yet."""
     blobs, made, sought = Artifacts(ws.home.blobs), Rewritten(dict(dataset.manifest["files"])), frozenset(wanted)
     with tempfile.TemporaryDirectory(dir=ws.home.path, prefix=BUILDING) as folder:
         for split in SPLITS:
-            source, target = _path(ws, dataset, split), Path(folder) / f"{split}.parquet"
-            made.counts[split], made.gone[split] = _copy(source, target, sought, made.origins)
-            if made.gone[split]:
+            target, lost = Path(folder) / f"{split}.parquet", False
+            try:
+                made.counts[split], made.gone[split] = _copy(_path(ws, dataset, split), target, sought, made.origins)
+            except StorageError:
+                lost, made.counts[split], made.gone[split] = True, 0, dataset.counts[split]
+                write_parquet(target, SHAPES.get(dataset.shape).row, [])
+            if made.gone[split] or lost:
                 made.files[split] = blobs.put(target)
                 made.sizes[made.files[split]] = target.stat().st_size
     return made

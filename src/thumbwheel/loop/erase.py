@@ -34,7 +34,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
 from thumbwheel.loop.purge import changed_reports, check_idle, purge
 from thumbwheel.loop.retrain import retrain
-from thumbwheel.loop.taint import descendants, held, rewarded_by_classifier, rewarded_by_model
+from thumbwheel.loop.taint import descendants, held, rewarded
 from thumbwheel.loop.types import Doomed, Record, Tainted
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import unlearn
@@ -139,13 +139,14 @@ def _describe(job: _Job) -> None:
     fitted, said = _fitted(job, earlier), 0
     with ws.db.read() as connection:
         of = {*holding, *earlier.get("datasets", ())}
+        by_rewards = rewarded(ws, job.agent)
         if job.doomed.ids:
-            of |= rewarded_by_classifier(ws, connection, job.agent, job.agent_id)
+            of |= by_rewards if unlearn.judges(connection, job.agent_id) else set()
             said = unlearn.said(connection, job.agent_id)
-        modelled = rewarded_by_model(ws, connection, job.agent, job.agent_id)
+        modelled = by_rewards if unlearn.modelled(connection, job.agent_id) else set()
         found = descendants(ws, connection, job.agent_id, of, job.doomed.cases, bool(fitted["classifiers"]), modelled)
         job.tainted = replace(found, **fitted)
-        job.done.tainted = {kind: names for kind, names in named(connection, job.tainted).items() if names}
+        job.done.tainted = {kind: names for kind, names in named(connection, job.tainted, job.agent_id).items() if names}
         job.done.retrain = retrain(connection, job.tainted)
         served = store.aliases_at(connection, job.tainted.versions)
     job.done.id = job.open["id"] if job.open else None
@@ -158,6 +159,10 @@ def _describe(job: _Job) -> None:
     job.done.tainted |= gone
     job.done.notes += [FITTED] if gone or said else []
     changed = "was changed since it was written; look whether it names the subject"
+    lost = [
+        f"dataset {one}: its file of {split} is missing or damaged, and goes whole" for one, rows in holding.items() for split in rows.lost
+    ]
+    job.done.notes += lost
     job.done.notes += [f"report {path} {changed}" for path in changed_reports(ws, job.tainted)]
     job.done.notes += [LEARNED] if job.tainted.versions | job.tainted.reward_models else []
     job.done.notes.append(OUTSIDE)
@@ -170,14 +175,16 @@ def _fitted(job: _Job, earlier: Mapping[str, Any]) -> dict[str, set[str]]:
     return {kind: {*earlier.get(kind, ()), *now.get(kind, ())} for kind in unlearn.KINDS}
 
 
-def named(connection: sa.Connection, tainted: Tainted) -> dict[str, list[str]]:
-    """What is tainted, by the names that people use."""
+def named(connection: sa.Connection, tainted: Tainted, agent_id: str) -> dict[str, list[str]]:
+    """What is tainted, by the names that people use; those of another agent than `agent_id` have its name before them."""
     found = tainted.to_json()
     for kind in ("shown", *unlearn.KINDS):
         found.pop(kind)
     for kind, table, letter in (("versions", schema.model_versions, "v"), ("reward_models", schema.reward_models, "rm")):
         rows = [store.one(connection, table, row_id) or {} for row_id in found[kind]]
-        found[kind] = [f"{letter}{number}" for number in sorted(row["number"] for row in rows)]
+        others = {one: f"{(store.one(connection, schema.agents, one) or {})['slug']}/" for one in {row["agent_id"] for row in rows}}
+        shown = sorted((others[row["agent_id"]] if row["agent_id"] != agent_id else "", row["number"]) for row in rows)
+        found[kind] = [f"{other}{letter}{number}" for other, number in shown]
     found["exports"] = [str((store.one(connection, schema.exports, row_id) or {})["path"]) for row_id in found["exports"]]
     return found
 

@@ -150,7 +150,7 @@ def used_in(ws: Workspace, source: str, agent: str | None = None) -> dict[str, A
     with ws.db.read() as connection:
         found = descendants(ws, connection, agent_id, holding)
         runs = store.found_rows(connection, schema.runs, found.runs)
-        names = named(connection, found)
+        names = named(connection, found, agent_id)
         datasets = [
             {"id": one, "shape": (store.dataset(connection, one) or {})["shape"], "rows": held_rows.rows, "counts": held_rows.counts}
             for one, held_rows in holding.items()

@@ -20,7 +20,6 @@ from thumbwheel.db.schema import evaluations, exports, model_versions, reward_mo
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
 from thumbwheel.loop.types import Record, Tainted
-from thumbwheel.rewards import unlearn
 
 LEARNED = "learned"
 """The reward function that judges by a classifier."""
@@ -29,17 +28,12 @@ LEARNED = "learned"
 def held(ws: Workspace, agent: str, wanted: Collection[str]) -> dict[str, Held]:
     """Dataset id -> its rows that name one of the ids `wanted`, for the datasets of the agent that have any."""
     found = {one.id: holding(ws, one, wanted) for one in datasets(ws, agent)}
-    return {dataset_id: rows for dataset_id, rows in found.items() if rows.rows}
+    return {dataset_id: rows for dataset_id, rows in found.items() if rows.counts}
 
 
-def rewarded_by_classifier(ws: Workspace, connection: sa.Connection, agent: str, agent_id: str) -> set[str]:
-    """Datasets of rewards in which a classifier may have had a part."""
-    return {one.id for one in datasets(ws, agent) if "reward" in one.manifest} if unlearn.judges(connection, agent_id) else set()
-
-
-def rewarded_by_model(ws: Workspace, connection: sa.Connection, agent: str, agent_id: str) -> set[str]:
-    """Datasets of rewards in which a reward model may have had a part."""
-    return {one.id for one in datasets(ws, agent) if "reward" in one.manifest} if unlearn.modelled(connection, agent_id) else set()
+def rewarded(ws: Workspace, agent: str) -> set[str]:
+    """Datasets of the ledger's rewards: what judges for the ledger has a part in them."""
+    return {one.id for one in datasets(ws, agent) if "reward" in one.manifest}
 
 
 def descendants(
@@ -52,8 +46,9 @@ def descendants(
     found, rows = Tainted(datasets=set(of)), store.of_agent(connection, runs, None)
     made = {table: store.of_agent(connection, table, None) for table in (model_versions, reward_models, exports, evaluations)}
     judges = {row["id"]: judge_of(ws, row, made[reward_models]) for row in rows}
+    folders = [(str(Path(one["path"]).resolve()), one) for one in made[exports]]
     own = {row["id"] for row in made[reward_models] if row["agent_id"] == agent_id}
-    over = {row["id"]: _export_below(row, made[exports]) for row in [*rows, *made[model_versions]]}
+    over = {row["id"]: _export_below(row, folders) for row in [*rows, *made[model_versions]]}
     before = -1
     while found.size() > before:
         before = found.size()
@@ -78,9 +73,9 @@ def descendants(
     return found
 
 
-def _export_below(row: Record, known: Collection[Record]) -> str | None:
+def _export_below(row: Record, folders: Collection[tuple[str, Record]]) -> str | None:
     """The id of the export that a run or a version took for its base: the newest one of that folder then."""
-    there = [one for one in known if one["recorded_at"] <= row["recorded_at"] and str(Path(one["path"]).resolve()) == row["base"]]
+    there = [one for folder, one in folders if folder == row["base"] and one["recorded_at"] <= row["recorded_at"]]
     return str(there[-1]["id"]) if there else None
 
 

@@ -33,15 +33,16 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.evaluate import by_id as evaluation_by_id
 from thumbwheel.evaluation.types import EvaluationConfig
 from thumbwheel.export.types import Limits, Parity
+from thumbwheel.loop import taint
 from thumbwheel.loop.erase import STAGES, erase
 from thumbwheel.loop.lineage import lineage, uses
 from thumbwheel.loop.origin import used_in, why
 from thumbwheel.loop.report import report
 from thumbwheel.loop.store import of_subject
-from thumbwheel.loop.taint import descendants, rewarded_by_classifier, rewarded_by_model
+from thumbwheel.loop.taint import descendants
 from thumbwheel.models import documents, reward_models, versions
 from thumbwheel.models.artifacts import Artifacts
-from thumbwheel.rewards import ledger
+from thumbwheel.rewards import ledger, unlearn
 from thumbwheel.rewards.combine import ComponentConfig, RewardConfig
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.label_config import LearnConfig
@@ -237,9 +238,25 @@ def test_what_was_trained_over_an_export_is_tainted_whoever_trained_it_and_howev
     versions.check_base(ws, turned.exported)
     done = erase(ws, AGENT, name(GONE))
     assert versions.version(ws, "other", made.name).tainted and run in done.tainted["runs"]
+    assert done.tainted["versions"] == ["v1", "other/v0", "other/v1"]
     for base in (turned.exported, told):
         with pytest.raises(Conflict, match="the export of a tainted version"):
             versions.check_base(ws, base)
+
+
+@pytest.mark.parametrize("state", ["damaged", "missing"])
+def test_a_file_that_cannot_be_read_may_hold_the_subject_and_goes_whole(turned: Turned, state: str) -> None:
+    ws, one = turned.ws, turned.sets["labels"]
+    file = Artifacts(ws.home.blobs).path(one.manifest["files"]["train"])
+    file.chmod(0o600)
+    file.write_bytes(file.read_bytes()[:-9]) if state == "damaged" else file.unlink()
+    planned = erase(ws, AGENT, name(GONE), dry_run=True)
+    assert planned.datasets[one.id]["train"] == one.counts["train"]
+    assert f"dataset {one.id}: its file of train is missing or damaged, and goes whole" in planned.notes
+    done = erase(ws, AGENT, name(GONE))
+    assert (done.state, done.datasets) == ("done", planned.datasets)
+    assert list(load_rows(ws, one.id, "train")) == [] and list(load_rows(ws, one.id, "gate"))
+    assert by_id(ws, one.id).counts["train"] == 0
 
 
 def test_rewards_that_rest_on_what_the_subject_said_about_others_go(turned: Turned) -> None:
@@ -261,10 +278,10 @@ def test_a_dataset_of_rewards_descends_from_the_reward_model_that_judged(turned:
     made = build(ws, AGENT, "labels", allow)
     agent_id = ids.derived("agt", AGENT)
     with ws.db.read() as connection:
-        assert rewarded_by_model(ws, connection, AGENT, agent_id) == set()
+        assert not unlearn.modelled(connection, agent_id)
     ws.db.write(lambda c: c.execute(schema.rewards.update().values(evidence={"output": 0.1, "loss_type": "bradley_terry"})))
     with ws.db.read() as connection:
-        assert rewarded_by_model(ws, connection, AGENT, agent_id) == {made.id}
+        assert unlearn.modelled(connection, agent_id) and taint.rewarded(ws, AGENT) == {made.id}
         pairs = {turned.sets["pairs"].id}
         found = descendants(ws, connection, agent_id, pairs, modelled={made.id})
         assert made.id in found.datasets and made.id not in descendants(ws, connection, agent_id, pairs).datasets
@@ -438,7 +455,7 @@ def test_what_a_classifier_had_a_part_in_descends_from_its_labels(labelled: Any)
     rewarded = build(ws, AGENT, "labels", DatasetConfig(reward="ledger", allow=("balance", "length")))
     agent_id = ids.derived("agt", AGENT)
     with ws.db.read() as connection:
-        assert rewarded_by_classifier(ws, connection, AGENT, agent_id) == {rewarded.id} != {said.id}
+        assert unlearn.judges(connection, agent_id) and taint.rewarded(ws, AGENT) == {rewarded.id} != {said.id}
     trained = {"algorithm": "grpo", "base": "b", "base_fingerprint": "f", "metrics": {}}
     judged = record(ws, schema.runs, AGENT, dataset_id=said.id, config={"reward_functions": ["learned=2"]}, **trained)
     other = record(ws, schema.runs, AGENT, dataset_id=said.id, config={"reward_functions": ["checker"]}, **trained)
