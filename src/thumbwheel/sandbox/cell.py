@@ -184,7 +184,7 @@ class Run:
     def __init__(self, cell: Cell, job: dict[str, Any]) -> None:
         wire.pack(job)  # raises ValueError before anything is open
         self.cell, self._output, self._how, self._kept = cell, bytearray(), dict[str, Any](), cell.limits.output_kb * 1024
-        self._buffer, self._printing = bytearray(), True
+        self._buffer, self._printing, self.stopped = bytearray(), True, False
         self._talk, theirs = socket.socketpair()
         self._out, writing = os.pipe()
         try:
@@ -223,12 +223,12 @@ class Run:
             self._wait(deadline)
 
     def _wait(self, deadline: float) -> None:
-        """Take in whatever comes next: output, a part of a frame, or the end."""
+        """Take in whatever comes next: output, which moves no deadline, a part of a frame, or the end."""
         ready = self._ready([self._talk, self.cell.link], deadline)
-        if not ready:
+        if not ready or time.monotonic() > deadline:
             raise Overdue
         if self._talk in ready:
-            self._hear()
+            self._hear(deadline)
         elif self.cell.link in ready:
             self._end()
 
@@ -240,13 +240,13 @@ class Run:
             self._drain()
         return ready
 
-    def _hear(self) -> None:
+    def _hear(self, deadline: float) -> None:
         with contextlib.suppress(OSError):
             data = self._talk.recv(1 << 18)
             if data:
                 self._buffer += data
                 return
-        self._end_within(GRACE_SECONDS)  # closed by the program: what remains to come is its end
+        self._end_within(min(GRACE_SECONDS, deadline - time.monotonic()))  # closed by the program: what remains to come is its end
 
     def _drain(self) -> bool:
         """Read some output; False where there is none now."""
@@ -273,6 +273,7 @@ class Run:
                 if self.cell.link in self._ready([self.cell.link], last):
                     self._end()
             if not self._how:
+                self.stopped = True
                 with contextlib.suppress(OSError):
                     self.cell.link.send(zygote.STOP)
         self._how = self._how or {"gone": True}

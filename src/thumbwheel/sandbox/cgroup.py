@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 ROOT = Path("/sys/fs/cgroup")
 V2 = (("memory.max", "memory_mb"), ("memory.swap.max", "zero"), ("pids.max", "processes"))
 V1 = {
@@ -69,6 +71,14 @@ def make(memory_mb: int, processes: int) -> Cgroup | str:
     return _version_2(Path(own.get("", "/")), name, values)
 
 
+def _sweep(parent: Path) -> None:
+    """Remove what processes left that were killed before they could."""
+    for folder in parent.glob("thumbwheel-*-*"):
+        if not psutil.pid_exists(int(folder.name.split("-")[1])):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
 def _version_1(own: dict[str, str], name: str, values: dict[str, int]) -> Cgroup | str:
     folders: list[Path] = []
     for controller, settings in V1.items():
@@ -93,6 +103,7 @@ def _version_2(own: Path, name: str, values: dict[str, int]) -> Cgroup | str:
 
 def _set(folder: Path, settings: tuple[tuple[str, str], ...], values: dict[str, int]) -> str:
     """Make the folder and set its limits; returns what stood in the way, and then leaves nothing."""
+    _sweep(folder.parent)
     try:
         folder.mkdir()
     except OSError as error:

@@ -57,6 +57,14 @@ class Pool:
         finally:
             self._idle.put(worker)
 
+    def warm(self) -> None:
+        """Have the cells of the worker up that runs next. Raises Refused where one does not start."""
+        worker = self._idle.get()
+        try:
+            worker.warm()
+        finally:
+            self._idle.put(worker)
+
     def close(self) -> None:
         """End all cells."""
         for _ in range(self.workers):
@@ -75,19 +83,24 @@ class Worker:
 
     def run(self, job: Job) -> Outcome:
         """The outcome of a job. Raises Refused where its sandbox does not start, ValueError where the job is too long to be sent."""
+        self.warm(("candidate", "judge") if job.tests else ("candidate",))
         deadline = time.monotonic() + self._pool.limits.wall_seconds
-        for attempt in (1, 2):
+        for _ in range(2):
             found = self._judged(job, deadline) if job.tests else self._plain(job, deadline)
             if found is not None:
                 return found
-            if attempt == 2:
+            if time.monotonic() >= deadline:
                 break
-            deadline = time.monotonic() + self._pool.limits.wall_seconds
-        return Outcome(State.DIED, "the sandbox itself ended twice while this ran")
+        return Outcome(State.DIED, "the sandbox itself ended while this ran")
+
+    def warm(self, kinds: Sequence[str] = ("candidate", "judge")) -> None:
+        """Start the cells that are not up, so that no program pays for it. Raises Refused where one does not start."""
+        for kind in kinds:
+            if kind not in self._cells:
+                self._cells[kind] = self._pool.cell()
 
     def _begin(self, kind: str, job: dict[str, Any]) -> Run:
-        if kind not in self._cells:
-            self._cells[kind] = self._pool.cell()
+        self.warm((kind,))
         return self._cells[kind].begin(job)
 
     def _plain(self, job: Job, deadline: float) -> Outcome | None:
@@ -101,7 +114,7 @@ class Worker:
         number = secrets.token_hex(16)
         tests = {"kind": "judge", **asdict(job.tests), "tests": job.tests.asserts}
         wire.pack(tests)  # too long is known before anything runs
-        program = {"kind": "python", "code": job.code, "setup": job.tests.setup, "id": number, "questions": True}
+        program = {"kind": "python", "code": job.code, "id": number, "questions": True}
         run = self._begin("candidate", program)
         state, detail = _started(run, number, deadline)
         passed: tuple[bool, ...] = ()
@@ -119,7 +132,9 @@ class Worker:
             self._drop("candidate")
             return None
         limits = self._pool.limits
-        if state is State.DIED and how["code"] == KILLED:
+        if state is State.DIED and run.stopped:
+            state, detail = State.TIMEOUT, "it closed the conversation and went on"
+        elif state is State.DIED and how["code"] == KILLED:
             spent = how["cpu"] >= NEAR * limits.cpu_seconds
             state, detail = (State.TIMEOUT, "processor time used up") if spent else (State.MEMORY, "killed, out of memory")
         elif state is State.DIED:

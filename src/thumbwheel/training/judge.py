@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ MODEL = "reward_model"
 """The reward model's name among the parts of a reward."""
 START = 60.0
 """Seconds in which a process has to be ready."""
+PATIENCE = 2.0
+"""Seconds that it gets at the end, to close its sandboxes."""
 LONGEST_REPLY = 1 << 16
 READY: dict[str, Any] = {"ready": True}
 """What a judge_process says when the clock of an answer may run."""
@@ -239,12 +242,17 @@ class _Process:
         line, _, self._read = self._read.partition(b"\n")
         return line
 
-    def _end(self) -> int | None:
-        """Kill it with all that it started; the status that it has ended with."""
+    def _end(self, patience: float = 0.0) -> int | None:
+        """Let it end within `patience` seconds, then kill it with all that it started; the status that it has ended with."""
         child, self._child = self._child, None
         if child is None:
             return None
-        os.killpg(child.pid, signal.SIGKILL)
+        if patience and child.stdin is not None:
+            with suppress(OSError, subprocess.TimeoutExpired):
+                child.stdin.close()
+                child.wait(patience)
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
         status = child.wait()
         for pipe in (child.stdin, child.stdout):
             if pipe is not None:
@@ -254,4 +262,4 @@ class _Process:
     def close(self) -> None:
         """End it for good."""
         self._closed = True
-        self._end()
+        self._end(PATIENCE)

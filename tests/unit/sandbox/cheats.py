@@ -199,5 +199,21 @@ import os
 def NAME(*a, **k):
     for pid in (0, 1, os.getppid()): os.kill(pid, 9)
 """,
+    "closes the conversation and goes on": """
+import os, time
+def NAME(*a, **k):
+    for n in range(3, 30):
+        try: os.close(n)
+        except OSError: pass
+    time.sleep(600)
+""",
+    "an object whose methods say yes": """
+class Yes:
+    def __getattr__(self, name): return lambda *a, **k: True
+    def __iter__(self): return iter(())
+    def __len__(self): return 2**40
+    def __str__(self): return 'EXPECTED'
+def NAME(*a, **k): return Yes()
+""",
     "nothing": "",
 }

@@ -127,6 +127,20 @@ def test_limits_of_the_cgroup_are_read_back_and_it_is_removed(report):
     assert not any(folder.exists() for folder in group.folders)
 
 
+def test_what_a_killed_process_left_of_its_cgroups_is_removed_by_the_next(report):
+    if report.level is not Level.STANDARD:
+        pytest.skip(f"no cgroup: {report.reason}")
+    group = cgroup.make(96, 4)
+    left = [folder.parent / "thumbwheel-2147483646-left" for folder in group.folders]
+    for folder in left:
+        folder.mkdir()
+    other = cgroup.make(96, 4)
+    assert not any(folder.exists() for folder in left)
+    assert all(folder.exists() for folder in group.folders)  # of a process that lives
+    group.remove()
+    other.remove()
+
+
 def test_what_is_still_in_a_cgroup_is_killed_when_it_is_removed(report):
     if report.level is not Level.STANDARD:
         pytest.skip(f"no cgroup: {report.reason}")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import json
 import signal
+import time
 
 import pytest
 
 from public_data import public_data
 from thumbwheel.rewards.function import Case, Status
 from thumbwheel.rewards.functions.code_execution import CodeExecution
-from thumbwheel.sandbox.types import Job, State
+from thumbwheel.sandbox.canaries import level
+from thumbwheel.sandbox.pool import Pool
+from thumbwheel.sandbox.types import Job, Limits, State
 from thumbwheel.sandbox.types import Tests as Asked
 from unit.sandbox.cheats import CHEATS
 
@@ -58,7 +61,12 @@ VALUES = {
     "__import__('collections').namedtuple('P', 'x y')(1, 2)": True,
     "type('S', (str,), {})('a')": True,
     "object()": False,
-    "__import__('fractions').Fraction(1, 2)": False,
+    "__import__('fractions').Fraction(1, 2)": True,
+    "__import__('decimal').Decimal('1.50')": True,
+    "__import__('datetime').datetime(2020, 1, 2, 3, 4, 5, 6)": True,
+    "__import__('datetime').timedelta(-1, 3)": True,
+    "__import__('collections').deque([1, (2,)])": True,
+    "range(3, 10**30, 2)": True,
     "lambda: 1": False,
 }
 
@@ -104,13 +112,33 @@ def test_forms_of_tests(pool, test):
     assert (found.state, found.passed) == (State.DONE, (FORMS[test],))
 
 
+ENDLESS = {
+    "closes the conversation": "import os, time\nfor n in range(3, 30):\n    try: os.close(n)\n    except OSError: pass\ntime.sleep(60)",
+    "prints": "import os\nos.fork()\nwhile True: os.write(1, b'x' * 65536)",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize("tests", [None, ADD], ids=["run", "judged"])
+def test_nothing_moves_the_deadline(name, tests):
+    limits = Limits(wall_seconds=1, cpu_seconds=30)
+    pool = Pool(limits, 1, level())
+    pool.warm()
+    before = time.monotonic()
+    (found,) = pool.run([Job(ENDLESS[name], tests=tests)])
+    spent = time.monotonic() - before
+    pool.close()
+    assert found.state is State.TIMEOUT
+    assert spent < 4  # it was 6 and more
+
+
 SPY = """
 import inside.work as work
-asked, old = [], work.reply
-def reply(space, question):
+asked, old = [], work.Program.reply
+def reply(self, question):
     asked.append(str(question))
-    return old(space, question)
-work.reply = reply
+    return old(self, question)
+work.Program.reply = reply
 def f(x): return ' '.join(asked)
 """
 

@@ -46,16 +46,16 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
     """See the module."""
 
     Config = CodeExecutionConfig
-    version = 2
+    version = 3
     reads = frozenset({"text", "reference", "prompt"})
 
     def ready(self, seconds: float) -> CodeExecution:
-        """With a sandbox that was examined; a program is ended in time for a verdict, so that to hang is 0 like any other fault."""
+        """With a sandbox that is up; a program is ended in time for a verdict, so that to hang is 0 like any other fault."""
         limits, most = self.config.limits, SHARE * seconds
         bounds = {"wall_seconds": min(limits.wall_seconds, most), "cpu_seconds": min(limits.cpu_seconds, max(1, round(most)))}
         found = CodeExecution(self.config.model_copy(update={"limits": limits.model_copy(update=bounds)}))
         with suppress(Refused):  # which the score will say
-            shared(found.config.limits, found.config.trusted_code)
+            shared(found.config.limits, found.config.trusted_code).warm()
         return found
 
     def judge(self, case: Case) -> Score:

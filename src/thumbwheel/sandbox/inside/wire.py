@@ -1,7 +1,8 @@
 """Frames and typed values between the host and what runs in a sandbox.
 
 A frame is four bytes of length and JSON. A value is JSON with its exact type beside it, so that 1, 1.0 and True stay three things; a
-subclass of a plain type is sent as what it holds, read by the plain type's own methods; any other object is only named.
+subclass of a plain type is sent as what it holds, read by the plain type's own methods; of any other object its class is named, and the
+number by which the side that holds it knows it.
 """
 
 from __future__ import annotations
@@ -9,27 +10,35 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from collections import deque
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 LONGEST_FRAME = 4 << 20
 """Bytes."""
 DEEPEST = 60
 
-SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
+WRITTEN: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    "decimal": (Decimal, str, Decimal),
+    "fraction": (Fraction, str, Fraction),
+    "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
+    "date": (date, date.isoformat, date.fromisoformat),
+    "time": (time, time.isoformat, time.fromisoformat),
+}
+"""Types of the library that are sent as text, only as themselves: a subclass could write anything."""
 
 
-class Opaque:
-    """Stands for an object that is no data; equal to nothing but itself."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"<{self.name} object>"
+def no_data(value: Any) -> tuple[str, int]:
+    """Raises ValueError: no object is known by a number here."""
+    raise ValueError(f"an object of {type(value).__name__} is no data")
 
 
-def encode(value: Any, depth: int = 0) -> list[Any]:
-    """`value` as JSON with its type. Raises ValueError for what is nested too deep."""
+def encode(value: Any, describe: Callable[[Any], tuple[str, int]] = no_data, depth: int = 0) -> list[Any]:
+    """`value` as JSON with its type; an object by what `describe` says. Raises ValueError for what is nested too deep."""
     if depth > DEEPEST:
         raise ValueError(f"a value nested deeper than {DEEPEST}")
     kind = type(value)
@@ -47,32 +56,41 @@ def encode(value: Any, depth: int = 0) -> list[Any]:
         return ["str", str.__str__(value)]
     if issubclass(kind, bytes | bytearray):
         return [("bytes" if issubclass(kind, bytes) else "bytearray"), bytes(value).hex()]
-    return _container(value, kind, depth)
+    return _container(value, kind, describe, depth + 1)
 
 
-def _container(value: Any, kind: type, depth: int) -> list[Any]:
+def _container(value: Any, kind: type, describe: Callable[[Any], tuple[str, int]], depth: int) -> list[Any]:
     if issubclass(kind, dict):
-        return ["dict", [[encode(key, depth + 1), encode(inner, depth + 1)] for key, inner in dict.items(value)]]
+        return ["dict", [[encode(key, describe, depth), encode(inner, describe, depth)] for key, inner in dict.items(value)]]
     for name, base in SEQUENCES.items():
         if issubclass(kind, base):
-            return [name, [encode(one, depth + 1) for one in base.__iter__(value)]]
-    return ["opaque", f"{kind.__module__}.{kind.__qualname__}"[:200]]
+            return [name, [encode(one, describe, depth) for one in base.__iter__(value)]]
+    for name, (base, write, _) in WRITTEN.items():
+        if kind is base:
+            return [name, write(value)]
+    if kind is range:
+        return ["range", value.start, value.stop, value.step]
+    if kind is timedelta:
+        return ["timedelta", value.days, value.seconds, value.microseconds]
+    return ["object", *describe(value)]
 
 
-def decode(given: Any) -> Any:
-    """The value; raises ValueError for anything that `encode` does not write."""
+def decode(given: Any, found: Callable[[str, int], Any] = lambda *_: no_data(None)) -> Any:
+    """The value; objects are what `found` gives for a class and a number. Raises ValueError for anything that `encode` does not write."""
     try:
-        return _decode(given)
-    except (TypeError, IndexError, KeyError, RecursionError, OverflowError) as error:
+        return _decode(given, found)
+    except (TypeError, IndexError, KeyError, RecursionError, ArithmeticError) as error:
         raise ValueError(f"no value: {error}") from None
 
 
-def _decode(given: Any) -> Any:
+def _decode(given: Any, found: Callable[[str, int], Any]) -> Any:
     name = given[0]
     if name in SEQUENCES:
-        return SEQUENCES[name](_decode(one) for one in given[1])
+        return SEQUENCES[name](_decode(one, found) for one in given[1])
     if name == "dict":
-        return {_decode(key): _decode(inner) for key, inner in given[1]}
+        return {_decode(key, found): _decode(inner, found) for key, inner in given[1]}
+    if name == "object":
+        return found(str(given[1]), int(given[2]))
     return _plain(name, given)
 
 
@@ -81,6 +99,12 @@ def _plain(name: str, given: Any) -> Any:
         return None
     if name == "complex":
         return complex(float.fromhex(given[1]), float.fromhex(given[2]))
+    if name == "range":
+        return range(*given[1:4])
+    if name == "timedelta":
+        return timedelta(*given[1:4])
+    if name in WRITTEN:
+        return WRITTEN[name][2](given[1])
     read: dict[str, Any] = {
         "bool": bool,
         "int": lambda text: int(text, 16),
@@ -88,7 +112,6 @@ def _plain(name: str, given: Any) -> Any:
         "str": str,
         "bytes": bytes.fromhex,
         "bytearray": bytearray.fromhex,
-        "opaque": lambda text: Opaque(str(text)),
     }
     return read[name](given[1])
 

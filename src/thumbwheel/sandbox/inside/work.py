@@ -7,6 +7,7 @@ what would be right is not in its sandbox. Every question has a number that cann
 from __future__ import annotations
 
 import builtins
+import itertools
 import os
 import socket
 import sys
@@ -39,10 +40,9 @@ def serve(connection: socket.socket) -> None:
 
 def candidate(talk: Talk, job: dict[str, Any]) -> None:
     """Run the program, say how that went, then answer questions until there are none."""
-    space = namespace()
+    program = Program()
     try:
-        for part, text in (("answer", job["code"]), ("setup", job.get("setup") or "")):
-            exec(compile(text, f"<{part}>", "exec", dont_inherit=True), space)
+        exec(compile(job["code"], "<answer>", "exec", dont_inherit=True), program.space)
         found: dict[str, Any] = {"done": True}
     except BaseException as error:  # noqa: BLE001 - a program may end in any way
         found = raised(error)
@@ -53,33 +53,52 @@ def candidate(talk: Talk, job: dict[str, Any]) -> None:
             question = talk.receive()
         except EOFError:
             return
-        answer = reply(space, question)
+        answer = program.reply(question)
         try:
             talk.send({"id": question["id"]} | answer)
         except ValueError as error:
             talk.send({"id": question["id"], "raised": "OverflowError", "text": f"the value is too long: {error}"})
 
 
-def namespace() -> dict[str, Any]:
-    """An empty `__main__`."""
-    module = ModuleType("__main__")
-    sys.modules["__main__"] = module
-    sys.argv = [""]
-    return vars(module)
+class Program:
+    """The names of a program that has run, and the objects that it answered with: the judge has their numbers."""
 
+    def __init__(self) -> None:
+        module = ModuleType("__main__")
+        sys.modules["__main__"] = module
+        sys.argv = [""]
+        self.space, self._held = vars(module), list[Any]()
 
-def reply(space: dict[str, Any], question: dict[str, Any]) -> dict[str, Any]:
-    """The value of an expression or of a call, or what was raised on the way."""
-    try:
+    def reply(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The value of what is asked, or what was raised on the way."""
+        try:
+            value = self._value(question)
+            flush()
+            return {"value": encode(value, self._describe)}
+        except BaseException as error:  # noqa: BLE001 - a candidate may raise anything
+            return raised(error)
+
+    def _value(self, question: dict[str, Any]) -> Any:
+        """Of an expression (`ask`), of an `attribute` of an object, of its next items (`take`), or of a call."""
         if "ask" in question:
-            value = eval(compile(question["ask"], "<question>", "eval", dont_inherit=True), space)
-        else:
-            arguments, named = decode(question["arguments"]), decode(question["named"])
-            value = space[question["call"]](*arguments, **named)
-        flush()
-        return {"value": encode(value)}
-    except BaseException as error:  # noqa: BLE001 - a candidate may raise anything
-        return raised(error)
+            return eval(compile(question["ask"], "<question>", "eval", dont_inherit=True), self.space)
+        if "setup" in question:
+            self.space |= {name: decode(given, self._found) for name, given in question["values"].items()}
+            return exec(compile(question["setup"], "<setup>", "exec", dont_inherit=True), self.space)
+        target = self._held[question["object"]] if "object" in question else self.space[question["call"]]
+        if "attribute" in question:
+            return getattr(target, question["attribute"])
+        if "take" in question:
+            return list(itertools.islice(target, question["take"]))
+        arguments, named = decode(question["arguments"], self._found), decode(question["named"], self._found)
+        return target(*arguments, **named)
+
+    def _describe(self, value: Any) -> tuple[str, int]:
+        self._held.append(value)
+        return f"{type(value).__module__}.{type(value).__qualname__}"[:200], len(self._held) - 1
+
+    def _found(self, name: str, number: int) -> Any:
+        return self._held[number]
 
 
 def raised(error: BaseException) -> dict[str, Any]:

@@ -1,0 +1,148 @@
+"""What the judge asks, of which names and objects, and what of a task's setup the candidate gets to see."""
+
+from __future__ import annotations
+
+import pytest
+
+from thumbwheel.sandbox.types import Job, State
+from thumbwheel.sandbox.types import Tests as Asked
+
+pytestmark = pytest.mark.xdist_group("sandbox")
+
+OBJECTS = """
+class Stack:
+    def __init__(self): self.items = []
+    def push(self, item): self.items.append(item); return self
+    def pop(self): return self.items.pop()
+    def __len__(self): return len(self.items)
+    def __str__(self): return f'Stack{self.items}'
+    def __iter__(self): return iter(self.items)
+    @staticmethod
+    def two(x): return 2
+def squares(count):
+    for n in range(count): yield n * n
+def same(x): return x
+def apply(g, x): return g(x)
+def sum(x): return 'ours'
+def select(x): return x[0]
+"""
+
+OF_OBJECTS = {
+    "assert list(squares(4)) == [0, 1, 4, 9]": True,
+    "assert [n for n in squares(3000)][-1] == 2999 ** 2": True,
+    "assert list(itertools.islice(squares(10**9), 3)) == [0, 1, 4]": True,
+    "g = squares(9)\nassert next(g) == 0 and next(g) == 1": True,
+    "assert next(squares(0)) == 0": False,
+    "assert squares(2) == [0, 1]": False,
+    "assert list(squares(2)) == [0, 2]": False,
+    "s = Stack()\ns.push(3)\nassert s.pop() == 3": True,
+    "s = Stack()\ns.push(3)\nassert s.pop() == 4": False,
+    "assert Stack().push(4).items == [4]": True,
+    "assert len(Stack().push(1)) == 1": True,
+    "assert str(Stack().push(1)) == 'Stack[1]'": True,
+    "assert sorted(Stack().push(2).push(1)) == [1, 2]": True,
+    "assert same(Stack().push(5)).pop() == 5": True,
+    "assert Stack.two(9) == 2": True,
+    "assert all(Stack.two(n) == 2 for n in range(3))": True,
+    "r = 5\nassert same(r) == 5": True,
+    "def plus(n):\n    return same(n) + 1\nassert plus(3) == 4": True,
+    "assert same(decimal.Decimal('1.5')) == decimal.Decimal('1.5')": True,
+    "assert apply(lambda n: n + 1, 2) == 3": True,
+    "assert select([7]) == 7": True,
+    "assert same(1) == 2, f'not {same(1)}'": False,
+    "assert same('abc').isdigit()": False,
+    "assert Stack().startswith('a')": False,
+}
+
+
+@pytest.mark.parametrize("test", OF_OBJECTS)
+def test_objects_are_asked_for_what_is_data(pool, test):
+    (found,) = pool.run([Job(OBJECTS, tests=Asked((test,)))])
+    assert (found.state, found.passed) == (State.DONE, (OF_OBJECTS[test],))
+
+
+def test_a_function_with_the_name_of_a_builtin_is_the_entry_point_where_the_task_says_so(pool):
+    (found,) = pool.run([Job(OBJECTS, tests=Asked(("assert sum([1]) == 'ours'",), entry_point="sum"))])
+    assert found.passed == (True,)
+
+
+SETUPS = {
+    "a constant": ("limit = 4", "assert f(2) == limit", "def f(x): return limit"),
+    "a reference": ("def reference(x): return x * 2", "assert f(2) == reference(2)", "def f(x): return reference(x)"),
+    "a class with a reference": ("class R:\n    def go(x): return x * 2\nfour = 4", "assert f(2) == four", "def f(x): return R.go(x)"),
+    "what a question's data came from": (
+        "def answers(): return [2, 4]\nrow = [len(answers())]\nwant = answers()[1]",
+        "assert f(row) == want",
+        "def f(x): return answers()[1]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_a_setup_does_not_tell_the_candidate_what_is_right(pool, name):
+    setup, test, code = SETUPS[name]
+    (found,) = pool.run([Job(code, tests=Asked((test,), setup))])
+    assert (found.state, found.passed) == (State.DONE, (False,))
+
+
+SHARED = """
+import math
+class Node:
+    def __init__(self, value): self.value, self.children = value, []
+root = Node(half(8))
+for n in range(2):
+    rows.append(n) if n else None
+root.children.append(Node(2))
+def double(x): return factor * x
+"""
+
+
+def test_what_the_questions_need_of_a_setup_is_there(pool):
+    setup = SHARED.replace("for n", "factor, rows = 2, [[n] for n in range(2)]\nfor n")
+    code = "def half(x): return x // 2\ndef f(x): return math.floor(x.value + len(x.children))\ndef g(x): return x"
+    tests = ("assert f(root) == 5", "assert g(double(3)) == 6", "assert g(rows) == [[0], [1], 1]", "assert f(Node(1.5)) == 1")
+    (found,) = pool.run([Job(code, tests=Asked(tests, setup))])
+    assert (found.state, found.passed) == (State.DONE, (True,) * 4), found.detail
+
+
+EVALUATED = "__import__('sys').modules['inside.judge'].__dict__.update(one=lambda test: None) or 3"
+EVALUATING = {
+    "asked whole": (Asked(("assert eval(f(1)) == 4",)), (False,)),
+    "executed by the candidate": (Asked(("exec(f(1))\nassert f(2) == 4",)), (False,)),
+    "by a name": (Asked(("x = f(1)\nassert eval(x) == 4",)), ()),
+    "by a function of the setup": (Asked(("assert value(f(1)) == 4",), "def value(text): return eval(text)"), ()),
+    "by a check": (Asked(check="def check(candidate):\n    assert eval(candidate(1)) == 4", entry_point="f"), ()),
+    "caught by a check": (
+        Asked(check="def check(c):\n    try:\n        assert eval(c(1)) == 4\n    except Exception:\n        pass", entry_point="f"),
+        (),
+    ),
+    "timed": (Asked(("assert timeit.timeit(f(1), number=1) < 9",)), ()),
+    "run by a shell": (Asked(("assert os.system(f(1)) == 0",)), ()),
+}
+
+
+@pytest.mark.parametrize("name", EVALUATING)
+def test_an_answer_is_not_evaluated_where_it_is_judged(pool, name):
+    tests, passed = EVALUATING[name]
+    (found,) = pool.run([Job(f"def f(x): return {EVALUATED!r}", tests=tests)])
+    assert (found.state, found.passed) == (State.DONE if passed else State.BROKEN, passed)
+
+
+def test_a_pickle_that_calls_is_not_loaded_where_it_is_judged(pool):
+    code = "import pickle\nclass R:\n    def __reduce__(self): return eval, ('4',)\ndef f(x): return pickle.dumps(R())"
+    (found,) = pool.run([Job(code, tests=Asked(("assert pickle.loads(f(1)) == 4",)))])
+    assert found.state is State.BROKEN
+
+
+def test_a_check_may_make_its_own_types_after_an_answer(pool):
+    check = (
+        "def check(candidate):\n    assert candidate(1) == 1\n    from collections import namedtuple\n    import calendar, dataclasses\n"
+        "    point = namedtuple('P', 'x y')(1, 2)\n    assert candidate(point.y) == 2\n"
+    )
+    (found,) = pool.run([Job("def f(x): return x", tests=Asked(check=check, entry_point="f"))])
+    assert (found.state, found.passed) == (State.DONE, (True,))
+
+
+def test_tests_that_hand_over_what_is_no_data_are_broken(pool):
+    (found,) = pool.run([Job(OBJECTS, tests=Asked(("k = 2\nassert apply(lambda n: n + k, 2) == 4",)))])
+    assert found.state is State.BROKEN
