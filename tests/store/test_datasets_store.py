@@ -75,7 +75,7 @@ def test_another_agent_is_not_seen(tmp_path: Path) -> None:
         assert store.case_inputs(connection, other) == []
         assert store.watermark(connection, other, None) == {"feedback": 0, "recorded_at": None}
         assert store.watermark(connection, AGENT_ID, None) == {"feedback": 1, "recorded_at": START.isoformat()}
-        assert [basis for _, basis in store.case_inputs(connection, AGENT_ID)] == ["feedback"]
+        assert [basis for _, basis, _ in store.case_inputs(connection, AGENT_ID)] == ["feedback"]
 
 
 def test_a_dataset_is_inserted_once(tmp_path: Path) -> None:

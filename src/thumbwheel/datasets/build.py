@@ -70,6 +70,7 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
             "format": FORMAT,
             "counts": facts.counts,
             "prompts": dict(facts.prompts),
+            "gate_groups": len(facts.held),
             **facts.to_json(),
             "notes": dict(sorted(collected.notes.items())),
             "fitted": fitted,

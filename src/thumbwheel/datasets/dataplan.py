@@ -12,6 +12,7 @@ from typing import Any
 from thumbwheel.datasets.episode import LAST_ONLY
 from thumbwheel.datasets.types import WAITS
 from thumbwheel.rewards.types import RULE, Reach, Signal
+from thumbwheel.stats.types import FEWEST
 
 NAMES = {"kto": "KTO", "dpo": "DPO", "sft": "SFT"}
 
@@ -48,7 +49,8 @@ class MethodPlan:
 
 @dataclass(frozen=True)
 class Power:
-    """What an evaluation on `n` held-out items can see: the smallest gain (a fraction of 1), None where it can see none."""
+    """What an evaluation on `n` groups of held-out items can see: the smallest gain (a fraction of 1), as if each group were one item;
+    None where it can see none, and where good answers are told from bad ones, which no such figure is known for."""
 
     n: int
     detectable: float | None
@@ -189,13 +191,15 @@ def _evaluation(plan: DataPlan) -> Iterator[str]:
         "Add some: thumbwheel case add."
     )
     basis = "feedback cases in gate" if plan.held_cases else "rows in gate"
-    yield f"Evaluation on feedback, {plan.power[basis].n:,} {basis}: {_sees(plan, basis)}."
+    yield f"Evaluation on feedback, {plural(plan.power[basis].n, 'group')} of {basis}: {_sees(plan, basis)}."
 
 
 def _sees(plan: DataPlan, basis: str) -> str:
-    gain = plan.power[basis].detectable
+    gain, groups = plan.power[basis].detectable, plural(plan.power[basis].n, "group")
+    if gain is None and basis == "rows in gate" and plan.power[basis].n >= FEWEST:
+        return f"good answers in {groups} are told from bad ones; how small a gain shows depends on the rarer kind"
     if gain is None:
-        return "too few to see any gain"
+        return f"{groups} are too few to decide on, at least {FEWEST} are needed"
     return f"gains from about {gain * 100:.0f} points can be seen (80 % of the time, where 30 % of the answers change)"
 
 

@@ -33,6 +33,9 @@ class Facts:
     splits: Counter[str] = field(default_factory=Counter)
     origins: Counter[str] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)
+    """Of training rows."""
+    held: set[str] = field(default_factory=set)
+    """Groups of gate rows."""
     labels: Counter[tuple[str, bool]] = field(default_factory=Counter)
     scales: Counter[tuple[float, ...]] = field(default_factory=Counter)
     values: list[tuple[tuple[float, ...], list[float]]] = field(default_factory=list)
@@ -48,6 +51,7 @@ class Facts:
         self.splits.update(split)
         self.origins.update(columns["origin"])
         self.groups.update(group for group, part in zip(columns["group"], split, strict=True) if part == "train")
+        self.held.update(group for group, part in zip(columns["group"], split, strict=True) if part == "gate")
         if "label" in columns:
             self.labels.update(zip(split, columns["label"], strict=True))
         if "scale" in columns:

@@ -42,7 +42,7 @@ class Places:
         self._keys: dict[str, int] = {}
         self._claims: dict[int, int] = {}
         asked = [(prompt_id, GOLD if basis == GOLD else split_of(group_of(prompt_id), config))
-                 for prompt_id, basis in store.case_inputs(connection, agent_id)]  # fmt: skip
+                 for prompt_id, basis, _ in store.case_inputs(connection, agent_id)]  # fmt: skip
         chains = store.prompts(connection, {prompt_id for prompt_id, _ in asked})
         for prompt_id, place in asked:
             self._claim(prompt_id, chains.get(prompt_id, []), [place])

@@ -50,9 +50,11 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
     labels = {name: facts["labels"].of_label(label) for name, label in (("desirable", True), ("undesirable", False))}
     methods = _methods(facts, labels, config.plan)
     recommended, why = _recommend(methods, facts)
-    gold = sum(basis == GOLD for _, basis in cases)
-    held = sum(basis != GOLD and split_of(prompt_id, config) == "gate" for prompt_id, basis in cases)
-    items = {"gold": gold, "feedback cases in gate": held, "rows in gate": facts[METHODS[recommended or "kto"]].counts["gate"]}
+    gold = [group for _, basis, group in cases if basis == GOLD]
+    held = [group for prompt_id, basis, group in cases if basis != GOLD and split_of(prompt_id, config) == "gate"]
+    ranked = METHODS[recommended or "kto"]
+    groups = {"gold": len(set(gold)), "feedback cases in gate": len(set(held)), "rows in gate": len(facts[ranked].held)}
+    told = {name: None if name == "rows in gate" and ranked == "labels" else n for name, n in groups.items()}
     return DataPlan(
         agent=agent,
         traces=traces,
@@ -67,9 +69,9 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
         methods=methods,
         drops=dict(tally.drops.most_common()),
         notes=dict(+tally.notes),
-        gold=gold,
-        held_cases=held,
-        power={name: Power(n, _detectable(n, config.plan.discordance)) for name, n in items.items()},
+        gold=len(gold),
+        held_cases=len(held),
+        power={name: Power(n, _detectable(told[name], config.plan.discordance)) for name, n in groups.items()},
         recommended=recommended,
         why=why,
     )
@@ -157,7 +159,8 @@ def _recommend(methods: Mapping[str, MethodPlan], facts: Mapping[str, Facts]) ->
     return "sft", "only good answers are known in number, and imitation needs no bad ones"
 
 
-def _detectable(n: int, discordance: float) -> float | None:
+def _detectable(groups: int | None, discordance: float) -> float | None:
     from thumbwheel.stats.power import detectable_gain
+    from thumbwheel.stats.types import FEWEST
 
-    return detectable_gain(n, discordance) if n else None
+    return detectable_gain(groups, discordance) if groups is not None and groups >= FEWEST else None

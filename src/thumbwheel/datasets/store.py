@@ -132,10 +132,11 @@ def cuts(connection: sa.Connection, agent_id: str, parts: int) -> list[str]:
     return sorted({cut for cut in found if cut})
 
 
-def case_inputs(connection: sa.Connection, agent_id: str) -> list[tuple[str, str]]:
-    """(prompt id, basis) of every case of the agent."""
-    query = sa.select(cases.c.input_id, cases.c.basis).where(cases.c.agent_id == agent_id).order_by(cases.c.id)
-    return [(input_id, basis) for input_id, basis in connection.execute(query)]
+def case_inputs(connection: sa.Connection, agent_id: str) -> list[tuple[str, str, str]]:
+    """(prompt id, basis, group) of every case of the agent; without a group of its own it is grouped by its prompt."""
+    group = sa.func.coalesce(cases.c.group_key, cases.c.input_id)
+    query = sa.select(cases.c.input_id, cases.c.basis, group).where(cases.c.agent_id == agent_id).order_by(cases.c.id)
+    return [(input_id, basis, group) for input_id, basis, group in connection.execute(query)]
 
 
 def open_cases(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[Case]:

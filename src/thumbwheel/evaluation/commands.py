@@ -74,7 +74,7 @@ def _evaluate(
     from thumbwheel.evaluation.declare import policy_of
     from thumbwheel.evaluation.evaluate import evaluate as verb
     from thumbwheel.evaluation.gate import gate as decide
-    from thumbwheel.evaluation.gate import undecided
+    from thumbwheel.evaluation.gate import unusual, waits
     from thumbwheel.evaluation.sides import base_of
     from thumbwheel.models import versions
 
@@ -82,7 +82,8 @@ def _evaluate(
         config = ws.settings(EvaluationConfig, "evaluation", options)
         against = base_of(ws, versions.version(ws, agent, version)).name if compared.base else compared.against
         evaluation = verb(ws, agent, version, config, against=against, form=compared.form, against_form=compared.against_form)
-        why = undecided(evaluation, policy_of(ws, agent))
+        policy = policy_of(ws, agent)
+        why = unusual(evaluation, policy) or waits(evaluation, policy)
         if gate and why:
             log.say(f"the gate does not decide: {why}")
         return evaluation, decide(ws, evaluation) if gate and not why else None
@@ -174,8 +175,7 @@ def _show_serving(evaluation: Evaluation) -> None:
 
 def _line(one: Measure) -> tuple[object, ...]:
     interval = "not known" if one.spread.error is None else f"{one.low:+.3f} .. {one.high:+.3f}"
-    chance = one.adjusted if one.adjusted is not None else one.p
-    shown = "" if chance is None else f"{chance:.2g}"
+    shown = "" if one.adjusted is None else f"{one.adjusted:.2g}"
     return (one.name, f"{one.before:.3f}", f"{one.after:.3f}", f"{one.gain:+.3f}", interval, shown, one.n, one.clusters)
 
 

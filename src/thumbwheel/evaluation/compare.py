@@ -175,7 +175,7 @@ def _at(one: Logged, side: str, per_token: bool) -> float:
 
 
 def _area(name: str, labels: Sequence[Logged], per_token: bool, level: float) -> Measure | None:
-    """Area under the ROC curve; None where one class is missing."""
+    """Area under the ROC curve; None where one class is missing. Its groups are those of the rarer class: the error rests on them."""
     scores = {side: [_at(one, side, per_token) for one in labels] for side in ("before", "after")}
     good = [one.row.good for one in labels]
     before, after = (ranking_area(scores[side], good) for side in ("before", "after"))
@@ -188,12 +188,13 @@ def _area(name: str, labels: Sequence[Logged], per_token: bool, level: float) ->
         low, high = (ranking_area([scores[side][at] for at in indices], own) for side in ("before", "after"))
         return None if low is None or high is None else high - low
 
-    found = jackknife(gain, len(labels), groups, limit=1.0)  # type: ignore[arg-type]
+    telling = min(len({group for group, own in zip(groups, good, strict=True) if own is kind}) for kind in (True, False))
+    found = jackknife(gain, len(labels), groups, limit=1.0, telling=telling)  # type: ignore[arg-type]
     interval = found.interval(level)
     changed = sum(a != b for a, b in zip(scores["before"], scores["after"], strict=True))
     return Measure(
         name=name, before=before, after=after, gain=after - before, low=interval.low, high=interval.high, level=level, n=len(labels),
-        clusters=len(set(groups)), changed=changed, spread=Spread.of(found), p=found.p_value,
+        clusters=telling, changed=changed, spread=Spread.of(found), p=found.p_value,
     )  # fmt: skip
 
 

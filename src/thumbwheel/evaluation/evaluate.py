@@ -30,11 +30,9 @@ from thumbwheel.evaluation.suite import Material, Outcome, Suite
 from thumbwheel.evaluation.suites import SUITES
 from thumbwheel.evaluation.types import Ask, Evaluation, EvaluationConfig, Measure, Serving, SuiteResult
 from thumbwheel.models import reward_models, versions
-from thumbwheel.models.types import Basis, ModelVersion
+from thumbwheel.models.types import LIVE, Basis, ModelVersion
 
-LIVE = "live"
-"""The alias of what runs today."""
-METHOD = 4
+METHOD = 5
 """Raise it when the meaning of a result changes, so that stored evaluations are not taken for new ones."""
 WITHOUT_ROWS = {"regression", "benchmark"}
 """Suites that need nothing that was held out."""

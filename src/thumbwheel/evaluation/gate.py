@@ -93,13 +93,13 @@ def inputs_of(
     optimised: tuple[str, ...] = (),
     changes: tuple[str, ...] = (),
 ) -> GateInputs:
-    """What the gate reads of an evaluation. Raises InputError where it does not decide on it, Conflict where it waits (`undecided`)."""
+    """What the gate reads of an evaluation. Raises InputError where it does not decide on it, Conflict where it `waits`."""
     primary = evaluation.primary
-    if why := undecided(evaluation, policy):
-        what, again = f"evaluation {evaluation.id!r} for the gate", f"thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}"
-        if why == waits(evaluation, policy):
-            raise Conflict(what, why, f"Then: {again}. For a canary without them: thumbwheel gate declare --blocked allow")
+    what, again = f"evaluation {evaluation.id!r} for the gate", f"thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}"
+    if why := unusual(evaluation, policy):
         raise InputError(what, why, f"Ask the usual question: {again}")
+    if why := waits(evaluation, policy):
+        raise Conflict(what, why, f"Then: {again}. For a canary without them: thumbwheel gate declare --blocked allow")
     absent = RULES.keys() - {one.name for one in evaluation.guards}
     guards = (*evaluation.guards, *(Guard(name=name, before=None, after=None, n=0) for name in RULES if name in absent))
     level = look_level(policy.alpha, evaluation.reads)
@@ -116,7 +116,7 @@ def inputs_of(
         level=level,
         clusters=primary.clusters,
         reads=evaluation.reads,
-        guards=tuple(_at(one, 1 - policy.alpha) for one in guards),
+        guards=tuple(guard_at(one, 1 - policy.alpha) for one in guards),
         tainted=tainted,
         detectable=known.detectable(level, POWER),
         judges=evaluation.judges,
@@ -127,13 +127,11 @@ def inputs_of(
     )
 
 
-def undecided(evaluation: Evaluation, policy: GatePolicy) -> str:
-    """Why the gate does not decide on an evaluation; empty where it does."""
-    if evaluation.aside:
+def unusual(evaluation: Evaluation, policy: GatePolicy) -> str:
+    """Why the gate never decides on an evaluation; empty where it may."""
+    if evaluation.aside or evaluation.suite in policy.leading:
         return evaluation.aside
-    if evaluation.suite not in policy.leading:
-        return f"suite {evaluation.suite} leads, and the gate goes by {' or '.join(policy.leading)}"
-    return waits(evaluation, policy)
+    return f"suite {evaluation.suite} leads, and the gate goes by {' or '.join(policy.leading)}"
 
 
 def waits(evaluation: Evaluation, policy: GatePolicy) -> str:
@@ -143,7 +141,7 @@ def waits(evaluation: Evaluation, policy: GatePolicy) -> str:
     return f"{sum(evaluation.blocked.values())} judgements were blocked, and may be made yet: {next(iter(evaluation.blocked))}"
 
 
-def _at(guard: Guard, level: float) -> Guard:
+def guard_at(guard: Guard, level: float) -> Guard:
     """The guard with its interval at `level`; without one where nothing is known."""
     if guard.before is None or guard.after is None or guard.spread is None or guard.spread.error is None:
         return guard.model_copy(update={"low": None, "high": None})

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.evaluation.types import ANCHOR_NLL, ANCHOR_TASKS, EOS, FORMAT, LENGTH, NLL, Guard
+from thumbwheel.stats.paired import unchanged
 
 
 class Standing(StrEnum):
@@ -44,9 +45,9 @@ RULES: dict[str, Rule] = {
 
 def standing(guard: Guard, policy: GatePolicy) -> tuple[Standing, str]:
     """Whether `guard` holds under `policy`, and what is wrong in words; no words where nothing is."""
-    rule = RULES.get(guard.name)
-    if guard.n < policy.min_guard or guard.before is None or guard.after is None or guard.low is None or guard.high is None:
-        return Standing.UNMEASURED, f"not measured ({guard.n} of at least {policy.min_guard} items)"
+    rule, groups = RULES.get(guard.name), _groups(guard)
+    if groups < policy.min_guard or guard.before is None or guard.after is None or guard.low is None or guard.high is None:
+        return Standing.UNMEASURED, f"not measured ({groups:.0f} of at least {policy.min_guard} groups)"
     if rule is None:
         return Standing.HOLDS, ""
     margin: float = getattr(policy, rule.margin)
@@ -54,10 +55,15 @@ def standing(guard: Guard, policy: GatePolicy) -> tuple[Standing, str]:
     if _loss(rule, guard.before, guard.after) > margin:
         return Standing.WORSE, words
     if max(_loss(rule, guard.before, guard.before + end) for end in (guard.low, guard.high)) > margin:
-        if guard.n < policy.min_interval:
-            return Standing.UNMEASURED, f"too few items to hold its interval to the margin ({guard.n} of at least {policy.min_interval})"
-        return Standing.OPEN, f"may be {words} (the change lies within {guard.low:+.4f} .. {guard.high:+.4f}); more items would tell"
+        if guard.spread is not None and guard.spread.limit is not None and unchanged(groups, 1 - policy.alpha) > margin:
+            return Standing.UNMEASURED, f"{groups:.0f} groups are too few to hold its interval to the margin, whatever they show"
+        return Standing.OPEN, f"may be {words} (the change lies within {guard.low:+.4f} .. {guard.high:+.4f}); more cases would tell"
     return Standing.HOLDS, ""
+
+
+def _groups(guard: Guard) -> float:
+    """The groups of its items, as far as they tell: unequal ones count for less."""
+    return guard.spread.degrees + 1 if guard.spread is not None else guard.n
 
 
 def described(guard: Guard, words: str) -> str:

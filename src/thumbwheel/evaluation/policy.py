@@ -11,6 +11,7 @@ from pydantic import Field
 from thumbwheel.core.config import Config
 from thumbwheel.evaluation.types import Guard
 from thumbwheel.models.types import Basis
+from thumbwheel.stats.types import FEWEST
 
 
 class Verdict(StrEnum):
@@ -32,13 +33,13 @@ class GatePolicy(Config):
     primary: str | None = None
     """The suite whose main measure decides; without one success of fresh answers, or without cases the ranking of recorded ones."""
     alpha: float = Field(default=0.05, gt=0, lt=0.5)
-    """How likely all candidates that are judged on the same held-out rows may together get past the gate without a gain."""
-    min_cases: int = Field(default=30, ge=2)
+    """How likely all candidates that are judged on the same held-out rows may together get past the gate without a gain. It holds for
+    answers that are right or wrong; among graded ones a rare great loss may not have been met."""
+    min_cases: int = Field(default=FEWEST, ge=2)
     """Fewest groups of cases (or ranked pairs) on which anything is decided."""
     min_guard: int = Field(default=20, ge=1)
-    """A guard measured on fewer items neither passes nor fails; it is named as not measured."""
-    min_interval: int = Field(default=60, ge=1)
-    """On fewer items no interval fits into the margins, even where nothing changed: a guard is then held to what was seen, and named."""
+    """A guard measured on fewer groups neither passes nor fails; it is named as not measured. On so few that no interval fits into its
+    margin, even where nothing changed (55 for 0.05), a guard is held to what was seen, and named."""
     margin_nll: float = Field(default=0.3, ge=0)
     """Nats a token by which recorded good answers may become less likely."""
     margin_eos: float = Field(default=0.05, ge=0, le=1)

@@ -55,7 +55,8 @@ class Served:
             log.say(f"{self.name} gives no answer to {len(refused)} of {len(replies)} questions: {refused[0].why}")
         each = iter(replies)
         several = [[next(each) for _ in range(one.samples)] for one in asks]
-        return [tuple(one for one in some if isinstance(one, Answer)) if not _any_refused(some) else () for some in several]
+        answered = [tuple(one for one in some if isinstance(one, Answer)) for some in several]
+        return [some if len(some) == one.samples else () for some, one in zip(answered, asks, strict=True)]
 
     def log_probabilities(self, asks: Sequence[Known]) -> list[Sums]:
         """None are known."""
@@ -114,10 +115,6 @@ def gguf(name: str, file: Path) -> Served:
         return client, close
 
     return Served(name, ids.fingerprint(["gguf", ids.file_hash(file)]), connect, 1)
-
-
-def _any_refused(replies: Sequence[Answer | Refused]) -> bool:
-    return any(isinstance(one, Refused) for one in replies)
 
 
 def _answer(client: Client, asked: Ask, number: int, at_once: int) -> Answer | Refused:

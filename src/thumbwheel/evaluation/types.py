@@ -172,15 +172,18 @@ class Spread(Config):
     error: float | None
     degrees: float
     limit: float | None
+    drawn: float = 1.0
 
     @classmethod
     def of(cls, known: Estimate) -> Spread:
         """As it is stored: no limit is None."""
-        return cls(centre=known.centre, error=known.error, degrees=known.degrees, limit=None if math.isinf(known.limit) else known.limit)
+        limit = None if math.isinf(known.limit) else known.limit
+        return cls(centre=known.centre, error=known.error, degrees=known.degrees, limit=limit, drawn=known.drawn)
 
     def around(self, change: float) -> Estimate:
         """The estimate of a change, as it was; without a limit its intervals end at the largest number."""
-        return Estimate(change, self.centre, self.error, self.degrees, sys.float_info.max if self.limit is None else self.limit)
+        limit = sys.float_info.max if self.limit is None else self.limit
+        return Estimate(change, self.centre, self.error, self.degrees, limit, self.drawn)
 
 
 class Measure(Config):

@@ -19,6 +19,8 @@ from typing import Any
 import thumbwheel
 from thumbwheel.core.errors import StorageError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation.declare import policy_of
+from thumbwheel.evaluation.gate import guard_at
 from thumbwheel.evaluation.guards import standing
 from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.evaluation.second import described
@@ -77,7 +79,7 @@ def collect(ws: Workspace, agent: str, version: str) -> dict[str, Any]:
         "data": _data(found),
         "training": _training(ws, found),
         "evaluation": evaluation,
-        "guards": _guards(evaluation, decision),
+        "guards": _guards(ws, agent, evaluation, decision),
         "weights": _weights(found, evaluation),
         "opinions": described(one["details"] for one in (evaluation or {}).get("suites", ())),
         "decision": decision,
@@ -95,7 +97,8 @@ def _judgement(found: Lineage) -> tuple[Record | None, Record | None]:
     decision = found.decisions[-1] if found.decisions else None
     by_id = {one["id"]: one for one in found.evaluations}
     row = by_id.get(decision["evaluation_id"]) if decision else found.evaluations[-1] if found.evaluations else None
-    return ({**row["results"], "id": row["id"], "config": row["config"]} if row else None), decision
+    power = {"detectable": decision["inputs"].get("detectable")} if decision else {}  # at the level that the gate asked for
+    return ({**row["results"], "id": row["id"], "config": row["config"], **power} if row else None), decision
 
 
 def _summary(evaluation: Record | None, decision: Record | None) -> dict[str, Any] | None:
@@ -155,14 +158,16 @@ def _weights(found: Lineage, evaluation: Record | None) -> str | None:
     return weights_pay(found.version["name"], Measure(**prompting)) if prompting else None
 
 
-def _guards(evaluation: Record | None, decision: Record | None) -> list[dict[str, Any]]:
-    """The guards with what the gate's policy says about each: ok, worse (with the words), or not measured."""
-    policy = GatePolicy(**decision["policy"]) if decision else GatePolicy()
+def _guards(ws: Workspace, agent: str, evaluation: Record | None, decision: Record | None) -> list[dict[str, Any]]:
+    """The guards as the gate saw them, or would see them, with what its policy says about each: ok, worse (with the words), or not
+    measured."""
+    policy = GatePolicy(**decision["policy"]) if decision else policy_of(ws, agent)
+    known = [Guard(**one) for one in (decision["inputs"] if decision else evaluation or {}).get("guards", ())]
     found = []
-    for one in evaluation["guards"] if evaluation else []:
-        label, share = GUARDS.get(one["name"], (one["name"], False))
-        known, words = standing(Guard(**one), policy)
-        found.append({**one, "label": label, "share": share, "verdict": words or str(known)})
+    for one in known if decision else [guard_at(one, 1 - policy.alpha) for one in known]:
+        label, share = GUARDS.get(one.name, (one.name, False))
+        stands, words = standing(one, policy)
+        found.append({**one.model_dump(mode="json"), "label": label, "share": share, "verdict": words or str(stands)})
     return found
 
 

@@ -56,13 +56,19 @@ def mean(sums: Array, sizes: Array, span: float | None) -> Estimate:
     value = float(sums.sum() / sizes.sum())
     if len(sizes) < 2:
         return Estimate(value, value, None, 0.0, limit)
-    degrees = _degrees(sizes)
+    degrees, drawn = _degrees(sizes), 1.0
     if span is not None:
+        drawn = 1 + 2 / (degrees + 1)
         typical = float((sizes**2).sum() / sizes.sum())
         sums = np.append(sums, [span * typical, -span * typical])
         sizes = np.append(sizes, [typical, typical])
     centre, error = _cr2(sums, sizes)
-    return Estimate(value, centre, error, degrees, limit)
+    return Estimate(value, centre, error, degrees, limit, drawn)
+
+
+def unchanged(groups: float, level: float) -> float:
+    """Half the width of the interval of `compare` (span 1) over so many groups of one size in which nothing changed."""
+    return float(stats.t.isf((1 - level) / 2, groups - 1)) * float(np.sqrt(2 / (1 - 1 / (groups + 2)))) / (groups + 2)
 
 
 def _cr2(sums: Array, sizes: Array) -> tuple[float, float]:
@@ -98,10 +104,13 @@ def bootstrap(
     """Percentile interval of `statistic(indices)` over resampled clusters; rounds in which it is None are left out.
 
     `corrected`: the bias-corrected and accelerated one (BCa; Efron, JASA 82, 1987). Too narrow below about 40 clusters, and of zero width
-    when nothing differs: use `compare` for a mean. Raises InputError where the statistic has no value in most rounds.
+    when nothing differs: use `compare` for a mean. Raises InputError for a single cluster, and where the statistic has no value in most
+    rounds.
     """
     check_level(level)
     members = _members(clusters, n)
+    if len(members) < 2:
+        raise InputError(f"a bootstrap over {len(members)} group", "every sample of it is the same", "Collect more groups")
     random = np.random.default_rng(seed)
     drawn = (np.concatenate([members[g] for g in random.integers(len(members), size=len(members))]) for _ in range(rounds))
     values = [value for indices in drawn if (value := statistic(indices)) is not None]
@@ -129,10 +138,13 @@ def _accelerated(statistic: Statistic, members: Sequence[NDArray[np.intp]], valu
     return np.asarray(stats.norm.cdf(bias + shifted / (1 - acceleration * shifted)))
 
 
-def jackknife(statistic: Statistic, n: int, clusters: Sequence[Hashable] | None = None, *, limit: float = np.inf) -> Estimate:
+def jackknife(
+    statistic: Statistic, n: int, clusters: Sequence[Hashable] | None = None, *, limit: float = np.inf, telling: int | None = None
+) -> Estimate:
     """An estimate of any statistic by leaving out one cluster at a time, for what is no mean; it has an interval at every level.
 
-    Nothing is known (no error) where a cluster cannot be left out. Raises InputError where the statistic has no value at all.
+    `telling`: how many of the clusters the error rests on, where that is not all of them; the degrees of freedom are one less. Nothing
+    is known (no error) where a cluster cannot be left out. Raises InputError where the statistic has no value at all.
     """
     members = _members(clusters, n)
     value = statistic(np.concatenate(members))
@@ -143,7 +155,7 @@ def jackknife(statistic: Statistic, n: int, clusters: Sequence[Hashable] | None 
     if not left or len(known) < len(left):
         return Estimate(value, value, None, 0.0, limit)
     spread = float(((np.array(known) - np.mean(known)) ** 2).sum())
-    return Estimate(value, value, float(np.sqrt(spread * (len(left) - 1) / len(left))), len(left) - 1.0, limit)
+    return Estimate(value, value, float(np.sqrt(spread * (len(left) - 1) / len(left))), (telling or len(left)) - 1.0, limit)
 
 
 def _left_out(statistic: Statistic, members: Sequence[NDArray[np.intp]]) -> list[float | None]:

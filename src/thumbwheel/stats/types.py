@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+FEWEST = 30
+"""Groups of items below which nothing is decided by an interval."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -32,6 +35,8 @@ class Estimate:
     error: float | None
     degrees: float
     limit: float = math.inf
+    drawn: float = 1.0
+    """How much nearer to zero than `value` the centre is drawn, as a factor (the pseudo-clusters of `paired.mean`)."""
 
     def interval(self, level: float) -> Interval:
         """Two-sided, at confidence `level`."""
@@ -53,17 +58,13 @@ class Estimate:
         return float(2 * stats.t.sf(abs(self.centre) / self.error, self.degrees)) if self.error else 0.0
 
     def detectable(self, level: float, power: float) -> float | None:
-        """The true value whose interval at `level` lies above zero with probability `power`, at this error; None beyond the limit.
-
-        With a limit the centre is drawn to zero by the two pseudo-clusters of `paired.mean`, which is made up for.
-        """
+        """The true value whose interval at `level` lies above zero with probability `power`, at this error; None beyond the limit."""
         from scipy import stats
 
         if not self.error:
             return None
         quantiles = float(stats.t.isf((1 - level) / 2, self.degrees)) + float(stats.t.isf(1 - power, self.degrees))
-        drawn = 1.0 if math.isinf(self.limit) else 1 + 2 / (self.degrees + 1)
-        found = quantiles * self.error * drawn
+        found = quantiles * self.error * self.drawn
         return found if found <= self.limit else None
 
 

@@ -139,7 +139,7 @@ def _show_dry_run(found: dict[str, Any], as_json: bool) -> None:
     log.table("dry run: nothing was trained", ("", ""), rows)
     log.say(f"time and memory: {found['probed_steps']} real steps on this machine as it is now, and {found['past_runs']} past runs like it")
     gain = found["detectable_gain"]
-    shows = "no gain for certain" if gain is None else f"about {100 * gain:.0f} points at 30 % discordance"
+    shows = "no gain that could be named now" if gain is None else f"about {100 * gain:.0f} points at 30 % discordance"
     log.say(f"the later evaluation has {found['held_out_rows']} held-out rows: it shows {shows}")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from thumbwheel.datasets.types import Dataset
 from thumbwheel.stats.power import detectable_gain
+from thumbwheel.stats.types import FEWEST
 from thumbwheel.training.launch import environment
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import DryRun, Run, RunState, Status, TrainConfig
@@ -70,9 +71,15 @@ def estimate(algorithm: str, config: TrainConfig, preset: str, dataset: Dataset,
         memory_gb={name: round(size, 6) for name, size in memory.items()},
         disk_gb=round(found["checkpoint_gb"] * (config.save_total_limit + 3), 6),
         held_out_rows=held_out,
-        detectable_gain=detectable_gain(held_out, DISCORDANCE) if held_out else None,
+        detectable_gain=_detectable(dataset),
         probed_steps=found["times"]["steps"],
     )
+
+
+def _detectable(dataset: Dataset) -> float | None:
+    """Of the rows in the gate, as if each of their groups were one; None for too few, and for labels, where no such figure is known."""
+    groups = dataset.manifest.get("gate_groups", 0)
+    return detectable_gain(groups, DISCORDANCE) if groups >= FEWEST and dataset.shape != "labels" else None
 
 
 def _seconds(config: TrainConfig, found: Mapping[str, Any], steps: int) -> float:

@@ -112,9 +112,14 @@ class Guard:
 
 
 def paired(before: Values, after: Values) -> Comparison | None:
-    """The answers that have a value on both sides; None where there are none."""
+    """The answers that have a value on both sides; None where there are none, or where values without a known span differ by nothing,
+    or all by the same, which tells no spread."""
     both = [(old, new) for old, new in zip(before, after, strict=True) if old is not None and new is not None]
-    return compare([old for old, _ in both], [new for _, new in both], level=LEVEL, span=None) if both else None
+    if not both:
+        return None
+    span = 1.0 if all(0 <= value <= 1 for pair in both for value in pair) else None
+    found = compare([old for old, _ in both], [new for _, new in both], level=LEVEL, span=span)
+    return found if found.estimate.error else None
 
 
 def _mean(values: Values) -> float:

@@ -36,24 +36,30 @@ def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
     prompts = [row.prompt for row in kept]
     if model.card.loss_type == "bradley_terry":
         chosen, rejected = (model.score(prompts, [getattr(row, side) for row in kept]) for side in ("chosen", "rejected"))
-        return of_answers([a > b for a, b in zip(chosen, rejected, strict=True) if not math.isnan(a + b)], len(kept))
+        ranked = [(a > b, row) for a, b, row in zip(chosen, rejected, kept, strict=True) if not math.isnan(a + b)]
+        return of_answers([right for right, _ in ranked], len(kept), [row.group for _, row in ranked])
     scores = model.score(prompts, [row.completion for row in kept])
     read = [(score, row) for score, row in zip(scores, kept, strict=True) if not math.isnan(score)]
     if model.scale is not None:
         return of_numbers(model.scale, [score for score, _ in read], [row.value for _, row in read], len(kept))
-    return of_answers([(score > 0) == row.label for score, row in read], len(kept))
+    return of_answers([(score > 0) == row.label for score, row in read], len(kept), [row.group for _, row in read])
 
 
-def of_answers(right: Sequence[bool], asked: int) -> dict[str, Any]:
-    """The share that is right, with its 95 % intervals: Wilson's, and the exact one (Clopper and Pearson)."""
+def of_answers(right: Sequence[bool], asked: int, groups: Sequence[str]) -> dict[str, Any]:
+    """The share that is right, with its 95 % intervals: Wilson's, and the exact one (Clopper and Pearson); where rows share a group
+    (a session, a prompt), the one interval that respects that."""
+    from thumbwheel.stats.paired import compare
     from thumbwheel.stats.rates import clopper_pearson, wilson
 
     n, hits = len(right), sum(right)
     if not n:
         return {"n": 0, "unreadable": asked}
+    found = {"n": n, "unreadable": asked - n, "accuracy": hits / n, "groups": len(set(groups))}
+    if len(set(groups)) < n:
+        lead = compare([float(not one) for one in right], [float(one) for one in right], groups)
+        return found | {"low": (1 + lead.low) / 2, "high": (1 + lead.high) / 2}
     score, exact = wilson(hits, n), clopper_pearson(hits, n)
-    intervals = {"low": score.low, "high": score.high, "exact_low": exact.low, "exact_high": exact.high}
-    return {"n": n, "unreadable": asked - n, "accuracy": hits / n} | intervals
+    return found | {"low": score.low, "high": score.high, "exact_low": exact.low, "exact_high": exact.high}
 
 
 def of_numbers(scale: Scale, scores: Sequence[float], values: Sequence[float], asked: int) -> dict[str, Any]:

@@ -1,16 +1,18 @@
 """The gate's rules as properties over all inputs."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thumbwheel.evaluation import guards
+from thumbwheel.evaluation import compare, guards
 from thumbwheel.evaluation.gate import decide
 from thumbwheel.evaluation.policy import GateInputs, GatePolicy, Look, Verdict
 from thumbwheel.evaluation.spending import number
-from thumbwheel.evaluation.types import EOS, FORMAT, LENGTH, NLL, Guard
+from thumbwheel.evaluation.types import EOS, FORMAT, LENGTH, NLL, Given, Guard, Spread
 from thumbwheel.models.types import Basis
 from thumbwheel.stats.multiple import look_level
+from thumbwheel.stats.paired import unchanged
 
 RATE = st.floats(0, 1)
 GUARDS = st.builds(
@@ -56,8 +58,10 @@ def passing(**changes):
 
 
 def guard(name, before, after, n=600, within=0.004):
-    """A guard whose change is known to +-`within`."""
-    return Guard(name=name, before=before, after=after, n=n, low=after - before - within, high=after - before + within)
+    """A guard of `n` cases, each its own group, whose change is known to +-`within`."""
+    change = after - before
+    spread = Spread(centre=change, error=within / 2, degrees=n - 1, limit=None if name in (NLL, LENGTH) else 1.0)
+    return Guard(name=name, before=before, after=after, n=n, low=change - within, high=change + within, spread=spread)
 
 
 @given(INPUTS, POLICIES)
@@ -137,8 +141,8 @@ def test_an_unmeasured_guard_is_named_and_decides_nothing_unless_the_policy_says
     found = decide(passing(guards=thin), GatePolicy())
     assert found.verdict is Verdict.APPROVED
     assert [reason for reason in found.reasons if "not measured" in reason] == [
-        "guard nll_good: 0.1000 -> 9.0000 on 3 items, not measured (3 of at least 20 items)",
-        "guard format_rate: not measured (0 of at least 20 items)",
+        "guard nll_good: 0.1000 -> 9.0000 on 3 items, not measured (3 of at least 20 groups)",
+        "guard format_rate: not measured (0 of at least 20 groups)",
     ]
     assert decide(passing(guards=thin), GatePolicy(unmeasured_guard="reject")).verdict is Verdict.REJECTED
 
@@ -168,6 +172,38 @@ def test_a_guard_holds_when_its_interval_lies_within_the_margin(one, standing):
     assert (str(found), bool(words)) == (standing, standing != "ok")
     expected = {"ok": Verdict.APPROVED, "open": Verdict.CANARY, "worse": Verdict.REJECTED, "not measured": Verdict.APPROVED}
     assert decide(passing(guards=(one,)), GatePolicy()).verdict is expected[standing]
+
+
+def test_more_cases_in_the_same_groups_never_lower_a_verdict():
+    """An end token on every answer, before and after: forty groups are too few for the margin, however many cases are in each."""
+    for size in (1, 2, 25):
+        clusters = [number for number in range(40) for _ in range(size)]
+        found = compare.guard(EOS, compare.measure(EOS, [1.0] * len(clusters), [1.0] * len(clusters), clusters, 0.95))
+        assert str(guards.standing(found, GatePolicy())[0]) == "not measured"
+    for many, known in ((54, "not measured"), (60, "ok")):
+        found = compare.guard(EOS, compare.measure(EOS, [1.0] * many, [1.0] * many, range(many), 0.95))
+        assert str(guards.standing(found, GatePolicy())[0]) == known
+
+
+@given(st.integers(3, 400), st.integers(1, 30), st.sampled_from([0.9, 0.95, 0.999]))
+def test_the_width_of_no_change(groups, size, level):
+    clusters = [number for number in range(groups) for _ in range(size)]
+    found = compare.measure(EOS, [1.0] * len(clusters), [1.0] * len(clusters), clusters, level)
+    assert found.high == pytest.approx(min(1.0, unchanged(groups, level)))
+
+
+def test_telling_good_from_bad_rests_on_the_rarer_kind():
+    """78 good answers and 2 bad ones, ranked at random on both sides: two groups know next to nothing."""
+    random = np.random.default_rng(0)
+    excluded = 0
+    for _ in range(200):
+        scores = random.normal(size=(80, 2))
+        given = [Given(str(at), str(at), [{"role": "user", "content": "q"}], None, "a", at >= 2, label=True) for at in range(80)]
+        logged = [compare.Logged(row, *map(float, pair), 1) for row, pair in zip(given, scores, strict=True)]
+        found = compare.preferences(logged, 0.95)[0]
+        assert (found.clusters, found.spread.degrees, found.n) == (2, 1.0, 80)
+        excluded += found.low > 0
+    assert excluded <= 10  # 16 by the degrees of all groups
 
 
 def test_an_open_guard_does_what_the_policy_says():

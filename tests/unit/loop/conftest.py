@@ -129,7 +129,8 @@ def judged(ws: Workspace, one: ModelVersion, base: ModelVersion) -> None:
                         config=EvaluationConfig().model_dump(mode="json"), results=results(one, base))  # fmt: skip
     reasons = ["success gains +0.1890, at least +0.1480 at 0.95 confidence"]
     record(ws, decisions, AGENT, id="dec_1", version_id=one.id, evaluation_id=evaluation, decision="approved", reasons=reasons,
-           policy=GatePolicy().model_dump(mode="json"), inputs={})  # fmt: skip
+           policy=GatePolicy().model_dump(mode="json"),
+           inputs={key: results(one, base)[key] for key in ("guards", "detectable")})  # fmt: skip
 
 
 @pytest.fixture

@@ -205,6 +205,8 @@ def test_a_true_value_as_large_as_the_detectable_one_is_seen_four_times_out_of_f
 def test_bootstrap_refuses_a_statistic_that_mostly_has_no_value():
     with pytest.raises(InputError, match="groups"):
         bootstrap(lambda indices: None, 10)
+    with pytest.raises(InputError, match="every sample"):
+        bootstrap(lambda indices: 0.3, 10, ["one"] * 10)
 
 
 def test_power_is_what_a_simulation_finds():

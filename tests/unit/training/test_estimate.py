@@ -36,7 +36,7 @@ SECONDS = 10 + 500 * (10 * 0.02 + 30 * 0.01) + 6 + 10 * 4 + 11 * 1 + 12 * 2
 
 
 def of(past: list[Run], **changes: Any) -> Any:
-    data = Dataset("dst_1", "a", "pairs", "f", {"counts": {"train": 160, "dev": 20, "gate": 180}}, datetime.now(UTC))
+    data = Dataset("dst_1", "a", "pairs", "f", {"counts": {"train": 160, "dev": 20, "gate": 180}, "gate_groups": 180}, datetime.now(UTC))
     return estimate("dpo", settings("dpo", QUICK | changes), "preset cpu", data, FOUND, past)
 
 

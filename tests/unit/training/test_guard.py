@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from thumbwheel.training.guard import WINDOW, Guard, Seen
+from thumbwheel.training.guard import WINDOW, Guard, Seen, paired
 
 N = 40
 
@@ -44,6 +44,11 @@ def test_a_reward_that_rises_while_what_is_held_out_falls() -> None:
     assert fine == [None, None]
     assert reason and "truth, which is not optimised, fell from 0.7 to 0.45" in reason
     assert told(Guard(None, None), *good, seen(0.2, truth=0.3)) == [None] * 3  # both fall: no gaming
+
+
+def test_two_answers_that_fell_alike_prove_nothing() -> None:
+    assert paired([0.5, 0.5], [0.4, 0.4]).high > 0  # type: ignore[union-attr]
+    assert paired([7.0, 7.0], [6.0, 6.0]) is None and paired([None], [1.0]) is None
 
 
 def test_a_reward_that_rises_in_training_alone_counts_too() -> None:

@@ -22,7 +22,7 @@ def test_it_knows_better_from_worse(seed: int, tmp_path: Path) -> None:
         model = RewardModel.load(reward_models.folder(ws, record), device="cpu")
     prompts, right, wrong = true_pairs(seed, base, 450)
     better, worse = model.score(prompts, right), model.score(prompts, wrong)
-    found = of_answers([a > b for a, b in zip(better, worse, strict=True)], len(prompts))
+    found = of_answers([a > b for a, b in zip(better, worse, strict=True)], len(prompts), [str(number) for number in range(len(prompts))])
     print({key: round(value, 3) for key, value in found.items()}, record.metrics["held_out"])
     assert found["n"] >= 400
     assert found["accuracy"] > 0.85

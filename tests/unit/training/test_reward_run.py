@@ -167,10 +167,12 @@ def test_a_base_that_changed_is_refused(ws: Workspace, first: RewardModelRecord,
 
 
 def test_figures_of_held_out_rows() -> None:
-    found = of_answers([True] * 81 + [False] * 182, 263)  # Newcombe 1998, table I
+    found = of_answers([True] * 81 + [False] * 182, 263, [str(number) for number in range(263)])  # Newcombe 1998, table I
     assert (found["low"], found["high"]) == pytest.approx((0.2553, 0.3662), abs=1e-4)
     assert (found["exact_low"], found["exact_high"]) == pytest.approx((0.2527, 0.3676), abs=1e-4)
-    assert of_answers([], 3) == {"n": 0, "unreadable": 3} == of_numbers(Scale(0, 1), [], [], 3)
+    assert of_answers([], 3, []) == {"n": 0, "unreadable": 3} == of_numbers(Scale(0, 1), [], [], 3)
+    five = of_answers([True] * 150 + [False] * 50, 200, [str(number // 5) for number in range(200)])
+    assert five["groups"] == 40 and five["low"] < 0.65 < 0.75 < 0.85 < five["high"] and "exact_low" not in five
     numbers = of_numbers(Scale(1, 5), [-1.0, 0.0, 1.0], [1.0, 4.0, 5.0], 4)
     assert numbers == pytest.approx({"n": 3, "unreadable": 1, "mse": 1 / 3, "mae": 1 / 3, "mse_of_mean": 26 / 9})
 
