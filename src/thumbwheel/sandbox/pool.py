@@ -139,7 +139,8 @@ class Worker:
             state, detail = (State.TIMEOUT, "processor time used up") if spent else (State.MEMORY, "killed, out of memory")
         elif state is State.DIED:
             detail = f"it ended with {how['code']} before its end"
-        return Outcome(state, detail[:LONGEST_DETAIL], run.output, passed, round(how["cpu"], 3))
+        shown = detail[:LONGEST_DETAIL].encode(errors="replace").decode()
+        return Outcome(state, shown, run.output, passed, round(how["cpu"], 3))
 
     def _drop(self, kind: str) -> None:
         self._cells.pop(kind).close()
@@ -192,20 +193,27 @@ def _relay(judge: Run, candidate: Run, deadline: float) -> tuple[State, str, tup
             if "broken" in verdict:
                 return State.BROKEN, f"the tests cannot run: {verdict['broken']}", ()
             return State.DONE, verdict["detail"], tuple(verdict["passed"])
-        number = secrets.token_hex(16)
-        try:
-            candidate.send({**said, "id": number}, deadline)
-            answer = _answer(candidate, number, deadline)
-        except Overdue:
-            return State.TIMEOUT, "no answer in time", ()
-        except Ended:
-            return State.DIED, "it ended before all tests were asked", ()
+        answer = _put(candidate, said, deadline, asked)
         if isinstance(answer, tuple):
             return *answer, ()
         asked = True
         failed = _handed(judge, answer, deadline)
         if failed:
             return *failed, ()
+
+
+def _put(candidate: Run, question: dict[str, Any], deadline: float, asked: bool) -> dict[str, Any] | tuple[State, str]:
+    """What the candidate says to a question of the judge; `asked`: it may hold earlier answers."""
+    number = secrets.token_hex(16)
+    try:
+        candidate.send({**question, "id": number}, deadline)
+    except Overdue:
+        return State.TIMEOUT, "no answer in time"
+    except Ended:
+        return State.DIED, "it ended before all tests were asked"
+    except ValueError as error:  # too long, with its number
+        return State.LIED if asked else State.BROKEN, f"a question that cannot be sent: {error}"
+    return _answer(candidate, number, deadline)
 
 
 def _handed(judge: Run, answer: dict[str, Any], deadline: float) -> tuple[State, str] | None:

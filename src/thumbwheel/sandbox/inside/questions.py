@@ -8,6 +8,8 @@ import sys
 ASK = "__ask__"
 """The name by which a test asks; its argument is the text of an expression."""
 EVALUATORS = frozenset({"eval", "exec"})
+GATHERING = frozenset({"list", "tuple"})
+"""What takes all items of an answer as they are: asked with it, so that they come at once."""
 
 
 def asserted(asked: Asked, body: list[ast.stmt]) -> bool:
@@ -22,7 +24,9 @@ def asserted(asked: Asked, body: list[ast.stmt]) -> bool:
         else:
             body[place] = asked.visit(statement)
             if asked.seen and isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.FunctionDef):
-                answers |= made(statement)
+                answers |= binds(statement)
+            elif asked.seen and isinstance(statement, ast.Expr):
+                answers |= names(statement) & asked.bound  # what it was called with, which it may have changed
     return found
 
 
@@ -54,10 +58,15 @@ def bound(tree: ast.AST) -> set[str]:
     return found
 
 
+def binds(statement: ast.stmt) -> set[str]:
+    """Names that a statement binds where it stands."""
+    return {statement.name} if isinstance(statement, ast.FunctionDef | ast.ClassDef) else bound(statement)
+
+
 def touched(statement: ast.stmt) -> set[str]:
     """Names that a statement of a setup gives a value or may change."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-        return {statement.name}
+        return binds(statement)
     if isinstance(statement, ast.Assign):
         return set().union(*(names(target) for target in statement.targets))
     if isinstance(statement, ast.AnnAssign | ast.AugAssign):
@@ -71,11 +80,6 @@ def needs(statement: ast.stmt) -> set[str]:
     return loaded(statement) if isinstance(statement, simple) else names(statement)
 
 
-def made(statement: ast.stmt) -> set[str]:
-    """Names that a test holds an answer under after this statement."""
-    return {statement.name} if isinstance(statement, ast.FunctionDef) else bound(statement)
-
-
 def loaded(statement: ast.stmt) -> set[str]:
     """Names that a statement reads and does not itself make."""
     read = {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
@@ -85,24 +89,46 @@ def loaded(statement: ast.stmt) -> set[str]:
 
 
 class Asked(ast.NodeTransformer):
-    """Puts a question in the place of every outermost call of the candidate. `bound`: names that the test binds itself."""
+    """Puts a question in the place of every outermost call of the candidate. `bound`: names that the test binds itself; `entry`: the
+    function that the task is about, where it says so."""
 
-    def __init__(self, known: set[str], bound: set[str]) -> None:
-        self.known, self.bound, self.proxies, self.needed, self.seen = known, bound, set[str](), set[str](), False
+    def __init__(self, known: set[str], bound: set[str], entry: str | None = None) -> None:
+        self.known, self.bound, self.entry, self.proxies, self.needed, self.seen = known, bound, entry, set[str](), set[str](), False
+
+    def judged(self, tree: ast.AST) -> bool:
+        """Whether an assert rests on what another function of the program than `entry` says about an answer of that."""
+        tests = [one.test for one in ast.walk(tree) if isinstance(one, ast.Assert)]
+        while tests:
+            test = tests.pop()
+            tests += test.values if isinstance(test, ast.BoolOp) else [test.operand] if isinstance(test, ast.UnaryOp) else []
+            if isinstance(test, ast.Call) and self._theirs(test) and self.entry in names(test) - names(test.func):
+                return True
+        return False
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """A call: the candidate's, or one whose arguments may hold one."""
-        evaluates = isinstance(node.func, ast.Name) and node.func.id in EVALUATORS and any(self._theirs(one) for one in ast.walk(node))
-        if not evaluates and not self._theirs(node):
+        outer = node.func.id if isinstance(node.func, ast.Name) else ""
+        evaluates = outer in EVALUATORS and any(self._theirs(one) for one in ast.walk(node))
+        gathers = outer in GATHERING and len(node.args) == 1 and self._theirs(node.args[0])
+        if not (evaluates or gathers or self._theirs(node)):
             return self.generic_visit(node)
         self.seen = True
         if not (names(node) - bound(node)) & self.bound:
             return self._question(node)
         if isinstance(node.func, ast.Attribute):
             node.func = self._question(node.func)
-        elif isinstance(node.func, ast.Name) and not evaluates:
-            self.proxies.add(node.func.id)
+        elif not evaluates and not gathers:
+            self.proxies.add(outer)
         return self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        """A call whose result nobody takes is made for what it does to its arguments."""
+        call = node.value
+        alone = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and self._theirs(call)
+        self.generic_visit(node)
+        if alone and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name) and node.value.func.id in self.proxies:
+            node.value.func = ast.Attribute(node.value.func, "in_place", ast.Load())
+        return node
 
     def _theirs(self, node: ast.AST) -> bool:
         """Whether it calls something by a name, dotted or not, that neither the judge nor the test knows."""
@@ -114,3 +140,23 @@ class Asked(ast.NodeTransformer):
     def _question(self, node: ast.expr) -> ast.Call:
         self.needed |= names(node)
         return ast.Call(ast.Name(ASK, ast.Load()), [ast.Constant(ast.unparse(node))], [])
+
+
+class InPlace(ast.NodeTransformer):
+    """The same in the body of a `check`, for its argument."""
+
+    def __init__(self) -> None:
+        self._candidate = ""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """The function `check` itself."""
+        if node.name == "check" and node.args.args:
+            self._candidate = node.args.args[0].arg
+        return self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        """A statement that is a call of the candidate."""
+        call = node.value
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == self._candidate:
+            call.func = ast.Attribute(call.func, "in_place", ast.Load())
+        return node

@@ -6,6 +6,7 @@ number by which the side that holds it knows it.
 """
 
 from __future__ import annotations
+import __future__
 
 import json
 import socket
@@ -17,6 +18,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+LATE = __future__.annotations.compiler_flag
+"""A setup may name in an annotation what it defines later."""
 LONGEST_FRAME = 4 << 20
 """Bytes."""
 DEEPEST = 60

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from . import judge
-from .wire import Talk, decode, encode
+from .wire import LATE, Talk, decode, encode
 
 LONGEST_TEXT = 2000
 SCRIPT = "block.sh"
@@ -76,22 +76,29 @@ class Program:
             flush()
             return {"value": encode(value, self._describe)}
         except BaseException as error:  # noqa: BLE001 - a candidate may raise anything
-            return raised(error)
+            try:
+                return raised(error) | {"arguments": encode(list(error.args), self._describe)}
+            except BaseException:  # noqa: BLE001 - and say anything about it
+                return raised(error)
 
     def _value(self, question: dict[str, Any]) -> Any:
         """Of an expression (`ask`), of an `attribute` of an object, of its next items (`take`), or of a call."""
         if "ask" in question:
             return eval(compile(question["ask"], "<question>", "eval", dont_inherit=True), self.space)
         if "setup" in question:
+            own = {name: one for name, one in self.space.items() if callable(one)}  # a program comes after the setup, and may define anew
             self.space |= {name: decode(given, self._found) for name, given in question["values"].items()}
-            return exec(compile(question["setup"], "<setup>", "exec", dont_inherit=True), self.space)
+            exec(compile(question["setup"], "<setup>", "exec", LATE, dont_inherit=True), self.space)
+            self.space |= own
+            return None
         target = self._held[question["object"]] if "object" in question else self.space[question["call"]]
         if "attribute" in question:
             return getattr(target, question["attribute"])
         if "take" in question:
             return list(itertools.islice(target, question["take"]))
         arguments, named = decode(question["arguments"], self._found), decode(question["named"], self._found)
-        return target(*arguments, **named)
+        found = target(*arguments, **named)
+        return arguments if question.get("back") else found
 
     def _describe(self, value: Any) -> tuple[str, int]:
         self._held.append(value)
