@@ -268,7 +268,12 @@ def case_add(
     agent: Agent,
     input: Annotated[str | None, typer.Option(help="What the agent is asked.")] = None,
     reference: Annotated[str | None, typer.Option(help="A right answer.")] = None,
-    checker: Annotated[str | None, typer.Option(help="What compares an answer with the reference, for example exact_answer.")] = None,
+    checker: Annotated[
+        str | None,
+        typer.Option(
+            help="What compares an answer with the reference, for example exact_answer; one with settings (regex) comes by --file."
+        ),
+    ] = None,
     group: Annotated[str | None, typer.Option(help="Cases of one group are not independent, for example of one customer.")] = None,
     slice: Annotated[list[str] | None, typer.Option(help="KEY=VALUE, repeatable: the parts of the table of results.")] = None,
     id: Annotated[str | None, typer.Option(help="Your id of the case [default: the hash of its content].")] = None,

@@ -29,7 +29,7 @@ COMMANDS = {
     "dataset": ("thumbwheel.datasets.commands:dataset", "Plan, build, show and export training data."),
     "hardware": ("thumbwheel.training.commands:hardware", "What this machine has, and the preset that suits it."),
     "train": ("thumbwheel.loop.train_commands:train", "Train a LoRA adapter or a reward model, by any method."),
-    "evaluate": ("thumbwheel.evaluation.commands:evaluate", "Compare a version with its base on held-out rows, and gate it."),
+    "evaluate": ("thumbwheel.evaluation.commands:evaluate", "Compare a version with what runs today on held-out rows, and gate it."),
     "gate": ("thumbwheel.evaluation.gate_commands:gate", "What a candidate must show: declared once for each agent."),
     "reward-model": ("thumbwheel.training.reward_commands:reward_model", "Reward models: list, show, and score answers."),
     "models": ("thumbwheel.loop.commands:models", "List versions, show one, follow its lineage."),

@@ -85,7 +85,10 @@ def deployments(
     ctx: typer.Context,
     agent: Agent,
     restart: Annotated[bool, typer.Option("--restart", help="Start again what does not answer.")] = False,
-    stop: Annotated[bool, typer.Option("--stop", help="Let the agent's servers end; --restart brings them back.")] = False,
+    stop: Annotated[
+        bool,
+        typer.Option("--stop", help="Take the agent's models from all targets (in Ollama they are deleted); --restart brings them back."),
+    ] = False,
     history: Annotated[bool, typer.Option("--history", help="Also the switches of all aliases.")] = False,
     json: AsJson = False,
 ) -> None:

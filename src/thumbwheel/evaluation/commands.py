@@ -21,7 +21,13 @@ def evaluate(
     options: dict[str, Any],
     version: Annotated[str | None, typer.Argument(help="The version to judge: v3, an alias, or latest.")] = None,
     agent: Annotated[str | None, typer.Option(help="The agent that the version belongs to.")] = None,
-    compare_base: Annotated[bool, typer.Option("--compare-base", help="Compare with the base, even where another is live.")] = False,
+    compare_base: Annotated[
+        bool,
+        typer.Option(
+            "--compare-base",
+            help="Compare with the base, even where another is live; the gate decides nothing then, and it is a look at the rows.",
+        ),
+    ] = False,
     against: Annotated[str | None, typer.Option(help="Compare with this version.")] = None,
     form: Annotated[
         str | None, typer.Option("--as", help="How the version is served: hf:FOLDER, gguf:FILE, URL#MODEL (default: as trained).")

@@ -104,6 +104,7 @@ def inputs_of(
     guards = (*evaluation.guards, *(Guard(name=name, before=None, after=None, n=0) for name in RULES if name in absent))
     level = look_level(policy.alpha, evaluation.reads)
     known = primary.spread.around(primary.gain)
+    unproven = next((one.details.get("may_not_gate") for one in evaluation.suites if one.name == evaluation.suite), None)
     return GateInputs(
         basis=evaluation.basis,
         fresh=evaluation.fresh,
@@ -122,7 +123,7 @@ def inputs_of(
         judges=evaluation.judges,
         optimised=optimised,
         changes=changes,
-        limit=evaluation.limit,
+        limit=evaluation.limit or unproven or "",
         blocked=sum(evaluation.blocked.values()),
     )
 

@@ -47,7 +47,8 @@ FITTED = (
     "suggestions and the ledger rows of `learned`. Fit them anew (label learn, label trust); files that --out wrote are yours to delete."
 )
 OUTSIDE = (
-    "Outside this home only reports and exported folders are touched: delete your own copies (imported files, --rejects and --output "
+    "What Ollama or vLLM serve of a tainted version goes on answering there: thumbwheel undeploy VERSION --agent AGENT. Of other files "
+    "outside this home only reports and exported folders are touched: delete your own copies (imported files, --rejects and --output "
     "files, exported datasets, backups) as your own rules say."
 )
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from thumbwheel.core.config import Config, build
 from thumbwheel.rewards.types import Statement
@@ -125,7 +125,7 @@ class RewardFunction(ABC, Generic[C]):
         self.config = config
 
     @classmethod
-    def create(cls, settings: Mapping[str, Any] | None = None, where: str = "checker_config") -> RewardFunction[C]:
+    def create(cls, settings: Mapping[str, Any] | None = None, where: str = "checker_config") -> Self:
         """The function with `settings`; raises ConfigError for an unknown key or an impossible value."""
         return cls(build(cls.Config, settings or {}, where))  # type: ignore[arg-type]
 

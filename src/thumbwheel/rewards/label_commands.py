@@ -268,7 +268,9 @@ def trust_(
     out: Annotated[Path | None, typer.Option(help="Write the statement here, for the setting `agreement` of the function `judge`.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a judging model about pairs that people compared, and state how far it agrees with them; without that it may not gate.
+    """Ask a judging model about pairs that people compared, and state how far it agrees with them.
+
+    Without that it is no checker of cases, and as the suite that decides it allows a canary at most.
 
     Example: thumbwheel label trust --agent support --url http://127.0.0.1:11434/v1 --model qwen3:8b --out agreement.json
     """

@@ -36,10 +36,10 @@ def group(sequel: Sequel) -> typer.Typer:
 
 
 def _help(name: str) -> str:
-    shape = ALGORITHMS.get(name).needs
+    made = "a reward model: rm1, rm2, ..." if ALGORITHMS.get(name).name == "reward" else "a candidate version"
     example = f"thumbwheel train {name} --agent support --base ./my-base"
     return (
-        f"Train by {name}, on the {shape} that the feedback gives, and keep the result as a candidate version.\n\n"
+        f"Train by {name}, on the {ALGORITHMS.get(name).needs} that the feedback gives, and keep the result as {made}.\n\n"
         f"Example: {example}\n\nSay what it would take first: {example} --dry-run"
     )
 
@@ -107,7 +107,7 @@ def _show(result: dict[str, Any], agent: str, name: str) -> None:
     if result["reward_model"]:
         log.say(f"reward model {result['reward_model']}; next: thumbwheel reward-model show {result['reward_model']} --agent {agent}")
     elif result["version"]:
-        log.say(f"candidate {result['version']}; next: thumbwheel evaluate {result['version']} --agent {agent} --compare-base")
+        log.say(f"candidate {result['version']}; next: thumbwheel evaluate {result['version']} --agent {agent}")
     else:
         command = f"thumbwheel train {name} --agent {agent} --resume {result['run_id']}"
         log.say(f"stopped at step {result['metrics'].get('steps', 0)}; go on: {command}")

@@ -91,6 +91,12 @@ class OnlineConfig(TrainConfig):
             raise ValueError(f"max_completion_length ({self.max_completion_length}) leaves no room in max_length ({self.max_length})")
         return self
 
+    @model_validator(mode="after")
+    def _an_endpoint_that_is_asked(self) -> Self:
+        if self.endpoint_url is not None and self.rollouts != "endpoint":
+            raise ValueError(f"endpoint_url is given and rollouts is {self.rollouts}, so it would not be asked: set rollouts to endpoint")
+        return self
+
     @field_validator("rollouts")
     @classmethod
     def _known(cls, name: str) -> str:

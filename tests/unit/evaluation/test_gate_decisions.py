@@ -20,7 +20,7 @@ from thumbwheel.evaluation.gate import decide, gate, inputs_of, replay
 from thumbwheel.evaluation.policy import GatePolicy, Look, Verdict
 from thumbwheel.evaluation.second import opinions
 from thumbwheel.evaluation.spending import number, row_keys
-from thumbwheel.evaluation.types import SUCCESS, Case, Evaluation, EvaluationConfig
+from thumbwheel.evaluation.types import SUCCESS, Case, Evaluation, EvaluationConfig, SuiteResult
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, State
 from thumbwheel.stats.rates import clopper_pearson
@@ -180,6 +180,9 @@ def test_the_suite_that_is_declared_decides(ws, tmp_path):
     with pytest.raises(InputError, match="goes by success or preference"):
         gate(ws, stored(ws, one, suite="judge"))
     declare(ws, AGENT, {"primary": "judge"})
+    nobody = SuiteResult(name="judge", measures=(), details={"may_not_gate": "its agreement with people is not stated"})
+    made = gate(ws, stored(ws, one, suite="judge", suites=(nobody,))).decision
+    assert made.verdict is Verdict.CANARY and "canary only: its agreement with people is not stated" in made.reasons
     assert gate(ws, stored(ws, one, suite="judge")).decision.verdict is Verdict.APPROVED
     with pytest.raises(InputError, match="goes by judge"):
         gate(ws, stored(ws, one))

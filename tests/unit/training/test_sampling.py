@@ -160,6 +160,8 @@ def test_a_server_is_named_or_refused(base: Path, tmp_path: Path) -> None:
         grpo(base, tmp_path, rollouts="endpoint", endpoint_url="http://127.0.0.1:9/v1")
     with pytest.raises(ConfigError, match="known are local, endpoint"):
         grpo(base, tmp_path, rollouts="elsewhere")
+    with pytest.raises(ConfigError, match="set rollouts to endpoint"):
+        grpo(base, tmp_path, endpoint_url="http://127.0.0.1:9/v1")
 
 
 def test_a_server_that_cannot_be_learned_from_ends_the_run_with_its_name(base: Path, tmp_path: Path, monkeypatch: Any) -> None:
