@@ -133,6 +133,10 @@ class RewardFunction(ABC, Generic[C]):
         """This function when it can judge an answer within `seconds`: what it needs is started, and limits of its own end before."""
         return self
 
+    def may_not_gate(self) -> str | None:
+        """Why its verdicts may not decide on a version; None where they may."""
+        return None
+
     def identity(self) -> Any:
         """What decides scores besides name and version, as a JSON value: the settings; of a setting that names a file, its content."""
         return self.config.model_dump(mode="json")

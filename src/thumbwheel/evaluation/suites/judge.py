@@ -18,8 +18,7 @@ from thumbwheel.evaluation.measure import blocked
 from thumbwheel.evaluation.suite import Outcome, Replies, Suite
 from thumbwheel.evaluation.types import Ask, Message
 from thumbwheel.rewards.function import Case
-from thumbwheel.rewards.functions.judge import Judge as JudgingModel
-from thumbwheel.rewards.functions.judge import may_not_gate
+from thumbwheel.rewards.functions import FUNCTIONS
 
 WINS = "judged better"
 
@@ -51,7 +50,9 @@ class Judge(Suite):
         """Equal answers are ties without a question; a pair without a verdict is left out."""
         config, both = self.config, [place for place in range(len(self.prompts)) if before[place] and after[place]]
         settings: dict[str, Any] = {"url": config.judge_url, "model": config.judge_model, "agreement": config.judge_agreement}
-        judge = JudgingModel.create(settings | {"api_key_variable": config.key_variable, "parallel": config.parallel}, "suite judge")
+        judge = FUNCTIONS.get("judge").create(
+            settings | {"api_key_variable": config.key_variable, "parallel": config.parallel}, "suite judge"
+        )
         texts = [(before[place][0].text.strip(), after[place][0].text.strip()) for place in both]
         pairs = [Case(new, prompt=self.prompts[place][0], mates=(old,)) for place, (old, new) in zip(both, texts, strict=True)]
         scores = self.material.verdicts(judge, pairs)
@@ -65,7 +66,7 @@ class Judge(Suite):
         details = {
             "win_rate": sum(wins) / len(wins), "wins": wins.count(1.0), "ties": wins.count(0.5), "losses": wins.count(0.0),
             "judge": config.judge_model, "agrees_with_itself": 1 - torn / len(asked) if asked else None,
-            "agreement_with_people": stated(config.judge_agreement), "may_not_gate": may_not_gate(judge),
+            "agreement_with_people": stated(config.judge_agreement), "may_not_gate": judge.may_not_gate(),
         }  # fmt: skip
         losses = [1 - one for one in wins]
         main = lambda level: compare.measure(WINS, losses, wins, groups, level)  # noqa: E731

@@ -129,7 +129,7 @@ class Judge(RewardFunction[JudgeConfig]):
             return case.mates[: self.config.most_mates]
         if not isinstance(case.reference, str) or not case.reference.strip():
             return Score.none(Status.NOT_APPLICABLE, "there is no other answer to this prompt to compare it with")
-        why = may_not_gate(self)
+        why = self.may_not_gate()
         return (case.reference,) if why is None else Score.none(Status.BLOCKED, why)
 
     def _combined(self, case: Case, verdicts: Sequence[tuple[Pair, Verdict]]) -> Score:
@@ -141,6 +141,26 @@ class Judge(RewardFunction[JudgeConfig]):
         evidence["contradicted_itself"] = sum(verdict.torn for _, verdict in verdicts)
         evidence |= {"without_verdict": len(missing), "reason": missing[0].reason} if missing else {}
         return Score(sum(known) / len(known), evidence=evidence)
+
+    def may_not_gate(self) -> str | None:
+        """Why this judge may not gate; None where its stated agreement with people is high enough."""
+        config, fix = self.config, "see: thumbwheel label trust --help"
+        if config.agreement is None:
+            return f"a judge may gate only where its agreement with people is stated, and this one names no file of it; {fix}"
+        try:
+            found = json.loads(Path(config.agreement).read_text(encoding="utf-8"))
+            judged, pairs, prompts, low = found["judge"], int(found["pairs"]), int(found["prompts"]), found["low"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return f"{config.agreement!r} is no statement of agreement; {fix}"
+        if judged != self.fingerprint():
+            return f"{config.agreement!r} is about another judge: other settings, or another model; {fix}"
+        if pairs < config.least_pairs:
+            return f"people and this judge have both decided {pairs} pairs; {config.least_pairs} are needed before it may gate"
+        if prompts < config.least_prompts:
+            return f"these pairs are about {prompts} prompts; {config.least_prompts} are needed before it may gate"
+        if low is None or low < config.least_kappa:
+            return f"its agreement with people may be as low as kappa {low}; {config.least_kappa:g} is needed before it may gate"
+        return None
 
     def compare(self, pairs: Sequence[Pair]) -> dict[Pair, Verdict]:
         """The verdict on each pair; equal texts are a tie without a question."""
@@ -219,24 +239,3 @@ def read_verdict(reply: Mapping[str, Any], nonce: str) -> float | Verdict:
         return WINNERS[found["winner"]]
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError):
         return Verdict(None, Status.FAILED, f"the reply is no verdict: {str(reply)[:120]}")
-
-
-def may_not_gate(judge: Judge) -> str | None:
-    """Why this judge may not gate; None where its stated agreement with people is high enough."""
-    config, fix = judge.config, "see: thumbwheel label trust --help"
-    if config.agreement is None:
-        return f"a judge may gate only where its agreement with people is stated, and this one names no file of it; {fix}"
-    try:
-        found = json.loads(Path(config.agreement).read_text(encoding="utf-8"))
-        judged, pairs, prompts, low = found["judge"], int(found["pairs"]), int(found["prompts"]), found["low"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"{config.agreement!r} is no statement of agreement; {fix}"
-    if judged != judge.fingerprint():
-        return f"{config.agreement!r} is about another judge: other settings, or another model; {fix}"
-    if pairs < config.least_pairs:
-        return f"people and this judge have both decided {pairs} pairs; {config.least_pairs} are needed before it may gate"
-    if prompts < config.least_prompts:
-        return f"these pairs are about {prompts} prompts; {config.least_prompts} are needed before it may gate"
-    if low is None or low < config.least_kappa:
-        return f"its agreement with people may be as low as kappa {low}; {config.least_kappa:g} is needed before it may gate"
-    return None
