@@ -53,7 +53,8 @@ def test_judged_traces_follow_the_order_of_judgements(tmp_path: Path) -> None:
             world.say("thumb", True, trace)
     world.trace("unjudged", "q1", "out")
     with world.into(tmp_path) as ws, ws.db.read() as connection:
-        traces = list(store.judged_traces(connection, AGENT_ID))
+        store.find_judged(connection, AGENT_ID)
+        traces = list(store.judged_traces(connection))
         assert [trace.id for trace in traces] == [one.trace_id for one in judgements(connection, AGENT)]
         assert sorted(set(store.judged_groups(connection, AGENT_ID))) == sorted(
             {(trace.prompt_id, trace.kept_with, False) for trace in traces}
@@ -70,7 +71,9 @@ def test_another_agent_is_not_seen(tmp_path: Path) -> None:
     world.case("c", "q", "feedback")
     with world.into(tmp_path) as ws, ws.db.read() as connection:
         other = ids.derived("agt", "other")
-        assert list(store.judged_traces(connection, other)) == []
+        store.find_judged(connection, AGENT_ID)
+        store.find_judged(connection, other)  # what was noted before is gone
+        assert list(store.judged_traces(connection)) == []
         assert list(store.judged_groups(connection, other)) == []
         assert store.case_inputs(connection, other) == []
         assert store.watermark(connection, other, None) == {"feedback": 0, "recorded_at": None}
@@ -100,5 +103,6 @@ def test_a_lone_number_given_to_a_step_is_read(tmp_path: Path) -> None:
         if table.name == "steps":
             values |= {"input": 5, "token_ids": [1], "token_logprobs": [0.5]}
     with world.into(tmp_path / "home") as ws, ws.db.read() as connection:
-        (found,) = store.judged_traces(connection, AGENT_ID)
+        store.find_judged(connection, AGENT_ID)
+        (found,) = store.judged_traces(connection)
     assert (found.calls, found.tools, found.token_ids, found.logps) == (1, None, [1], [0.5])

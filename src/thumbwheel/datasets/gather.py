@@ -54,6 +54,7 @@ def gather(
     """
     agent_id = ids.derived("agt", agent)
     places = places or Places(connection, agent_id, config, scope, unjudged=unjudged)
+    store.find_judged(connection, agent_id, scope)
     compared: dict[str, list[Comparison]] = defaultdict(list)
     for one in comparisons(connection, agent, as_of, replace(scope, first=None, last=None) if scope else None):
         tally.notes["comparisons with disagreeing raters"] += one.conflict and not (scope and scope.first)
@@ -148,7 +149,7 @@ def _prompts(
     """The messages of each prompt ([] where they cannot be read) and its traces, each with what was judged about it."""
     agent_id = ids.derived("agt", agent)
     said = judgements(connection, agent, as_of, config.label, scope)
-    traces = store.judged_traces(connection, agent_id, scope)
+    traces = store.judged_traces(connection)
     rows = aligned(traces, attrgetter("id"), said, attrgetter("trace_id"))
     if values is not None:
         rows = ((trace, rewarded(judgement, trace.id, values.get(trace.id), config.label)) for trace, judgement in rows)

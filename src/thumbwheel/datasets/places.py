@@ -46,9 +46,10 @@ class Places:
         chains = store.prompts(connection, {prompt_id for prompt_id, _ in asked})
         for prompt_id, place in asked:
             self._claim(prompt_id, chains.get(prompt_id, []), [place])
+        store.find_judged(connection, agent_id, scope)
         for judged in (True, False) if unjudged and not config.require_feedback else (True,):
             self._claim_asked(connection, agent_id, scope, judged)
-        self._claim_runs(connection, agent_id, scope)
+        self._claim_runs(connection)
 
     def _claim_asked(self, connection: sa.Connection, agent_id: str, scope: Scope | None, judged: bool) -> None:
         groups = store.judged_groups(connection, agent_id, scope, judged)
@@ -59,9 +60,9 @@ class Places:
                 places = [GOLD if gold else split_of(group_of(prompt_id, name), self.config) for name, gold in kept]
                 self._claim(prompt_id, prompt[1], places, judged)
 
-    def _claim_runs(self, connection: sa.Connection, agent_id: str, scope: Scope | None) -> None:
+    def _claim_runs(self, connection: sa.Connection) -> None:
         """The row of a run of several steps asks its whole history, which others may ask as a prompt."""
-        for some in store.batched(store.judged_runs(connection, agent_id, scope), store.VARIABLES):
+        for some in store.batched(store.judged_runs(connection), store.VARIABLES):
             chains = store.prompts(connection, {prompt_id for _, prompt_id, _, _ in some})
             told = store.run_steps(connection, [name for name, _, _, _ in some])
             for name, prompt_id, kept_with, output in some:

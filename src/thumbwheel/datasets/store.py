@@ -21,9 +21,12 @@ Links = dict[str, tuple[str | None, Message]]
 GOLD = "gold"
 VARIABLES = 500
 """Values in one IN (...): SQLite takes at least 999 variables."""
-OF_CASES = traces.outerjoin(cases, cases.c.id == traces.c.case_id)
 CALLS = ("llm", "tool")
 """Kinds of steps that are calls of a model or a tool."""
+JUDGED = sa.Table("judged", sa.MetaData(), sa.Column("place", sa.Integer), sa.Column("input_id", sa.String), prefixes=["TEMPORARY"])
+"""Where the judged traces of a scope lie, in the order of the prompts; what every pass over them would look up anew."""
+PLACE: sa.ColumnElement[int] = sa.literal_column("traces.rowid", sa.Integer)
+IN_PLACE: sa.ColumnElement[int] = sa.literal_column("judged.rowid", sa.Integer)
 KEPT_WITH = sa.func.coalesce(traces.c.session_id, cases.c.input_id)
 
 
@@ -47,28 +50,42 @@ class TraceRow(NamedTuple):
     """The prompt of its case."""
 
 
-def judged_traces(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[TraceRow]:
+def find_judged(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> None:
+    """Note which traces of the agent some feedback is about; the other functions whose names say `judged` read what was noted last.
+
+    It is gone with the transaction, so one that is there is of the same state of the database.
+    """
+    there = connection.exec_driver_sql("SELECT count(*) FROM temp.sqlite_master WHERE name = 'judged'").scalar()
+    if there and connection.info.get("judged") == (agent_id, scope):
+        return
+    connection.info["judged"] = (agent_id, scope)
+    connection.exec_driver_sql("DROP TABLE IF EXISTS temp.judged")
+    JUDGED.create(connection, checkfirst=False)
+    which = sa.and_(_judged(agent_id, scope), *_range(traces.c.input_id, scope))
+    found = sa.select(PLACE, traces.c.input_id).where(which).order_by(traces.c.input_id, traces.c.id)
+    connection.execute(JUDGED.insert().from_select(["place", "input_id"], found))
+
+
+def judged_traces(connection: sa.Connection) -> Iterator[TraceRow]:
     """Every trace of the agent that some feedback is about, in the order of `rewards.label.judgements`."""
-    return _traces(connection, sa.and_(_judged(agent_id, scope), *_range(traces.c.input_id, scope)))
+    return _traces(connection, None)
 
 
 def unjudged_traces(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[TraceRow]:
     """Every other trace of the agent, in the same order."""
-    return _traces(connection, sa.and_(traces.c.agent_id == agent_id, sa.not_(_judged(agent_id, scope)), *_range(traces.c.input_id, scope)))
+    return _traces(connection, _others(agent_id, scope))
 
 
-def _traces(connection: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[TraceRow]:
+def _traces(connection: sa.Connection, others: sa.ColumnElement[bool] | None) -> Iterator[TraceRow]:
+    """The judged traces, or all `others`."""
     every = steps.alias("every")
     own = sa.select(every.c.position).where(every.c.trace_id == traces.c.id).correlate(traces)
     calls = own.where(every.c.kind.in_(CALLS)).with_only_columns(sa.func.count()).scalar_subquery()
     answer = own.where(every.c.kind == "llm").with_only_columns(sa.func.max(every.c.position)).scalar_subquery()
     told = [traces.c.id, traces.c.input_id, KEPT_WITH, *(traces.c[name] for name in ("subject_id", "output", "metadata"))]
-    query = (
-        sa.select(*told, calls, steps.c.finish_reason, steps.c.token_ids, steps.c.token_logprobs, cases.c.input_id, steps.c.input)
-        .select_from(OF_CASES.outerjoin(steps, sa.and_(steps.c.trace_id == traces.c.id, steps.c.position == answer)))
-        .where(which)
-        .order_by(traces.c.input_id, traces.c.id)
-    )
+    said = [steps.c.finish_reason, steps.c.token_ids, steps.c.token_logprobs, cases.c.input_id, steps.c.input]
+    answered = _of_cases(others).outerjoin(steps, sa.and_(steps.c.trace_id == traces.c.id, steps.c.position == answer))
+    query = _in_order(sa.select(*told, calls, *said).select_from(answered), others)
     for name, prompt_id, kept, subject, output, metadata, count, reason, tokens, logps, task, asked in streamed(connection, query):
         tools = _tools(asked, metadata) if asked or metadata else None
         yield TraceRow(name, prompt_id, kept, subject, output, tools, count, reason, tokens, logps, task)
@@ -94,26 +111,36 @@ def judged_groups(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
 ) -> Iterator[tuple[str, str | None, bool]]:
     """(prompt id, what it is kept with, whether its case is gold) of the judged traces, or of all others."""
-    told = sa.select(traces.c.input_id, KEPT_WITH, sa.func.coalesce(cases.c.basis == GOLD, sa.false())).select_from(OF_CASES)
-    query = told.where(_which(agent_id, scope, judged), *_range(traces.c.input_id, scope))
-    yield from streamed(connection, query.order_by(traces.c.input_id))
+    others = None if judged else _others(agent_id, scope)
+    told = sa.select(traces.c.input_id, KEPT_WITH, sa.func.coalesce(cases.c.basis == GOLD, sa.false()))
+    yield from streamed(connection, _in_order(told.select_from(_of_cases(others)), others))
 
 
-def judged_runs(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[tuple[str, str, str | None, str | None]]:
+def judged_runs(connection: sa.Connection) -> Iterator[tuple[str, str, str | None, str | None]]:
     """(trace id, prompt id, what it is kept with, output) of the judged traces of several model and tool steps."""
     later: sa.Select[Any] = sa.select(sa.literal_column("1")).where(steps.c.trace_id == traces.c.id, steps.c.position > 0)
     calls = sa.select(sa.func.count()).where(steps.c.trace_id == traces.c.id, steps.c.kind.in_(CALLS)).scalar_subquery()
-    told = sa.select(traces.c.id, traces.c.input_id, KEPT_WITH, traces.c.output).select_from(OF_CASES)
+    told = sa.select(traces.c.id, traces.c.input_id, KEPT_WITH, traces.c.output).select_from(_of_cases(None))
     # most traces have one step: that there is a later one is told by the index alone
-    query = told.where(_judged(agent_id, scope), later.exists(), calls > 1, *_range(traces.c.input_id, scope))
-    yield from streamed(connection, query.order_by(traces.c.input_id, traces.c.id))
+    yield from streamed(connection, _in_order(told.where(later.exists(), calls > 1), None))
+
+
+def _of_cases(others: sa.ColumnElement[bool] | None) -> sa.Join:
+    """The judged traces, or all, with their cases."""
+    start = JUDGED.join(traces, JUDGED.c.place == PLACE) if others is None else traces
+    return start.outerjoin(cases, cases.c.id == traces.c.case_id)
+
+
+def _in_order(query: sa.Select[Any], others: sa.ColumnElement[bool] | None) -> sa.Select[Any]:
+    """`query` over these, in the order of their prompts."""
+    return query.order_by(IN_PLACE) if others is None else query.where(others).order_by(traces.c.input_id, traces.c.id)
 
 
 def judged_prompts(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
 ) -> Iterator[tuple[str, list[Message]]]:
     """(prompt id, its messages) for the same traces, each once, in order of id; a chain with a missing link is left out."""
-    asked = sa.select(traces.c.input_id).where(_which(agent_id, scope, judged), *_range(traces.c.input_id, scope))
+    asked = sa.select(JUDGED.c.input_id) if judged else sa.select(traces.c.input_id).where(_others(agent_id, scope))
     query = sa.select(messages).where(messages.c.id.in_(asked)).order_by(messages.c.id)
     for some in batched(streamed(connection, query), VARIABLES):
         known = {name: (parent, {"role": role, **content}) for name, parent, role, content in some}
@@ -189,9 +216,8 @@ def _chain(known: Links, last: str) -> list[Message]:
     return chain[::-1]
 
 
-def _which(agent_id: str, scope: Scope | None, judged: bool) -> sa.ColumnElement[bool]:
-    about = _judged(agent_id, scope)
-    return about if judged else sa.and_(traces.c.agent_id == agent_id, sa.not_(about))
+def _others(agent_id: str, scope: Scope | None) -> sa.ColumnElement[bool]:
+    return sa.and_(traces.c.agent_id == agent_id, sa.not_(_judged(agent_id, scope)), *_range(traces.c.input_id, scope))
 
 
 def _judged(agent_id: str, scope: Scope | None) -> sa.ColumnElement[bool]:

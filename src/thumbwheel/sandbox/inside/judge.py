@@ -149,7 +149,7 @@ def own(setup: str, space: dict[str, Any]) -> set[str]:
     """
     known = set(vars(builtins)) | set(space)
     for statement in ast.parse(setup).body:
-        needed = loaded(statement) - known - binds(statement)
+        needed = loaded(statement) - known
         if not needed or isinstance(statement, ast.Import | ast.ImportFrom | ast.FunctionDef):
             try:
                 exec(compile(ast.Module([statement], []), "<setup>", "exec", LATE, dont_inherit=True), space)
