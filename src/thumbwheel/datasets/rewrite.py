@@ -54,6 +54,7 @@ class Rewritten:
     counts: dict[str, int] = field(default_factory=dict)
     origins: Counter[str] = field(default_factory=Counter)
     gone: dict[str, int] = field(default_factory=dict)
+    gate_groups: set[str] = field(default_factory=set)
 
 
 def holding(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> Held:
@@ -113,7 +114,7 @@ def without(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> Rewritt
         for split in SPLITS:
             target, lost = Path(folder) / f"{split}.parquet", False
             try:
-                made.counts[split], made.gone[split] = _copy(_path(ws, dataset, split), target, sought, made.origins)
+                made.counts[split], made.gone[split] = _copy(_path(ws, dataset, split), target, sought, made)
             except StorageError:
                 lost, made.counts[split], made.gone[split] = True, 0, dataset.counts[split]
                 write_parquet(target, SHAPES.get(dataset.shape).row, [])
@@ -123,7 +124,7 @@ def without(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> Rewritt
     return made
 
 
-def _copy(source: Path, target: Path, wanted: frozenset[str], origins: Counter[str]) -> tuple[int, int]:
+def _copy(source: Path, target: Path, wanted: frozenset[str], made: Rewritten) -> tuple[int, int]:
     """(rows that stay, rows that go)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -133,7 +134,8 @@ def _copy(source: Path, target: Path, wanted: frozenset[str], origins: Counter[s
         for batch in file.iter_batches(batch_size=AT_ONCE):
             rows = batch.to_pylist()
             kept = [not touches(row, wanted) for row in rows]
-            origins.update(row["origin"] for row, stays in zip(rows, kept, strict=True) if stays)
+            made.origins.update(row["origin"] for row, stays in zip(rows, kept, strict=True) if stays)
+            made.gate_groups |= {row["group"] for row, stays in zip(rows, kept, strict=True) if stays and row["split"] == "gate"}
             stay, go = stay + sum(kept), go + len(kept) - sum(kept)
             if any(kept):
                 out.write_batch(batch.filter(pa.array(kept)))

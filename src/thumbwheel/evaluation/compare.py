@@ -253,7 +253,9 @@ def _cost(rates: Rates, prompts: Sequence[int], tokens: Sequence[int], busy: Seq
 def guard(name: str, measure: Measure) -> Guard:
     """A measure as a guard. An interval without an end is none."""
     ends = {"low": measure.low, "high": measure.high} if measure.high < LARGEST else {}
-    return Guard(name=name, before=measure.before, after=measure.after, n=measure.n, spread=measure.spread, **ends)
+    return Guard(
+        name=name, before=measure.before, after=measure.after, n=measure.n, clusters=measure.clusters, spread=measure.spread, **ends
+    )
 
 
 def nll_guard(logged: Sequence[Logged], level: float) -> Guard:
@@ -270,4 +272,4 @@ def nll_guard(logged: Sequence[Logged], level: float) -> Guard:
     estimate = paired_mean(np.array([sums[group] for group in sizes], float), np.array(list(sizes.values()), float), None)
     interval = estimate.interval(level)
     ends = {"low": interval.low, "high": interval.high} if isfinite(interval.low) else {}
-    return Guard(name=NLL, before=before, after=after, n=len(good), spread=Spread.of(estimate), **ends)
+    return Guard(name=NLL, before=before, after=after, n=len(good), clusters=len(sizes), spread=Spread.of(estimate), **ends)

@@ -45,9 +45,9 @@ RULES: dict[str, Rule] = {
 
 def standing(guard: Guard, policy: GatePolicy) -> tuple[Standing, str]:
     """Whether `guard` holds under `policy`, and what is wrong in words; no words where nothing is."""
-    rule, groups = RULES.get(guard.name), _groups(guard)
+    rule, groups = RULES.get(guard.name), guard.n if guard.clusters is None else guard.clusters
     if groups < policy.min_guard or guard.before is None or guard.after is None or guard.low is None or guard.high is None:
-        return Standing.UNMEASURED, f"not measured ({groups:.0f} of at least {policy.min_guard} groups)"
+        return Standing.UNMEASURED, f"not measured ({groups} of at least {policy.min_guard} groups)"
     if rule is None:
         return Standing.HOLDS, ""
     margin: float = getattr(policy, rule.margin)
@@ -55,15 +55,18 @@ def standing(guard: Guard, policy: GatePolicy) -> tuple[Standing, str]:
     if _loss(rule, guard.before, guard.after) > margin:
         return Standing.WORSE, words
     if max(_loss(rule, guard.before, guard.before + end) for end in (guard.low, guard.high)) > margin:
-        if guard.spread is not None and guard.spread.limit is not None and unchanged(groups, 1 - policy.alpha) > margin:
-            return Standing.UNMEASURED, f"{groups:.0f} groups are too few to hold its interval to the margin, whatever they show"
+        if _too_few(guard, groups, margin, policy):
+            return Standing.UNMEASURED, f"{groups} groups are too few to hold its interval to the margin, whatever they show"
         return Standing.OPEN, f"may be {words} (the change lies within {guard.low:+.4f} .. {guard.high:+.4f}); more cases would tell"
     return Standing.HOLDS, ""
 
 
-def _groups(guard: Guard) -> float:
-    """The groups of its items, as far as they tell: unequal ones count for less."""
-    return guard.spread.degrees + 1 if guard.spread is not None else guard.n
+def _too_few(guard: Guard, groups: int, margin: float, policy: GatePolicy) -> bool:
+    """Whether the interval says nothing about the margin; of unequal groups those count that tell."""
+    if policy.min_interval is not None:
+        return groups < policy.min_interval
+    spread = guard.spread
+    return spread is not None and spread.limit is not None and unchanged(spread.degrees + 1, 1 - policy.alpha) > margin
 
 
 def described(guard: Guard, words: str) -> str:

@@ -38,8 +38,10 @@ class GatePolicy(Config):
     min_cases: int = Field(default=FEWEST, ge=2)
     """Fewest groups of cases (or ranked pairs) on which anything is decided."""
     min_guard: int = Field(default=20, ge=1)
-    """A guard measured on fewer groups neither passes nor fails; it is named as not measured. On so few that no interval fits into its
-    margin, even where nothing changed (55 for 0.05), a guard is held to what was seen, and named."""
+    """A guard measured on fewer groups neither passes nor fails; it is named as not measured."""
+    min_interval: int | None = Field(default=None, ge=1)
+    """On fewer groups a guard is held to what was seen instead of its interval, and named; unset, where no interval fits into its margin
+    even if nothing changed (55 groups for 0.05)."""
     margin_nll: float = Field(default=0.3, ge=0)
     """Nats a token by which recorded good answers may become less likely."""
     margin_eos: float = Field(default=0.05, ge=0, le=1)

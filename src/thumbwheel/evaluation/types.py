@@ -214,6 +214,8 @@ class Guard(Config):
     before: float | None
     after: float | None
     n: int
+    clusters: int | None = None
+    """Groups of these items; None where every item is one."""
     low: float | None = None
     """Lower end of the interval of after - before, clustered by group; None where there is none."""
     high: float | None = None

@@ -136,7 +136,7 @@ def _plan(ws: Workspace, agent: str, agent_id: str, subject: str, seal: Seal | N
 def _describe(job: _Job) -> None:
     """Find what descends from the rows and put it into words."""
     ws, before = job.ws, job.open["report"] if job.open else {}
-    holding, earlier = held(ws, job.agent, job.doomed.ids), before.get("tainted", {})
+    holding, earlier = held(ws, job.agent, job.doomed.ids, lost=True), before.get("tainted", {})
     fitted, said = _fitted(job, earlier), 0
     with ws.db.read() as connection:
         of = {*holding, *earlier.get("datasets", ())}
@@ -234,7 +234,7 @@ def _taint(connection: sa.Connection, tainted: Tainted) -> None:
 
 
 def _datasets(job: _Job, seal: Seal) -> None:
-    for dataset_id, found in held(job.ws, job.agent, job.doomed.ids).items():
+    for dataset_id, found in held(job.ws, job.agent, job.doomed.ids, lost=True).items():
         _rewrite(job, seal, dataset_id, {row for rows in found.rows.values() for row in rows})
 
 
@@ -245,6 +245,7 @@ def _rewrite(job: _Job, seal: Seal, dataset_id: str, rows: set[str]) -> None:
     note = {"erasure": job.done.id, "at": job.began.isoformat(), "rows": {split: many for split, many in made.gone.items() if many}}
     manifest = scrubbed(dataset.manifest, job.doomed.ids | rows)
     manifest |= {"files": made.files, "counts": made.counts, "origins": dict(sorted(made.origins.items()))}
+    manifest["gate_groups"] = len(made.gate_groups)
     manifest["erased"] = [*manifest.get("erased", ()), note]
     old = [
         ("hash", seal.of("hash", name)) for name in {dataset.fingerprint, *dataset.manifest["files"].values()} - set(made.files.values())

@@ -14,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from thumbwheel.core.errors import StorageError
 from thumbwheel.datasets.build import datasets
 from thumbwheel.datasets.rewrite import Held, holding
 from thumbwheel.db.schema import evaluations, exports, model_versions, reward_models, runs
@@ -25,9 +26,15 @@ LEARNED = "learned"
 """The reward function that judges by a classifier."""
 
 
-def held(ws: Workspace, agent: str, wanted: Collection[str]) -> dict[str, Held]:
-    """Dataset id -> its rows that name one of the ids `wanted`, for the datasets of the agent that have any."""
+def held(ws: Workspace, agent: str, wanted: Collection[str], *, lost: bool = False) -> dict[str, Held]:
+    """Dataset id -> its rows that name one of the ids `wanted`, for the datasets of the agent that have any.
+
+    Raises StorageError for a file that cannot be read; with `lost` such a file may hold them.
+    """
     found = {one.id: holding(ws, one, wanted) for one in datasets(ws, agent)}
+    if not lost and (unread := [(name, split) for name, rows in found.items() for split in rows.lost]):
+        name, split = unread[0]
+        raise StorageError(f"dataset {name!r}", f"its file of {split} is missing or damaged", "Restore it from a backup, or build it anew")
     return {dataset_id: rows for dataset_id, rows in found.items() if rows.counts}
 
 

@@ -192,6 +192,8 @@ def figures(chances: Array, known: Labelled, parts: NDArray[np.intp]) -> dict[st
 
 
 def _figure(value: float | None, statistic: Any, groups: Sequence[str]) -> dict[str, float | None]:
+    if len(set(groups)) < 2:
+        return {"value": value, "low": None, "high": None}
     interval = bootstrap(statistic, len(groups), groups, rounds=ROUNDS)
     return {"value": value, "low": interval.low, "high": interval.high}
 

@@ -41,9 +41,8 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "LD_LIBRARY_PATH": "/py/lib",
     "PYTHONHASHSEED": "0",
-    "PYTHONDONTWRITEBYTECODE": "1",
 }
-ENVIRONMENT_OPEN = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+ENVIRONMENT_OPEN = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 START = "import sys; sys.path.insert(0, '/app'); from inside.zygote import main; main(int(sys.argv[1]), True)"
 OPEN_START = """
 import importlib.util, sys
@@ -95,7 +94,9 @@ class Cell:
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._said, "stderr": self._said, "pass_fds": (control,)}
         if not self.sealed:
             inside = str(Path(zygote.__file__).parent)
-            return subprocess.Popen([sys.executable, "-I", "-S", "-c", OPEN_START, str(control), inside], env=ENVIRONMENT_OPEN, **options)
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", "-c", OPEN_START, str(control), inside], env=ENVIRONMENT_OPEN, **options
+            )
         program = shutil.which("bwrap")
         if program is None:
             raise Refused("bubblewrap (bwrap) is not installed", "Run: apt-get install bubblewrap (or dnf, pacman, zypper)")
@@ -104,7 +105,7 @@ class Cell:
             "user": unprivileged() if os.geteuid() == 0 else None,
             "program": program,
             "by_descriptor": walls(),
-            "arguments": ["--", PYTHON, "-I", "-S", "-c", START, str(control)],
+            "arguments": ["--", PYTHON, "-I", "-S", "-B", "-c", START, str(control)],
         }
         return subprocess.Popen([sys.executable, "-I", "-S", launch.__file__, json.dumps(spec)], env={}, start_new_session=True, **options)
 

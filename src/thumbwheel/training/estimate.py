@@ -78,7 +78,8 @@ def estimate(algorithm: str, config: TrainConfig, preset: str, dataset: Dataset,
 
 def _detectable(dataset: Dataset) -> float | None:
     """Of the rows in the gate, as if each of their groups were one; None for too few, and for labels, where no such figure is known."""
-    groups = dataset.manifest.get("gate_groups", 0)
+    rows = dataset.counts.get("gate", 0)
+    groups = min(rows, dataset.manifest.get("gate_groups", rows))
     return detectable_gain(groups, DISCORDANCE) if groups >= FEWEST and dataset.shape != "labels" else None
 
 

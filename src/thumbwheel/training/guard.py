@@ -18,6 +18,8 @@ from thumbwheel.training.watch import collapse
 WINDOW = 3
 """Steps whose mean KL is held against the budget; one batch is a noisy estimate."""
 LEVEL = 0.99
+PROVING = 8
+"""Fewer answers that all fell are chance at this level (by the sign test)."""
 """Of the intervals that say what is noise; a run is looked at many times."""
 ENTROPY_LEFT = 0.1
 """Of the entropy at the start; below it the answers hardly vary, and it is said once."""
@@ -95,7 +97,7 @@ class Guard:
         best = max(earlier, key=lambda one: _mean(one.held_out[name]))
         change, reward = paired(best.held_out[name], now.held_out[name]), paired(best.rewards, now.rewards)
         better = bool(reward and reward.gain > 0) or (best.trained is not None and now.trained is not None and now.trained > best.trained)
-        if change is None or change.high >= 0 or not better:
+        if change is None or change.n < PROVING or change.high >= 0 or not better:
             return None
         fell = f"{name}, which is not optimised, fell from {change.before:.3g} to {change.after:.3g} on the dev prompts"
         return f"the reward is being gamed: {fell} while the reward rose"
@@ -112,14 +114,9 @@ class Guard:
 
 
 def paired(before: Values, after: Values) -> Comparison | None:
-    """The answers that have a value on both sides; None where there are none, or where values without a known span differ by nothing,
-    or all by the same, which tells no spread."""
+    """The answers that have a value on both sides; None where there are none."""
     both = [(old, new) for old, new in zip(before, after, strict=True) if old is not None and new is not None]
-    if not both:
-        return None
-    span = 1.0 if all(0 <= value <= 1 for pair in both for value in pair) else None
-    found = compare([old for old, _ in both], [new for _, new in both], level=LEVEL, span=span)
-    return found if found.estimate.error else None
+    return compare([old for old, _ in both], [new for _, new in both], level=LEVEL, span=None) if both else None
 
 
 def _mean(values: Values) -> float:

@@ -180,6 +180,11 @@ def test_more_cases_in_the_same_groups_never_lower_a_verdict():
         clusters = [number for number in range(40) for _ in range(size)]
         found = compare.guard(EOS, compare.measure(EOS, [1.0] * len(clusters), [1.0] * len(clusters), clusters, 0.95))
         assert str(guards.standing(found, GatePolicy())[0]) == "not measured"
+    assert str(guards.standing(found, GatePolicy(min_interval=30))[0]) == "open"  # by choice
+    long = [1] * 39 + [4000]  # one answer of many tokens: forty groups all the same, and far worse
+    found = compare.nll_guard([compare.Logged(Given(str(at), str(at), [{"role": "user", "content": str(at)}], None, "a", True), -1.0 * size,
+                                              -9.0 * size, size) for at, size in enumerate(long)], 0.95)  # fmt: skip
+    assert str(guards.standing(found, GatePolicy())[0]) == "worse" and found.clusters == 40
     for many, known in ((54, "not measured"), (60, "ok")):
         found = compare.guard(EOS, compare.measure(EOS, [1.0] * many, [1.0] * many, range(many), 0.95))
         assert str(guards.standing(found, GatePolicy())[0]) == known

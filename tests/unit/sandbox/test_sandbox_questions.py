@@ -232,6 +232,12 @@ def test_an_answer_is_not_evaluated_where_it_is_judged(pool, name):
     assert (found.state, found.passed) == (State.DONE if passed else State.BROKEN, passed)
 
 
+def test_a_literal_may_be_read_from_an_answer(pool):
+    test = "import ast, calendar\nassert f(1) and ast.literal_eval(f(1)) == [1, 2] and calendar.isleap(2024)"
+    (found,) = pool.run([Job("def f(x): return '[1, 2]'", tests=Asked((test,)))])
+    assert (found.state, found.passed) == (State.DONE, (True,)), found.detail
+
+
 def test_a_pickle_that_calls_is_not_loaded_where_it_is_judged(pool):
     code = "import pickle\nclass R:\n    def __reduce__(self): return eval, ('4',)\ndef f(x): return pickle.dumps(R())"
     (found,) = pool.run([Job(code, tests=Asked(("assert pickle.loads(f(1)) == 4",)))])

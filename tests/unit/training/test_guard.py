@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from thumbwheel.training.guard import WINDOW, Guard, Seen, paired
+from thumbwheel.training.guard import WINDOW, Guard, Seen
 
 N = 40
 
@@ -46,9 +46,14 @@ def test_a_reward_that_rises_while_what_is_held_out_falls() -> None:
     assert told(Guard(None, None), *good, seen(0.2, truth=0.3)) == [None] * 3  # both fall: no gaming
 
 
-def test_two_answers_that_fell_alike_prove_nothing() -> None:
-    assert paired([0.5, 0.5], [0.4, 0.4]).high > 0  # type: ignore[union-attr]
-    assert paired([7.0, 7.0], [6.0, 6.0]) is None and paired([None], [1.0]) is None
+def test_a_few_answers_that_all_fell_prove_nothing() -> None:
+    for many, stops in ((3, False), (24, True)):
+        both = Seen([0.0] * many, [9] * many, {}, {"truth": [1.0] * many}), Seen([1.0] * many, [9] * many, {}, {"truth": [0.5] * many})
+        assert bool(told(Guard(None, None), *both)[-1]) is stops
+
+
+def test_longer_answers_that_are_all_better_by_as_much_are_worth_it() -> None:
+    assert told(Guard(None, 1.5), Seen([-1.0] * 3, [10] * 3), Seen([2.0] * 3, [20] * 3)) == [None, None]
 
 
 def test_a_reward_that_rises_in_training_alone_counts_too() -> None:

@@ -5,6 +5,7 @@ All that comes back is data. Nothing of it may be evaluated here: `Guard` sees t
 
 from __future__ import annotations
 
+import ast
 import builtins
 import collections
 import dataclasses
@@ -20,14 +21,11 @@ EVALUATES = frozenset({"exec", "compile", "code.__new__", "function.__new__", "m
     {"ctypes.dlopen", "ctypes.dlsym", "os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen"}
 )
 """Events of the interpreter by which a text or bytes become code or a process."""
-MAKERS = (
-    __file__.replace("asking.py", "judge.py"),
-    collections.__file__,
-    dataclasses.__file__,
-    "<frozen importlib._bootstrap>",
-    "<frozen importlib._bootstrap_external>",
-)
-"""Files whose code evaluates what is not an answer: imports, the tests themselves, fields that were found to be names."""
+MAKERS = (__file__.replace("asking.py", "judge.py"), ast.__file__, collections.__file__, dataclasses.__file__)
+"""Files whose code evaluates what is not an answer, or only reads it: the tests themselves, literals, fields that are names."""
+IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+LIBRARY = (collections.__file__.removesuffix("collections/__init__.py"), "<frozen")
+"""Where that what imports evaluate has to lie."""
 PREDICATES = frozenset(name for kind in (str, set, float) for name in dir(kind) if name.startswith(("is", "startswith", "endswith")))
 """Methods of data whose truth would be the candidate's to choose, were its objects asked for them."""
 MUTABLE = (list, dict, set, bytearray, collections.deque)
@@ -55,12 +53,23 @@ class Guard:
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         """A hook for the events of the interpreter."""
-        if not self.answered:
-            return
-        wrote = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
-        if wrote or (event in EVALUATES and sys._getframe(1).f_code.co_filename not in MAKERS):
+        if self.answered and (event in EVALUATES or event in ("open", "import")) and not self._harmless(event, arguments, sys._getframe(1)):
             self.refused = f"they evaluate or write ({event}) where an answer could be what is run, and it would judge itself"
             raise TestsBroken(self.refused)
+
+    def _harmless(self, event: str, arguments: tuple[Any, ...], frame: Any) -> bool:
+        if event == "open":
+            return not (isinstance(arguments[2], int) and arguments[2] & WRITING)
+        if event == "import":  # with a path where it is a library in machine code
+            return not arguments[1] or str(arguments[1]).startswith(LIBRARY)
+        if frame.f_code.co_filename not in IMPORTING:
+            return frame.f_code.co_filename in MAKERS
+        code = {
+            "exec": lambda: arguments[0].co_filename,
+            "compile": lambda: arguments[1],
+            "marshal.loads": lambda: frame.f_locals["bytecode_path"],
+        }
+        return str(code.get(event, str)()).startswith(LIBRARY)
 
 
 GUARD = Guard()
