@@ -70,9 +70,11 @@ def launch(run: RunDir, lock: int) -> Status:
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Of a child: `given`, offline and quiet."""
+    """Of a child: `given`, offline and quiet. Batches have many shapes, and oneDNN's kept primitives of a thousand of them took as much
+    memory as all else."""
     quiet = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return dict(given) | quiet | {"PYTHONUNBUFFERED": "1"}
+    kept = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "LRU_CACHE_CAPACITY": "16"}
+    return kept | dict(given) | quiet | {"PYTHONUNBUFFERED": "1"}
 
 
 def _until_done(child: subprocess.Popen[bytes], run: RunDir) -> None:
