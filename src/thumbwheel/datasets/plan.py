@@ -54,7 +54,9 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
     held = [group for prompt_id, basis, group in cases if basis != GOLD and split_of(prompt_id, config) == "gate"]
     ranked = METHODS[recommended or "kto"]
     groups = {"gold": len(set(gold)), "feedback cases in gate": len(set(held)), "rows in gate": len(facts[ranked].held)}
-    told = {name: None if name == "rows in gate" and ranked == "labels" else n for name, n in groups.items()}
+    power = {name: Power(n, _foreseen(n, config.plan.discordance)) for name, n in groups.items()}
+    if ranked == "labels":  # good answers are told from bad ones then, which no such figure is known for
+        power["rows in gate"] = Power(groups["rows in gate"], None)
     return DataPlan(
         agent=agent,
         traces=traces,
@@ -71,7 +73,7 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
         notes=dict(+tally.notes),
         gold=len(gold),
         held_cases=len(held),
-        power={name: Power(n, _detectable(told[name], config.plan.discordance)) for name, n in groups.items()},
+        power=power,
         recommended=recommended,
         why=why,
     )
@@ -159,8 +161,7 @@ def _recommend(methods: Mapping[str, MethodPlan], facts: Mapping[str, Facts]) ->
     return "sft", "only good answers are known in number, and imitation needs no bad ones"
 
 
-def _detectable(groups: int | None, discordance: float) -> float | None:
-    from thumbwheel.stats.power import detectable_gain
-    from thumbwheel.stats.types import FEWEST
+def _foreseen(groups: int, discordance: float) -> float | None:
+    from thumbwheel.stats.power import foreseen
 
-    return detectable_gain(groups, discordance) if groups is not None and groups >= FEWEST else None
+    return foreseen(groups, discordance)

@@ -12,6 +12,7 @@ from scipy import optimize, stats
 
 from thumbwheel.core.errors import InputError
 from thumbwheel.stats.rates import check_level
+from thumbwheel.stats.types import FEWEST
 
 
 def items_needed(gain: float, discordance: float, *, level: float = 0.95, power: float = 0.8, design_effect: float = 1.0) -> int:
@@ -40,6 +41,11 @@ def detectable_gain(n: int, discordance: float, *, level: float = 0.95, power: f
     if excess(discordance) < 0:
         return None
     return float(optimize.brentq(excess, 0.0, discordance))
+
+
+def foreseen(groups: int, discordance: float) -> float | None:
+    """What an evaluation on so many groups will show, as if each were one item; None where they are too few to decide on."""
+    return detectable_gain(groups, discordance) if groups >= FEWEST else None
 
 
 def _root(gain: float, discordance: float, level: float, power: float) -> float:

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thumbwheel.datasets.types import Dataset
-from thumbwheel.stats.power import detectable_gain
-from thumbwheel.stats.types import FEWEST
+from thumbwheel.stats.power import foreseen
 from thumbwheel.training.launch import environment
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import DryRun, Run, RunState, Status, TrainConfig
@@ -80,7 +79,7 @@ def _detectable(dataset: Dataset) -> float | None:
     """Of the rows in the gate, as if each of their groups were one; None for too few, and for labels, where no such figure is known."""
     rows = dataset.counts.get("gate", 0)
     groups = min(rows, dataset.manifest.get("gate_groups", rows))
-    return detectable_gain(groups, DISCORDANCE) if groups >= FEWEST and dataset.shape != "labels" else None
+    return foreseen(groups, DISCORDANCE) if dataset.shape != "labels" else None
 
 
 def _seconds(config: TrainConfig, found: Mapping[str, Any], steps: int) -> float:

@@ -84,13 +84,13 @@ class Candidate:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """What the candidate's function gives for these values."""
         self.called = True
-        return value(self._talk, {"call": self._name, "arguments": encode(list(arguments), handed), "named": encode(named, handed)})
+        return value(self._talk, {"call": self._name, **called_with(arguments, named)})
 
     def in_place(self, *arguments: Any, **named: Any) -> None:
         """Call it for what it does to its arguments: lists, dicts and sets are afterwards as it left them."""
         self.called = True
-        asked = {"call": self._name, "arguments": encode(list(arguments), handed), "named": encode(named, handed), "back": True}
-        for mine, theirs in zip(arguments, value(self._talk, asked), strict=True):
+        changed = value(self._talk, {"call": self._name, **called_with(arguments, named), "back": True})
+        for mine, theirs in zip(arguments, changed, strict=True):
             if type(mine) is type(theirs) and isinstance(mine, MUTABLE):
                 mine.clear()
                 mine.update(theirs) if isinstance(mine, dict | set) else mine.extend(theirs)
@@ -125,7 +125,7 @@ class Remote:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """What it gives for these values."""
-        return self.__ask__({"arguments": encode(list(arguments), handed), "named": encode(named, handed)})
+        return self.__ask__(called_with(arguments, named))
 
     def __bool__(self) -> bool:
         return True
@@ -168,6 +168,11 @@ class Remote:
             raise FromCandidate("an object that gives no iterator")
         while found := made.__ask__({"take": 1}):  # one by one: the next one may take for ever
             yield found[0]
+
+
+def called_with(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """The part of a question that says what to call with."""
+    return {"arguments": encode(list(arguments), handed), "named": encode(named, handed)}
 
 
 def handed(held: Any) -> tuple[str, int]:

@@ -87,7 +87,7 @@ def functional(talk: Talk, job: dict[str, Any]) -> list[Test]:
     space[job["entry_point"]] = candidate
 
     def test() -> None:
-        share(talk, setup, set(), space, job["entry_point"])
+        share(talk, ast.parse(setup).body, set(), space, job["entry_point"])
         try:
             check(candidate)
         finally:
@@ -100,9 +100,9 @@ def functional(talk: Talk, job: dict[str, Any]) -> list[Test]:
 def asserts(talk: Talk, job: dict[str, Any]) -> list[Test]:
     """One test per assert statement of the task."""
     space: dict[str, Any] = {"__name__": "tests", ASK: lambda text: value(talk, {"ask": text})}
-    setup, entry = job.get("setup") or "", job.get("entry_point")
+    setup, entry = ast.parse(job.get("setup") or "").body, job.get("entry_point")
     known = own(setup, space) - {entry}
-    classes = {one.name for one in ast.parse(setup).body if isinstance(one, ast.ClassDef)}
+    classes = {one.name for one in setup if isinstance(one, ast.ClassDef)}
     found, needed = [], set[str]()
     for text in job["tests"]:
         for name in modules(ast.parse(text)) - known:
@@ -142,13 +142,13 @@ def failing(error: Exception) -> None:
     raise error
 
 
-def own(setup: str, space: dict[str, Any]) -> set[str]:
+def own(setup: list[ast.stmt], space: dict[str, Any]) -> set[str]:
     """Do what the setup needs no candidate for. Returns the known names; raises TestsBroken where a compound statement needs one.
 
     A plain assignment from the candidate's names, and a class that needs them, stay the candidate's.
     """
     known = set(vars(builtins)) | set(space)
-    for statement in ast.parse(setup).body:
+    for statement in setup:
         needed = loaded(statement) - known
         if not needed or isinstance(statement, ast.Import | ast.ImportFrom | ast.FunctionDef):
             try:
@@ -161,15 +161,16 @@ def own(setup: str, space: dict[str, Any]) -> set[str]:
     return known
 
 
-def share(talk: Talk, setup: str, needed: set[str], space: dict[str, Any], entry: str | None) -> None:
+def share(talk: Talk, setup: list[ast.stmt], needed: set[str], space: dict[str, Any], entry: str | None) -> None:
     """Give the candidate the imports of a setup and what makes these names; data go as values that were made here.
 
     The rest of a setup may hold what is right, and what it has under the name that the program is asked for certainly does. Raises what
     the candidate raises over it.
     """
-    body = [one for one in ast.parse(setup).body if entry is None or entry not in binds(one)]
+    body = [one for one in setup if entry is None or entry not in binds(one)]
     chosen: set[ast.stmt] = {one for one in body if isinstance(one, ast.Import | ast.ImportFrom)}
     defined = set().union(*(binds(one) for one in body if isinstance(one, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)))
+    made = set().union(*map(binds, body))
     values, waiting, done = dict[str, Any](), needed - {entry}, set[str]()
     while waiting:
         name = waiting.pop()
@@ -177,7 +178,7 @@ def share(talk: Talk, setup: str, needed: set[str], space: dict[str, Any], entry
         if name in space and (held := data(space[name])) is not None:
             values[name] = held
             continue
-        for one in body if name in set().union(*map(binds, body)) else ():
+        for one in body if name in made else ():
             if one not in chosen and name in (binds(one) if name in defined else touched(one)):
                 chosen.add(one)
                 waiting |= needs(one) - done - {entry}
