@@ -1,6 +1,6 @@
 """How far a dry run is from the run: minutes and peak memory foretold, then measured.
 
-`python benchmarks/estimates.py [--json FILE] [--cases sft:26m,dpo:26m,kto:small] [--rows 48]`.
+`python benchmarks/estimates.py [--json FILE] [--cases sft:26m,dpo:26m,kto:135m] [--rows 48]`.
 
 Each case is a dry run and then the run itself over the benchmark's own material, in a home of its own; both go through the same verbs as
 the command line. A ratio is foretold / measured. The targets are 15 % for memory and 30 % for time.

@@ -9,9 +9,14 @@ log-probs, `other` what is element by element (norms, activations, rotations, co
 
 from __future__ import annotations
 
+import os
+
+from thumbwheel.training.launch import KEPT
+
+os.environ |= KEPT | {"OMP_WAIT_POLICY": "PASSIVE"}  # as in a run; they are read when torch is loaded
+
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time

@@ -1,10 +1,10 @@
 """What PPO learns from a reward model of the demo world, judged by the simulator and by no model.
 
 `python benchmarks/judge.py [--persons 1,2,3] [--json FILE]`, about ten minutes a person on one idle core. The person of the demo world
-leaves 2,000 thumbs (a tenth of them wrong) and corrections. Two reward models learn the thumbs, one from the base and one from where sft
-on the corrections ended; the one that is right about more thumbs of the dev split judges, and PPO starts from the base. Printed: how many
-noise-free pairs of fresh mails the reward model ranks right (wrong is what the app really answered), and how many of 400 fresh mails are
-filed as the person wants, before and after, with a paired interval.
+leaves 2,000 thumbs (a tenth of them wrong), outcomes and corrections. Two reward models learn from all of these labels, one from the base
+and one from where sft on the good answers ended; the one that is right about more labels of the dev split judges, and PPO starts from the
+base. Printed: how many noise-free pairs of fresh mails the reward model ranks right (wrong is what the app really answered), and how many
+of 400 fresh mails are filed as the person wants, before and after, with a paired interval.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from thumbwheel.demo.run import AGENT, base_cache, import_world
 from thumbwheel.demo.world import messages
 from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.engine.prompt import PromptBuilder
-from thumbwheel.engine.reward_model import RewardModel
+from thumbwheel.engine.reward_model import Read, RewardModel
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.models import reward_models
@@ -92,11 +92,8 @@ def ranked(seed: int, base: Path, model: RewardModel) -> float:
     mails = person.mails(random.Random(f"true pairs:{seed}"), 3 * PAIRS, "fresh")
     said = Filer(base).answer([messages(mail) for mail in mails], 1.0, seed + 1000)
     wrong = [(mail, answer.text) for mail, answer in zip(mails, said, strict=True) if answer.text != person.filing(mail).text()][:PAIRS]
-    prompts = [messages(mail) for mail, _ in wrong]
-    better, worse = (
-        model.score(prompts, [person.filing(mail).text() for mail, _ in wrong]),
-        model.score(prompts, [text for _, text in wrong]),
-    )
+    better = model.score([Read(messages(mail), person.filing(mail).text()) for mail, _ in wrong])
+    worse = model.score([Read(messages(mail), text) for mail, text in wrong])
     return mean(float(a > b) for a, b in zip(better, worse, strict=True))
 
 

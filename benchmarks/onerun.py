@@ -89,13 +89,17 @@ def same_start(model: Any) -> None:
             parameter.data.copy_(start)
 
 
-def peak_bytes() -> int:
-    """The most that this process has had resident."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
+def peak_bytes(process: str = "self") -> int:
+    """The most that this process has had resident, and each of those that it has started and that still run."""
+    of = Path("/proc", process)
+    line = next(line for line in (of / "status").read_text().splitlines() if line.startswith("VmHWM"))
+    children = {child for task in (of / "task").iterdir() for child in (task / "children").read_text().split()}
+    return int(line.split()[1]) * 1024 + sum(map(peak_bytes, children))
 
 
-def report(seconds: Sequence[float], losses: Sequence[float], scored: int | None = None, tokens: Sequence[int] = ()) -> None:
+def report(
+    seconds: Sequence[float], losses: Sequence[float], scored: int | None = None, tokens: Sequence[int] = (), peak: int | None = None
+) -> None:
     """The line that the driver reads; `scored` tokens over all steps, where they are fixed beforehand, and `tokens` of each step."""
-    found = {"seconds": list(seconds), "losses": list(losses), "scored": scored, "tokens": list(tokens), "peak_bytes": peak_bytes()}
+    found = {"seconds": list(seconds), "losses": list(losses), "scored": scored, "tokens": list(tokens), "peak_bytes": peak or peak_bytes()}
     print("RESULT " + json.dumps(found))

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from onerun import ALPHA, RANK, RATE, Clock, Spec, report, same_start
+from onerun import ALPHA, RANK, RATE, Clock, Spec, peak_bytes, report, same_start
 
 from thumbwheel.training.assemble import Assembly, assemble, settings
 from thumbwheel.training.checkpoint import Checkpoints
@@ -75,7 +75,7 @@ def values(spec: Spec) -> dict[str, Any]:
 def prepared(spec: Spec, out: Path) -> Assembly:
     """Everything but the loop."""
     rows = [row(number, given) for number, given in enumerate(spec.load())]
-    judge = os.environ.get("BENCH_REWARD_MODEL")
+    judge = os.environ.get("BENCH_REWARD_MODEL") if spec.method == "ppo" else None
     chosen = settings(spec.method, values(spec))
     made = assemble(spec.method, chosen, spec.model, Path(spec.model), rows, out / "reference.db", Path(judge) if judge else None)
     same_start(made.model)
@@ -114,11 +114,12 @@ def main() -> None:
     loop = Loop(made.at_work, trained, made.config, *parts, callbacks=[clock])
     loop.order = order
     loop.run()
+    peak = peak_bytes()  # before the processes that judge are gone
     made.at_work.close()
     if keep := os.environ.get("BENCH_KEEP"):
         keep_reward_model(made, spec.model, Path(keep))
     sizes = [sum(map(size, (made.train.items[at] for at in rows))) for rows in order.batches()]
-    report(clock.seconds, clock.losses, made.train.scored or None, sizes)
+    report(clock.seconds, clock.losses, made.train.scored or None, sizes, peak)
 
 
 if __name__ == "__main__":

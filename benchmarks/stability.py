@@ -3,7 +3,8 @@
     python benchmarks/stability.py --seeds 10 --json stability.json [--methods sft,dpo,kto,reward,grpo_offline,grpo,ppo]
 
 A run is sound when it finished, is not worse than its base by more than five points, and its answers still end and keep their form.
-The settings are the methods' own but for the length of a run on strings. One process; about an hour on one core.
+The settings are the methods' own on the demo world; on strings length, batch and temperature are the task's.
+One process; about an hour on one core.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 
 Each run is a process of its own; the runs of ours and of the peers alternate, so that a noisy neighbour meets all alike. The same model,
 rows, order, LoRA modules, first adapter and learning rate; the first step of each run is left out of the time. Ratios above 1 are in our
-favour for time (peer / ours, medians over all measured steps); memory is ours / peer, from the peak resident size of the processes. Losses
+favour for time (peer / ours, medians over all measured steps); memory is ours / peer, from the peak resident size of the processes, those
+that judge answers among them. Losses
 are those of the last step in fp32. `cold`: the reference is computed inside the step by all; `warm`: it was computed before the clock
 started, by all. On a CPU that does not multiply in bf16, TRL's defaults (bf16) are emulated and slow: they are measured once, and again in
 fp32 as `default-fp32`, which is the figure to look at there. Results so far are written after every comparison.
@@ -31,6 +32,8 @@ from typing import Any
 import material
 import peers
 from onerun import Spec, has_bf16
+
+from thumbwheel.training import launch
 
 HERE = Path(__file__).parent
 A_STEP = {"dpo": 8, "kto": 16, "kto-siblings": 16, "sft": 8, "reward": 8, "grpo": 2, "ppo": 16}
@@ -232,7 +235,7 @@ def run(spec: Spec, script: str, threads: int, more: dict[str, str] | None = Non
     command = [str(peers.python_of(python)) if python else sys.executable, str(HERE / script), spec.text()]
     with tempfile.TemporaryDirectory() as out:
         counts = {"BENCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
-        shared = counts | {"BENCH_OUT": out, "OMP_WAIT_POLICY": "PASSIVE"}  # the policy for all alike, as our commands set it
+        shared = counts | launch.KEPT | {"BENCH_OUT": out, "OMP_WAIT_POLICY": "PASSIVE"}  # for all alike, as our commands set them
         environment = os.environ | shared | {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
         environment |= more or {}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

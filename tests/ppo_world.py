@@ -50,10 +50,9 @@ class World:
         import torch
 
         whole = {name: torch.cat(values) for name, values in found.tokens.items()}
-        members = list(range(len(found.examples)))
         total, metrics = 0.0, list[Metrics]()
         for batch in plan(found.examples, budget or self.config.token_budget, self.engine.layout):
-            out = self.method.loss(self.engine, batch, found.of(members, batch), whole)
+            out = self.method.loss(self.engine, batch, found.of(batch), whole)
             if backward:
                 out.loss.backward()
             total += float(out.loss.detach())

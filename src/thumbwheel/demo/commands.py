@@ -101,6 +101,8 @@ def truth(outcome: Outcome) -> str:
     import json
     from pathlib import Path
 
-    world = json.loads((Path(outcome.home) / "world" / "world.json").read_text())
+    from thumbwheel.demo.emit import WORLD
+
+    world = json.loads((Path(outcome.home) / "world" / WORLD).read_text())
     habits, right, noise = len(world["habits"]), world["sampled_accuracy"], world["options"]["noise"]
     return f"{habits} private habits; {right:.1%} of the rated app's answers were right; noise {noise:.0%}"

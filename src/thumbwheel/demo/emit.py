@@ -22,6 +22,7 @@ from thumbwheel.demo.mail import Mail
 from thumbwheel.demo.person import Person
 from thumbwheel.demo.world import Filing, messages, population_filing
 
+WORLD = "world.json"
 START = datetime(2026, 1, 5, 8, 30, tzinfo=UTC)
 MOST_MESSAGES = 2_000
 CORRECTIONS, OUTCOMES = 0.14, 0.16  # per thumb
@@ -85,7 +86,7 @@ def emit(directory: Path, options: EmitOptions, cache: Path, base: BaseConfig | 
     person = Person(options.seed)
     exchanges = _use(person, Filer(model), options)
     gold = person.mails(random.Random(f"gold:{options.seed}"), options.gold, "fresh")
-    traces, feedback, cases, world = (directory / name for name in ("traces.jsonl", "feedback.jsonl", "gold.jsonl", "world.json"))
+    traces, feedback, cases, world = (directory / name for name in ("traces.jsonl", "feedback.jsonl", "gold.jsonl", WORLD))
     files = Emitted(traces, feedback, cases, world, model)
     _write(files.traces, map(_trace, exchanges))
     _write(files.feedback, _feedback(exchanges, options))

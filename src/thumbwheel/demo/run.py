@@ -20,8 +20,9 @@ from thumbwheel.core import log
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError, TrainingError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.demo.emit import EmitOptions, Emitted, emit
+from thumbwheel.demo.emit import WORLD, EmitOptions, Emitted, emit
 from thumbwheel.demo.ship import Shown, show_deployment, show_llama_server, write_gguf
+from thumbwheel.deploy import processes
 
 AGENT = "filer"
 MARK = "demo.json"
@@ -63,6 +64,8 @@ def write_world(directory: Path, options: EmitOptions) -> Emitted:
     from thumbwheel.engine.load import quiet
 
     _demand_folder(directory, "--emit")
+    if directory.exists() and any(directory.iterdir()) and not (directory / WORLD).is_file():
+        raise Conflict(f"--emit {str(directory)!r}", "it holds something else than a world of the demo", "Name a new folder")
     with quiet(), base_progress() as progress:
         files = emit(directory, options, base_cache(), progress=progress)
     _copy(files.base, directory / "base")
@@ -115,6 +118,7 @@ def best_candidate(ws: Workspace, methods: list[str], base: Path, reasons: list[
     """Train each eligible method and compare the candidates on dev: (method, version) of the best, or of none."""
     from thumbwheel.evaluation.dev import compare_on_dev
     from thumbwheel.training.train import train
+    from thumbwheel.training.types import RunState
 
     trained: dict[str, str] = {}
     for method in methods:
@@ -124,6 +128,8 @@ def best_candidate(ws: Workspace, methods: list[str], base: Path, reasons: list[
             except TrainingError as error:
                 log.say(f"  {error}")
                 continue
+        if result.state is RunState.STOPPED:  # the run took the Ctrl-C for itself
+            raise KeyboardInterrupt
         if result.version:
             trained[result.version] = method
     if not trained:
@@ -203,6 +209,8 @@ def _afresh(home: Path, options: EmitOptions) -> None:
     if home.exists() and any(home.iterdir()):
         if not (home / MARK).exists():
             raise Conflict(f"demo home {str(home)!r}", "it holds something that the demo did not make", "Name another folder with --home")
+        for record in home.rglob(processes.RECORD):
+            processes.stop(record.parent)
         shutil.rmtree(home)
     home.mkdir(parents=True, exist_ok=True)
     (home / MARK).write_text(json.dumps(asdict(options)))

@@ -138,10 +138,10 @@ def attend_run(
     grouped = q.shape[1] != k.shape[1]
     if softcap is None and q.device.type == "cpu" and q.dtype.itemsize == 2 and q.shape[2] * k.shape[2] <= EXPLICIT_UP_TO:
         return _explicit(q, k, v, bias, scaling)
+    if grouped and (softcap is not None or (q.device.type == "cuda" and bias is not None)):  # CUDA has no fast kernel for both
+        k, v, grouped = *(part.repeat_interleave(q.shape[1] // part.shape[1], dim=1) for part in (k, v)), False
     if softcap is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=bias is None, scale=scaling, enable_gqa=grouped)
-    if grouped:
-        k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], dim=1) for part in (k, v))
     scores = q @ k.transpose(2, 3) * (q.shape[-1] ** -0.5 if scaling is None else scaling)
     capped = softcap * (scores / softcap).tanh()
     bias = _bias(0, q.shape[2], None, q) if bias is None else bias

@@ -17,6 +17,7 @@ from typing import Any
 
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import lora
+from thumbwheel.engine.exhausted import out_of_memory
 from thumbwheel.engine.forward import is_encoder, language_model
 from thumbwheel.engine.load import adapter_base, base_fingerprint, load_adapter, load_config, load_scorer
 from thumbwheel.engine.messages import Message
@@ -87,6 +88,16 @@ def voice_of(model: Any, adapter: str | None = "default") -> Voice:
     return Voice(adapter, head.modules_to_save[adapter] if adapter is not None else head)
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An answer as a reward model reads it: with the tools that its prompt had and, where it was cut off, without an end (`finish`)."""
+
+    prompt: Sequence[Message]
+    text: str
+    finish: str | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+
+
 class RewardModel:
     """A saved one, frozen."""
 
@@ -118,27 +129,39 @@ class RewardModel:
         """How its output becomes raw units; None where it has none."""
         return self.card.scale
 
-    def score(self, prompts: Sequence[Sequence[Message]], answers: Sequence[str]) -> list[float]:
-        """The model's own output for each answer to its prompt; no number (nan) for what is longer than it learned on, or refused."""
+    def score(self, answers: Sequence[Read]) -> list[float]:
+        """The model's own output for each answer; no number (nan) for what is longer than it learned on, or refused."""
         found = [math.nan] * len(answers)
-        fitted = [self._builder.fit(prompt, [Target(text)], self.card.max_length) for prompt, text in zip(prompts, answers, strict=True)]
+        fitted = [self._builder.fit(one.prompt, [Target(one.text, one.finish)], self.card.max_length, one.tools) for one in answers]
         places = [place for place, one in enumerate(fitted) if not one.refused]
         rows = [fitted[place].rows[0] for place in places]
         examples = [Example(row.prompt_ids, (Branch(row.completion_ids),), "") for row in rows]
-        for batch in plan(examples, self._budget, self._engine.layout) if examples else []:
-            scores = self._engine.score(batch, Role.REWARD, LAST).last
-            for at, score in zip(batch.example_ids, scores.tolist(), strict=True):
-                found[places[at]] = score
+        for at, score in self._scores(examples):
+            found[places[at]] = score
         return found
 
-    def earned(self, prompts: Sequence[Sequence[Message]], answers: Sequence[str]) -> list[float]:
+    def _scores(self, examples: Sequence[Example]) -> list[tuple[int, float]]:
+        """(place, score) of each; out of memory, fewer tokens at once from then on."""
+        while examples:
+            batches = plan(examples, self._budget, self._engine.layout)
+            try:
+                lasts = [self._engine.score(batch, Role.REWARD, LAST).last.tolist() for batch in batches]
+            except Exception as error:
+                if not out_of_memory(error) or len(batches) == len(examples):
+                    raise
+                self._budget //= 2
+            else:
+                return [pair for batch, last in zip(batches, lasts, strict=True) for pair in zip(batch.example_ids, last, strict=True)]
+        return []
+
+    def earned(self, answers: Sequence[Read]) -> list[float]:
         """What each answer earns in training: its chance of being good (0 to 1) from a model that learned classes, otherwise its score.
 
         A chance has an end: from an already good answer there is little more to gain by what the model happens to overrate.
         """
         import torch
 
-        scores = self.score(prompts, answers)
+        scores = self.score(answers)
         if self.card.loss_type == "classification":
             return [float(one) for one in torch.tensor(scores, dtype=torch.float64).sigmoid()]
         return scores
@@ -165,17 +188,20 @@ def start_trunk(model: Any, directory: str | Path) -> None:
 def mount(engine: ScoreEngine, folder: Path, name: str) -> Voice | None:
     """The reward model of `folder` as the frozen adapter `name` on the engine's own base, with its head.
 
-    None where it cannot live there: another base, an encoder, or a model without PEFT. The caller gives it a role: `engine.add`.
+    None where it cannot live there: another base, an encoder, a model without PEFT or with another kind of adapter. The caller
+    gives it a role: `engine.add`.
     """
     import torch
-    from peft import LoraConfig, set_peft_model_state_dict
+    from peft import PeftConfig, set_peft_model_state_dict
     from safetensors.torch import load_file
 
     source = Path(str(engine.language_model.config._name_or_path))
     same = source.is_dir() and base_fingerprint(source) == Card.read(folder).base_fingerprint
     if not same or not hasattr(engine.model, "peft_config") or is_encoder(load_config(source)):
         return None
-    config = LoraConfig.from_pretrained(str(folder))
+    config = PeftConfig.from_pretrained(str(folder))
+    if any(config.peft_type != own.peft_type for own in engine.model.peft_config.values()):
+        return None  # PEFT holds adapters of one kind at a time
     config.task_type, config.modules_to_save, config.inference_mode = "CAUSAL_LM", None, True
     tensors = load_file(folder / "adapter_model.safetensors")
     weight = tensors.pop(HEAD)

@@ -10,8 +10,8 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.measure import blocked
 from thumbwheel.evaluation.rows import HeldOut
-from thumbwheel.evaluation.suite import Material, Scorer
-from thumbwheel.evaluation.types import EvaluationConfig
+from thumbwheel.evaluation.suite import Material, Opinion, Scorer
+from thumbwheel.evaluation.types import Answer, EvaluationConfig
 from thumbwheel.models import reward_models, versions
 from thumbwheel.models.types import ModelVersion, RewardModelRecord
 from thumbwheel.rewards import ledger
@@ -96,13 +96,15 @@ def _named(ws: Workspace, agent: str, model: str | None) -> str | None:
     return model and reward_models.find(ws, agent, model).name
 
 
-def _opinion(ws: Workspace, one: RewardModelRecord) -> Callable[[Sequence[Any], Sequence[str]], list[float]]:
+def _opinion(ws: Workspace, one: RewardModelRecord) -> Opinion:
     """The scores of a reward model; nan for what is too long for it."""
 
-    def score(prompts: Sequence[Any], answers: Sequence[str]) -> list[float]:
-        from thumbwheel.engine.reward_model import RewardModel
+    def score(prompts: Sequence[Any], answers: Sequence[Answer]) -> list[float]:
+        from thumbwheel.engine.reward_model import Read, RewardModel
         from thumbwheel.training.hardware import device
 
-        return RewardModel.load(reward_models.folder(ws, one), device=device()).score(prompts, answers)
+        return RewardModel.load(reward_models.folder(ws, one), device=device()).score(
+            [Read(prompt, one.text.strip(), one.finish) for prompt, one in zip(prompts, answers, strict=True)]
+        )
 
     return score

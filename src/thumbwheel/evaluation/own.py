@@ -166,7 +166,7 @@ class OwnSide:
         with self.own.speaking(self.voice) as model:
             engine = self._engine = self._engine or ScoreEngine(model)
             for batch in plan(examples, self.own.config.token_budget, engine.layout) if examples else ():
-                sums = batch.branch_sum(engine.score(batch, Role.POLICY).logp.double()).tolist()
+                sums = batch.branch_sum(engine.score(batch, Role.POLICY).logp.cpu().double()).tolist()
                 for owner, total, count in zip(batch.example_of.tolist(), sums, batch.branch_count().tolist(), strict=True):
                     found[batch.example_ids[owner]].append((total, count))
         sums_of = iter(found)

@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from thumbwheel.evaluation.types import Answers, Ask, Case, Changed, EvaluationConfig, Given, Guard, Known, Measure, Sums
+from thumbwheel.evaluation.types import Answer, Answers, Ask, Case, Changed, EvaluationConfig, Given, Guard, Known, Measure, Sums
 from thumbwheel.rewards import function as rewards
 from thumbwheel.rewards.function import Score
 
+Opinion = Callable[[Sequence[Any], Sequence[Answer]], list[float]]
+"""What a reward model says of an answer to each of these prompts."""
 Scorer = Callable[[rewards.RewardFunction[Any], Sequence[rewards.Case]], list[Score]]
 """Scores answers by a function, one each."""
 
@@ -32,7 +34,7 @@ class Material:
     given: Sequence[Given]
     config: EvaluationConfig
     rewards: Callable[[Sequence[rewards.Case]], Mapping[str, list[Score]]] = lambda cases: {}
-    opinions: Mapping[str, Callable[[Sequence[Any], Sequence[str]], list[float]]] = field(default_factory=dict)
+    opinions: Mapping[str, Opinion] = field(default_factory=dict)
     optimised: frozenset[str] = frozenset()
     verdicts: Scorer = lambda function, cases: function.score(cases)
     """Asks a model that judges; what it was asked before is known."""

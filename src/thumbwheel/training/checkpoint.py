@@ -97,12 +97,18 @@ class Checkpoints:
         return None
 
     def load(self, step: int, trained: Trained) -> tuple[TrainerState, dict[str, Any]]:
-        """Put model, optimiser, schedule and random state back to where they were after `step`; returns (trainer's state, method's)."""
+        """Put model, optimiser, schedule and random state back to where they were after `step`; returns (trainer's state, method's).
+
+        Later checkpoints go: they were damaged, and the run comes by their steps again.
+        """
         import torch
         from peft import set_peft_model_state_dict
         from safetensors.torch import load_file
         from transformers import TrainerState
 
+        for later in self.steps():
+            if later > step:
+                shutil.rmtree(self.at(later))
         folder = self.at(step)
         read: Callable[[str], Any] = lambda name: torch.load(folder / name, map_location="cpu", weights_only=True)  # noqa: E731
         set_peft_model_state_dict(trained.model, load_file(folder / ADAPTER_FILES[0]))

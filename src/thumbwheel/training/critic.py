@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.core.errors import ModelError
 from thumbwheel.core.log import say
 from thumbwheel.engine.score import Role, ScoreEngine, Voice
+from thumbwheel.training.returns import Moments
 
 if TYPE_CHECKING:
     import torch
@@ -32,10 +33,11 @@ def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> Voice
     return Voice(NAME, head)
 
 
-def rescale(voice: Voice, mean: float, deviation: float) -> None:
-    """Let a head that gives raw scores give them in standard deviations from their mean."""
-    voice.head.weight.data.div_(deviation)
-    voice.head.bias.data.sub_(mean).div_(deviation)
+def rescale(voice: Voice, own: Moments, wanted: Moments) -> None:
+    """Let a head whose scores have the moments `own` give them with those that are `wanted`."""
+    factor = wanted.deviation / own.deviation
+    voice.head.weight.data.mul_(factor)
+    voice.head.bias.data.sub_(own.mean).mul_(factor).add_(wanted.mean)
 
 
 def train(parameters: list[torch.nn.Parameter]) -> None:

@@ -1,8 +1,9 @@
 """Makes a run fit into the memory that there is, before its first step, and says what it changed.
 
 What a token costs is measured on the assembled run itself, by two rehearsals of different size. Where the settings do not fit, in this
-order: fewer tokens at once, activations computed twice, shorter rows (the oldest turns go, as with any max_length). What cannot be made
-to fit is refused. What fails nevertheless during the run is memory.py's.
+order: fewer tokens at once; the answers to one prompt apart, where the method samples them; activations computed twice; shorter rows, where
+it does not (the oldest turns go, as with any max_length). What cannot be made to fit is refused. What fails nevertheless during the run is
+memory.py's.
 """
 
 from __future__ import annotations
@@ -68,9 +69,13 @@ def fitted(make: Callable[[TrainConfig], Assembly], config: TrainConfig, *, shor
             return made
         except NoRoom as short:
             shorter = _shorter(made, short.tokens)
+        divisible = made.at_work.budget.divisible
         made.at_work.close()
         del made
         gc.collect()
+        if divisible:
+            what = f"an answer of up to {getattr(config, 'max_completion_length', 0)} tokens to the longest prompt"
+            raise TrainingError(what, "it does not fit into memory even alone", f"Lower max_completion_length. {SMALLER}")
         if not shorten:
             why = "less memory is free than when the run began, and shorter rows would make it another run"
             raise TrainingError(f"rows of up to {config.max_length} tokens", why, "Free some memory and resume again, or start a new run")
@@ -96,8 +101,9 @@ def fit(made: Assembly) -> None:
     if room is None or gauge is None:
         log.say("memory cannot be measured on this system; the settings are taken as they are")
         return
-    largest = max(rows(one, made.engine.layout.kind) for one in made.at_work.examples(made.train.items))
+    examples = made.at_work.examples(made.train.items)
     while True:
+        largest = budget.largest(examples)
         need = measure(made, gauge)
         tokens, why = need.fits(room), f"{need.of(max(budget.tokens, largest)):.2f} GB are needed, {room:.2f} GB are there"
         if tokens >= max(budget.tokens, largest):
@@ -105,30 +111,36 @@ def fit(made: Assembly) -> None:
         if tokens >= largest:
             budget.lower_to(tokens, why)
             return
-        if made.engine.checkpointing:
+        if budget.divisible and not budget.divided:
+            budget.divide(why)
+        elif made.engine.checkpointing:
             raise NoRoom(tokens)
-        budget.recompute(why)
+        else:
+            budget.recompute(why)
 
 
 def measure(made: Assembly, gauge: Meter) -> Need:
     """What this run takes, from rehearsals of a small and of a large part of a step; nothing is left of them."""
     small, large = _parts(made)
     made.at_work.rehearse(small)  # what is allocated once, on first use
-    sizes, peaks = [], []
+    gc.collect()
+    sizes, peaks = [0], [gauge.now()]
     for items in (small, large):
         gc.collect()
         gauge.reset()
         made.at_work.rehearse(items)
         sizes.append(_at_once(made, items))
         peaks.append(gauge.peak())
-    grows = max(0.0, peaks[1] - peaks[0]) / max(1, sizes[1] - sizes[0])
+    less = 1 if sizes[1] < sizes[2] else 0  # where all items are alike, what is held between them is the other point
+    grows = max(0.0, peaks[2] - peaks[less]) / max(1, sizes[2] - sizes[less])
     states = ADAM * sum(one.numel() * one.element_size() for one in made.model.parameters() if one.requires_grad) / GB
-    return Need(peaks[1] - grows * sizes[1] + states, grows)
+    return Need(peaks[2] - grows * sizes[2] + states, grows)
 
 
 def _at_once(made: Assembly, items: Sequence[Any]) -> int:
     """Rows of the largest forward pass over `items`."""
-    batches = plan(made.at_work.examples(items), made.at_work.budget.tokens, made.engine.layout)
+    budget = made.at_work.budget
+    batches = plan(budget.units(made.at_work.examples(items)), budget.tokens, made.engine.layout)
     return max(batch.n_rows for batch in batches)
 
 

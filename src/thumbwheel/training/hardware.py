@@ -210,7 +210,7 @@ def _has_bf16(where: Device) -> bool:
     import torch
 
     if where == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if where == "mps":
         return bool(torch.backends.mps.is_macos_or_newer(14, 0))
     return bool(machine().bf16)

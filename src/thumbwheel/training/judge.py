@@ -123,7 +123,10 @@ class Judge:
         """Their rewards, in this order. The reward model judges now, all together, on the caller's thread: it shares the policy's base."""
         modelled: list[Reply] = [{} for _ in started]
         if self._model is not None and started:
-            values = self._model.earned([one.ask.prompt for one in started], [one.ask.text for one in started])
+            from thumbwheel.engine.reward_model import Read
+
+            asks = [one.ask for one in started]
+            values = self._model.earned([Read(one.prompt, one.text, one.finish, one.row.get("tools")) for one in asks])
             modelled = [{MODEL: _finite(value)} for value in values]
         waited = [{name: reply.result() for name, reply in one.replies.items()} for one in started]
         return [self._reward(own | more) for own, more in zip(waited, modelled, strict=True)]

@@ -32,13 +32,17 @@ def register(ws: Workspace, agent: str, run_id: str, dataset_id: str, result: Pa
 
 def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
     """Figures on `rows` of the shape that the model learned from; `unreadable` are those that are too long for it."""
+    from thumbwheel.engine.reward_model import Read
+
     kept = list(rows)
-    prompts = [row.prompt for row in kept]
     if model.card.loss_type == "bradley_terry":
-        chosen, rejected = (model.score(prompts, [getattr(row, side) for row in kept]) for side in ("chosen", "rejected"))
+        chosen, rejected = (
+            model.score([Read(row.prompt, getattr(row, side), getattr(row, f"{side}_finish"), row.tools) for row in kept])
+            for side in ("chosen", "rejected")
+        )
         ranked = [(a > b, row) for a, b, row in zip(chosen, rejected, kept, strict=True) if not math.isnan(a + b)]
         return of_answers([right for right, _ in ranked], len(kept), [row.group for _, row in ranked])
-    scores = model.score(prompts, [row.completion for row in kept])
+    scores = model.score([Read(row.prompt, row.completion, row.finish_reason, row.tools) for row in kept])
     read = [(score, row) for score, row in zip(scores, kept, strict=True) if not math.isnan(score)]
     if model.scale is not None:
         return of_numbers(model.scale, [score for score, _ in read], [row.value for _, row in read], len(kept))

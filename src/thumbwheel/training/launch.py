@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from thumbwheel.training.types import RunState, Status
 
 POLL = 0.1
 """Seconds between two looks at the child."""
+KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
+"""Primitives that oneDNN keeps: batches have many shapes, and the library's thousand took as much memory as all else in a run."""
 SHOWN = {"loss": "loss", "rewards/margins": "margin", "rewards/accuracies": "accuracy", "nll/good": "nll"}
 
 
@@ -61,43 +63,37 @@ def launch(run: RunDir, lock: int) -> Status:
             process_group=0,  # Ctrl-C reaches the parent only, which hands it on
         )
     try:
-        _until_done(child, run)
+        asked = _until_done(child, run)
     finally:
         if child.poll() is None:
             child.kill()
             child.wait()
-    return _ended(run, child.returncode)
+    return _ended(run, child.returncode, asked)
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Of a child: `given`, offline and quiet. Batches have many shapes, and oneDNN's kept primitives of a thousand of them took as much
-    memory as all else."""
+    """Of a child: `given`, offline and quiet."""
     quiet = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    kept = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "LRU_CACHE_CAPACITY": "16"}
-    return kept | dict(given) | quiet | {"PYTHONUNBUFFERED": "1"}
+    return KEPT | dict(given) | quiet | {"PYTHONUNBUFFERED": "1"}
 
 
-def _until_done(child: subprocess.Popen[bytes], run: RunDir) -> None:
-    watching = _interruptible(child, lambda: _follow(child, run))
-    while not watching():
-        pass
+def _until_done(child: subprocess.Popen[bytes], run: RunDir) -> int:
+    """How often Ctrl-C came before the child had ended."""
+    asked = 0
+    while not _followed(child, run):
+        log.say("killing it" if asked else "stopping at a checkpoint; Ctrl-C again kills it")
+        child.send_signal(signal.SIGKILL if asked else signal.SIGINT)
+        asked += 1
+    return asked
 
 
-def _interruptible(child: subprocess.Popen[bytes], follow: Callable[[], None]) -> Callable[[], bool]:
-    asked = False
-
-    def once() -> bool:
-        nonlocal asked
-        try:
-            follow()
-            return True
-        except KeyboardInterrupt:
-            log.say("killing it" if asked else "stopping at a checkpoint; Ctrl-C again kills it")
-            child.send_signal(signal.SIGKILL if asked else signal.SIGINT)
-            asked = True
-            return False
-
-    return once
+def _followed(child: subprocess.Popen[bytes], run: RunDir) -> bool:
+    """Whether no Ctrl-C came meanwhile."""
+    try:
+        _follow(child, run)
+    except KeyboardInterrupt:
+        return False
+    return True
 
 
 def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
@@ -127,12 +123,14 @@ def _note(line: Mapping[str, Any]) -> str:
     return ("dev: " if prefix else "") + "  ".join(found)
 
 
-def _ended(run: RunDir, code: int) -> Status:
-    """The child's last word, or what its exit code says where it had none."""
+def _ended(run: RunDir, code: int, asked: int) -> Status:
+    """The child's last word, or what its exit code says where it had none; `asked` Ctrl-Cs had come."""
     status = run.status() or Status(RunState.RUNNING)
     if status.state is not RunState.RUNNING:
         return status
     if code == -signal.SIGINT:  # before it could listen
         return replace(status, state=RunState.STOPPED, reason="interrupted before the first step")
+    if asked > 1 and code == -signal.SIGKILL:
+        return replace(status, state=RunState.STOPPED, reason="killed by a second Ctrl-C")
     how = f"killed by signal {-code}" + (" (out of memory?)" if code == -signal.SIGKILL else "") if code < 0 else f"exit code {code}"
     return replace(status, state=RunState.FAILED, reason=f"the training process ended without a word: {how}")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.training.algorithm import Outcome, Steps, Wrong
 from thumbwheel.training.checkpoint import Checkpoints, Trained
@@ -65,6 +66,7 @@ class Loop:
         self._method, self._trained, self._train, self._dev = steps, trained, train, dev
         self._metrics, self._checkpoints, self._probe, self._interrupted = metrics, checkpoints, probe, interrupted
         self._watch = Watch(config.collapse_nll)
+        self._deciding: str = config.metric_for_best_model
         self.eval_steps = config.eval_steps or max(1, self.order.steps // 10)
         self.save_steps = config.save_steps or self.eval_steps
         self.state = TrainerState(
@@ -93,10 +95,14 @@ class Loop:
         return ending
 
     def _first_evaluation(self) -> dict[str, float]:
-        """Of the base; raises ConfigError when the metric that decides is none of this method's."""
-        found, name = self._evaluate(), self.config.metric_for_best_model
-        if name not in found:
-            known = ", ".join(key for key in found if key in get_args(type(self.config).model_fields["metric_for_best_model"].annotation))
+        """Of the base; raises ConfigError when the metric that was asked to decide is none of this method's."""
+        found, name = self._evaluate(), self._deciding
+        usual = type(self.config).model_fields["metric_for_best_model"]
+        if name not in found and name == usual.default:
+            log.say(f"the dev rows give no {name} (one kind of answer only?): the dev loss decides which checkpoint is best")
+            self._deciding = "loss"
+        elif name not in found:
+            known = ", ".join(key for key in found if key in get_args(usual.annotation))
             raise ConfigError(f"metric_for_best_model {name!r}", "the dev rows give no such metric", f"Take one of: {known}")
         return found
 
@@ -105,7 +111,7 @@ class Loop:
         self._method.restore(method)
         kept = cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"]
         self._watch.restore(kept["watch"])
-        self._worse = kept["worse"]
+        self._worse, self._deciding = kept["worse"], kept["deciding"]
         self.state.max_steps = self.order.steps
 
     def _steps(self) -> Ending:
@@ -118,8 +124,7 @@ class Loop:
             if self.state.global_step % self.order.steps_an_epoch == 0:
                 self._fire("on_epoch_end")
             if self._stale():
-                name = self.config.metric_for_best_model
-                return self._ending(reason=f"early stopping: no better dev {name} in {self._worse} evaluations")
+                return self._ending(reason=f"early stopping: no better dev {self._deciding} in {self._worse} evaluations")
             if self._stop:
                 return self._stopped(self._stop)
             if self._interrupted():
@@ -212,8 +217,7 @@ class Loop:
         return found
 
     def _judge(self, metrics: Mapping[str, float]) -> None:
-        name = self.config.metric_for_best_model
-        value, sign = metrics[name], 1.0 if name in RISING else -1.0
+        value, sign = metrics[self._deciding], 1.0 if self._deciding in RISING else -1.0
         if self.state.best_metric is None or sign * value > sign * self.state.best_metric:
             self.state.best_metric, self.state.best_global_step = value, self.state.global_step
             self.state.best_model_checkpoint = self._checkpoints.at(self.state.global_step).name
@@ -226,7 +230,9 @@ class Loop:
         return patience is not None and self._worse >= patience
 
     def _save(self) -> None:
-        cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"] = {"watch": self._watch.state(), "worse": self._worse}
+        cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"] = {
+            "watch": self._watch.state(), "worse": self._worse, "deciding": self._deciding,
+        }  # fmt: skip
         self._checkpoints.save(self._trained, self.state, self._method.state())
         self._saved_at = time.monotonic()
         self._fire("on_save")

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -35,17 +36,34 @@ def rows(example: Example, kind: str) -> int:
     return len(example.prompt) + sum(len(branch.ids) for branch in example.branches)
 
 
-class Budget:
-    """How many tokens are computed at once. `changes` says what had to be changed since the run was asked for."""
+def branch_by_branch(examples: Sequence[Example]) -> list[Example]:
+    """An example a branch, in their order."""
+    return [replace(one, branches=(branch,)) for one in examples for branch in one.branches]
 
-    def __init__(self, engine: ScoreEngine, tokens: int) -> None:
-        self.engine, self.tokens = engine, tokens
+
+class Budget:
+    """How many tokens are computed at once. `changes` says what had to be changed since the run was asked for.
+
+    `divisible`: the loss of an example is a sum over its branches, so that they may be computed apart where together they do not fit.
+    """
+
+    def __init__(self, engine: ScoreEngine, tokens: int, *, divisible: bool = False) -> None:
+        self.engine, self.tokens, self.divisible = engine, tokens, divisible
+        self.divided = False
         self.changes: list[str] = []
+
+    def units(self, examples: Sequence[Example]) -> list[Example]:
+        """What has to be computed at once: the examples, or each of their branches."""
+        return branch_by_branch(examples) if self.divided else list(examples)
+
+    def largest(self, examples: Sequence[Example]) -> int:
+        """Rows of the largest unit, alone in a batch."""
+        return max(rows(one, self.engine.layout.kind) for one in self.units(examples))
 
     def run(self, examples: Sequence[Example], attempt: Callable[[], T]) -> T:
         """`attempt()`, which scores `examples` under this budget; out of memory it is repeated under a smaller one.
 
-        All gradients are dropped before that, so there must be none that were made earlier. Raises TrainingError when one example alone
+        All gradients are dropped before that, so there must be none that were made earlier. Raises TrainingError when one unit alone
         does not fit even with its activations computed twice.
         """
         while True:
@@ -56,7 +74,7 @@ class Budget:
                     raise
                 text = " ".join(str(error).split())[:120] or type(error).__name__
             self._free()  # here, where the traceback no longer holds the tensors
-            self._lower(max(rows(one, self.engine.layout.kind) for one in examples), f"out of memory ({text})")
+            self._lower(examples, f"out of memory ({text})")
 
     def lower_to(self, tokens: int, why: str) -> None:
         """Compute fewer tokens at once from now on."""
@@ -68,9 +86,17 @@ class Budget:
         self._say(f"gradient_checkpointing: {why}")
         self.engine.set_checkpointing(True)
 
-    def _lower(self, largest: int, why: str) -> None:
+    def divide(self, why: str) -> None:
+        """Compute the branches of an example apart from now on, where they do not fit together."""
+        self._say(f"the answers to a prompt are computed apart: {why}")
+        self.divided = True
+
+    def _lower(self, examples: Sequence[Example], why: str) -> None:
+        largest = self.largest(examples)
         if self.tokens > largest:
             self.lower_to(max(self.tokens // 2, largest), why)
+        elif self.divisible and not self.divided:
+            self.divide(why)
         elif not self.engine.checkpointing:
             self.recompute(why)
         else:
@@ -90,11 +116,12 @@ class Budget:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {"tokens": self.tokens, "recompute": self.engine.checkpointing, "changes": list(self.changes)}
+        changes = list(self.changes)
+        return {"tokens": self.tokens, "divided": self.divided, "recompute": self.engine.checkpointing, "changes": changes}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """From the checkpoint: the same arithmetic as before it."""
-        self.tokens, self.changes = state["tokens"], list(state["changes"])
+        self.tokens, self.divided, self.changes = state["tokens"], state["divided"], list(state["changes"])
         self.engine.set_checkpointing(state["recompute"])
 
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
+from thumbwheel.core.errors import DataError
 from thumbwheel.engine.endpoint import LogProbs, Server
 from thumbwheel.engine.rollout import SOURCES, Rollout
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.algorithm import LossOut, Method, Parts, Prepared, Row
+from thumbwheel.training.memory import branch_by_branch
 from thumbwheel.training.types import Metric, TrainConfig
 
 if TYPE_CHECKING:
@@ -152,12 +154,26 @@ class Experience:
     tokens: dict[str, list[torch.Tensor]] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
-    def of(self, members: Sequence[int], batch: TreeBatch) -> dict[str, torch.Tensor]:
-        """name -> [M] in the order of the targets of `batch`, which was planned from the examples `members`."""
+    def of(self, batch: TreeBatch) -> dict[str, torch.Tensor]:
+        """name -> [M] in the order of the targets of `batch`, which was planned from these examples."""
         import torch
 
-        places = [members[at] for at in batch.example_ids]
-        return {name: torch.cat([values[at] for at in places]).to(batch.input_ids.device) for name, values in self.tokens.items()}
+        device = batch.input_ids.device
+        return {name: torch.cat([values[at] for at in batch.example_ids]).to(device) for name, values in self.tokens.items()}
+
+    def only(self, members: Sequence[int]) -> Experience:
+        """That of some of the examples."""
+        tokens = {name: [values[at] for at in members] for name, values in self.tokens.items()}
+        return Experience([self.examples[at] for at in members], tokens)
+
+    def divided(self) -> Experience:
+        """The same with an example a branch."""
+        sizes = [[len(branch.ids) for branch in one.branches] for one in self.examples]
+        tokens = {
+            name: [part for flat, own in zip(values, sizes, strict=True) for part in flat.split(own)]
+            for name, values in self.tokens.items()
+        }
+        return Experience(branch_by_branch(self.examples), tokens)
 
 
 class Sweep(Protocol):
@@ -183,7 +199,11 @@ class OnlineAlgorithm(Method[C]):
             if not self._judged(row):
                 made.dropped["neither a checker nor a reference, and nothing else judges"] += 1
                 continue
-            ids = tuple(builder.prompt(row["prompt"], row.get("tools")))
+            try:
+                ids = tuple(builder.prompt(row["prompt"], row.get("tools")))
+            except DataError as error:
+                made.dropped[f"{error.what}: {error.why}"] += 1
+                continue
             if len(ids) > room:
                 made.dropped[f"prompt longer than max_length less max_completion_length ({room} tokens)"] += 1
                 continue

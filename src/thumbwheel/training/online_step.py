@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from itertools import accumulate, count, pairwise
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import ConfigError, DataError
@@ -50,13 +50,16 @@ class EngineSweep:
         import torch
 
         found: dict[str, dict[int, torch.Tensor]] = {want: {} for want in wants}
-        for batch in plan(examples, self._budget.tokens, self.engine.layout):
+        units = self._budget.units(examples)
+        for batch in plan(units, self._budget.tokens, self.engine.layout):
             scores = self.engine.score(batch, role, want=frozenset(wants))
             for want in wants:
                 sizes = [len(one.branches) if want == "last" else sum(len(part.targets) for part in one.branches) for one in batch.examples]
                 parts = torch.split(getattr(scores, want).detach().cpu(), sizes)
                 found[want] |= dict(zip(batch.example_ids, parts, strict=True))
-        return {want: [values[at] for at in range(len(examples))] for want, values in found.items()}
+        counts = [len(one.branches) if self._budget.divided else 1 for one in examples]
+        ends = list(accumulate(counts, initial=0))
+        return {want: [torch.cat([values[at] for at in range(*span)]) for span in pairwise(ends)] for want, values in found.items()}
 
 
 class OnlineSteps:
@@ -66,7 +69,7 @@ class OnlineSteps:
         self.method, self.engine, self._builder, self.config = method, parts.engine, parts.builder, method.config
         self.engine.temperature = self.config.temperature
         method.begin(parts)
-        self.budget = Budget(self.engine, self.config.token_budget)
+        self.budget = Budget(self.engine, self.config.token_budget, divisible=True)
         self._sweep = EngineSweep(self.engine, self.budget)
         self._answer_by(policy(parts, self.config.memory_limit_gb))
         self._judge, self._watchers = judges(self.config, parts)
@@ -92,7 +95,7 @@ class OnlineSteps:
     def train(self, items: Sequence[Task], step: int, apply: Apply) -> Outcome:
         """Collect a batch and learn from it."""
         self.source.sync()
-        collected = self.collect(items, self.config.num_generations, self._sampling(step))
+        collected = rewarded(self.collect(items, self.config.num_generations, self._sampling(step)))
         for turn in count(1):
             again = self.method.again(collected, turn)
             if not again:
@@ -108,10 +111,7 @@ class OnlineSteps:
         return Outcome(loss, metrics, tokens, self._guard.step(metrics))
 
     def collect(self, tasks: Sequence[Task], n: int, sampling: Sampling, source: RolloutSource | None = None) -> Collected:
-        """`n` answers of `source` (by default the one that is learned from) to every task, judged.
-
-        Raises DataError when none of them has a reward.
-        """
+        """`n` answers of `source` (by default the one that is learned from) to every task, judged."""
         source = source or self.source
         started: dict[tuple[int, int], tuple[Rollout, Judging]] = {}  # holds the answers, so that no other one gets the name of one
 
@@ -119,16 +119,7 @@ class OnlineSteps:
             started[place, id(one)] = one, self._judge.start(_ask(tasks[place], one))
 
         rollouts = source.sample([task.prompt for task in tasks], n, sampling, ended)
-        found = Collected(tasks, rollouts, self._judged(self._judge, tasks, rollouts, started), source.off_policy)
-        rewards = [one for several in found.rewards for one in several]
-        if all(one.value is None for one in rewards):
-            why = "; ".join(sorted({f"{name}: {kind}" for one in rewards for name, kind in one.failures.items()}))
-            raise DataError(
-                f"{len(rewards)} answers to {len(tasks)} prompts",
-                f"none of them has a reward ({why or 'nothing that judges applies to these rows'})",
-                "Give the rows a checker and a reference, or set reward_functions or reward_model",
-            )
-        return found
+        return Collected(tasks, rollouts, self._judged(self._judge, tasks, rollouts, started), source.off_policy)
 
     def _judged(
         self,
@@ -199,17 +190,19 @@ class OnlineSteps:
             yield from (sorted(order[at : at + size]) for at in range(0, examples, size))
 
     def _update(self, experience: Experience, members: Sequence[int]) -> tuple[float, dict[str, float], int]:
-        return self.budget.run([experience.examples[at] for at in members], lambda: self._gradients(experience, members))
+        chosen = experience.only(members)
+        return self.budget.run(chosen.examples, lambda: self._gradients(chosen))
 
-    def _gradients(self, experience: Experience, members: Sequence[int]) -> tuple[float, dict[str, float], int]:
+    def _gradients(self, experience: Experience) -> tuple[float, dict[str, float], int]:
         import torch
 
-        whole = {name: torch.cat([values[at] for at in members]) for name, values in experience.tokens.items()}
+        whole = {name: torch.cat(values) for name, values in experience.tokens.items()}
+        experience = experience.divided() if self.budget.divided else experience
         losses: list[torch.Tensor] = []
         found: list[Metrics] = []
         tokens = 0
-        for batch in plan([experience.examples[at] for at in members], self.budget.tokens, self.engine.layout):
-            out = self.method.loss(self.engine, batch.to(self.engine.device), experience.of(members, batch), whole)
+        for batch in plan(experience.examples, self.budget.tokens, self.engine.layout):
+            out = self.method.loss(self.engine, batch.to(self.engine.device), experience.of(batch), whole)
             torch.autograd.backward(out.loss)
             losses.append(out.loss.detach())
             found.append(out.metrics)
@@ -220,7 +213,7 @@ class OnlineSteps:
         """Greedy answers to dev prompts; the loss is the reward turned round, so that less is better there too."""
         tasks = items[: self.config.eval_prompts]
         self._own.sync()
-        collected = self.collect(tasks, 1, self._sampling(0, greedy=True), self._own)
+        collected = rewarded(self.collect(tasks, 1, self._sampling(0, greedy=True), self._own))
         metrics = collected_metrics(collected)
         seen = Seen([one.value for (one,) in collected.rewards], [len(one.ids) for (one,) in collected.rollouts], metrics)
         if self._watchers:
@@ -231,15 +224,16 @@ class OnlineSteps:
         return Outcome(-metrics["reward"], metrics, 0, self._guard.evaluation(seen))
 
     def examples(self, items: Sequence[Task]) -> Sequence[Example]:
-        """Every prompt with its answers at full length."""
-        answers = (Branch((0,) * self.config.max_completion_length),) * self.config.num_generations
+        """Every prompt with its answers at full length, no two of them alike."""
+        rest = (0,) * (self.config.max_completion_length - 1)
+        answers = tuple(Branch((number, *rest)) for number in range(self.config.num_generations))
         return [Example(task.prompt, answers, task.group) for task in items]
 
     def rehearse(self, items: Sequence[Task]) -> None:
         """The policy's log-probs of such answers, a critic's values, and their gradients."""
         import torch
 
-        for batch in plan(self.examples(items), self.budget.tokens, self.engine.layout):
+        for batch in plan(self.budget.units(self.examples(items)), self.budget.tokens, self.engine.layout):
             total = self.engine.score(batch, Role.POLICY, grad=True).logp.sum()
             if Role.CRITIC in self.engine.roles:
                 total = total + self.engine.score(batch, Role.CRITIC, frozenset({"value"}), grad=True).value.sum()
@@ -306,6 +300,19 @@ def weighted(given: str) -> tuple[str, float]:
 
 def _ask(task: Task, one: Rollout) -> Ask:
     return Ask(task.row, one.text, one.finish, task.row["prompt"])
+
+
+def rewarded(collected: Collected) -> Collected:
+    """The same; raises DataError when not one answer has a reward."""
+    rewards = [one for several in collected.rewards for one in several]
+    if all(one.value is None for one in rewards):
+        why = "; ".join(sorted({f"{name}: {kind}" for one in rewards for name, kind in one.failures.items()}))
+        raise DataError(
+            f"{len(rewards)} answers to {len(collected.tasks)} prompts",
+            f"none of them has a reward ({why or 'nothing that judges applies to these rows'})",
+            "Give the rows a checker and a reference, or set reward_functions or reward_model",
+        )
+    return collected
 
 
 def success(collected: Collected) -> list[tuple[int, float]]:

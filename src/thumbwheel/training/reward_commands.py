@@ -72,7 +72,7 @@ def score(
     Example: thumbwheel reward-model score rm1 --agent support --prompt "Where is my parcel?" --answer "On its way."
     """
     from thumbwheel.core import log
-    from thumbwheel.engine.reward_model import RewardModel
+    from thumbwheel.engine.reward_model import Read, RewardModel
     from thumbwheel.models import reward_models
     from thumbwheel.training.base import require_training
     from thumbwheel.training.hardware import device
@@ -81,7 +81,7 @@ def score(
     require_training()
     with ctx.obj() as ws:
         model = RewardModel.load(reward_models.folder(ws, reward_models.find(ws, agent, name)), device=device("auto"))
-    scores = model.score([messages for _, messages, _ in asked], [text for _, _, text in asked])
+    scores = model.score([Read(messages, text) for _, messages, text in asked])
     found = [{"line": line, "answer": text, "score": None if value != value else value, **_meaning(model, value)}
              for (line, _, text), value in zip(asked, scores, strict=True)]  # fmt: skip
     if as_json:

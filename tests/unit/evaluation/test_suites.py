@@ -64,7 +64,7 @@ def test_rewards_of_fresh_answers_leave_out_what_has_no_value_and_mark_an_optimi
         scores = [Score(float(one.text == one.reference)) for one in answered]
         return {"": scores, "checker": scores}
 
-    opinions = {"rm1": lambda prompts, texts: [math.nan if text == "no" else 1.0 * len(text) for text in texts]}
+    opinions = {"rm1": lambda prompts, answers: [math.nan if one.text == "no" else 1.0 * len(one.text) for one in answers]}
     made = suite("reward", cases, rewards=rewards, opinions=opinions, optimised=frozenset({"rm1"}))
     found = made.outcome(replies("no", "yes", "maybe"), replies("yes", "yes", "yes"))
     assert (found.main(0.95).name, found.main(0.95).before, found.main(0.95).after) == ("mean reward", 1 / 3, 1.0)

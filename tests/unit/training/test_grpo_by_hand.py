@@ -71,7 +71,7 @@ def test_policy_old_policy_and_base_apart(tmp_path: Path, loss_type: str, estima
             reference = {one: logps(made.model, prompt, one.ids) for prompt, one in answers}
     shake(made.model, seed=2)
     trained = [one for one in made.model.parameters() if one.requires_grad]
-    loss, metrics, _ = steps._gradients(experience, range(len(experience.examples)))
+    loss, metrics, _ = steps._gradients(experience)
     found = torch.cat([one.grad.flatten() for one in trained])
     made.model.zero_grad()
     expected = by_hand(made, batch, old, reference)

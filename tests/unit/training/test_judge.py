@@ -67,9 +67,9 @@ def test_the_value_is_the_weighted_mean_of_what_applies(judge):
 class Scores:
     """A reward model: the length, and no number for the empty answer."""
 
-    def earned(self, prompts, answers):
-        assert all(prompt == ROW["prompt"] for prompt in prompts)
-        return [float(len(answer)) if answer else math.nan for answer in answers]
+    def earned(self, answers):
+        assert all(one.prompt == ROW["prompt"] for one in answers)
+        return [float(len(one.text)) if one.text else math.nan for one in answers]
 
 
 def test_a_reward_model_is_one_more_part(judge):

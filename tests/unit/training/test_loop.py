@@ -226,6 +226,32 @@ def test_a_dashboard_that_is_unknown_or_not_installed_is_refused(tmp_path: Path)
         reporters(["wandb"], tmp_path)
 
 
+def test_what_a_resumed_run_passed_over_is_gone(base: Path, tmp_path: Path) -> None:
+    """Else damaged files of higher numbers would count as the newest, and the new ones would go."""
+    run(base, tmp_path, eval_steps=100, save_steps=1, save_total_limit=2)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", 1)
+    before, newest = checkpoints.steps()[-2:]
+    (checkpoints.at(newest) / "optimizer.pt").write_bytes(b"damaged")
+    assert checkpoints.newest_sound() == before
+    run(base, tmp_path, resume=before, stop_at=before + 1, eval_steps=100, save_steps=1, save_total_limit=1)
+    assert checkpoints.newest_sound() == before + 1
+
+
 def test_a_metric_of_another_method_is_refused(base: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Take one of: loss, nll/good"):
         run(base, tmp_path, "sft", metric_for_best_model="rewards/margins")
+
+
+def test_dev_labels_of_one_kind_give_no_margin_and_the_loss_decides(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = plain_rows("labels", 24, 6)
+    for row in rows:
+        row["label"] = row["label"] or row["split"] == "dev"
+    given: dict[str, Any] = {"eval_steps": 2, "metric_for_best_model": "rewards/margins", "early_stopping_patience": None}
+    made = assembled("kto", base, tmp_path, rows, **given)
+    loop = loop_of(made, tmp_path, interrupted=lambda: loop.state.global_step == 3)
+    loop.run()
+    assert "no rewards/margins" in capsys.readouterr().err
+    loop = loop_of(assembled("kto", base, tmp_path, rows, **given), tmp_path)
+    ending = loop.run(3)
+    losses = {line["step"]: line["eval_loss"] for line in lines(tmp_path) if "eval_loss" in line and line["step"]}
+    assert len(losses) > 2 and losses[ending.best] == min(losses.values())

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from reversal import reversal_rows, terse_base
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.engine.exhausted import out_of_memory
 from thumbwheel.engine.tree import plan
 from thumbwheel.training import fit
 from thumbwheel.training.assemble import Assembly
 from thumbwheel.training.fit import Need, fitted, measure
-from thumbwheel.training.memory import meter, refuse_weights, room_gb, rows
+from thumbwheel.training.memory import branch_by_branch, meter, refuse_weights, room_gb, rows
 from thumbwheel.training.rundir import RunDir
 from tiny_models import tiny_base
 from training_rows import QUICK, assembled, loop_of, plain_rows, settings
@@ -199,3 +200,55 @@ def test_a_base_beyond_the_memory_is_not_even_loaded() -> None:
     refuse_weights(100_000_000, "nf4", "cpu", 0.3)
     room = room_gb("cpu", None)
     assert room is not None and room_gb("cpu", 1e9) == pytest.approx(room, rel=0.2)
+
+
+ONLINE: dict[str, Any] = {
+    "batch_size": 4, "num_generations": 4, "max_completion_length": 12, "max_length": 40, "max_steps": 3, "eval_steps": 3,
+    "reward_workers": 1, "learning_rate": 5e-3, "temperature": 1.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "more"), [("grpo", {"beta": 0.1, "num_iterations": 2}), ("ppo", {"critic_warmup_steps": 1})])
+def test_answers_to_one_prompt_are_computed_apart_where_together_they_do_not_fit(
+    method: str, more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = terse_base(tmp_path / "terse")
+    lines = {}
+    for name in ("calm", "tight"):
+        (tmp_path / name).mkdir()
+        made = assembled(method, base, tmp_path / name, reversal_rows(8, 2), **ONLINE | more)
+        single = made.at_work.budget.largest(branch_by_branch(made.at_work.examples(made.train.items)))
+        if name == "tight":
+            failing(made, single, monkeypatch)
+        loop_of(made, tmp_path / name).run()
+        made.at_work.close()
+        assert made.at_work.budget.divided is (name == "tight") and not made.engine.checkpointing
+        lines[name] = RunDir(tmp_path / name).read_metrics()
+    for calm, tight in zip(lines["calm"], lines["tight"], strict=True):
+        for key, value in calm.items():
+            if key not in ("step_seconds", "num_tokens"):
+                assert tight[key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
+
+
+def test_a_rehearsal_of_a_method_that_answers_computes_every_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = assembled("grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE)
+    seen = failing(made, 10_000, monkeypatch)
+    made.at_work.rehearse(made.train.items[:1])
+    assert seen[0][0] == made.at_work.budget.largest(made.at_work.examples(made.train.items[:1])) > 4 * 12
+    gauge = meter("cpu")
+    assert gauge is not None and measure(made, gauge).token >= 0  # prompts of one length are two points all the same
+    made.at_work.close()
+
+
+def test_answers_that_do_not_fit_are_refused_and_no_prompt_is_dropped_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = terse_base(tmp_path / "terse")
+    made: list[Assembly] = []
+
+    def make(config: Any) -> Assembly:
+        made.append(assembled("grpo", base, tmp_path, reversal_rows(8, 2), **ONLINE | {"memory_limit_gb": 1.0}))
+        return made[-1]
+
+    squeeze(monkeypatch, *[Need(2.0, 1e-6)] * 3)
+    with pytest.raises(TrainingError, match="Lower max_completion_length"):
+        fitted(make, settings("grpo", ONLINE | {"memory_limit_gb": 1.0}))
+    assert len(made) == 1 and made[0].at_work.budget.divided and made[0].engine.checkpointing

@@ -103,6 +103,7 @@ def test_prompts_that_teach_nothing_are_answered_anew_as_often_as_asked() -> Non
     method = Grpo(GrpoConfig(resample_zero_variance=2))
     assert [method.again(batch, turn) for turn in (1, 2, 3)] == [[1], [1], []]
     assert Grpo(GrpoConfig()).again(batch, 1) == []
+    assert method.again(collected([(2, None, "stop"), (3, None, "stop")], [(2, 1.0, "stop"), (2, None, "stop")]), 1) == [1]
     better = batch.replaced([1], collected([(3, 0.0, "stop"), (4, 1.0, "stop")]))
     assert better.values == [[1.0, 0.0], [0.0, 1.0]] and len(better.rollouts[1][1].ids) == 4
 
@@ -114,6 +115,17 @@ def test_prompts_that_nothing_can_judge_are_left_out(terse: Path, tmp_path: Path
     assert dict(made.train.dropped) == {"neither a checker nor a reference, and nothing else judges": 1} and len(made.train.items) == 3
     with_function = Grpo(GrpoConfig(reward_functions=("checker", "reward_functions:length")))
     assert len(with_function.prepare(rows, made.builder).items) == 5
+
+
+def test_a_prompt_that_the_template_refuses_is_left_out_and_counted(terse: Path, tmp_path: Path) -> None:
+    made = assembled("grpo", terse, tmp_path, reversal_rows(3, 1), **RUN)
+    made.at_work.close()
+    made.builder.tokenizer.chat_template = "{{ raise_exception('no system') if messages[0].role == 'system' }}ab"
+    rows = [*reversal_rows(2, 0), reversal_rows(1, 0, prompt=[{"role": "system", "content": "be brief"}])[0]]
+    found = Grpo(GrpoConfig()).prepare(rows, made.builder)
+    assert len(found.items) == 2
+    ((reason, count),) = found.dropped.items()
+    assert count == 1 and "no system" in reason
 
 
 def test_nothing_to_compare_is_no_update(terse: Path, tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ def test_11_the_ratio_is_exactly_1_under_the_same_plan_and_nearly_under_another(
     for layout, budget in ((made.engine.layout, 64), (made.engine.layout, 10_000), (Layout("padded", "a test"), 500)):
         made.engine.layout, worst = layout, 0.0
         for batch in plan(found.examples, budget, layout):
-            values = found.of(range(len(found.examples)), batch)
+            values = found.of(batch)
             logp = made.engine.score(batch, Role.POLICY, grad=True).logp
             worst = max(worst, float(((logp.detach() - values["old"]).exp() - 1).abs().max()))
         assert worst == 0 if (layout.kind, budget) == ("tree", 64) else worst < 1e-5

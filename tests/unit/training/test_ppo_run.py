@@ -16,7 +16,7 @@ from ppo_world import answers, config_of, parts_of, world
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.load import base_fingerprint
-from thumbwheel.engine.reward_model import Card, RewardModel
+from thumbwheel.engine.reward_model import Card, Read, RewardModel
 from thumbwheel.engine.score import Role
 from thumbwheel.training.algorithms.ppo import Ppo
 from thumbwheel.training.judge import Ask
@@ -50,7 +50,7 @@ def test_policy_critic_and_reward_model_are_on_one_base(judge: Path, base: Path)
     assert not any(one.requires_grad for one in engine.parameters_of(Role.REWARD))
 
     asks = [Ask({}, text, "stop", [{"role": "user", "content": "the fox"}]) for text in ("jumps over", "return def add")]
-    alone = RewardModel.load(judge, device="cpu").score([one.prompt for one in asks], [one.text for one in asks])
+    alone = RewardModel.load(judge, device="cpu").score([Read(one.prompt, one.text, one.finish) for one in asks])
     assert [one.value for one in steps._judge.judge(asks)] == pytest.approx(alone, abs=1e-5)
     steps.close()
 
@@ -62,14 +62,33 @@ def test_10_the_critic_starts_as_the_reward_model_in_units_of_the_normalised_rew
     made = Collected(made.tasks[:1], made.rollouts[:1], made.rewards[:1])
     found = steps.method.experience(made, steps._sweep)
     ends = {role: steps._sweep.several(found.examples, role, "last")["last"][0] for role in (Role.CRITIC, Role.REWARD)}
-    scores = torch.tensor([one.value for one in made.rewards[0]])
-    expected = (ends[Role.REWARD] - scores.mean()) / scores.std(correction=0)
+    scores = ends[Role.REWARD]
+    expected = (scores - scores.mean()) / scores.std(correction=0)
     torch.testing.assert_close(ends[Role.CRITIC], expected, atol=1e-5, rtol=1e-5)
     assert ends[Role.REWARD].abs().max() > 1e-3
     before = ends[Role.CRITIC]
     steps.method.experience(made, steps._sweep)  # once is enough
     assert torch.equal(steps._sweep.several(found.examples, Role.CRITIC, "last")["last"][0], before)
     steps.close()
+
+
+def test_10_a_critic_from_a_model_of_classes_starts_in_units_of_the_chances_that_are_paid(judge: Path, base: Path) -> None:
+    card = json.loads((judge / "reward.json").read_text())
+    (judge / "reward.json").write_text(json.dumps(card | {"loss_type": "classification"}))
+    for normalised in (True, False):
+        config = config_of(reward_functions=(), normalize_reward=normalised)
+        steps = OnlineSteps(Ppo(config), parts_of(base, config, reward_model=judge))
+        plain = answers(world(base))
+        asks = [Ask({}, one.text, one.finish, plain.tasks[0].row["prompt"]) for one in plain.rollouts[0]]
+        made = Collected(plain.tasks[:1], plain.rollouts[:1], [steps._judge.judge(asks)])
+        paid = torch.tensor([one.value for one in made.rewards[0]])
+        assert float(paid.min()) > 0 and float(paid.max()) < 1
+        found = steps.method.experience(made, steps._sweep)
+        ends = steps._sweep.several(found.examples, Role.CRITIC, "last")["last"][0]
+        mean, deviation = (0.0, 1.0) if normalised else (float(paid.mean()), float(paid.std(correction=0)))
+        assert float(ends.mean()) == pytest.approx(mean, abs=1e-4)
+        assert float(ends.std(correction=0)) == pytest.approx(deviation, rel=1e-3)
+        steps.close()
 
 
 def test_another_base_has_a_critic_of_its_own_and_says_so(judge: Path, base: Path, tmp_path: Path, capsys: Any) -> None:

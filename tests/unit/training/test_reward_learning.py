@@ -9,7 +9,7 @@ import pytest
 from judged_world import judge, true_pairs
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.engine.reward_model import RewardModel
+from thumbwheel.engine.reward_model import Read, RewardModel
 from thumbwheel.models import reward_models
 from thumbwheel.training.judging import of_answers
 
@@ -21,7 +21,7 @@ def test_it_knows_better_from_worse(seed: int, tmp_path: Path) -> None:
         record, base = judge(ws, seed, tmp_path / "world")
         model = RewardModel.load(reward_models.folder(ws, record), device="cpu")
     prompts, right, wrong = true_pairs(seed, base, 450)
-    better, worse = model.score(prompts, right), model.score(prompts, wrong)
+    better, worse = (model.score(list(map(Read, prompts, side))) for side in (right, wrong))
     found = of_answers([a > b for a, b in zip(better, worse, strict=True)], len(prompts), [str(number) for number in range(len(prompts))])
     print({key: round(value, 3) for key, value in found.items()}, record.metrics["held_out"])
     assert found["n"] >= 400

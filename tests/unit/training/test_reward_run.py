@@ -20,7 +20,7 @@ from thumbwheel.datasets.types import Dataset
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
 from thumbwheel.engine.prompt import Target
-from thumbwheel.engine.reward_model import Card, RewardModel, Scale, mount
+from thumbwheel.engine.reward_model import Card, Read, RewardModel, Scale, mount
 from thumbwheel.engine.score import LAST, Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, build
 from thumbwheel.models import reward_models
@@ -32,6 +32,7 @@ from training_rows import QUICK, row, stored
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "the quick brown fox"}]
 ANSWERS = ["the lazy dog", "fox", "add return def"]
+READS = [Read(PROMPT, text) for text in ANSWERS]
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +93,43 @@ def test_a_run_gives_a_reward_model_and_no_version(ws: Workspace, first: RewardM
 
 def test_what_an_answer_earns_is_a_chance_where_classes_were_learned(ws: Workspace, first: RewardModelRecord) -> None:
     model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
-    scores = model.score([PROMPT] * 3, ANSWERS)
-    assert model.earned([PROMPT] * 3, ANSWERS) == scores  # from pairs only the order means something
+    scores = model.score(READS)
+    assert model.earned(READS) == scores  # from pairs only the order means something
     model.card = replace(model.card, loss_type="classification")
-    assert model.earned([PROMPT] * 3, ANSWERS) == pytest.approx([1 / (1 + math.exp(-one)) for one in scores], abs=1e-5)
-    assert math.isnan(model.earned([PROMPT], ["fox " * 300])[0])
+    assert model.earned(READS) == pytest.approx([1 / (1 + math.exp(-one)) for one in scores], abs=1e-5)
+    assert math.isnan(model.earned([Read(PROMPT, "fox " * 300)])[0])
+
+
+def test_an_answer_is_read_as_in_training(ws: Workspace, first: RewardModelRecord) -> None:
+    """One that was cut off has no end, tools stand in the prompt, and little memory only means more passes."""
+    model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
+    seen: list[Any] = []
+    whole = model._engine.score
+
+    def score(batch: Any, *rest: Any) -> Any:
+        if batch.n_branches > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        seen.append(batch.input_ids.tolist())
+        return whole(batch, *rest)
+
+    model._engine.score = score  # type: ignore[method-assign]
+    tools = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
+    model._builder.tokenizer.chat_template = "{{ tools | tojson if tools }}" + model._builder.tokenizer.chat_template
+    ended, cut, equipped = sorted(
+        model.score([Read(PROMPT, "fox", "stop"), Read(PROMPT, "fox", "length"), Read(PROMPT, "fox", None, tools)])
+    )
+    assert len({ended, cut, equipped}) == 3
+    short, plain, long = sorted({tuple(one) for one in seen}, key=len)
+    assert plain[: len(short)] == short and plain[len(short) :] == model._builder.turn_end_ids
+    assert long[-len(plain) :] == plain or len(long) > len(plain) + 10
+
+
+def test_no_place_beside_an_adapter_of_another_kind(ws: Workspace, first: RewardModelRecord, base: Path) -> None:
+    from peft import LNTuningConfig, get_peft_model
+
+    model, _ = load_base(str(base))
+    engine = ScoreEngine(get_peft_model(model, LNTuningConfig(target_modules=["norm"])))
+    assert mount(engine, reward_models.folder(ws, first), "judge") is None
 
 
 def test_the_result_is_the_standard_form(ws: Workspace, first: RewardModelRecord, base: Path) -> None:
@@ -112,7 +145,7 @@ def test_the_result_is_the_standard_form(ws: Workspace, first: RewardModelRecord
     texts = [rendered(text).rstrip("\n") for text in ANSWERS]
     with torch.no_grad():
         expected = plain(**tokenizer(texts, return_tensors="pt", padding=True, padding_side="right")).logits[:, 0].tolist()
-    assert RewardModel.load(folder, device="cpu").score([PROMPT] * 3, ANSWERS) == pytest.approx(expected, abs=1e-5)
+    assert RewardModel.load(folder, device="cpu").score(READS) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.slow
@@ -123,8 +156,8 @@ def test_an_encoder_judges_behind_the_same_interface(ws: Workspace, tmp_path: Pa
     card, model = Card.read(folder), RewardModel.load(folder, device="cpu")
     assert card.scale == model.scale and 1 <= card.scale.low < card.scale.high <= 5
     assert one.metrics["held_out"]["n"] == 10 and one.metrics["held_out"]["mae"] < 4
-    together = model.score([PROMPT] * 3, ANSWERS)
-    assert together == pytest.approx([model.score([PROMPT], [text])[0] for text in ANSWERS], abs=1e-5)
+    together = model.score(READS)
+    assert together == pytest.approx([model.score([one])[0] for one in READS], abs=1e-5)
     assert len(set(together)) == 3
     assert mount(writer(tmp_path), folder, "judge") is None
 
@@ -147,7 +180,7 @@ def test_mounted_on_the_policys_base_it_gives_the_same_scores(ws: Workspace, fir
     voice = mount(engine, folder, "judge")
     assert voice is not None
     engine.add(Role.REWARD, voice)
-    assert engine.score(batch, Role.REWARD, LAST).last.tolist() == pytest.approx(alone.score([PROMPT] * 3, ANSWERS), abs=1e-5)
+    assert engine.score(batch, Role.REWARD, LAST).last.tolist() == pytest.approx(alone.score(READS), abs=1e-5)
     assert torch.equal(engine.score(batch, Role.POLICY).logp, before)
     assert sum(one.requires_grad for one in engine.model.parameters()) == sum(trainable)
     assert not any(one.requires_grad for one in engine.parameters_of(Role.REWARD))
@@ -191,6 +224,6 @@ def test_the_ledger_judges_by_a_reward_model_under_its_name(ws: Workspace, first
     assert ledger.run(ws, "a", parts).statuses == {("reward_model", "ok"): len(ANSWERS)}
     with ws.db.read() as connection:
         found = sorted(one.value or 0 for one in ledger.rewards(connection, "a", config, parts))
-    outputs = RewardModel.load(reward_models.folder(ws, first), device="cpu").score([PROMPT] * len(ANSWERS), ANSWERS)
+    outputs = RewardModel.load(reward_models.folder(ws, first), device="cpu").score(READS)
     assert found == pytest.approx(sorted(1 / (1 + math.exp(-one)) for one in outputs), abs=1e-5)
     assert ledger.run(ws, "a", components(ws, "a", config)).judged.total() == 0, "the same model in the same folder is the same version"

@@ -61,11 +61,11 @@ class Reward(Suite):
         """The mean reward first, then its components, then what reward models say."""
         first, second = self._scores(before), self._scores(after)
         missing = blocked(one for side in (first, second) for scores in side.values() for one in scores)
-        texts = [[one[0].text.strip() if one else None for one in replies] for replies in (before, after)]
+        answers = [[one[0] if one else None for one in replies] for replies in (before, after)]
         values: dict[str, Compared] = {name or MEAN: (_values(first[name]), _values(second[name]), 1.0) for name in first}
         for name in self.material.opinions:
             mark = OPTIMISED if name in self.material.optimised else ""
-            before_, after_ = self._opinion(name, texts)
+            before_, after_ = self._opinion(name, answers)
             values[compare.OPINION + name + mark] = (before_, after_, None)
         measures = [found for name in values if (found := self._measure(name, *values[name])) is not None]
         judges = tuple(name for name in first if name and any(one.value is not None for one in (*first[name], *second[name])))
@@ -90,12 +90,12 @@ class Reward(Suite):
             for name, scores in self.material.rewards(cases).items()
         }
 
-    def _opinion(self, name: str, texts: Sequence[Sequence[str | None]]) -> list[list[float | None]]:
+    def _opinion(self, name: str, answers: Sequence[Sequence[Answer | None]]) -> list[list[float | None]]:
         judge, prompts = self.material.opinions[name], [row.prompt for row in self.rows]
-        scores = [judge(prompts, [text or "" for text in side]) for side in texts]
+        scores = [judge(prompts, [one or SILENT for one in side]) for side in answers]
         return [
-            [value if text is not None and math.isfinite(value) else None for value, text in zip(values, side, strict=True)]
-            for values, side in zip(scores, texts, strict=True)
+            [value if one is not None and math.isfinite(value) else None for value, one in zip(values, side, strict=True)]
+            for values, side in zip(scores, answers, strict=True)
         ]
 
     def _measure(

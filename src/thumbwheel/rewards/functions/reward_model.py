@@ -36,7 +36,7 @@ class RewardModel(RewardFunction[RewardModelConfig]):
     """See the module."""
 
     Config = RewardModelConfig
-    reads = frozenset({"text", "prompt"})
+    reads = frozenset({"text", "prompt", "finish"})
 
     def __init__(self, config: RewardModelConfig) -> None:
         super().__init__(config)
@@ -59,7 +59,9 @@ class RewardModel(RewardFunction[RewardModelConfig]):
             model = self._loaded = self._loaded or self._load()
         except ThumbwheelError as error:
             return [Score.none(Status.BLOCKED, str(error)) for _ in cases]
-        found = model.score([[dict(message) for message in case.prompt] for case in cases], [case.text for case in cases])
+        from thumbwheel.engine.reward_model import Read
+
+        found = model.score([Read([dict(message) for message in case.prompt], case.text, case.finish) for case in cases])
         return [self._as_score(model, value) for value in found]
 
     def judge(self, case: Case) -> Score:

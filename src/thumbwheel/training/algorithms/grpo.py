@@ -63,8 +63,10 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
     Config: ClassVar[type[TrainConfig]] = GrpoConfig
 
     def again(self, collected: Collected, turn: int) -> list[int]:
-        """Groups that teach nothing, as often as is asked for."""
-        return _flat_groups(collected) if turn <= self.config.resample_zero_variance else []
+        """Groups that teach nothing, as often as is asked for; what nobody could judge would not be judged a second time."""
+        if turn > self.config.resample_zero_variance:
+            return []
+        return [place for place in _flat_groups(collected) if any(value is not None for value in collected.values[place])]
 
     def passes(self, step: int) -> int:
         """As set."""

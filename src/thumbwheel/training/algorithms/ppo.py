@@ -155,7 +155,10 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         examples, answers, scores = _answers(collected)
         if not examples:
             return Experience([])
-        self._take_in(scores)
+        self._moments.add(scores)
+        if self._batches == 0 and self._from_reward_model:
+            self._settle_critic(torch.cat(score.several(examples, Role.CRITIC, "last")["last"]).tolist())
+        self._begin_batch()
         logp, entropy, values, last = self._opinions(examples, score)
         reference = torch.cat(score(examples, Role.REF)).to(logp)
         rewards = -self._kl.coefficient * divergence(self.config.kl_estimator, logp, reference)
@@ -183,11 +186,14 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
             tokens["advantages"], metrics = tokens["advantages"] * weights, metrics | more
         return Experience(examples, {name: list(torch.split(flat, sizes)) for name, flat in tokens.items()}, metrics)
 
-    def _take_in(self, scores: Sequence[float]) -> None:
-        """Count the batch, and what its scores say of scores in general."""
-        self._moments.add(scores)
-        if self._batches == 0 and self._from_reward_model and self.config.normalize_reward:
-            critic.rescale(self._voice, self._moments.mean, self._moments.deviation)
+    def _settle_critic(self, opinions: Sequence[float]) -> None:
+        """Give a critic that began as the reward model, and has these opinions of the first answers, the unit of what answers earn: a
+        reward model may speak in logits and pay in chances, or be one judge of several."""
+        own = Moments()
+        own.add(opinions)
+        critic.rescale(self._voice, own, Moments(variance=1.0) if self.config.normalize_reward else self._moments)
+
+    def _begin_batch(self) -> None:
         self._batches += 1
         if self.config.critic == "shared":
             for one in self._policy:  # the head's gradient reaches the trunk, which is the policy's
