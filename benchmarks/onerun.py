@@ -24,7 +24,8 @@ RANK, ALPHA, RATE = 16, 32, 1e-4
 
 @dataclass(frozen=True)
 class Spec:
-    """`rows` is a JSON file; `kind` is ours, default or tuned; `precision` auto (that of `kind`) or fp32; `a_step` rows are one update."""
+    """`rows` is a JSON file; `kind` is ours, shared (ppo), default or tuned; `precision` auto (that of `kind`) or fp32; `a_step` rows are
+    one update."""
 
     method: str
     model: str

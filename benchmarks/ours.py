@@ -67,6 +67,8 @@ def values(spec: Spec) -> dict[str, Any]:
     }
     if spec.method == "kto" and spec.kind == "tuned":
         found |= {"kl_scope": "micro", "kl_rows": 2}
+    if spec.kind == "shared":
+        found["critic"] = "shared"
     if spec.method in ONLINE:
         found |= {"num_generations": spec.group, "max_completion_length": spec.new_tokens, "max_length": 2048}
     return found

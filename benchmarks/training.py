@@ -36,9 +36,11 @@ from onerun import Spec, has_bf16
 from thumbwheel.training import launch
 
 HERE = Path(__file__).parent
-A_STEP = {"dpo": 8, "kto": 16, "kto-siblings": 16, "sft": 8, "reward": 8, "grpo": 2, "ppo": 16}
+A_STEP = {"dpo": 8, "kto": 16, "kto-siblings": 16, "sft": 8, "reward": 8, "grpo": 2, "ppo": 16, "ppo-shared": 16}
 """Rows an update; grpo samples 8 answers to each."""
-FEWER = {("dpo", "135m"): 4}
+FEWER = {("dpo", "135m"): 4, ("kto", "135m"): 8, ("kto-siblings", "135m"): 8}
+BOTH = {"kto": ("kto", "kto-siblings"), "ppo": ("ppo", "ppo-shared")}
+"""Without and with rows that share a prompt; the critic as an adapter of its own and on the policy's trunk."""
 PEERS = ("default", "default-fp32", "tuned")
 METHODS = ("dpo", "kto", "sft", "reward", "grpo", "ppo")
 WARM = ("dpo",)
@@ -64,7 +66,8 @@ class Match:
         method = self.method.split("-", maxsplit=1)[0]
         a_step = FEWER.get((self.method, self.size), A_STEP[self.method])
         group = 8 if method == "grpo" else 1
-        return Spec(method, str(folder / self.size), str(file), "ours", precision(), self.cache, steps, a_step, group=group)
+        kind = "shared" if self.method == "ppo-shared" else "ours"
+        return Spec(method, str(folder / self.size), str(file), kind, precision(), self.cache, steps, a_step, group=group)
 
 
 class Runs:
@@ -115,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--json", help="write the rows to this file")
-    found.add_argument("--methods", default=",".join(METHODS), help="comma-separated; kto means kto and kto-siblings")
+    found.add_argument("--methods", default=",".join(METHODS), help="comma-separated; kto means kto and kto-siblings, ppo also ppo-shared")
     found.add_argument("--sizes", default="26m,135m", help=f"comma-separated: {', '.join(material.SIZES)}")
     found.add_argument("--peers", default="default,tuned", help=f"comma-separated: {', '.join(PEERS)}")
     found.add_argument("--cache", default="cold,warm", help="comma-separated: cold, warm (dpo only)")
@@ -136,7 +139,7 @@ def matches(arguments: argparse.Namespace) -> list[Match]:
         sys.exit(f"no benchmark for {', '.join(sorted(unknown))}; methods: {', '.join(A_STEP)}; sizes: {', '.join(material.SIZES)}")
     if unknown := set(arguments.peers.split(",")) - set(PEERS):
         sys.exit(f"no peer {', '.join(sorted(unknown))}; known: {', '.join(PEERS)}")
-    methods = [part for method in asked for part in (("kto", "kto-siblings") if method == "kto" else (method,))]
+    methods = [part for method in asked for part in BOTH.get(method, (method,))]
     caches, data = arguments.cache.split(","), arguments.data.split(",")
     found = [Match(method, size, "pairs", "cold") for size in sizes for method in methods] if "cold" in caches and "pairs" in data else []
     found += [Match(method, size, "pairs", "warm") for size in sizes for method in methods if "warm" in caches and method in WARM]
@@ -198,7 +201,7 @@ def row(
         "size": match.size,
         "cache": match.cache,
         "data": match.data,
-        "peer": f"{'trl-1.12' if match.method == 'ppo' else 'trl-1.16'} {name}",
+        "peer": f"{'trl-1.12' if match.method.startswith('ppo') else 'trl-1.16'} {name}",
         "time_ratio": other["seconds"] / mine["seconds"],
         "memory_ratio": mine["peak"] / other["peak"],
         "loss_ours": loss[0] if loss else None,

@@ -6,6 +6,8 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import grimp
@@ -95,3 +97,19 @@ def test_help_is_light() -> None:
 def test_commands_import_nothing_heavy() -> None:
     code = "from thumbwheel.cli import main\nfor at, _ in main.COMMANDS.values(): main._load(at)"
     assert not modules_after(code) & (HEAVY - {"sqlalchemy"})
+
+
+def test_what_a_module_imports_at_once_comes_with_the_base_installation() -> None:
+    """Extras are imported where they are used, by functions that name the extra when it is missing."""
+    base = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    installed = {re.split(r"[\[<>=,; ]", one)[0].lower().replace("_", "-") for one in base}
+    provided = {name for name, by in packages_distributions().items() if {one.lower().replace("_", "-") for one in by} & installed}
+    loaded = {
+        (named(path), name)
+        for path in SOURCES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+    }
+    known = provided | sys.stdlib_module_names | {"thumbwheel"}
+    assert [(path, name) for path, name in sorted(loaded) if name.partition(".")[0] not in known and "sandbox/inside" not in path] == []

@@ -8,7 +8,7 @@ file in `sources/` with a `Source`, usually `JsonLines(parse, claims, example)`,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,6 +45,11 @@ class Refused:
 
 
 Item = Line | Refused
+
+
+def numbered(items: Iterator[Item]) -> Iterator[Item]:
+    """The same, counted from 1."""
+    return (replace(item, number=number) for number, item in enumerate(items, 1))
 
 
 class Source(Protocol):

@@ -73,17 +73,7 @@ def unpickle(data: bytes) -> Any:
         return machine.stack[0]
     except Unreadable:
         raise
-    except (
-        ValueError,
-        TypeError,
-        IndexError,
-        KeyError,
-        AttributeError,
-        OverflowError,
-        MemoryError,
-        RecursionError,
-        StopIteration,
-    ) as error:
+    except BROKEN as error:
         raise Unreadable(f"the pickle is broken: {error or type(error).__name__}") from None
 
 

@@ -13,6 +13,7 @@ from thumbwheel.datasets.episode import RunStep
 from thumbwheel.datasets.types import Case, Dataset, Message
 from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import agents, cases, datasets, feedback, feedback_targets, messages, rewards, steps, traces
+from thumbwheel.rewards.cases import given_tools
 from thumbwheel.rewards.types import Scope
 
 T = TypeVar("T")
@@ -87,7 +88,7 @@ def _traces(connection: sa.Connection, others: sa.ColumnElement[bool] | None) ->
     answered = _of_cases(others).outerjoin(steps, sa.and_(steps.c.trace_id == traces.c.id, steps.c.position == answer))
     query = _in_order(sa.select(*told, calls, *said).select_from(answered), others)
     for name, prompt_id, kept, subject, output, metadata, count, reason, tokens, logps, task, asked in streamed(connection, query):
-        tools = _tools(asked, metadata) if asked or metadata else None
+        tools = given_tools(asked, metadata) if asked or metadata else None
         yield TraceRow(name, prompt_id, kept, subject, output, tools, count, reason, tokens, logps, task)
 
 
@@ -226,14 +227,6 @@ def _judged(agent_id: str, scope: Scope | None) -> sa.ColumnElement[bool]:
     if scope and scope.rewarded:
         found = sa.or_(found, one.where(rewards.c.target_id == traces.c.id, rewards.c.value.is_not(None)).exists())
     return sa.and_(traces.c.agent_id == agent_id, found)
-
-
-def _tools(*places: Any) -> list[dict[str, Any]] | None:
-    """The tools that the model was given: as the input of its step has them, else as the trace's metadata has them."""
-    for place in places:
-        if isinstance(place, dict) and isinstance(place.get("tools"), list) and place["tools"]:
-            return list(place["tools"])
-    return None
 
 
 def watermark(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> dict[str, Any]:

@@ -50,8 +50,6 @@ TOKENS = 24
 END = "\0"
 """Stands for the end of an answer, so that one which goes on differs from one which does not."""
 
-Messages = list[dict[str, Any]]
-
 
 class Verdict(StrEnum):
     """`unopposed`: there is nothing else that could be served, for it is the base and nothing was live."""

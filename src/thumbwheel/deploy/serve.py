@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse, StreamingResponse
-from starlette.concurrency import run_in_threadpool
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from thumbwheel.core.errors import InputError, ModelError, NotFound, ThumbwheelError
 from thumbwheel.db.workspace import Workspace

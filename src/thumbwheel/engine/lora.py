@@ -145,20 +145,20 @@ def _fused() -> Any:
             narrow_a, narrow_b = a.to(x.dtype), b.to(x.dtype)
             inner = rows @ narrow_a.t()
             y = torch.nn.functional.linear(rows, w, bias).addmm_(inner, narrow_b.t(), alpha=scale)
-            ctx.save_for_backward(rows, w, inner, a, b)
-            ctx.scale = scale
+            ctx.save_for_backward(rows, w, inner, narrow_a, narrow_b)
+            ctx.scale, ctx.kinds = scale, (a.dtype, b.dtype)
             return y.view(*x.shape[:-1], y.shape[-1])
 
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> Any:
             rows, w, inner, a, b = ctx.saved_tensors
             dy = grads[0].reshape(-1, grads[0].shape[-1])
-            back = dy @ b.to(dy.dtype)  # [n, r]
+            back = dy @ b  # [n, r]
             dx = None
             if ctx.needs_input_grad[0]:
-                dx = (dy @ w).addmm_(back, a.to(dy.dtype), alpha=ctx.scale).view(*grads[0].shape[:-1], rows.shape[-1])
-            da = (back.t() @ rows).to(a.dtype).mul_(ctx.scale)
-            db = (dy.t() @ inner).to(b.dtype).mul_(ctx.scale)
+                dx = (dy @ w).addmm_(back, a, alpha=ctx.scale).view(*grads[0].shape[:-1], rows.shape[-1])
+            da = (back.t() @ rows).to(ctx.kinds[0]).mul_(ctx.scale)
+            db = (dy.t() @ inner).to(ctx.kinds[1]).mul_(ctx.scale)
             return dx, None, None, da, db, None, None
 
     return FusedLora.apply

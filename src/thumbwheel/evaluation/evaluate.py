@@ -95,12 +95,6 @@ def evaluate(
     return ws.db.write(lambda c: store.add(c, run.agent_id, evaluation))
 
 
-def by_id(ws: Workspace, evaluation_id: str) -> Evaluation | None:
-    """A stored evaluation."""
-    with ws.db.read() as connection:
-        return store.by_id(connection, evaluation_id)
-
-
 def evaluations(ws: Workspace, agent: str, version: str) -> list[Evaluation]:
     """The stored evaluations of a version, oldest first."""
     with ws.db.read() as connection:

@@ -154,12 +154,6 @@ def find(connection: sa.Connection, candidate_id: str) -> list[Evaluation]:
     return [_evaluation(row) for row in connection.execute(query).mappings()]
 
 
-def by_id(connection: sa.Connection, evaluation_id: str) -> Evaluation | None:
-    """The evaluation with this id."""
-    row = connection.execute(sa.select(evaluations).where(evaluations.c.id == evaluation_id)).mappings().first()
-    return _evaluation(row) if row else None
-
-
 def _evaluation(row: sa.RowMapping) -> Evaluation:
     return Evaluation(**row["results"], id=row["id"], config=EvaluationConfig(**row["config"]))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from thumbwheel.evaluation.types import Answer, Answers, Ask, Case, Changed, EvaluationConfig, Given, Guard, Known, Measure, Sums
+from thumbwheel.evaluation.types import Answer, Ask, Case, Changed, EvaluationConfig, Given, Guard, Known, Measure
 from thumbwheel.rewards import function as rewards
 from thumbwheel.rewards.function import Score
 
@@ -60,7 +60,6 @@ class Outcome:
     """Reason -> judgements that failed for want of what judges (a server that is down, no sandbox), and may succeed another time."""
 
 
-Reply = Answers | Sums
 Replies = Sequence[Any]
 """Answers to an `Ask`, Sums to a `Known`."""
 

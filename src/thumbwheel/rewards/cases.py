@@ -57,6 +57,14 @@ def stored_cases(
         yield found
 
 
+def given_tools(*places: Any) -> list[dict[str, Any]] | None:
+    """The tools that the model was given: as the input of its step has them, else as the trace's metadata has them."""
+    for place in places:
+        if isinstance(place, dict) and isinstance(place.get("tools"), list) and place["tools"]:
+            return list(place["tools"])
+    return None
+
+
 class _Parts:
     """What the traces of a batch need from other tables, fetched at once."""
 
@@ -65,18 +73,20 @@ class _Parts:
     ) -> None:
         prompts, runs = [row["input_id"] for row in rows], [row["id"] for row in rows]
         self._prompts = store.prompts(connection, prompts) if "prompt" in reads else {}
-        self._steps = store.steps_of(connection, runs) if {"steps", "finish"} & set(reads) else {}
+        self._steps = store.steps_of(connection, runs) if {"steps", "finish", "tools"} & set(reads) else {}
         self._mates = store.mates(connection, agent_id, prompts, MOST_MATES + 1, as_of) if "mates" in reads else {}
 
     def of(self, row: sa.RowMapping) -> Case:
         """The case of one trace, without feedback."""
         steps = self._steps.get(row["id"], [])
+        asked_last = next((one["input"] for one in reversed(steps) if one["kind"] == "llm"), None)
         others = [output for trace_id, output in self._mates.get(row["input_id"], []) if trace_id != row["id"]]
         asked = {key: row[key] for key in CHECKER_KEYS} if row["asked"] else {}
         return Case(
             text=row["output"] or "",
             reference=row["reference"],
             prompt=self._prompts.get(row["input_id"], ()),
+            tools=given_tools(asked_last, row["metadata"]),
             steps=tuple(_step(one) for one in steps),
             status=row["status"],
             finish=next((one["finish_reason"] for one in reversed(steps) if one["kind"] == "llm"), None),

@@ -29,7 +29,7 @@ from thumbwheel.rewards.combine import CHECKER, ComponentConfig, RewardConfig
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 from thumbwheel.rewards.functions import FUNCTIONS
 
-OF_ANSWERS = frozenset({"text", "reference", "prompt", "finish", "mates"})
+OF_ANSWERS = frozenset({"text", "reference", "prompt", "tools", "finish", "mates"})
 """A function that reads nothing else has nothing to judge where the answer was not recorded."""
 Bell = Callable[[float], None]
 MODEL_NAME = re.compile(r"(rm)?\d+|latest")

@@ -54,14 +54,16 @@ class Case:
     """One answer to judge, with everything that may count: the run it ended, what was said about it, what its task asks.
 
     `text` is the answer and `reference` that of its task (any JSON value; None where there is none); `prompt` are the messages before
-    it. `steps`, `status` and `metadata` are those of the run, `finish` why the answer ended ("stop", "length" or None). `feedback` is
-    what was in force about it at `as_of`, in the order in which it was said. `mates` are the other answers to the same prompt.
+    it, `tools` what the model could call. `steps`, `status` and `metadata` are those of the run, `finish` why the answer ended ("stop",
+    "length" or None). `feedback` is what was in force about it at `as_of`, in the order in which it was said. `mates` are the other answers
+    to the same prompt.
     `target_id` is the stored trace; None for a fresh answer.
     """
 
     text: str
     reference: Any = None
     prompt: Sequence[Mapping[str, Any]] = ()
+    tools: Sequence[Mapping[str, Any]] | None = None
     steps: tuple[Step, ...] = ()
     status: str = "ok"
     finish: str | None = None

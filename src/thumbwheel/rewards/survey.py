@@ -112,8 +112,6 @@ def reweigh(ws: Workspace, agent: str, weights: Mapping[str, float], preset: str
         "before": old.as_dict(),
         "after": new.as_dict(),
         **change,
-        "not_run_yet": missing,
-        "yaml": _yaml(agent, weights, preset),
     }
 
 

@@ -14,8 +14,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 ROOT = Path("/sys/fs/cgroup")
 V2 = (("memory.max", "memory_mb"), ("memory.swap.max", "zero"), ("pids.max", "processes"))
 V1 = {
@@ -74,7 +72,7 @@ def make(memory_mb: int, processes: int) -> Cgroup | str:
 def _sweep(parent: Path) -> None:
     """Remove what processes left that were killed before they could."""
     for folder in parent.glob("thumbwheel-*-*"):
-        if not psutil.pid_exists(int(folder.name.split("-")[1])):
+        if not Path("/proc", folder.name.split("-")[1]).exists():
             with contextlib.suppress(OSError):
                 folder.rmdir()
 

@@ -96,8 +96,8 @@ class Steps(Protocol):
     def examples(self, items: Sequence[Any]) -> Sequence[Example]:
         """Of the sizes that a step on `items` scores; the tokens may be any."""
 
-    def rehearse(self, items: Sequence[Any]) -> None:
-        """Forward and backward as in a step on `items`, with nothing left of it."""
+    def rehearse(self, units: Sequence[Example]) -> None:
+        """Forward and backward as in a step on `units` of its budget, with nothing left of it."""
 
     def state(self) -> dict[str, Any]:
         """What a resumed run has to know besides adapter, optimiser and schedule: plain values and tensors."""

@@ -13,6 +13,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,16 +100,13 @@ class Checkpoints:
     def load(self, step: int, trained: Trained) -> tuple[TrainerState, dict[str, Any]]:
         """Put model, optimiser, schedule and random state back to where they were after `step`; returns (trainer's state, method's).
 
-        Later checkpoints go: they were damaged, and the run comes by their steps again.
+        Later checkpoints no longer count: they were damaged, and the run comes by their steps again.
         """
         import torch
         from peft import set_peft_model_state_dict
         from safetensors.torch import load_file
         from transformers import TrainerState
 
-        for later in self.steps():
-            if later > step:
-                shutil.rmtree(self.at(later))
         folder = self.at(step)
         read: Callable[[str], Any] = lambda name: torch.load(folder / name, map_location="cpu", weights_only=True)  # noqa: E731
         set_peft_model_state_dict(trained.model, load_file(folder / ADAPTER_FILES[0]))
@@ -116,7 +114,11 @@ class Checkpoints:
         trained.scheduler.load_state_dict(read("scheduler.pt"))
         set_random_state(read("rng_state.pth"))
         state: TrainerState = TrainerState.load_from_json(str(folder / "trainer_state.json"))
-        return state, read("method.pt")
+        found = state, read("method.pt")
+        for later in (self.at(one) for one in self.steps() if one > step):
+            with suppress(OSError):
+                os.replace(later, later.with_name(f"tmp-{later.name}"))  # the next save removes it, where it can be
+        return found
 
 
 def check(folder: Path) -> str | None:

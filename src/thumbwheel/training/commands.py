@@ -181,7 +181,7 @@ def _machine_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if found["gpus"] is None:
         return [*lines, ("GPU", "unknown: torch is not installed (pip install 'thumbwheel[train]')")]
-    shown = [f"{gpu['name']} ({gpu['kind']}), {_size(gpu['memory_gb'])}, {_size(gpu['free_gb'])} free" for gpu in found["gpus"]]
+    shown = [f"{gpu['name']} ({gpu['kind']}), {_size(gpu['memory_gb'])}" for gpu in found["gpus"]]
     return [*lines, *(("GPU", line) for line in shown or ["none"])]
 
 

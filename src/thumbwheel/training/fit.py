@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import TrainingError
+from thumbwheel.engine.exhausted import out_of_memory
 from thumbwheel.engine.tree import plan
 from thumbwheel.training.hardware import GB
 from thumbwheel.training.memory import SMALLER, Meter, meter, room_gb, rows
 from thumbwheel.training.types import TrainConfig
 
 if TYPE_CHECKING:
+    from thumbwheel.engine.tree import Example
     from thumbwheel.training.assemble import Assembly
 
 SAFE = 0.93
@@ -73,12 +75,12 @@ def fitted(make: Callable[[TrainConfig], Assembly], config: TrainConfig, *, shor
         made.at_work.close()
         del made
         gc.collect()
-        if divisible:
-            what = f"an answer of up to {getattr(config, 'max_completion_length', 0)} tokens to the longest prompt"
-            raise TrainingError(what, "it does not fit into memory even alone", f"Lower max_completion_length. {SMALLER}")
         if not shorten:
             why = "less memory is free than when the run began, and shorter rows would make it another run"
             raise TrainingError(f"rows of up to {config.max_length} tokens", why, "Free some memory and resume again, or start a new run")
+        if divisible:
+            what = f"an answer of up to {getattr(config, 'max_completion_length', 0)} tokens to the longest prompt"
+            raise TrainingError(what, "it does not fit into memory even alone", f"Lower max_completion_length. {SMALLER}")
         if shorter < SHORTEST:
             raise TrainingError(f"rows of up to {config.max_length} tokens", "not even much shorter ones would fit into memory", SMALLER)
         changes.append(f"max_length {config.max_length} -> {shorter}: longer rows do not fit into memory, even one at a time")
@@ -104,7 +106,7 @@ def fit(made: Assembly) -> None:
     examples = made.at_work.examples(made.train.items)
     while True:
         largest = budget.largest(examples)
-        need = measure(made, gauge)
+        need = measure(made, gauge, room)
         tokens, why = need.fits(room), f"{need.of(max(budget.tokens, largest)):.2f} GB are needed, {room:.2f} GB are there"
         if tokens >= max(budget.tokens, largest):
             return
@@ -119,39 +121,58 @@ def fit(made: Assembly) -> None:
             budget.recompute(why)
 
 
-def measure(made: Assembly, gauge: Meter) -> Need:
-    """What this run takes, from rehearsals of a small and of a large part of a step; nothing is left of them."""
-    small, large = _parts(made)
-    made.at_work.rehearse(small)  # what is allocated once, on first use
-    gc.collect()
-    sizes, peaks = [0], [gauge.now()]
-    for items in (small, large):
-        gc.collect()
-        gauge.reset()
-        made.at_work.rehearse(items)
-        sizes.append(_at_once(made, items))
-        peaks.append(gauge.peak())
-    less = 1 if sizes[1] < sizes[2] else 0  # where all items are alike, what is held between them is the other point
-    grows = max(0.0, peaks[2] - peaks[less]) / max(1, sizes[2] - sizes[less])
+def measure(made: Assembly, gauge: Meter, room: float) -> Need:
+    """What this run takes, from rehearsals of growing parts of a step, as far as they fit into `room`; nothing is left of them."""
     states = ADAM * sum(one.numel() * one.element_size() for one in made.model.parameters() if one.requires_grad) / GB
-    return Need(peaks[2] - grows * sizes[2] + states, grows)
+    parts, points = _parts(made), list[tuple[int, float]]()
+    try:
+        made.at_work.rehearse(parts[0])  # what is allocated once, on first use
+        gauge.reset()
+        points.append((0, gauge.now()))
+        for units in parts:
+            if len(points) > 2 and _line(points[-2], points[-1], states).of(_at_once(made, units)) > room:
+                break
+            points.append(_peak(made, gauge, units))
+        less = [one for one in points[1:] if 2 * one[0] <= points[-1][0]]
+        return _line((less or points)[0], points[-1], states)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+    made.at_work.budget.free()  # here, where the traceback no longer holds the tensors
+    worked = max((count for count, _ in points), default=0)
+    return Need(0.0, SAFE * room / worked) if worked else Need(room, room)
 
 
-def _at_once(made: Assembly, items: Sequence[Any]) -> int:
-    """Rows of the largest forward pass over `items`."""
-    budget = made.at_work.budget
-    batches = plan(budget.units(made.at_work.examples(items)), budget.tokens, made.engine.layout)
-    return max(batch.n_rows for batch in batches)
+def _line(low: tuple[int, float], high: tuple[int, float], states: float) -> Need:
+    """Through two points (tokens at once, GB), and what the optimiser will hold besides."""
+    token = max(0.0, high[1] - low[1]) / max(1, high[0] - low[0])
+    return Need(high[1] - token * high[0] + states, token)
 
 
-def _parts(made: Assembly) -> tuple[list[Any], list[Any]]:
-    """(the smallest item, items that fill half the budget, or the largest item alone)."""
-    items = made.train.items
-    costs = [rows(one, made.engine.layout.kind) for one in made.at_work.examples(items)]
-    order = sorted(range(len(items)), key=lambda at: costs[at])
-    small, chosen, total = order[0], [order[-1]], costs[order[-1]]
-    for at in reversed(order[:-1]):
-        if total + costs[at] <= made.at_work.budget.tokens // 2:
-            chosen.append(at)
-            total += costs[at]
-    return [items[small]], [items[at] for at in chosen]
+def _peak(made: Assembly, gauge: Meter, units: Sequence[Example]) -> tuple[int, float]:
+    gc.collect()
+    gauge.reset()
+    made.at_work.rehearse(units)
+    return _at_once(made, units), gauge.peak()
+
+
+def _at_once(made: Assembly, units: Sequence[Example]) -> int:
+    """Rows of the largest forward pass over `units`."""
+    return max(batch.n_rows for batch in plan(units, made.at_work.budget.tokens, made.engine.layout))
+
+
+def _parts(made: Assembly) -> list[list[Example]]:
+    """The smallest unit; where branches may be computed apart, 1, 2, 4, ... and all of the largest; units that fill half the budget, or
+    the largest one alone."""
+    budget, kind = made.at_work.budget, made.engine.layout.kind
+    units = sorted(budget.units(made.at_work.examples(made.train.items)), key=lambda one: rows(one, kind))
+    small, largest = units[0], units[-1]
+    chosen, total = [largest], rows(largest, kind)
+    for one in reversed(units[:-1]):
+        if total + rows(one, kind) <= budget.tokens // 2:
+            chosen.append(one)
+            total += rows(one, kind)
+    if not budget.divisible:
+        return [[small], chosen]
+    counts = [*(1 << power for power in range((len(largest.branches) - 1).bit_length())), len(largest.branches)]
+    return [[replace(small, branches=small.branches[:1])], *([replace(largest, branches=largest.branches[:n])] for n in counts), chosen]

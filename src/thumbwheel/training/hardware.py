@@ -32,7 +32,6 @@ class Gpu:
     kind: Literal["cuda", "rocm", "mps"]
     name: str
     memory_gb: float
-    free_gb: float
 
 
 @dataclass(frozen=True)
@@ -183,11 +182,10 @@ def _gpus() -> tuple[Gpu, ...]:
 
     if torch.cuda.is_available():
         kind: Literal["cuda", "rocm"] = "rocm" if torch.version.hip else "cuda"
-        sizes = [torch.cuda.mem_get_info(number) for number in range(torch.cuda.device_count())]
-        return tuple(Gpu(kind, torch.cuda.get_device_name(number), total / GB, free / GB) for number, (free, total) in enumerate(sizes))
+        found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+        return tuple(Gpu(kind, one.name, one.total_memory / GB) for one in found)  # what is free would need a context on each
     if torch.backends.mps.is_available():
-        most = torch.mps.recommended_max_memory()
-        return (Gpu("mps", platform.processor() or "Apple GPU", most / GB, (most - torch.mps.driver_allocated_memory()) / GB),)
+        return (Gpu("mps", platform.processor() or "Apple GPU", torch.mps.recommended_max_memory() / GB),)
     return ()
 
 

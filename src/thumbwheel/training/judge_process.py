@@ -80,7 +80,7 @@ def judged(name: str, ask: Mapping[str, Any], seconds: float, begin: Callable[[]
         begin()
         rest = {key: value for key, value in row.items() if key not in ("prompt", "reference")} | {"finish": ask["finish"]}
         return number(function(prompt=ask["prompt"], answer=ask["text"], reference=reference, **rest))
-    case = Case(ask["text"], reference, ask["prompt"], finish=ask["finish"], metadata=row)
+    case = Case(ask["text"], reference, ask["prompt"], tools=row.get("tools"), finish=ask["finish"], metadata=row)
     if name == "checker":
         found = checker(row.get("checker"), row.get("checker_config"), reference, f"row {row.get('row_id', '')!r}")
     else:

@@ -73,7 +73,7 @@ class Budget:
                 if not out_of_memory(error):
                     raise
                 text = " ".join(str(error).split())[:120] or type(error).__name__
-            self._free()  # here, where the traceback no longer holds the tensors
+            self.free()  # here, where the traceback no longer holds the tensors
             self._lower(examples, f"out of memory ({text})")
 
     def lower_to(self, tokens: int, why: str) -> None:
@@ -106,7 +106,8 @@ class Budget:
         self.changes.append(text)
         log.say(text)
 
-    def _free(self) -> None:
+    def free(self) -> None:
+        """Give back what an attempt that failed has left."""
         import torch
 
         self.engine.drop_gradients()

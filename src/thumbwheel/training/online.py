@@ -136,10 +136,11 @@ class Collected:
         return [[one.value for one in several] for several in self.rewards]
 
     def replaced(self, places: Sequence[int], others: Collected) -> Collected:
-        """With the answers to the tasks at `places` exchanged for those of `others`."""
+        """With the answers to the tasks at `places` exchanged for those of `others`, where any of these has a reward."""
         rollouts, rewards = list(self.rollouts), list(self.rewards)
         for place, new, earned in zip(places, others.rollouts, others.rewards, strict=True):
-            rollouts[place], rewards[place] = new, earned
+            if any(one.value is not None for one in earned):
+                rollouts[place], rewards[place] = new, earned
         return replace(self, rollouts=rollouts, rewards=rewards)
 
 

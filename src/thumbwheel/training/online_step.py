@@ -229,11 +229,11 @@ class OnlineSteps:
         answers = tuple(Branch((number, *rest)) for number in range(self.config.num_generations))
         return [Example(task.prompt, answers, task.group) for task in items]
 
-    def rehearse(self, items: Sequence[Task]) -> None:
+    def rehearse(self, units: Sequence[Example]) -> None:
         """The policy's log-probs of such answers, a critic's values, and their gradients."""
         import torch
 
-        for batch in plan(self.budget.units(self.examples(items)), self.budget.tokens, self.engine.layout):
+        for batch in plan(units, self.budget.tokens, self.engine.layout):
             total = self.engine.score(batch, Role.POLICY, grad=True).logp.sum()
             if Role.CRITIC in self.engine.roles:
                 total = total + self.engine.score(batch, Role.CRITIC, frozenset({"value"}), grad=True).value.sum()

@@ -48,9 +48,9 @@ class Stepper:
         """Themselves."""
         return items
 
-    def rehearse(self, items: Sequence[Example]) -> None:
+    def rehearse(self, units: Sequence[Example]) -> None:
         """Forward and backward, without an update."""
-        self.run(items, grad=True)
+        self.run(units, grad=True)
         self.engine.drop_gradients()
 
     def state(self) -> dict[str, Any]:

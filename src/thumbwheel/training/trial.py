@@ -127,15 +127,15 @@ def _share(made: Assembly, sample: int) -> float:
 
 def _heaviest(made: Assembly) -> None:
     """Rehearse the largest items as one step: what a run will meet sooner or later."""
-    sizes = [rows(one, made.engine.layout.kind) for one in made.at_work.examples(made.train.items)]
-    order = sorted(range(len(sizes)), key=lambda at: -sizes[at])
-    chosen, total = order[:1], sizes[order[0]]
-    for at in order[1 : made.config.batch_size]:
-        if total + sizes[at] > 2 * made.at_work.budget.tokens:
+    kind = made.engine.layout.kind
+    largest = sorted(made.at_work.examples(made.train.items), key=lambda one: -rows(one, kind))
+    chosen, total = largest[:1], rows(largest[0], kind)
+    for one in largest[1 : made.config.batch_size]:
+        if total + rows(one, kind) > 2 * made.at_work.budget.tokens:
             break
-        chosen.append(at)
-        total += sizes[at]
-    made.at_work.rehearse([made.train.items[at] for at in chosen])
+        chosen.append(one)
+        total += rows(one, kind)
+    made.at_work.rehearse(made.at_work.budget.units(chosen))
 
 
 def _memory(made: Assembly, process: float, gauge: Meter | None) -> dict[str, float]:

@@ -11,8 +11,8 @@ from thumbwheel.training.hardware import Gpu, Machine
 
 PLAIN = Machine("Intel Xeon", 8, 16, True, False, False, 32.0, 20.0, ())
 RYZEN = replace(PLAIN, cpu="AMD Ryzen 9 5950X 16-Core Processor", cores=16, threads=32)
-CUDA = replace(PLAIN, gpus=(Gpu("cuda", "RTX 3090", 24.0, 23.0),))
-APPLE = replace(PLAIN, cpu="Apple M2", gpus=(Gpu("mps", "Apple GPU", 16.0, 16.0),))
+CUDA = replace(PLAIN, gpus=(Gpu("cuda", "RTX 3090", 24.0),))
+APPLE = replace(PLAIN, cpu="Apple M2", gpus=(Gpu("mps", "Apple GPU", 16.0),))
 
 
 @pytest.mark.parametrize(

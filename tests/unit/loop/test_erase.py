@@ -30,7 +30,7 @@ from thumbwheel.datasets.build import build, by_id, load_rows
 from thumbwheel.datasets.types import SPLITS, Dataset, DatasetConfig
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.evaluation.evaluate import by_id as evaluation_by_id
+from thumbwheel.evaluation.evaluate import evaluations
 from thumbwheel.evaluation.types import EvaluationConfig
 from thumbwheel.export.types import Limits, Parity
 from thumbwheel.loop import taint
@@ -214,8 +214,7 @@ def test_what_descends_is_tainted_and_passes_no_gate(turned: Turned) -> None:
     assert not versions.version(ws, AGENT, "v0").tainted
     with pytest.raises(Conflict, match="tainted"):
         reward_models.folder(ws, reward_models.find(ws, AGENT, "rm1"))
-    shown = evaluation_by_id(ws, turned.evaluation)
-    assert shown
+    (shown,) = (one for one in evaluations(ws, AGENT, "v1") if one.id == turned.evaluation)
     assert (shown.examples, [one.name for one in shown.slices]) == ((), ["customer: all"])
     assert shown.primary.gain == 0.2
     assert done.retrain[0].startswith(f"thumbwheel train reward --agent {AGENT} --base /models/base")

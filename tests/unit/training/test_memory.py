@@ -138,7 +138,7 @@ def test_what_a_token_costs_is_measured(wide: Path, tmp_path: Path) -> None:
     made = assembled("dpo", wide, tmp_path, plain_rows("pairs", 60), batch_size=60, token_budget=1500)
     gauge = meter("cpu")
     assert gauge is not None
-    need = measure(made, gauge)
+    need = measure(made, gauge, 100.0)
     gauge.reset()
     made.at_work.rehearse(made.train.items)
     largest = max(batch.n_rows for batch in plan(made.train.items, 1500, made.engine.layout))
@@ -148,7 +148,7 @@ def test_what_a_token_costs_is_measured(wide: Path, tmp_path: Path) -> None:
 
 def squeeze(monkeypatch: pytest.MonkeyPatch, *needs: Need) -> None:
     answers = iter(needs)
-    monkeypatch.setattr(fit, "measure", lambda made, gauge: next(answers))
+    monkeypatch.setattr(fit, "measure", lambda made, gauge, room: next(answers))
 
 
 def test_what_does_not_fit_is_planned_anew_and_said(
@@ -233,10 +233,10 @@ def test_answers_to_one_prompt_are_computed_apart_where_together_they_do_not_fit
 def test_a_rehearsal_of_a_method_that_answers_computes_every_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = assembled("grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE)
     seen = failing(made, 10_000, monkeypatch)
-    made.at_work.rehearse(made.train.items[:1])
+    made.at_work.rehearse(made.at_work.examples(made.train.items[:1]))
     assert seen[0][0] == made.at_work.budget.largest(made.at_work.examples(made.train.items[:1])) > 4 * 12
     gauge = meter("cpu")
-    assert gauge is not None and measure(made, gauge).token >= 0  # prompts of one length are two points all the same
+    assert gauge is not None and measure(made, gauge, 100.0).token >= 0  # prompts of one length are two points all the same
     made.at_work.close()
 
 
@@ -252,3 +252,23 @@ def test_answers_that_do_not_fit_are_refused_and_no_prompt_is_dropped_for_it(tmp
     with pytest.raises(TrainingError, match="Lower max_completion_length"):
         fitted(make, settings("grpo", ONLINE | {"memory_limit_gb": 1.0}))
     assert len(made) == 1 and made[0].at_work.budget.divided and made[0].engine.checkpointing
+
+
+def test_a_group_that_cannot_even_be_rehearsed_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = assembled("grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE)
+    single = made.at_work.budget.largest(branch_by_branch(made.at_work.examples(made.train.items)))
+    seen = failing(made, single, monkeypatch)
+    fit.fit(made)
+    made.at_work.close()
+    assert made.at_work.budget.divided and not made.engine.checkpointing and max(count for count, _ in seen) > single
+
+
+def test_what_smaller_parts_foretell_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = assembled("grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE | {"num_generations": 16})
+    seen = failing(made, 10_000, monkeypatch)
+    monkeypatch.setattr(fit, "_peak", lambda made, gauge, units: made.at_work.rehearse(units) or (seen[-1][0], 0.01 * seen[-1][0]))
+    gauge = meter("cpu")
+    assert gauge is not None
+    need = measure(made, gauge, 1.0)
+    made.at_work.close()
+    assert need.token == pytest.approx(0.01) and max(count for count, _ in seen) < 100 < 16 * 12

@@ -15,7 +15,7 @@ from thumbwheel.training.types import TrainConfig
 
 
 def pc(ram: float = 32.0, gpu: float | None = None, kind: str = "cuda", cpu: str = "some CPU") -> Machine:
-    gpus = () if gpu is None else (Gpu(kind, "some GPU", gpu, gpu),)  # type: ignore[arg-type]
+    gpus = () if gpu is None else (Gpu(kind, "some GPU", gpu),)  # type: ignore[arg-type]
     return Machine(cpu, 8, 16, True, False, False, ram, ram, gpus)
 
 

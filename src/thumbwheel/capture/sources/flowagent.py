@@ -25,7 +25,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from thumbwheel.capture.lines import Seen
-from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Line, Refused, Row
+from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Line, Refused, Row, numbered
 from thumbwheel.capture.types import FeedbackRecord, Rater, Scale, TargetRef, TraceRecord, Unreadable, explain, parse_time
 from thumbwheel.capture.unpickle import MOST_BYTES, Standin, as_json, unpickle
 from thumbwheel.core import ids
@@ -86,7 +86,7 @@ class FlowAgent(JsonLines):
         if path.is_dir():
             yield from self._folder(path, seen)
         elif path.suffix == ".pkl" and path.is_file():
-            yield from _numbered(_checkpoint(path, {}))
+            yield from numbered(_checkpoint(path, {}))
             seen(path.stat().st_size)
         else:
             yield from super().read(path, seen)
@@ -102,7 +102,7 @@ class FlowAgent(JsonLines):
         if not files:
             raise InputError(f"folder {str(path)!r}", "there is no trace file and no checkpoint in it", "Name the folder of day folders")
         readable = False
-        for item in _numbered(self._files(files, seen)):
+        for item in numbered(self._files(files, seen)):
             readable = readable or isinstance(item, Line)
             yield item
         if not readable:
@@ -125,11 +125,6 @@ class FlowAgent(JsonLines):
 
 def _shown(folder: Path, file: Path) -> bool:
     return not file.name.endswith(".meta.json") and not any(part.startswith(".") for part in file.relative_to(folder).parts)
-
-
-def _numbered(items: Iterator[Item]) -> Iterator[Item]:
-    for number, item in enumerate(items, 1):
-        yield type(item)(**(vars(item) | {"number": number}))
 
 
 def _checkpoint(file: Path, known: dict[str, list[AnyRecord]]) -> Iterator[Item]:

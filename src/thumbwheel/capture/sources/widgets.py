@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from thumbwheel.capture.lines import Seen
-from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Line, Refused, Row
+from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Line, Refused, Row, numbered
 from thumbwheel.capture.types import FeedbackRecord, TargetRef, TraceRecord, Unreadable, explain, parse_time
 from thumbwheel.core.errors import InputError
 
@@ -160,20 +160,15 @@ class Widgets(JsonLines):
                 raise InputError(
                     f"folder {str(path)!r}", "no file in it has the entries of a run", "Name the folder of exhaustive_data.json"
                 )
-            yield from _numbered(item for run in runs for item in _whole(run))
+            yield from numbered(item for run in runs for item in _whole(run))
         elif _is_run(found := _object(path)):
-            yield from _numbered(_whole(path))
+            yield from numbered(_whole(path))
         elif found is not None and (ratings := _ratings(found)):
-            yield from _numbered(_rated(path, ratings, _beside(path)))
+            yield from numbered(_rated(path, ratings, _beside(path)))
         else:
             yield from super().read(path, seen)
             return
         seen(sum(one.stat().st_size for one in ([path] if path.is_file() else files)))
-
-
-def _numbered(items: Iterator[Item]) -> Iterator[Item]:
-    for number, item in enumerate(items, 1):
-        yield type(item)(**(vars(item) | {"number": number}))
 
 
 def _object(path: Path) -> Any:

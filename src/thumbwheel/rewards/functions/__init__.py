@@ -25,7 +25,7 @@ FUNCTIONS: Table[type[RewardFunction[Any]]] = Table(
         "rating": "thumbwheel.rewards.functions.rating:Rating",
         "regex": "thumbwheel.rewards.functions.regex:Regex",
         "reward_model": "thumbwheel.rewards.functions.reward_model:RewardModel",
-        "score": "thumbwheel.rewards.functions.score:GivenScore",
+        "score": "thumbwheel.rewards.functions.rating:GivenScore",
         "syntax": "thumbwheel.rewards.functions.syntax:Syntax",
         "task_completion": "thumbwheel.rewards.functions.task_completion:TaskCompletion",
         "thumb": "thumbwheel.rewards.functions.thumb:Thumb",

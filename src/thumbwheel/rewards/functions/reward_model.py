@@ -36,7 +36,7 @@ class RewardModel(RewardFunction[RewardModelConfig]):
     """See the module."""
 
     Config = RewardModelConfig
-    reads = frozenset({"text", "prompt", "finish"})
+    reads = frozenset({"text", "prompt", "finish", "tools"})
 
     def __init__(self, config: RewardModelConfig) -> None:
         super().__init__(config)
@@ -61,7 +61,7 @@ class RewardModel(RewardFunction[RewardModelConfig]):
             return [Score.none(Status.BLOCKED, str(error)) for _ in cases]
         from thumbwheel.engine.reward_model import Read
 
-        found = model.score([Read([dict(message) for message in case.prompt], case.text, case.finish) for case in cases])
+        found = model.score([Read([dict(message) for message in case.prompt], case.text, case.finish, case.tools) for case in cases])
         return [self._as_score(model, value) for value in found]
 
     def judge(self, case: Case) -> Score:
