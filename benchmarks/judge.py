@@ -1,6 +1,6 @@
 """What PPO learns from a reward model of the demo world, judged by the simulator and by no model.
 
-`python benchmarks/judge.py [--persons 1,2,3] [--json FILE]`, about ten minutes a person on one idle core. The person of the demo world
+`python benchmarks/judge.py [--persons 1,2,3] [--critic shared] [--json FILE]`, five to ten minutes a person. The person of the demo world
 leaves 2,000 thumbs (a tenth of them wrong), outcomes and corrections. Two reward models learn from all of these labels, one from the base
 and one from where sft on the good answers ended; the one that is right about more labels of the dev split judges, and PPO starts from the
 base. Printed: how many noise-free pairs of fresh mails the reward model ranks right (wrong is what the app really answered), and how many
@@ -51,14 +51,15 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--persons", default="1,2,3")
+    parser.add_argument("--critic", default="separate", choices=("separate", "shared"))
     parser.add_argument("--json")
     given = parser.parse_args()
-    rows = [measure(int(seed)) for seed in given.persons.split(",")]
+    rows = [measure(int(seed), given.critic) for seed in given.persons.split(",")]
     if given.json:
         Path(given.json).write_text(json.dumps(rows, indent=1))
 
 
-def measure(seed: int) -> dict[str, Any]:
+def measure(seed: int, critic: str) -> dict[str, Any]:
     """The row of one person."""
     with tempfile.TemporaryDirectory() as folder, Workspace.open(Home.at(folder).prepare(), Sources({}, "", {})) as ws:
         files = emit(Path(folder) / "world", EmitOptions(seed=seed, ratings=RATINGS, gold=1), base_cache())
@@ -69,7 +70,7 @@ def measure(seed: int) -> dict[str, Any]:
         dev = {str(one.reward_model): accuracy(ws, one.run_id) for one in judges}
         judge = max(dev, key=lambda name: dev[name])
         model = RewardModel.load(reward_models.folder(ws, reward_models.find(ws, AGENT, judge)), device="cpu")
-        result = train(ws, AGENT, "ppo", base, options=PPO | {"reward_model": judge, "seed": seed})
+        result = train(ws, AGENT, "ppo", base, options=PPO | {"reward_model": judge, "seed": seed, "critic": critic})
         adapter = adapter_folder(ws, version(ws, AGENT, str(result.version)))
         found = compare(right(seed, files.base, None), right(seed, files.base, adapter))
         steps = [line["kl"] for line in run_dir(ws, find_run(ws, result.run_id)).read_metrics() if "kl" in line]

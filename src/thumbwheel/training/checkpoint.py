@@ -13,7 +13,6 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,8 +115,10 @@ class Checkpoints:
         state: TrainerState = TrainerState.load_from_json(str(folder / "trainer_state.json"))
         found = state, read("method.pt")
         for later in (self.at(one) for one in self.steps() if one > step):
-            with suppress(OSError):
+            try:
                 os.replace(later, later.with_name(f"tmp-{later.name}"))  # the next save removes it, where it can be
+            except OSError as error:
+                raise unwritable(later, error) from error
         return found
 
 

@@ -35,10 +35,12 @@ ADAM = 2
 
 @dataclass(frozen=True)
 class Need:
-    """What a run takes, in GB: `fixed` whatever the budget, `token` for each token that is computed at once."""
+    """What a run takes, in GB: `fixed` whatever the budget, `token` for each token that is computed at once; more than `most` at once ran
+    out of memory when it was tried."""
 
     fixed: float
     token: float
+    most: int = 1 << 40
 
     def of(self, tokens: int) -> float:
         """In all, with so many tokens at once."""
@@ -47,7 +49,7 @@ class Need:
     def fits(self, room: float) -> int:
         """Tokens at once for which `room` is enough."""
         left = SAFE * room - self.fixed
-        return int(left / self.token) if self.token > 0 else (1 << 40 if left > 0 else 0)
+        return min(self.most, int(left / self.token) if self.token > 0 else (1 << 40 if left > 0 else 0))
 
 
 class NoRoom(Exception):
@@ -108,6 +110,8 @@ def fit(made: Assembly) -> None:
         largest = budget.largest(examples)
         need = measure(made, gauge, room)
         tokens, why = need.fits(room), f"{need.of(max(budget.tokens, largest)):.2f} GB are needed, {room:.2f} GB are there"
+        if need.most < max(budget.tokens, largest):
+            why = f"more than {need.most} tokens at once ran out of memory"
         if tokens >= max(budget.tokens, largest):
             return
         if tokens >= largest:
@@ -122,29 +126,34 @@ def fit(made: Assembly) -> None:
 
 
 def measure(made: Assembly, gauge: Meter, room: float) -> Need:
-    """What this run takes, from rehearsals of growing parts of a step, as far as they fit into `room`; nothing is left of them."""
+    """What this run takes, from rehearsals of growing parts of a step, as far as they are foretold to fit into `room`; nothing is left."""
     states = ADAM * sum(one.numel() * one.element_size() for one in made.model.parameters() if one.requires_grad) / GB
     parts, points = _parts(made), list[tuple[int, float]]()
     try:
         made.at_work.rehearse(parts[0])  # what is allocated once, on first use
+        gc.collect()
         gauge.reset()
         points.append((0, gauge.now()))
         for units in parts:
-            if len(points) > 2 and _line(points[-2], points[-1], states).of(_at_once(made, units)) > room:
-                break
+            if _apart(points) and (need := _line(points, states)).of(_at_once(made, units)) > room:
+                return need
             points.append(_peak(made, gauge, units))
-        less = [one for one in points[1:] if 2 * one[0] <= points[-1][0]]
-        return _line((less or points)[0], points[-1], states)
+        return _line(points, states)
     except Exception as error:
         if not out_of_memory(error):
             raise
     made.at_work.budget.free()  # here, where the traceback no longer holds the tensors
-    worked = max((count for count, _ in points), default=0)
-    return Need(0.0, SAFE * room / worked) if worked else Need(room, room)
+    return replace(_line(points, states), most=points[-1][0]) if len(points) > 1 else Need(room, 0.0, 0)
 
 
-def _line(low: tuple[int, float], high: tuple[int, float], states: float) -> Need:
-    """Through two points (tokens at once, GB), and what the optimiser will hold besides."""
+def _apart(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The measured points that are far enough below the last one to tell a slope from noise."""
+    return [one for one in points[1:] if 2 * one[0] <= points[-1][0]]
+
+
+def _line(points: Sequence[tuple[int, float]], states: float) -> Need:
+    """Through the last point (tokens at once, GB) and the nearest far enough below it, and what the optimiser will hold besides."""
+    low, high = (_apart(points) or points[:1])[-1], points[-1]
     token = max(0.0, high[1] - low[1]) / max(1, high[0] - low[0])
     return Need(high[1] - token * high[0] + states, token)
 
@@ -157,22 +166,31 @@ def _peak(made: Assembly, gauge: Meter, units: Sequence[Example]) -> tuple[int, 
 
 
 def _at_once(made: Assembly, units: Sequence[Example]) -> int:
-    """Rows of the largest forward pass over `units`."""
-    return max(batch.n_rows for batch in plan(units, made.at_work.budget.tokens, made.engine.layout))
+    """Rows of the largest forward pass over `units`, padding included."""
+    batches = plan(units, made.at_work.budget.tokens, made.engine.layout)
+    return max(len(one.lengths) * max(one.lengths) if one.kind == "padded" else one.n_rows for one in batches)
 
 
 def _parts(made: Assembly) -> list[list[Example]]:
-    """The smallest unit; where branches may be computed apart, 1, 2, 4, ... and all of the largest; units that fill half the budget, or
-    the largest one alone."""
+    """The smallest unit, ones that are twice as large each, the largest, and units that fill half the budget.
+
+    Where branches may be computed apart, the ones between are 1, 2, 4, ... branches of the largest.
+    """
     budget, kind = made.at_work.budget, made.engine.layout.kind
     units = sorted(budget.units(made.at_work.examples(made.train.items)), key=lambda one: rows(one, kind))
-    small, largest = units[0], units[-1]
+    small, largest, between = units[0], units[-1], units
+    if budget.divisible:
+        small = replace(small, branches=small.branches[:1])
+        between = [replace(largest, branches=largest.branches[: 1 << power]) for power in range(len(largest.branches).bit_length())]
+    rungs = [small]
+    for one in between:
+        if rows(one, kind) >= 2 * rows(rungs[-1], kind):
+            rungs.append(one)
+    if rows(largest, kind) > rows(rungs[-1], kind):
+        rungs.append(largest)
     chosen, total = [largest], rows(largest, kind)
     for one in reversed(units[:-1]):
         if total + rows(one, kind) <= budget.tokens // 2:
             chosen.append(one)
             total += rows(one, kind)
-    if not budget.divisible:
-        return [[small], chosen]
-    counts = [*(1 << power for power in range((len(largest.branches) - 1).bit_length())), len(largest.branches)]
-    return [[replace(small, branches=small.branches[:1])], *([replace(largest, branches=largest.branches[:n])] for n in counts), chosen]
+    return [[one] for one in rungs] + ([chosen] if len(chosen) > 1 else [])

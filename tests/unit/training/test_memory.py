@@ -272,3 +272,12 @@ def test_what_smaller_parts_foretell_is_not_tried(tmp_path: Path, monkeypatch: p
     need = measure(made, gauge, 1.0)
     made.at_work.close()
     assert need.token == pytest.approx(0.01) and max(count for count, _ in seen) < 100 < 16 * 12
+
+
+def test_rows_that_fit_alone_are_not_refused_because_several_did_not(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = assembled("dpo", base, tmp_path, plain_rows("pairs", 20), token_budget=4096)
+    largest = max(rows(one, "tree") for one in made.train.items)
+    failing(made, largest, monkeypatch)
+    fit.fit(made)
+    assert made.at_work.budget.tokens == largest and not made.engine.checkpointing
+    assert made.at_work.budget.changes == [f"token_budget 4096 -> {largest}: more than {largest} tokens at once ran out of memory"]
