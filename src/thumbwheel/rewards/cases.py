@@ -79,17 +79,17 @@ class _Parts:
     def of(self, row: sa.RowMapping) -> Case:
         """The case of one trace, without feedback."""
         steps = self._steps.get(row["id"], [])
-        asked_last = next((one["input"] for one in reversed(steps) if one["kind"] == "llm"), None)
+        answer = next((one for one in reversed(steps) if one["kind"] == "llm"), None)
         others = [output for trace_id, output in self._mates.get(row["input_id"], []) if trace_id != row["id"]]
         asked = {key: row[key] for key in CHECKER_KEYS} if row["asked"] else {}
         return Case(
             text=row["output"] or "",
             reference=row["reference"],
             prompt=self._prompts.get(row["input_id"], ()),
-            tools=given_tools(asked_last, row["metadata"]),
+            tools=given_tools(answer["input"] if answer else None, row["metadata"]),
             steps=tuple(_step(one) for one in steps),
             status=row["status"],
-            finish=next((one["finish_reason"] for one in reversed(steps) if one["kind"] == "llm"), None),
+            finish=answer["finish_reason"] if answer else None,
             metadata={key: value for key, value in (row["metadata"] or {}).items() if key not in CHECKER_KEYS} | asked,
             mates=tuple(others[:MOST_MATES]),
             occurred_at=row["occurred_at"],

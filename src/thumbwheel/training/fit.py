@@ -1,6 +1,6 @@
 """Makes a run fit into the memory that there is, before its first step, and says what it changed.
 
-What a token costs is measured on the assembled run itself, by two rehearsals of different size. Where the settings do not fit, in this
+What a token costs is measured on the assembled run itself, by rehearsals of growing parts of a step. Where the settings do not fit, in this
 order: fewer tokens at once; the answers to one prompt apart, where the method samples them; activations computed twice; shorter rows, where
 it does not (the oldest turns go, as with any max_length). What cannot be made to fit is refused. What fails nevertheless during the run is
 memory.py's.
