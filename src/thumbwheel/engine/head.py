@@ -11,10 +11,12 @@ head that is none of this is left to the model's own forward (score.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from thumbwheel.engine.precision import narrow_products
 
 if TYPE_CHECKING:
     import torch
@@ -110,20 +112,6 @@ def entropy_of(logs: torch.Tensor) -> torch.Tensor:
     return -(logs.exp() * logs).nan_to_num(nan=0.0).sum(-1)
 
 
-@contextmanager
-def _exact_products(narrow: bool) -> Iterator[None]:
-    """Let a CPU multiply in bf16 what came from bf16: the factors lose nothing and sums and results stay fp32."""
-    import torch
-
-    settings: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = settings.fp32_precision
-    try:
-        settings.fp32_precision = "bf16" if narrow else before
-        yield
-    finally:
-        settings.fp32_precision = before
-
-
 class _Sums:
     """Running sums over the vocabulary, all relative to the running maximum: of p, of p * logit and of p * slope * W."""
 
@@ -172,7 +160,7 @@ def _frozen() -> Any:
         ) -> Any:
             kind, precise = wide(hidden), hidden.to(wide(hidden))
             sums = _Sums(hidden, ctx.needs_input_grad[0], entropy)
-            with _exact_products(hidden.dtype == weight.dtype == torch.bfloat16):
+            with narrow_products() if hidden.dtype == weight.dtype == torch.bfloat16 else nullcontext():
                 for tile, logits in _tiles(precise, weight, bias, kind):
                     final = head.finish(logits)
                     slope = head.slope(final) if sums.pull is not None else 1.0

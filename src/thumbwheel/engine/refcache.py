@@ -36,24 +36,26 @@ class RefCache:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.hits = self.misses = self.refused = 0
-        self._local = threading.local()
+        self._local, self._lock, self._open = threading.local(), threading.Lock(), list[sqlite3.Connection]()
         self._query("SELECT 1")
 
     def get(self, keys: Mapping[bytes, int]) -> dict[bytes, torch.Tensor]:
         """The known ones of `keys` (key -> number of tokens expected). A wrong count or checksum is a miss, counted in `refused`."""
         found: dict[bytes, torch.Tensor] = {}
-        wanted = list(keys)
+        wanted, refused = list(keys), 0
         for start in range(0, len(wanted), AT_ONCE):
             part = wanted[start : start + AT_ONCE]
             rows = self._query(f"SELECT key, count, crc, data FROM logps WHERE key IN ({','.join('?' * len(part))})", part)
             for key, count, crc, data in rows:
                 values = _decode(count, crc, data, keys[key])
                 if values is None:
-                    self.refused += 1
+                    refused += 1
                 else:
                     found[key] = values
-        self.hits += len(found)
-        self.misses += len(keys) - len(found)
+        with self._lock:
+            self.hits += len(found)
+            self.misses += len(keys) - len(found)
+            self.refused += refused
         return found
 
     def put(self, logps: Mapping[bytes, torch.Tensor]) -> None:
@@ -67,10 +69,10 @@ class RefCache:
             raise self._broken(error) from None
 
     def close(self) -> None:
-        """Close this thread's connection."""
-        connection = self._local.__dict__.pop("connection", None)
-        if connection is not None:
-            connection.close()
+        """Close the connections of all threads; none may be at work."""
+        self._local = threading.local()
+        while self._open:
+            self._open.pop().close()
 
     def _query(self, statement: str, values: Sequence[bytes] = ()) -> list[tuple[bytes, int, int, bytes]]:
         try:
@@ -82,11 +84,12 @@ class RefCache:
         found: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if found is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            found = sqlite3.connect(self.path, timeout=60.0)
+            found = sqlite3.connect(self.path, timeout=60.0, check_same_thread=False)  # another thread closes it
             found.execute("PRAGMA journal_mode=WAL")
             found.execute("PRAGMA synchronous=NORMAL")
             found.execute(SCHEMA)
             self._local.connection = found
+            self._open.append(found)
         return found
 
     def _broken(self, error: sqlite3.Error) -> StorageError:

@@ -24,7 +24,7 @@ from thumbwheel.engine.messages import Message
 from thumbwheel.engine.pairing import PairBuilder
 from thumbwheel.engine.prompt import PromptBuilder, Target
 from thumbwheel.engine.score import LAST, Role, ScoreEngine, Voice
-from thumbwheel.engine.tree import Branch, Example, plan
+from thumbwheel.engine.tree import Branch, Example
 
 CARD = "reward.json"
 HEAD = "base_model.model.score.weight"
@@ -143,15 +143,14 @@ class RewardModel:
     def _scores(self, examples: Sequence[Example]) -> list[tuple[int, float]]:
         """(place, score) of each; out of memory, fewer tokens at once from then on."""
         while examples:
-            batches = plan(examples, self._budget, self._engine.layout)
             try:
-                lasts = [self._engine.score(batch, Role.REWARD, LAST).last.tolist() for batch in batches]
+                found = list(self._engine.each(examples, self._budget, lambda engine, batch: engine.score(batch, Role.REWARD, LAST).last))
             except Exception as error:
-                if not out_of_memory(error) or len(batches) == len(examples):
+                if not out_of_memory(error) or len(self._engine.plan(examples, self._budget)) == len(examples):
                     raise
                 self._budget //= 2
             else:
-                return [pair for batch, last in zip(batches, lasts, strict=True) for pair in zip(batch.example_ids, last, strict=True)]
+                return [pair for batch, last in found for pair in zip(batch.example_ids, last.tolist(), strict=True)]
         return []
 
     def earned(self, answers: Sequence[Read]) -> list[float]:

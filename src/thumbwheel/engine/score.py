@@ -7,21 +7,25 @@ caching (refcache.py). To add a role, add it to `Role`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import capability, lora
 from thumbwheel.engine.forward import classifies, language_model, own_logits, own_scores, padded_hidden, tree_hidden
 from thumbwheel.engine.head import entropy_of, score_targets, wide
-from thumbwheel.engine.tree import Layout, TreeBatch
+from thumbwheel.engine.replicas import Replicas, workers
+from thumbwheel.engine.tree import Example, Layout, TreeBatch, plan
 
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
+Gradients: TypeAlias = "Sequence[torch.Tensor | None]"
 WANTS = frozenset({"logp", "entropy", "value", "last"})
 OF_VOCABULARY = frozenset({"logp", "entropy"})
 LOGP, LAST = frozenset({"logp"}), frozenset({"last"})
@@ -90,7 +94,8 @@ class ScoreEngine:
         self._fused, self.fused_layers, self._adapters = fused_lora, 0, lora.adapter_layers(model)
         self._voices: dict[Role, Voice] = {}
         self._speaking = lora.active_adapter(model, self._adapters)
-        self._fingerprints: tuple[str, str] | None = None
+        self._fingerprints: dict[str, str] = {}
+        self._replicas: Replicas | None = None
         for role, voice in ({Role.POLICY: Voice(self._speaking), Role.REF: Voice(None)} | dict(voices or {})).items():
             self.add(role, voice)
         self.checkpointing = False
@@ -102,7 +107,7 @@ class ScoreEngine:
             known = ", ".join(getattr(self.model, "peft_config", {})) or "none"
             raise ModelError(f"the role {role.value!r}", f"the model has no adapter {voice.adapter!r}", f"Load it first; known: {known}")
         self._voices[role] = replace(voice, head=None if voice.head is None else voice.head.to(self.device))
-        self._fingerprints = None
+        self._fingerprints, self._replicas = {}, None
         disable_dropout(self.model)
         self._adapters = lora.adapter_layers(self.model)
         self.fused_layers = lora.install(self.model) if self._fused else 0
@@ -130,14 +135,74 @@ class ScoreEngine:
         """Compute activations again in the backward pass from now on, or keep them."""
         if wanted and not self.checkpointing:
             self.language_model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._recompute})
-        self.checkpointing = wanted
+        self.checkpointing, self._replicas = wanted, None
         self.model.train(wanted)
+
+    @property
+    def modules(self) -> list[Any]:
+        """The model and all heads."""
+        return [self.model, *(voice.head for voice in self._voices.values() if voice.head is not None)]
+
+    @property
+    def trained(self) -> list[torch.nn.Parameter]:
+        """Every parameter of them that trains, once."""
+        return list(dict.fromkeys(one for module in self.modules for one in module.parameters() if one.requires_grad))
 
     def drop_gradients(self) -> None:
         """Forget the gradients of the model and of all heads."""
-        heads = [voice.head for voice in self._voices.values() if voice.head is not None]
-        for one in (parameter for module in (self.model, *heads) for parameter in module.parameters()):
+        for one in (parameter for module in self.modules for parameter in module.parameters()):
             one.grad = None
+
+    def gradients(self, loss: torch.Tensor) -> Gradients:
+        """Of `loss`, for each of the `trained`; nothing is added anywhere, so that threads may find them side by side."""
+        import torch
+
+        return list(torch.autograd.grad(loss, self.trained, allow_unused=True))
+
+    def add_gradients(self, found: Gradients) -> None:
+        """Add these to the parameters'."""
+        for parameter, one in zip(self.trained, found, strict=True):
+            if one is not None:
+                parameter.grad = one if parameter.grad is None else parameter.grad.add_(one)
+
+    def at_once(self, examples: Sequence[Example], tokens: int) -> int:
+        """Most rows, padding included, that `each` has under way at one time."""
+        alone, beside = self._apart(self.plan(examples, tokens), tokens)
+        together = sorted((batch.cells for batch in beside), reverse=True)[: workers(self, tokens)]
+        return max([sum(together), *(batch.cells for batch in alone)])
+
+    def each(self, examples: Sequence[Example], tokens: int, work: Callable[[ScoreEngine, TreeBatch], T]) -> Iterator[tuple[TreeBatch, T]]:
+        """Batches of `examples`, `tokens` at once, with what `work` makes of each; `work` gets the engine that it has to use.
+
+        On a CPU several small batches are under way on a thread each, and the first error ends all. The order depends on the examples, the
+        tokens and the number of torch's threads only.
+        """
+        alone, beside = self._apart(self.plan(examples, tokens), tokens)
+        for batch in alone:
+            yield batch, work(self, batch)
+        if beside:
+            count = workers(self, tokens)
+            if self._replicas is None or self._replicas.count != count:
+                self._replicas = Replicas(self, count)
+            yield from zip(beside, self._replicas.each(beside, work), strict=True)
+
+    def plan(self, examples: Sequence[Example], tokens: int) -> list[TreeBatch]:
+        """The batches of `examples` for `each`."""
+        return plan(examples, tokens // workers(self, tokens), self.layout)
+
+    def _apart(self, batches: list[TreeBatch], tokens: int) -> tuple[list[TreeBatch], list[TreeBatch]]:
+        """(those that are computed one after the other, those that are computed side by side)."""
+        count = workers(self, tokens)
+        beside = [batch for batch in batches if batch.cells * count <= tokens]
+        if count < 2 or len(beside) < 2:
+            return batches, []
+        return [batch for batch in batches if batch.cells * count > tokens], beside
+
+    def replica(self) -> ScoreEngine:
+        """The same voices over the same parameters, in modules of its own, for another thread."""
+        tensors = [one for module in self.modules for one in (*module.parameters(), *module.buffers())]
+        memo: dict[int, Any] = {id(one): one for one in tensors}
+        return copy.deepcopy(self, memo | {id(self._replicas): None, id(self._fingerprints): self._fingerprints})
 
     def _recompute(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """Around a checkpointed layer's forward, and around its second one in the backward pass: that one is under the same adapter."""
@@ -159,14 +224,14 @@ class ScoreEngine:
         """What a reference log-probability depends on besides the tokens: base, adapter, dtype, quantisation, road, temperature."""
         from thumbwheel.engine.load import base_fingerprint, fingerprint_of
 
-        if self._fingerprints is None:
+        if not self._fingerprints:
             adapter = self.voice(Role.REF).adapter
             own = fingerprint_of(enumerate(self.parameters_of(Role.REF))) if adapter else "no adapter"
-            self._fingerprints = base_fingerprint(self.model), own
+            self._fingerprints |= {"base": base_fingerprint(self.model), "adapter": own}
         config = self.language_model.config
         dtype = str(next(self.language_model.parameters()).dtype)
         return (
-            *self._fingerprints,
+            *self._fingerprints.values(),
             dtype,
             str(getattr(config, "quantization_config", None)),
             f"{self.layout.kind}:{config._attn_implementation}",

@@ -97,6 +97,11 @@ class TreeBatch:
         return self.input_ids.shape[0]
 
     @property
+    def cells(self) -> int:
+        """What the trunk is given: the rows, and in the padded kind the padding."""
+        return len(self.lengths) * max(self.lengths) if self.kind == "padded" else self.n_rows
+
+    @property
     def read_rows(self) -> torch.Tensor | None:
         """The distinct rows that predict a target or end a branch; None where they are nearly all."""
         import torch

@@ -22,10 +22,12 @@ from thumbwheel.models.types import ModelVersion
 from thumbwheel.models.versions import adapter_folder
 
 if TYPE_CHECKING:
+    import torch
+
     from thumbwheel.engine.prompt import PromptBuilder
     from thumbwheel.engine.sampler import GroupSampler
     from thumbwheel.engine.score import ScoreEngine
-    from thumbwheel.engine.tree import Example
+    from thumbwheel.engine.tree import Example, TreeBatch
 
 BASE = ""
 """Name of the side that is the base with all adapters off."""
@@ -157,16 +159,15 @@ class OwnSide:
 
     def log_probabilities(self, asks: Sequence[Known]) -> list[Sums]:
         """All texts of one prompt in one tree, as many prompts at once as the token budget holds."""
-        from thumbwheel.engine.score import Role, ScoreEngine
-        from thumbwheel.engine.tree import plan
+        from thumbwheel.engine.score import ScoreEngine
 
         made = [self._example(one) for one in asks]
         examples = [one for one in made if one is not None]
         found: list[list[tuple[float, int]]] = [[] for _ in examples]
         with self.own.speaking(self.voice) as model:
             engine = self._engine = self._engine or ScoreEngine(model)
-            for batch in plan(examples, self.own.config.token_budget, engine.layout) if examples else ():
-                sums = batch.branch_sum(engine.score(batch, Role.POLICY).logp.cpu().double()).tolist()
+            for batch, logp in engine.each(examples, self.own.config.token_budget, _scored) if examples else ():
+                sums = batch.branch_sum(logp.double()).tolist()
                 for owner, total, count in zip(batch.example_of.tolist(), sums, batch.branch_count().tolist(), strict=True):
                     found[batch.example_ids[owner]].append((total, count))
         sums_of = iter(found)
@@ -208,6 +209,12 @@ def exported(ws: Workspace, version: ModelVersion, name: str, folder: Path, conf
     side = Own(ws, whole, [], config).side(whole)
     beside = {path.name: ids.file_hash(path) for pattern in BESIDE for path in folder.glob(pattern)}
     return replace(side, name=name, identity=ids.fingerprint([side.identity, beside]))
+
+
+def _scored(engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:
+    from thumbwheel.engine.score import Role
+
+    return engine.score(batch, Role.POLICY).logp.cpu()
 
 
 def _manner(one: Ask) -> tuple[int, int, float]:

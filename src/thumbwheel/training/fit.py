@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from thumbwheel.core import log
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.engine.exhausted import out_of_memory
-from thumbwheel.engine.tree import plan
 from thumbwheel.training.hardware import GB
 from thumbwheel.training.memory import SMALLER, Meter, meter, room_gb, rows
 from thumbwheel.training.types import TrainConfig
@@ -166,9 +165,7 @@ def _peak(made: Assembly, gauge: Meter, units: Sequence[Example]) -> tuple[int, 
 
 
 def _at_once(made: Assembly, units: Sequence[Example]) -> int:
-    """Rows of the largest forward pass over `units`, padding included."""
-    batches = plan(units, made.at_work.budget.tokens, made.engine.layout)
-    return max(len(one.lengths) * max(one.lengths) if one.kind == "padded" else one.n_rows for one in batches)
+    return made.engine.at_once(units, made.at_work.budget.tokens)
 
 
 def _parts(made: Assembly) -> list[list[Example]]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.core.errors import ConfigError, DataError
 from thumbwheel.engine.rollout import Rollout, RolloutSource, Sampling
 from thumbwheel.engine.sampler import GroupSampler
-from thumbwheel.engine.score import Role, ScoreEngine
-from thumbwheel.engine.tree import Branch, Example, plan
+from thumbwheel.engine.score import Gradients, Role, ScoreEngine
+from thumbwheel.engine.tree import Branch, Example, TreeBatch
 from thumbwheel.training.algorithm import Apply, Metrics, Outcome, Parts
 from thumbwheel.training.curriculum import Curriculum
 from thumbwheel.training.group import spread
@@ -51,8 +51,8 @@ class EngineSweep:
 
         found: dict[str, dict[int, torch.Tensor]] = {want: {} for want in wants}
         units = self._budget.units(examples)
-        for batch in plan(units, self._budget.tokens, self.engine.layout):
-            scores = self.engine.score(batch, role, want=frozenset(wants))
+        score = lambda engine, batch: engine.score(batch, role, want=frozenset(wants))  # noqa: E731 - for the batches of this call
+        for batch, scores in self.engine.each(units, self._budget.tokens, score):
             for want in wants:
                 sizes = [len(one.branches) if want == "last" else sum(len(part.targets) for part in one.branches) for one in batch.examples]
                 parts = torch.split(getattr(scores, want).detach().cpu(), sizes)
@@ -201,11 +201,15 @@ class OnlineSteps:
         losses: list[torch.Tensor] = []
         found: list[Metrics] = []
         tokens = 0
-        for batch in plan(experience.examples, self.budget.tokens, self.engine.layout):
-            out = self.method.loss(self.engine, batch.to(self.engine.device), experience.of(batch), whole)
-            torch.autograd.backward(out.loss)
-            losses.append(out.loss.detach())
-            found.append(out.metrics)
+
+        def work(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, Metrics, Gradients]:
+            out = self.method.loss(engine, batch.to(engine.device), experience.of(batch), whole)
+            return out.loss.detach(), out.metrics, engine.gradients(out.loss)
+
+        for batch, (loss, metrics, gradients) in self.engine.each(experience.examples, self.budget.tokens, work):
+            self.engine.add_gradients(gradients)
+            losses.append(loss)
+            found.append(metrics)
             tokens += batch.n_rows
         return float(sum(losses)), means(found), tokens
 
@@ -231,13 +235,15 @@ class OnlineSteps:
 
     def rehearse(self, units: Sequence[Example]) -> None:
         """The policy's log-probs of such answers, a critic's values, and their gradients."""
-        import torch
 
-        for batch in plan(units, self.budget.tokens, self.engine.layout):
-            total = self.engine.score(batch, Role.POLICY, grad=True).logp.sum()
-            if Role.CRITIC in self.engine.roles:
-                total = total + self.engine.score(batch, Role.CRITIC, frozenset({"value"}), grad=True).value.sum()
-            torch.autograd.backward(total)
+        def work(engine: ScoreEngine, batch: TreeBatch) -> Gradients:
+            total = engine.score(batch, Role.POLICY, grad=True).logp.sum()
+            if Role.CRITIC in engine.roles:
+                total = total + engine.score(batch, Role.CRITIC, frozenset({"value"}), grad=True).value.sum()
+            return engine.gradients(total)
+
+        for _, gradients in self.engine.each(units, self.budget.tokens, work):
+            self.engine.add_gradients(gradients)
         self.engine.drop_gradients()
 
     def state(self) -> dict[str, Any]:

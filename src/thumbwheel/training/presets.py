@@ -18,7 +18,7 @@ from thumbwheel.training.types import TrainConfig
 C = TypeVar("C", bound=TrainConfig)
 NEUTRAL = frozenset({"device", "token_budget", "gradient_checkpointing"})
 """Settings that change no result."""
-ROW = 768
+ROW = 1536
 """Tokens of memory for a row that is computed at once."""
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from thumbwheel.engine.refcache import RefCache, reference_logp
-from thumbwheel.engine.score import LAST, LOGP, Role, ScoreEngine
-from thumbwheel.engine.tree import Example, TreeBatch, plan
-from thumbwheel.training.algorithm import Algorithm, Apply, Metrics, Outcome, Scored
+from thumbwheel.engine.score import LAST, LOGP, Gradients, Role, ScoreEngine
+from thumbwheel.engine.tree import Example, TreeBatch
+from thumbwheel.training.algorithm import Algorithm, Apply, Metrics, Outcome, Scored, Totals
 from thumbwheel.training.memory import Budget
 from thumbwheel.training.order import Order
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
 
 
 class Stepper:
@@ -70,7 +72,6 @@ class Stepper:
 
         With `grad` the gradients are added to the adapter's.
         """
-        import torch
 
         totals = self.algorithm.totals(examples)
         losses: list[torch.Tensor] = []
@@ -78,37 +79,44 @@ class Stepper:
         tokens = 0
         for block in self.algorithm.blocks(examples):
             baseline = self.algorithm.baseline(block, partial(self._sums, block))
-            for batch in self._plan(block):
-                out = self.algorithm.loss(self._scored(batch, grad), totals, baseline)
+            for batch, (loss, metrics, gradients) in self._each(block, partial(self._lost, totals, baseline, grad)):
                 if grad:
-                    torch.autograd.backward(out.loss)
-                losses.append(out.loss.detach())
-                found.append(out.metrics)
+                    self.engine.add_gradients(gradients)
+                losses.append(loss)
+                found.append(metrics)
                 tokens += batch.n_rows
         return Outcome(float(sum(losses)), self.algorithm.derived(means(found)), tokens)
 
-    def _plan(self, examples: Sequence[Example]) -> list[TreeBatch]:
-        return [batch.to(self.engine.device) for batch in plan(examples, self.budget.tokens, self.engine.layout)]
+    def _each(self, examples: Sequence[Example], work: Callable[[ScoreEngine, TreeBatch], T]) -> Iterator[tuple[TreeBatch, T]]:
+        return self.engine.each(examples, self.budget.tokens, work)
 
-    def _scored(self, batch: TreeBatch, grad: bool) -> Scored:
-        reference = reference_logp(self.engine, batch, self._cache) if self.algorithm.reference else None
+    def _lost(
+        self, totals: Totals, baseline: Any, grad: bool, engine: ScoreEngine, batch: TreeBatch
+    ) -> tuple[torch.Tensor, Metrics, Gradients]:
+        """(loss, metrics, gradients) of one micro-batch."""
+        batch = batch.to(engine.device)
+        reference = reference_logp(engine, batch, self._cache) if self.algorithm.reference else None
         role, want = (Role.REWARD, LAST) if self.algorithm.judges else (Role.POLICY, LOGP)
-        found = self.engine.score(batch, role, want, grad)
-        return Scored(batch, found.logp, reference, found.last)
+        found = engine.score(batch, role, want, grad)
+        out = self.algorithm.loss(Scored(batch, found.logp, reference, found.last), totals, baseline)
+        return out.loss.detach(), out.metrics, engine.gradients(out.loss) if grad else ()
 
     def _sums(self, beside: Sequence[Example], examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums a branch without gradient, for baselines. References are found together with those of `beside`, whose prompts they share;
         they are cached too, since dev rows and another run of the same seed pair up alike."""
         import torch
 
-        for batch in self._plan([*beside, *examples]):
-            reference_logp(self.engine, batch, self._cache)
-        policy: list[torch.Tensor] = []
-        reference: list[torch.Tensor] = []
-        for batch in self._plan(examples):
-            policy.append(batch.branch_sum(self.engine.score(batch, Role.POLICY).logp))
-            reference.append(batch.branch_sum(reference_logp(self.engine, batch, self._cache)))
-        return torch.cat(policy), torch.cat(reference)
+        for _ in self._each([*beside, *examples], self._reference):
+            pass
+        sums = [found for _, found in self._each(examples, self._both)]
+        return torch.cat([policy for policy, _ in sums]), torch.cat([reference for _, reference in sums])
+
+    def _reference(self, engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:
+        return reference_logp(engine, batch.to(engine.device), self._cache)
+
+    def _both(self, engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = batch.to(engine.device)
+        return batch.branch_sum(engine.score(batch, Role.POLICY).logp), batch.branch_sum(self._reference(engine, batch))
 
 
 def means(found: Sequence[Metrics]) -> dict[str, float]:

@@ -47,8 +47,8 @@ class TrainConfig(Config):
     """Where to compute; auto takes a GPU where there is one."""
     memory_limit_gb: float | None = Field(None, gt=0)
     """The most memory that the run may take; unset, what is available when it starts."""
-    token_budget: int = Field(768, ge=64)
-    """Tokens computed at once; a memory setting only."""
+    token_budget: int = Field(1536, ge=64)
+    """Tokens computed at once, over all threads; a memory setting only."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: half as fast again, for models that do not fit otherwise."""
     seed: int = Field(42, ge=0)

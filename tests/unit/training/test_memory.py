@@ -164,10 +164,10 @@ def test_what_does_not_fit_is_planned_anew_and_said(
     squeeze(monkeypatch, Need(0.1, 0.83 / 500))
     made = fitted(make, config)
     assert made.at_work.budget.tokens == 500
-    assert made.at_work.budget.changes == ["token_budget 768 -> 500: 1.37 GB are needed, 1.00 GB are there"]
+    assert made.at_work.budget.changes == ["token_budget 1536 -> 500: 2.65 GB are needed, 1.00 GB are there"]
     squeeze(monkeypatch, Need(0.1, 0.83 / (largest - 1)), Need(0.1, 0.83 / 2000))
     made = fitted(make, config)
-    assert made.engine.checkpointing and made.at_work.budget.tokens == 768
+    assert made.engine.checkpointing and made.at_work.budget.tokens == 1536
     monkeypatch.setattr(fit, "SHORTEST", 16)
     squeeze(monkeypatch, *[Need(0.1, 0.83 / (largest * 2 // 3))] * 2, Need(0.1, 1e-6))
     made = fitted(make, config)
@@ -176,7 +176,7 @@ def test_what_does_not_fit_is_planned_anew_and_said(
     squeeze(monkeypatch, *[Need(2.0, 1e-6)] * 2)
     with pytest.raises(TrainingError, match="not even much shorter ones would fit"):
         fitted(make, config)
-    assert "1.37 GB are needed" in capsys.readouterr().err
+    assert "2.65 GB are needed" in capsys.readouterr().err
 
 
 def test_a_resumed_run_keeps_the_length_that_it_came_down_to(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,66 @@
+"""Who may let a CPU multiply fp32 numbers in bf16.
+
+Products with the vocabulary may: their factors came from bf16 and lose nothing, while sums and results stay fp32. Nothing else may:
+rotations are fp32 products too, and would be wrong. oneDNN has one setting for the whole process, so threads that compute side by side
+are at any time either all inside such products or all elsewhere.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class _Turns:
+    """Threads computing `narrow` or not, never both."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = {False: 0, True: 0}
+        self._own = threading.local()
+        self._before: Any = None
+
+    @contextmanager
+    def taken(self, narrow: bool) -> Iterator[None]:
+        """This thread computes so inside, once all that compute otherwise have left; before and behind it does what it did."""
+        outer = getattr(self._own, "narrow", None)
+        self._move(outer, narrow)
+        try:
+            yield
+        finally:
+            self._move(narrow, outer)
+
+    def _move(self, left: bool | None, entered: bool | None) -> None:
+        with self._changed:
+            if left is not None:
+                self._inside[left] -= 1
+                if left and not self._inside[True]:
+                    _settings().fp32_precision = self._before
+                self._changed.notify_all()
+            if entered is not None:
+                self._changed.wait_for(lambda: not self._inside[not entered])
+                if entered and not self._inside[True]:
+                    self._before, _settings().fp32_precision = _settings().fp32_precision, "bf16"
+                self._inside[entered] += 1
+            self._own.narrow = entered
+
+
+def _settings() -> Any:
+    import torch
+
+    return torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+
+
+_TURNS = _Turns()
+
+
+def beside_others() -> Any:
+    """Around everything that a thread computes beside others."""
+    return _TURNS.taken(narrow=False)
+
+
+def narrow_products() -> Any:
+    """Around fp32 products whose factors came from bf16."""
+    return _TURNS.taken(narrow=True)

@@ -1,0 +1,80 @@
+"""Micro-batches computed side by side: each thread has module objects of its own over the same parameters.
+
+On a CPU the operations of a small model are too short to be shared out: what two cores gain on one of them, they lose waiting for each
+other after it. With a micro-batch each they wait only where they enter and leave the head (precision.py). What is computed is the same;
+which thread computes what decides nothing. Does not live here: what fits into memory (training/memory.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import islice
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, TypeVar
+
+from thumbwheel.engine.precision import beside_others
+
+if TYPE_CHECKING:
+    from thumbwheel.engine.score import ScoreEngine
+    from thumbwheel.engine.tree import TreeBatch
+
+T = TypeVar("T")
+LEAST = 256
+"""Tokens of a micro-batch: with fewer, calling the operations costs more than computing them."""
+AHEAD = 2
+"""Micro-batches a thread that may be under way or wait to be looked at."""
+
+
+def workers(engine: ScoreEngine, tokens: int) -> int:
+    """Micro-batches that are computed side by side under a budget of `tokens`."""
+    import torch
+
+    return max(1, min(torch.get_num_threads(), tokens // LEAST)) if engine.device.type == "cpu" else 1
+
+
+class Replicas:
+    """`count` copies of `engine` and a thread for each; all see the same parameters, so they are made once."""
+
+    def __init__(self, engine: ScoreEngine, count: int) -> None:
+        import torch
+
+        self.count, self._free = count, SimpleQueue["ScoreEngine"]()
+        for _ in range(count):
+            self._free.put(engine.replica())
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="replica")
+        threads, met = torch.get_num_threads(), threading.Barrier(count)
+
+        def begin(_: int) -> None:
+            torch.set_num_threads(threads // count)
+            met.wait()
+
+        list(self._pool.map(begin, range(count)))
+        torch.set_num_threads(threads)  # torch gives threads that are made later what was set last, wherever that was
+
+    def each(self, batches: Sequence[TreeBatch], work: Callable[[ScoreEngine, TreeBatch], T]) -> Iterator[T]:
+        """What `work` makes of each, in their order; the first error ends it, when no thread computes any more."""
+        waiting = iter(batches)
+        begun: deque[Future[T]] = deque()
+        try:
+            begun.extend(self._pool.submit(self._run, work, one) for one in islice(waiting, AHEAD * self.count))
+            while begun:
+                found = begun.popleft().result()
+                begun.extend(self._pool.submit(self._run, work, one) for one in islice(waiting, 1))
+                yield found
+        finally:
+            wait([one for one in begun if not one.cancel()])
+
+    def _run(self, work: Callable[[ScoreEngine, TreeBatch], T], batch: TreeBatch) -> T:
+        engine = self._free.get()
+        try:
+            with beside_others():
+                return work(engine, batch)
+        finally:
+            self._free.put(engine)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
