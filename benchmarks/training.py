@@ -238,7 +238,8 @@ def run(spec: Spec, script: str, threads: int, more: dict[str, str] | None = Non
     command = [str(peers.python_of(python)) if python else sys.executable, str(HERE / script), spec.text()]
     with tempfile.TemporaryDirectory() as out:
         counts = {"BENCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
-        shared = counts | launch.KEPT | {"BENCH_OUT": out, "OMP_WAIT_POLICY": "PASSIVE"}  # for all alike, as our commands set them
+        shared = counts | launch.KEPT | {"BENCH_OUT": out}
+        shared |= {"OMP_WAIT_POLICY": "PASSIVE"} if python is None else {}  # as our command sets it; a peer waits as it would without us
         environment = os.environ | shared | {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
         environment |= more or {}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -8,7 +8,8 @@ recomputation for models whose cache does not bear that, which a trial on the mo
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -64,7 +65,8 @@ class Cached:
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> None:
         placed = {"position_ids": positions} if self._positions else {}
         mask = self._mask if any(self._padding) else None
-        out = self._model(input_ids=ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, **placed, **self._last_only)
+        with _dense_head(self._model):
+            out = self._model(input_ids=ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, **placed, **self._last_only)
         self.logits = out.logits[:, -1]
 
     def select(self, rows: Sequence[int]) -> None:
@@ -83,6 +85,20 @@ class Cached:
         self._mask = torch.cat([self._mask, self._mask.new_ones(len(self._mask), 1)], 1)
         # a row that has ended waits in the batch and goes on counting, beyond the places that a model has learned
         self._forward(tokens[:, None], (self._mask.sum(1, keepdim=True) - 1).clamp(max=context_of(self._model) - 1))
+
+
+@contextmanager
+def _dense_head(model: Any) -> Iterator[None]:
+    """The last rows of several prompts lie apart, and of those torch's product copies the whole vocabulary once a row: bring them together."""
+    head = language_model(model).get_output_embeddings()
+    if head is None:
+        yield
+        return
+    hook = head.register_forward_pre_hook(lambda _, given: (given[0].contiguous(), *given[1:]))
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 class Recomputed:
