@@ -89,7 +89,7 @@ class Cached:
 
 @contextmanager
 def _dense_head(model: Any) -> Iterator[None]:
-    """The last rows of several prompts lie apart, and of those torch's product copies the whole vocabulary once a row: bring them together."""
+    """Bring the last rows of several prompts together: of rows that lie apart torch's product copies the whole vocabulary once a row."""
     head = language_model(model).get_output_embeddings()
     if head is None:
         yield

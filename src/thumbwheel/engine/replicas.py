@@ -48,6 +48,7 @@ class Replicas:
         threads, met = torch.get_num_threads(), threading.Barrier(count)
 
         def begin(_: int) -> None:
+            torch.get_num_threads()  # a thread takes the number of the process when it first looks, also after it was given its own
             torch.set_num_threads(threads // count)
             met.wait()
 

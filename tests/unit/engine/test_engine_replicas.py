@@ -1,0 +1,223 @@
+"""Micro-batches side by side: the same numbers as one after the other, whatever happens to the engine or to a thread in between."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+import torch
+
+from thumbwheel.engine import precision, replicas
+from thumbwheel.engine.score import Role, ScoreEngine, Voice
+from thumbwheel.engine.tree import Branch, Example
+from token_families import PADDED, TREE, VOCAB, adapted
+
+BUDGET = 120
+
+
+@pytest.fixture(autouse=True)
+def _three_threads(monkeypatch):
+    """Micro-batches of 40 tokens on three threads; the suite's conftest puts the number of threads back."""
+    monkeypatch.setattr(replicas, "LEAST", 32)
+    torch.set_num_threads(3)
+
+
+def examples(count=16, longest=20):
+    draw = random.Random(3)
+    ids = lambda least, most: tuple(draw.randrange(2, VOCAB) for _ in range(draw.randint(least, most)))  # noqa: E731
+    return [Example(ids(4, longest), (Branch(ids(1, 6)), Branch(ids(1, 6))), str(number)) for number in range(count)]
+
+
+def learned(engine, batch):
+    scores = engine.score(batch, Role.POLICY, grad=True)
+    return scores.logp.detach(), engine.gradients(scores.logp.square().sum()), threading.get_ident()
+
+
+def step(engine, made, budget=BUDGET):
+    """(log-probs in the order of the examples, the gradients, the threads that were at work)."""
+    engine.drop_gradients()
+    logps, seen = {}, set()
+    for batch, (logp, gradients, thread) in engine.each(made, budget, learned):
+        engine.add_gradients(gradients)
+        seen.add(thread)
+        parts = [logp[part] for part in batch.branch_slices]
+        logps |= {(batch.example_ids[owner], place): parts[place] for place, owner in enumerate(batch.example_of.tolist())}
+    flat = torch.cat([one.grad.flatten() for one in engine.trained if one.grad is not None])
+    return torch.cat([logps[key] for key in sorted(logps)]), flat, seen
+
+
+def alone(engine, made, budget=BUDGET):
+    """The same batches, one after the other."""
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(ScoreEngine, "_apart", lambda self, batches, tokens: (batches, []))
+        return step(engine, made, budget)
+
+
+@pytest.mark.parametrize("family", [*TREE, *PADDED])
+def test_they_give_what_they_give_one_after_the_other(family):
+    config = TREE[family] if family in TREE else PADDED[family][0]
+    exact = family != "gpt-oss"  # its experts know no fp64
+    targets = ["in_proj", "x_proj"] if family == "mamba" else "all-linear"
+    engine = ScoreEngine(adapted(config, torch.float64 if exact else torch.float32, targets=targets))
+    made = examples()
+    logps, gradients, seen = step(engine, made)
+    wanted, slopes, one = alone(engine, made)
+    assert len(seen) > 1 and len(one) == 1
+    torch.testing.assert_close(logps, wanted, atol=1e-10 if exact else 1e-4, rtol=0)
+    torch.testing.assert_close(gradients, slopes, atol=1e-8 if exact else 1e-3, rtol=1e-9 if exact else 1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_which_thread_computes_what_decides_nothing(dtype):
+    engine, made = ScoreEngine(adapted(TREE["qwen2"], dtype)), examples(40)
+    first = step(engine, made)
+    assert len(first[2]) > 1
+    for _ in range(5):
+        again = step(engine, made)
+        assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
+
+
+def test_narrow_products_of_one_thread_leave_rotations_of_another_alone():
+    """Positions above 256 are no bf16 numbers: a rotation that was computed in bf16 would be another one."""
+    config = TREE["qwen2"]()
+    config.max_position_embeddings = 1024
+    engine = ScoreEngine(adapted(lambda: config, torch.bfloat16))
+    made = examples(24, longest=700)
+    torch.set_num_threads(2)
+    beside, single = step(engine, made, 1600), alone(engine, made, 1600)
+    torch.set_num_threads(1)
+    for place in range(2):
+        assert float((beside[place].float() - single[place].float()).norm() / single[place].float().norm()) < 0.02
+
+
+def test_threads_are_in_narrow_products_or_elsewhere_and_never_both():
+    inside, mixed = {"narrow": 0, "other": 0}, []
+    lock = threading.Lock()
+
+    def note(name, change):
+        with lock:
+            inside[name] += change
+            if all(inside.values()):
+                mixed.append(dict(inside))
+            narrow = torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+            if narrow != bool(inside["narrow"]) and change > 0:
+                mixed.append(narrow)
+
+    def work(seed):
+        draw = random.Random(seed)
+        for _ in range(30):
+            with precision.beside_others():
+                note("other", 1)
+                time.sleep(draw.random() / 2000)
+                note("other", -1)
+                with precision.narrow_products():
+                    note("narrow", 1)
+                    time.sleep(draw.random() / 2000)
+                    note("narrow", -1)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+    assert not mixed and not any(one.is_alive() for one in threads)
+    assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
+
+
+def test_replicas_see_what_changes():
+    """Weights that an optimiser moves, another role, activations computed twice, another number of threads."""
+    engine, made = ScoreEngine(adapted(TREE["llama"])), examples()
+    before = step(engine, made)
+    with torch.no_grad():
+        for one in engine.trained:
+            one.add_(torch.randn_like(one) * 0.05)
+    moved = step(engine, made)
+    assert (moved[0] - before[0]).abs().max() > 1e-3
+    for change in (
+        lambda: engine.add(Role.CRITIC, Voice("default", torch.nn.Linear(32, 1).double())),
+        lambda: engine.set_checkpointing(True),
+        lambda: torch.set_num_threads(2),
+    ):
+        change()
+        again = step(engine, made)
+        torch.testing.assert_close(again[0], moved[0], atol=1e-10, rtol=0)
+        torch.testing.assert_close(again[1], moved[1], atol=1e-8, rtol=1e-9)
+    values = [found for _, found in engine.each(made, BUDGET, lambda own, batch: own.score(batch, Role.CRITIC, frozenset({"value"})).value)]
+    assert sum(len(one) for one in values) == len(moved[0])
+
+
+def test_a_gradient_that_is_switched_off_is_none():
+    engine, made = ScoreEngine(adapted(TREE["qwen2"])), examples()
+    whole = step(engine, made)[1]
+    first, *rest = engine.trained
+    first.requires_grad_(False)
+    assert len(engine.trained) == len(rest)
+    torch.testing.assert_close(step(engine, made)[1], whole[first.numel() :], atol=1e-8, rtol=1e-9)
+    assert first.grad is None
+
+
+def test_the_first_error_ends_all_and_the_engine_goes_on():
+    engine, made = ScoreEngine(adapted(TREE["qwen2"])), examples(40)
+    running, lock = [0], threading.Lock()
+
+    def work(own, batch):
+        with lock:
+            running[0] += 1
+        try:
+            if 7 in batch.example_ids:
+                raise torch.OutOfMemoryError("out of memory")
+            return learned(own, batch)
+        finally:
+            with lock:
+                running[0] -= 1
+
+    with pytest.raises(torch.OutOfMemoryError):
+        list(engine.each(made, BUDGET, work))
+    assert running == [0]
+    wanted = alone(engine, made)
+    torch.testing.assert_close(step(engine, made)[1], wanted[1], atol=1e-8, rtol=1e-9)
+
+
+def test_one_who_stops_looking_waits_for_what_is_under_way():
+    engine, made = ScoreEngine(adapted(TREE["qwen2"])), examples(40)
+    under_way = []
+
+    def work(own, batch):
+        under_way.append(1)
+        time.sleep(0.02)
+        under_way.pop()
+
+    results = engine.each(made, BUDGET, work)
+    next(results)
+    results.close()
+    assert not under_way
+
+
+def test_no_more_tokens_at_once_than_the_budget_says():
+    """One example that is larger than the budget is computed alone, with every thread."""
+    engine = ScoreEngine(adapted(TREE["qwen2"]))
+    huge = Example(tuple(2 + at % 50 for at in range(130)), (Branch((5, 6)),), "huge")
+    made = [*examples(30), huge]
+    rows, most, lock = [0], [0], threading.Lock()
+
+    def work(own, batch):
+        with lock:
+            rows[0] += batch.n_rows
+            most[0] = max(most[0], rows[0])
+            if batch.n_rows * 3 > BUDGET:
+                assert rows[0] == batch.n_rows and own is engine and torch.get_num_threads() == 3
+            else:
+                assert own is not engine and torch.get_num_threads() == 1
+        time.sleep(0.002)
+        with lock:
+            rows[0] -= batch.n_rows
+
+    seen = [place for batch, _ in engine.each(made, BUDGET, work) for place in batch.example_ids]
+    assert sorted(seen) == list(range(len(made)))
+    assert most[0] == engine.at_once(made, BUDGET) == 132
+    list(engine.each(made[:-1], BUDGET, work))
+    assert engine.at_once(made[:-1], BUDGET) <= BUDGET
