@@ -3,8 +3,9 @@
 `python benchmarks/floor.py [--methods ...] [--sizes ...] [--json FILE]`. One step, reference cache cold, in one process: its floating point
 operations (counted as they are executed: matrix products and attention), the machine's measured rate of products of such shapes, and from
 both the floor, the seconds that the products alone would take. `distance` is the measured step over that floor. The shares are of a
-profiled step: `products` are the frozen layers' and `lora` the adapters' inside them, `head` everything from hidden states to
-log-probs, `other` what is element by element (norms, activations, rotations, copies), `python` what is in none of torch's operations.
+step that was profiled on one thread: `products` are the frozen layers' and `lora` the adapters' inside them, `head` everything from hidden
+states to log-probs, `other` what is element by element (norms, activations, rotations, copies), `python` what is in none of torch's
+operations.
 """
 
 from __future__ import annotations
@@ -84,10 +85,12 @@ def measure(match: Match, threads: int) -> dict[str, Any]:
         step = stepper(made, spec, Path(out))
         step()
         seconds = statistics.median(timed(step) for _ in range(3))
+        torch.set_num_threads(1)  # counters see the thread that they were started in, and with one there are no others
         with FlopCounterMode(display=False, custom_mapping=uncounted()) as counter:
             step()
         with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
             whole = timed(step)
+        torch.set_num_threads(threads)
         rate = matmul_rate(made.model)
         made.at_work.close()
     gflop = counter.get_total_flops() / 1e9
