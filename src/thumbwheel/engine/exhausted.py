@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-TEXTS = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc", "could not create a memory")
-"""What torch's allocators, the C++ library and oneDNN say, as RuntimeError."""
+TEXTS = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc", "could not create a memory", "can't start new thread")
+"""What torch's allocators, the C++ library, oneDNN and Python's threads say, as RuntimeError."""
 
 
 def out_of_memory(error: BaseException) -> bool:

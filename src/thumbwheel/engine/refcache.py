@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from thumbwheel.core.errors import StorageError
 from thumbwheel.engine.score import Role, ScoreEngine
-from thumbwheel.engine.tree import Branch, Example, TreeBatch, build
+from thumbwheel.engine.tree import Branch, Example, TreeBatch
 
 if TYPE_CHECKING:
     import torch
@@ -36,26 +36,24 @@ class RefCache:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.hits = self.misses = self.refused = 0
-        self._local, self._lock, self._open = threading.local(), threading.Lock(), list[sqlite3.Connection]()
+        self._local = threading.local()
         self._query("SELECT 1")
 
     def get(self, keys: Mapping[bytes, int]) -> dict[bytes, torch.Tensor]:
         """The known ones of `keys` (key -> number of tokens expected). A wrong count or checksum is a miss, counted in `refused`."""
         found: dict[bytes, torch.Tensor] = {}
-        wanted, refused = list(keys), 0
+        wanted = list(keys)
         for start in range(0, len(wanted), AT_ONCE):
             part = wanted[start : start + AT_ONCE]
             rows = self._query(f"SELECT key, count, crc, data FROM logps WHERE key IN ({','.join('?' * len(part))})", part)
             for key, count, crc, data in rows:
                 values = _decode(count, crc, data, keys[key])
                 if values is None:
-                    refused += 1
+                    self.refused += 1
                 else:
                     found[key] = values
-        with self._lock:
-            self.hits += len(found)
-            self.misses += len(keys) - len(found)
-            self.refused += refused
+        self.hits += len(found)
+        self.misses += len(keys) - len(found)
         return found
 
     def put(self, logps: Mapping[bytes, torch.Tensor]) -> None:
@@ -69,10 +67,10 @@ class RefCache:
             raise self._broken(error) from None
 
     def close(self) -> None:
-        """Close the connections of all threads; none may be at work."""
-        self._local = threading.local()
-        while self._open:
-            self._open.pop().close()
+        """Close this thread's connection."""
+        connection = self._local.__dict__.pop("connection", None)
+        if connection is not None:
+            connection.close()
 
     def _query(self, statement: str, values: Sequence[bytes] = ()) -> list[tuple[bytes, int, int, bytes]]:
         try:
@@ -84,12 +82,11 @@ class RefCache:
         found: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if found is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            found = sqlite3.connect(self.path, timeout=60.0, check_same_thread=False)  # another thread closes it
+            found = sqlite3.connect(self.path, timeout=60.0)
             found.execute("PRAGMA journal_mode=WAL")
             found.execute("PRAGMA synchronous=NORMAL")
             found.execute(SCHEMA)
             self._local.connection = found
-            self._open.append(found)
         return found
 
     def _broken(self, error: sqlite3.Error) -> StorageError:
@@ -130,24 +127,33 @@ def branch_key(identity: Sequence[str], prompt: Sequence[int], branch: Branch) -
     return digest.digest()
 
 
-def reference_logp(engine: ScoreEngine, batch: TreeBatch, cache: RefCache | None) -> torch.Tensor:
-    """[M] reference log-probabilities of `batch`; what `cache` does not know is scored (whole examples only) and stored."""
+def references(engine: ScoreEngine, examples: Sequence[Example], tokens: int, cache: RefCache) -> dict[bytes, torch.Tensor]:
+    """Reference log-probabilities of every branch of `examples` by its key.
+
+    What `cache` does not know is scored, whole examples only and `tokens` at once, and stored in one transaction: what a run computes
+    depends on its rows, not on what another thread or process finds meanwhile.
+    """
+    keys = [[branch_key(engine.reference_identity, one.prompt, branch) for branch in one.branches] for one in examples]
+    counts = {key: len(part.targets) for one, own in zip(examples, keys, strict=True) for key, part in zip(own, one.branches, strict=True)}
+    known = cache.get(counts)
+    missing = [one for one, own in zip(examples, keys, strict=True) if any(key not in known for key in own)]
+    found: dict[bytes, torch.Tensor] = {}
+    for batch, logp in engine.each(missing, tokens, _scored) if missing else ():
+        found |= {key: logp[part] for key, part in zip(_batch_keys(engine, batch), batch.branch_slices, strict=True)}
+    if found:
+        cache.put(found)
+    return known | found
+
+
+def _scored(engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:
+    return engine.score(batch, Role.REF).logp.cpu()
+
+
+def reference_logp(engine: ScoreEngine, batch: TreeBatch, known: Mapping[bytes, torch.Tensor]) -> torch.Tensor:
+    """[M] reference log-probabilities of `batch`, whose branches are all `known`."""
     import torch
 
-    if cache is None:
-        return engine.score(batch, Role.REF).logp
-    keys = _batch_keys(engine, batch)
-    known = cache.get({key: len(branch.targets) for key, branch in zip(keys, batch.branches, strict=True)})
-    owners = batch.example_of.tolist()
-    missing = sorted({owner for owner, key in zip(owners, keys, strict=True) if key not in known})
-    if missing:
-        fresh = batch if len(missing) == len(batch.examples) else build(batch.examples, missing, engine.layout)
-        scored = engine.score(fresh, Role.REF).logp.cpu()
-        names = _batch_keys(engine, fresh)
-        found = {name: scored[part] for name, part in zip(names, fresh.branch_slices, strict=True)}
-        cache.put(found)
-        known |= found
-    return torch.cat([known[key] for key in keys]).to(engine.device)
+    return torch.cat([known[key] for key in _batch_keys(engine, batch)]).to(engine.device)
 
 
 def _batch_keys(engine: ScoreEngine, batch: TreeBatch) -> list[bytes]:

@@ -24,15 +24,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LEAST = 256
 """Tokens of a micro-batch: with fewer, calling the operations costs more than computing them."""
-AHEAD = 2
-"""Micro-batches a thread that may be under way or wait to be looked at."""
 
 
-def workers(engine: ScoreEngine, tokens: int) -> int:
-    """Micro-batches that are computed side by side under a budget of `tokens`."""
+def side_by_side(engine: ScoreEngine, rows: Sequence[int], tokens: int) -> int:
+    """Micro-batches that are computed side by side under a budget of `tokens`, for examples of so many `rows`.
+
+    As many as torch has threads, or the largest part of them of which three quarters of the examples fit into a micro-batch.
+    """
     import torch
 
-    return max(1, min(torch.get_num_threads(), tokens // LEAST)) if engine.device.type == "cpu" else 1
+    threads = torch.get_num_threads()
+    if engine.device.type != "cpu" or not engine.light:
+        return 1
+    most = tokens // max(LEAST, sorted(rows)[len(rows) * 3 // 4])
+    return max(one for one in range(1, threads + 1) if threads % one == 0 and one <= max(1, most))
 
 
 class Replicas:
@@ -41,7 +46,7 @@ class Replicas:
     def __init__(self, engine: ScoreEngine, count: int) -> None:
         import torch
 
-        self.count, self._free = count, SimpleQueue["ScoreEngine"]()
+        self._count, self._free = count, SimpleQueue["ScoreEngine"]()
         for _ in range(count):
             self._free.put(engine.replica())
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="replica")
@@ -52,19 +57,27 @@ class Replicas:
             torch.set_num_threads(threads // count)
             met.wait()
 
-        list(self._pool.map(begin, range(count)))
-        torch.set_num_threads(threads)  # torch gives threads that are made later what was set last, wherever that was
+        try:
+            list(self._pool.map(begin, range(count)))
+        except BaseException:
+            met.abort()
+            raise
+        finally:
+            torch.set_num_threads(threads)  # torch gives threads that are made later what was set last, wherever that was
 
     def each(self, batches: Sequence[TreeBatch], work: Callable[[ScoreEngine, TreeBatch], T]) -> Iterator[T]:
-        """What `work` makes of each, in their order; the first error ends it, when no thread computes any more."""
+        """What `work` makes of each, in their order; the first error ends it, when no thread computes any more.
+
+        No more than `count` are under way or wait to be looked at, because what they found may be as large as all that trains.
+        """
         waiting = iter(batches)
         begun: deque[Future[T]] = deque()
         try:
-            begun.extend(self._pool.submit(self._run, work, one) for one in islice(waiting, AHEAD * self.count))
+            begun.extend(self._pool.submit(self._run, work, one) for one in islice(waiting, self._count))
             while begun:
-                found = begun.popleft().result()
+                found = [begun.popleft().result()]
                 begun.extend(self._pool.submit(self._run, work, one) for one in islice(waiting, 1))
-                yield found
+                yield found.pop()
         finally:
             wait([one for one in begun if not one.cancel()])
 

@@ -18,7 +18,7 @@ from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import capability, lora
 from thumbwheel.engine.forward import classifies, language_model, own_logits, own_scores, padded_hidden, tree_hidden
 from thumbwheel.engine.head import entropy_of, score_targets, wide
-from thumbwheel.engine.replicas import Replicas, workers
+from thumbwheel.engine.replicas import Replicas, side_by_side
 from thumbwheel.engine.tree import Example, Layout, TreeBatch, plan
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class ScoreEngine:
         self._voices: dict[Role, Voice] = {}
         self._speaking = lora.active_adapter(model, self._adapters)
         self._fingerprints: dict[str, str] = {}
-        self._replicas: Replicas | None = None
+        self._replica, self._replicas = False, dict[int, Replicas]()
         for role, voice in ({Role.POLICY: Voice(self._speaking), Role.REF: Voice(None)} | dict(voices or {})).items():
             self.add(role, voice)
         self.checkpointing = False
@@ -107,7 +107,8 @@ class ScoreEngine:
             known = ", ".join(getattr(self.model, "peft_config", {})) or "none"
             raise ModelError(f"the role {role.value!r}", f"the model has no adapter {voice.adapter!r}", f"Load it first; known: {known}")
         self._voices[role] = replace(voice, head=None if voice.head is None else voice.head.to(self.device))
-        self._fingerprints, self._replicas = {}, None
+        self._fingerprints = {}
+        self._drop_replicas()
         disable_dropout(self.model)
         self._adapters = lora.adapter_layers(self.model)
         self.fused_layers = lora.install(self.model) if self._fused else 0
@@ -135,8 +136,14 @@ class ScoreEngine:
         """Compute activations again in the backward pass from now on, or keep them."""
         if wanted and not self.checkpointing:
             self.language_model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._recompute})
-        self.checkpointing, self._replicas = wanted, None
+        self.checkpointing = wanted
         self.model.train(wanted)
+        self._drop_replicas()
+
+    def _drop_replicas(self) -> None:
+        for one in self._replicas.values():
+            one.close()
+        self._replicas = {}
 
     @property
     def modules(self) -> list[Any]:
@@ -153,56 +160,63 @@ class ScoreEngine:
         for one in (parameter for module in self.modules for parameter in module.parameters()):
             one.grad = None
 
-    def gradients(self, loss: torch.Tensor) -> Gradients:
-        """Of `loss`, for each of the `trained`; nothing is added anywhere, so that threads may find them side by side."""
+    def backward(self, loss: torch.Tensor) -> Gradients:
+        """Add the gradients of `loss` to the parameters'. A replica, which is not alone, gives them back, one for each of the `trained`."""
         import torch
 
-        return list(torch.autograd.grad(loss, self.trained, allow_unused=True))
+        if self._replica:
+            return torch.autograd.grad(loss, self.trained, allow_unused=True)
+        torch.autograd.backward(loss)
+        return ()
 
     def add_gradients(self, found: Gradients) -> None:
-        """Add these to the parameters'."""
-        for parameter, one in zip(self.trained, found, strict=True):
+        """Add what `backward` gave back."""
+        for parameter, one in zip(self.trained, found, strict=True) if found else ():
             if one is not None:
                 parameter.grad = one if parameter.grad is None else parameter.grad.add_(one)
-
-    def at_once(self, examples: Sequence[Example], tokens: int) -> int:
-        """Most rows, padding included, that `each` has under way at one time."""
-        alone, beside = self._apart(self.plan(examples, tokens), tokens)
-        together = sorted((batch.cells for batch in beside), reverse=True)[: workers(self, tokens)]
-        return max([sum(together), *(batch.cells for batch in alone)])
 
     def each(self, examples: Sequence[Example], tokens: int, work: Callable[[ScoreEngine, TreeBatch], T]) -> Iterator[tuple[TreeBatch, T]]:
         """Batches of `examples`, `tokens` at once, with what `work` makes of each; `work` gets the engine that it has to use.
 
-        On a CPU several small batches are under way on a thread each, and the first error ends all. The order depends on the examples, the
-        tokens and the number of torch's threads only.
+        On a CPU, first come large batches, each computed by all threads, then small ones, of which several are under way on threads of
+        their own. The first error ends all. Batches and order depend on the examples, the tokens and the number of torch's threads only.
         """
-        alone, beside = self._apart(self.plan(examples, tokens), tokens)
+        count, alone, beside = self._laid_out(examples, tokens)
         for batch in alone:
             yield batch, work(self, batch)
         if beside:
-            count = workers(self, tokens)
-            if self._replicas is None or self._replicas.count != count:
-                self._replicas = Replicas(self, count)
-            yield from zip(beside, self._replicas.each(beside, work), strict=True)
+            if count not in self._replicas:
+                self._replicas[count] = Replicas(self, count)
+            yield from zip(beside, self._replicas[count].each(beside, work), strict=True)
 
-    def plan(self, examples: Sequence[Example], tokens: int) -> list[TreeBatch]:
-        """The batches of `examples` for `each`."""
-        return plan(examples, tokens // workers(self, tokens), self.layout)
+    def at_once(self, examples: Sequence[Example], tokens: int) -> int:
+        """Most rows, padding included, that `each` has under way at one time."""
+        count, alone, beside = self._laid_out(examples, tokens)
+        together = sorted((batch.cells for batch in beside), reverse=True)[:count]
+        return max([sum(together), *(batch.cells for batch in alone)])
 
-    def _apart(self, batches: list[TreeBatch], tokens: int) -> tuple[list[TreeBatch], list[TreeBatch]]:
-        """(those that are computed one after the other, those that are computed side by side)."""
-        count = workers(self, tokens)
-        beside = [batch for batch in batches if batch.cells * count <= tokens]
-        if count < 2 or len(beside) < 2:
-            return batches, []
-        return [batch for batch in batches if batch.cells * count > tokens], beside
+    def _laid_out(self, examples: Sequence[Example], tokens: int) -> tuple[int, list[TreeBatch], list[TreeBatch]]:
+        """(threads, batches that are computed one after the other, batches that are computed side by side)."""
+        count = side_by_side(self, [one.rows(self.layout.kind) for one in examples], tokens)
+        batches = plan(examples, tokens // count, self.layout)
+        beside = [batch for batch in batches if batch.cells * count <= tokens] if count > 1 else []
+        if len(beside) < 2:
+            return 1, batches, []
+        return count, [batch for batch in batches if batch.cells * count > tokens], beside
+
+    @property
+    def light(self) -> bool:
+        """Whether another thread costs little memory besides its activations: neither do the weights train, nor are they quantised."""
+        quantised = getattr(self.language_model.config, "quantization_config", None) is not None
+        return not quantised and bool(self._adapters or not self.trained)
 
     def replica(self) -> ScoreEngine:
         """The same voices over the same parameters, in modules of its own, for another thread."""
         tensors = [one for module in self.modules for one in (*module.parameters(), *module.buffers())]
-        memo: dict[int, Any] = {id(one): one for one in tensors}
-        return copy.deepcopy(self, memo | {id(self._replicas): None, id(self._fingerprints): self._fingerprints})
+        shared = {id(one): one for one in (*tensors, self._fingerprints)}
+        made = copy.deepcopy(self, shared | {id(self._replicas): {}})
+        made._replica = True
+        return made
 
     def _recompute(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """Around a checkpointed layer's forward, and around its second one in the backward pass: that one is under the same adapter."""

@@ -60,6 +60,12 @@ class Example:
         """Tokens of the prompt and the longest branch."""
         return len(self.prompt) + max(len(branch.ids) for branch in self.branches)
 
+    def rows(self, kind: Literal["tree", "padded"]) -> int:
+        """What it costs of a token budget, alone in a batch."""
+        if kind == "padded":
+            return len(self.branches) * self.longest
+        return len(self.prompt) + sum(len(branch.ids) for branch in self.branches)
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:

@@ -33,7 +33,7 @@ BASE = ""
 """Name of the side that is the base with all adapters off."""
 BESIDE = ("*.json", "*.jinja", "*.model")
 """Files of a model's folder that its answers depend on, besides the weights."""
-METHOD = 1
+METHOD = 2
 """Raise it when the same question would get another reply, so that kept ones are not taken for new ones."""
 
 

@@ -17,7 +17,7 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.engine.exhausted import out_of_memory
 from thumbwheel.training.hardware import GB
-from thumbwheel.training.memory import SMALLER, Meter, meter, room_gb, rows
+from thumbwheel.training.memory import SMALLER, Meter, meter, room_gb
 from thumbwheel.training.types import TrainConfig
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def fitted(make: Callable[[TrainConfig], Assembly], config: TrainConfig, *, shor
 def _shorter(made: Assembly, tokens: int) -> int:
     """A max_length under which the largest row is about `tokens`, to the next lower multiple of 16."""
     examples = made.at_work.examples(made.train.items)
-    largest = max(examples, key=lambda one: rows(one, made.engine.layout.kind))
-    share = tokens / rows(largest, made.engine.layout.kind)
+    largest = max(examples, key=lambda one: one.rows(made.engine.layout.kind))
+    share = tokens / largest.rows(made.engine.layout.kind)
     return int(min(largest.longest, made.config.max_length) * share) // 16 * 16
 
 
@@ -169,25 +169,25 @@ def _at_once(made: Assembly, units: Sequence[Example]) -> int:
 
 
 def _parts(made: Assembly) -> list[list[Example]]:
-    """The smallest unit, ones that are twice as large each, the largest, and units that fill half the budget.
+    """The smallest unit, ones that are twice as large each, the largest, and units that fill the budget: those are computed side by side.
 
     Where branches may be computed apart, the ones between are 1, 2, 4, ... branches of the largest.
     """
     budget, kind = made.at_work.budget, made.engine.layout.kind
-    units = sorted(budget.units(made.at_work.examples(made.train.items)), key=lambda one: rows(one, kind))
+    units = sorted(budget.units(made.at_work.examples(made.train.items)), key=lambda one: one.rows(kind))
     small, largest, between = units[0], units[-1], units
     if budget.divisible:
         small = replace(small, branches=small.branches[:1])
         between = [replace(largest, branches=largest.branches[: 1 << power]) for power in range(len(largest.branches).bit_length())]
     rungs = [small]
     for one in between:
-        if rows(one, kind) >= 2 * rows(rungs[-1], kind):
+        if one.rows(kind) >= 2 * rungs[-1].rows(kind):
             rungs.append(one)
-    if rows(largest, kind) > rows(rungs[-1], kind):
+    if largest.rows(kind) > rungs[-1].rows(kind):
         rungs.append(largest)
-    chosen, total = [largest], rows(largest, kind)
+    chosen, total = [largest], largest.rows(kind)
     for one in reversed(units[:-1]):
-        if total + rows(one, kind) <= budget.tokens // 2:
+        if total + one.rows(kind) <= budget.tokens:
             chosen.append(one)
-            total += rows(one, kind)
+            total += one.rows(kind)
     return [[one] for one in rungs] + ([chosen] if len(chosen) > 1 else [])

@@ -29,13 +29,6 @@ BYTES = {"float32": 4.0, "bfloat16": 2.0, "float64": 8.0, "nf4": 0.6, "int8": 1.
 SMALLER = "Choose a smaller base, a lower max_length or --quantization nf4, or free memory and raise memory_limit_gb"
 
 
-def rows(example: Example, kind: str) -> int:
-    """What `example` costs of a token budget, alone in a batch."""
-    if kind == "padded":
-        return len(example.branches) * example.longest
-    return len(example.prompt) + sum(len(branch.ids) for branch in example.branches)
-
-
 def branch_by_branch(examples: Sequence[Example]) -> list[Example]:
     """An example a branch, in their order."""
     return [replace(one, branches=(branch,)) for one in examples for branch in one.branches]
@@ -58,7 +51,7 @@ class Budget:
 
     def largest(self, examples: Sequence[Example]) -> int:
         """Rows of the largest unit, alone in a batch."""
-        return max(rows(one, self.engine.layout.kind) for one in self.units(examples))
+        return max(one.rows(self.engine.layout.kind) for one in self.units(examples))
 
     def run(self, examples: Sequence[Example], attempt: Callable[[], T]) -> T:
         """`attempt()`, which scores `examples` under this budget; out of memory it is repeated under a smaller one.
@@ -121,7 +114,7 @@ class Budget:
         return {"tokens": self.tokens, "divided": self.divided, "recompute": self.engine.checkpointing, "changes": changes}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """From the checkpoint: the same arithmetic as before it."""
+        """From the checkpoint: the same batches as before it, with as many threads."""
         self.tokens, self.divided, self.changes = state["tokens"], state["divided"], list(state["changes"])
         self.engine.set_checkpointing(state["recompute"])
 

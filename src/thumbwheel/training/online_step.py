@@ -204,7 +204,7 @@ class OnlineSteps:
 
         def work(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, Metrics, Gradients]:
             out = self.method.loss(engine, batch.to(engine.device), experience.of(batch), whole)
-            return out.loss.detach(), out.metrics, engine.gradients(out.loss)
+            return out.loss.detach(), out.metrics, engine.backward(out.loss)
 
         for batch, (loss, metrics, gradients) in self.engine.each(experience.examples, self.budget.tokens, work):
             self.engine.add_gradients(gradients)
@@ -240,7 +240,7 @@ class OnlineSteps:
             total = engine.score(batch, Role.POLICY, grad=True).logp.sum()
             if Role.CRITIC in engine.roles:
                 total = total + engine.score(batch, Role.CRITIC, frozenset({"value"}), grad=True).value.sum()
-            return engine.gradients(total)
+            return engine.backward(total)
 
         for _, gradients in self.engine.each(units, self.budget.tokens, work):
             self.engine.add_gradients(gradients)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from thumbwheel.engine.refcache import RefCache, reference_logp
+from thumbwheel.engine.refcache import RefCache, reference_logp, references
 from thumbwheel.engine.score import LAST, LOGP, Gradients, Role, ScoreEngine
 from thumbwheel.engine.tree import Example, TreeBatch
 from thumbwheel.training.algorithm import Algorithm, Apply, Metrics, Outcome, Scored, Totals
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
+Known: TypeAlias = "dict[bytes, torch.Tensor]"
 
 
 class Stepper:
@@ -79,9 +80,9 @@ class Stepper:
         tokens = 0
         for block in self.algorithm.blocks(examples):
             baseline = self.algorithm.baseline(block, partial(self._sums, block))
-            for batch, (loss, metrics, gradients) in self._each(block, partial(self._lost, totals, baseline, grad)):
-                if grad:
-                    self.engine.add_gradients(gradients)
+            known = self._references(block) if self.algorithm.reference else None
+            for batch, (loss, metrics, gradients) in self._each(block, partial(self._lost, totals, baseline, known, grad)):
+                self.engine.add_gradients(gradients)
                 losses.append(loss)
                 found.append(metrics)
                 tokens += batch.n_rows
@@ -91,32 +92,33 @@ class Stepper:
         return self.engine.each(examples, self.budget.tokens, work)
 
     def _lost(
-        self, totals: Totals, baseline: Any, grad: bool, engine: ScoreEngine, batch: TreeBatch
+        self, totals: Totals, baseline: Any, known: Known | None, grad: bool, engine: ScoreEngine, batch: TreeBatch
     ) -> tuple[torch.Tensor, Metrics, Gradients]:
-        """(loss, metrics, gradients) of one micro-batch."""
+        """(loss, metrics, gradients) of one micro-batch, whose references are `known`."""
         batch = batch.to(engine.device)
-        reference = reference_logp(engine, batch, self._cache) if self.algorithm.reference else None
+        reference = None if known is None else reference_logp(engine, batch, known)
         role, want = (Role.REWARD, LAST) if self.algorithm.judges else (Role.POLICY, LOGP)
         found = engine.score(batch, role, want, grad)
         out = self.algorithm.loss(Scored(batch, found.logp, reference, found.last), totals, baseline)
-        return out.loss.detach(), out.metrics, engine.gradients(out.loss) if grad else ()
+        return out.loss.detach(), out.metrics, engine.backward(out.loss) if grad else ()
 
     def _sums(self, beside: Sequence[Example], examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums a branch without gradient, for baselines. References are found together with those of `beside`, whose prompts they share;
         they are cached too, since dev rows and another run of the same seed pair up alike."""
         import torch
 
-        for _ in self._each([*beside, *examples], self._reference):
-            pass
-        sums = [found for _, found in self._each(examples, self._both)]
+        known = self._references([*beside, *examples])
+        sums = [found for _, found in self._each(examples, partial(_both, known))]
         return torch.cat([policy for policy, _ in sums]), torch.cat([reference for _, reference in sums])
 
-    def _reference(self, engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:
-        return reference_logp(engine, batch.to(engine.device), self._cache)
+    def _references(self, examples: Sequence[Example]) -> Known:
+        return references(self.engine, examples, self.budget.tokens, self._cache)
 
-    def _both(self, engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        batch = batch.to(engine.device)
-        return batch.branch_sum(engine.score(batch, Role.POLICY).logp), batch.branch_sum(self._reference(engine, batch))
+
+def _both(known: Known, engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums a branch of policy and reference."""
+    batch = batch.to(engine.device)
+    return batch.branch_sum(engine.score(batch, Role.POLICY).logp), batch.branch_sum(reference_logp(engine, batch, known))
 
 
 def means(found: Sequence[Metrics]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
 from thumbwheel.training.hardware import GB
-from thumbwheel.training.memory import Meter, meter, rows
+from thumbwheel.training.memory import Meter, meter
 from thumbwheel.training.order import Order
 from thumbwheel.training.process import guarded, made_to_fit, probe_of
 from thumbwheel.training.rundir import RunDir
@@ -54,7 +54,7 @@ def _work(run: RunDir) -> int:
         times |= _times(made, Path(scratch))
         disk = sum(path.stat().st_size for path in Path(scratch).rglob("*") if path.is_file()) / GB
     made.at_work.close()
-    work = [rows(one, made.engine.layout.kind) for one in made.at_work.examples(made.train.items)]
+    work = [one.rows(made.engine.layout.kind) for one in made.at_work.examples(made.train.items)]
     figures = {"times": times, "checkpoint_gb": disk, "rows_an_epoch": sum(work), "tokens": made.train.tokens, "scored": made.train.scored}
     memory = _memory(made, process, meter(made.engine.device.type))
     run.write_status(Status(RunState.FINISHED, result=result | figures | {"memory": memory}))
@@ -83,7 +83,7 @@ def _times(made: Assembly, scratch: Path) -> dict[str, float]:
     step = _step(made, trained)
     step(steps[0])
     measured = steps[1:] or steps
-    work = sum(rows(one, made.engine.layout.kind) for items in measured for one in made.at_work.examples(items))
+    work = sum(one.rows(made.engine.layout.kind) for items in measured for one in made.at_work.examples(items))
     first, later = (_seconds(lambda: _each(step, measured)) / work for _ in range(2))
     probe, dev = probe_of(made), made.dev.items[:DEV]
     evaluations = [_seconds(lambda: made.at_work.evaluate(dev)) * _share(made, len(dev)) for _ in range(2)] if dev else [0.0, 0.0]
@@ -128,13 +128,13 @@ def _share(made: Assembly, sample: int) -> float:
 def _heaviest(made: Assembly) -> None:
     """Rehearse the largest items as one step: what a run will meet sooner or later."""
     kind = made.engine.layout.kind
-    largest = sorted(made.at_work.examples(made.train.items), key=lambda one: -rows(one, kind))
-    chosen, total = largest[:1], rows(largest[0], kind)
+    largest = sorted(made.at_work.examples(made.train.items), key=lambda one: -one.rows(kind))
+    chosen, total = largest[:1], largest[0].rows(kind)
     for one in largest[1 : made.config.batch_size]:
-        if total + rows(one, kind) > 2 * made.at_work.budget.tokens:
+        if total + one.rows(kind) > 2 * made.at_work.budget.tokens:
             break
         chosen.append(one)
-        total += rows(one, kind)
+        total += one.rows(kind)
     made.at_work.rehearse(made.at_work.budget.units(chosen))
 
 

@@ -15,12 +15,12 @@ from thumbwheel.engine.score import Role, ScoreEngine, Voice
 from thumbwheel.engine.tree import Branch, Example
 from token_families import PADDED, TREE, VOCAB, adapted
 
-BUDGET = 120
+BUDGET = 180
 
 
 @pytest.fixture(autouse=True)
 def _three_threads(monkeypatch):
-    """Micro-batches of 40 tokens on three threads; the suite's conftest puts the number of threads back."""
+    """Micro-batches of 60 tokens on three threads; the suite's conftest puts the number of threads back."""
     monkeypatch.setattr(replicas, "LEAST", 32)
     torch.set_num_threads(3)
 
@@ -33,7 +33,7 @@ def examples(count=16, longest=20):
 
 def learned(engine, batch):
     scores = engine.score(batch, Role.POLICY, grad=True)
-    return scores.logp.detach(), engine.gradients(scores.logp.square().sum()), threading.get_ident()
+    return scores.logp.detach(), engine.backward(scores.logp.square().sum()), threading.get_ident()
 
 
 def step(engine, made, budget=BUDGET):
@@ -53,7 +53,8 @@ def alone(engine, made, budget=BUDGET):
     """The same batches, one after the other."""
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(ScoreEngine, "_apart", lambda self, batches, tokens: (batches, []))
+        whole = ScoreEngine._laid_out
+        patch.setattr(ScoreEngine, "_laid_out", lambda *given: (1, [batch for part in whole(*given)[1:] for batch in part], []))
         return step(engine, made, budget)
 
 
@@ -200,7 +201,7 @@ def test_one_who_stops_looking_waits_for_what_is_under_way():
 def test_no_more_tokens_at_once_than_the_budget_says():
     """One example that is larger than the budget is computed alone, with every thread."""
     engine = ScoreEngine(adapted(TREE["qwen2"]))
-    huge = Example(tuple(2 + at % 50 for at in range(130)), (Branch((5, 6)),), "huge")
+    huge = Example(tuple(2 + at % 50 for at in range(200)), (Branch((5, 6)),), "huge")
     made = [*examples(30), huge]
     rows, most, lock = [0], [0], threading.Lock()
 
@@ -218,6 +219,6 @@ def test_no_more_tokens_at_once_than_the_budget_says():
 
     seen = [place for batch, _ in engine.each(made, BUDGET, work) for place in batch.example_ids]
     assert sorted(seen) == list(range(len(made)))
-    assert most[0] == engine.at_once(made, BUDGET) == 132
+    assert most[0] == engine.at_once(made, BUDGET) == 202
     list(engine.each(made[:-1], BUDGET, work))
     assert engine.at_once(made[:-1], BUDGET) <= BUDGET

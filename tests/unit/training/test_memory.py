@@ -18,7 +18,7 @@ from thumbwheel.engine.tree import plan
 from thumbwheel.training import fit
 from thumbwheel.training.assemble import Assembly
 from thumbwheel.training.fit import Need, fitted, measure
-from thumbwheel.training.memory import branch_by_branch, meter, refuse_weights, room_gb, rows
+from thumbwheel.training.memory import branch_by_branch, meter, refuse_weights, room_gb
 from thumbwheel.training.rundir import RunDir
 from tiny_models import tiny_base
 from training_rows import QUICK, assembled, loop_of, plain_rows, settings
@@ -102,7 +102,7 @@ def test_down_to_one_row_then_activations_twice_then_no_more(base: Path, tmp_pat
 
     made = assembled("dpo", base, tmp_path, plain_rows("pairs", 6), token_budget=4096)
     made.at_work.train(made.train.items, 0, lambda loss: loss)
-    calm, largest = gradients(made), max(rows(one, "tree") for one in made.train.items)
+    calm, largest = gradients(made), max(one.rows("tree") for one in made.train.items)
     made.engine.drop_gradients()
     seen = failing(made, largest - 1, monkeypatch)
     made.at_work.train(made.train.items, 0, lambda loss: loss)
@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_planned_anew_and_said(
     make = lambda config: assembled("dpo", base, tmp_path, data, **config.model_dump(include={"max_length", "memory_limit_gb"}))  # noqa: E731
     config = settings("dpo", QUICK | {"memory_limit_gb": 1.0})
     whole = make(config)
-    largest, longest = max(rows(one, "tree") for one in whole.train.items), max(one.longest for one in whole.train.items)
+    largest, longest = max(one.rows("tree") for one in whole.train.items), max(one.longest for one in whole.train.items)
     squeeze(monkeypatch, Need(0.1, 1e-6))
     assert fitted(make, config).at_work.budget.changes == []
     squeeze(monkeypatch, Need(0.1, 0.83 / 500))
@@ -276,7 +276,7 @@ def test_what_smaller_parts_foretell_is_not_tried(tmp_path: Path, monkeypatch: p
 
 def test_rows_that_fit_alone_are_not_refused_because_several_did_not(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = assembled("dpo", base, tmp_path, plain_rows("pairs", 20), token_budget=4096)
-    largest = max(rows(one, "tree") for one in made.train.items)
+    largest = max(one.rows("tree") for one in made.train.items)
     failing(made, largest, monkeypatch)
     fit.fit(made)
     assert made.at_work.budget.tokens == largest and not made.engine.checkpointing

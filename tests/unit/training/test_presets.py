@@ -25,7 +25,7 @@ def pc(ram: float = 32.0, gpu: float | None = None, kind: str = "cuda", cpu: str
 )
 def test_sizes_by_memory(ram: float, rows: int, model: str, rank: int, alpha: int, generations: int) -> None:
     assert (tier(pc(ram)).rows, tier(pc(ram)).model) == (rows, model)
-    asked = {"token_budget": ROW * rows, "lora_r": rank, "lora_alpha": alpha, "num_generations": generations}
+    asked = {"token_budget": 2 * ROW * rows, "lora_r": rank, "lora_alpha": alpha, "num_generations": generations}
     assert preset_settings("cpu", pc(ram)) == ("cpu", {"device": "cpu"} | asked)
 
 
@@ -39,7 +39,7 @@ def test_the_ryzen_preset() -> None:
     ryzen = pc(40.0, cpu="AMD Ryzen 9 5950X 16-Core Processor")
     assert choose(ryzen) == "ryzen"
     assert preset_settings("ryzen", ryzen)[1] == {
-        "device": "cpu", "token_budget": 2 * ROW, "lora_r": 16, "lora_alpha": 32, "num_generations": 6,
+        "device": "cpu", "token_budget": 4 * ROW, "lora_r": 16, "lora_alpha": 32, "num_generations": 6,
     }  # fmt: skip
 
 
