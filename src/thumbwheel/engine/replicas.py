@@ -13,20 +13,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from thumbwheel.engine.precision import beside_others
 
 if TYPE_CHECKING:
-    from thumbwheel.engine.score import ScoreEngine
     from thumbwheel.engine.tree import TreeBatch
 
+E = TypeVar("E")
 T = TypeVar("T")
 LEAST = 256
 """Tokens of a micro-batch: with fewer, calling the operations costs more than computing them."""
 
 
-def side_by_side(engine: ScoreEngine, rows: Sequence[int], tokens: int) -> int:
+def side_by_side(rows: Sequence[int], tokens: int) -> int:
     """Micro-batches that are computed side by side under a budget of `tokens`, for examples of so many `rows`.
 
     As many as torch has threads, or the largest part of them of which three quarters of the examples fit into a micro-batch.
@@ -34,21 +34,20 @@ def side_by_side(engine: ScoreEngine, rows: Sequence[int], tokens: int) -> int:
     import torch
 
     threads = torch.get_num_threads()
-    if engine.device.type != "cpu" or not engine.light:
-        return 1
     most = tokens // max(LEAST, sorted(rows)[len(rows) * 3 // 4])
     return max(one for one in range(1, threads + 1) if threads % one == 0 and one <= max(1, most))
 
 
-class Replicas:
-    """`count` copies of `engine` and a thread for each; all see the same parameters, so they are made once."""
+class Replicas(Generic[E]):
+    """A thread for each of `copies`, engines over the same parameters: those change and the copies stay."""
 
-    def __init__(self, engine: ScoreEngine, count: int) -> None:
+    def __init__(self, copies: Sequence[E]) -> None:
         import torch
 
-        self._count, self._free = count, SimpleQueue["ScoreEngine"]()
-        for _ in range(count):
-            self._free.put(engine.replica())
+        self._count = count = len(copies)
+        self._free = SimpleQueue[E]()
+        for one in copies:
+            self._free.put(one)
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="replica")
         threads, met = torch.get_num_threads(), threading.Barrier(count)
 
@@ -65,7 +64,7 @@ class Replicas:
         finally:
             torch.set_num_threads(threads)  # torch gives threads that are made later what was set last, wherever that was
 
-    def each(self, batches: Sequence[TreeBatch], work: Callable[[ScoreEngine, TreeBatch], T]) -> Iterator[T]:
+    def each(self, batches: Sequence[TreeBatch], work: Callable[[E, TreeBatch], T]) -> Iterator[T]:
         """What `work` makes of each, in their order; the first error ends it, when no thread computes any more.
 
         No more than `count` are under way or wait to be looked at, because what they found may be as large as all that trains.
@@ -81,7 +80,7 @@ class Replicas:
         finally:
             wait([one for one in begun if not one.cancel()])
 
-    def _run(self, work: Callable[[ScoreEngine, TreeBatch], T], batch: TreeBatch) -> T:
+    def _run(self, work: Callable[[E, TreeBatch], T], batch: TreeBatch) -> T:
         engine = self._free.get()
         try:
             with beside_others():

@@ -95,7 +95,7 @@ class ScoreEngine:
         self._voices: dict[Role, Voice] = {}
         self._speaking = lora.active_adapter(model, self._adapters)
         self._fingerprints: dict[str, str] = {}
-        self._replica, self._replicas = False, dict[int, Replicas]()
+        self._replica, self._replicas = False, dict[int, Replicas[ScoreEngine]]()
         for role, voice in ({Role.POLICY: Voice(self._speaking), Role.REF: Voice(None)} | dict(voices or {})).items():
             self.add(role, voice)
         self.checkpointing = False
@@ -186,7 +186,7 @@ class ScoreEngine:
             yield batch, work(self, batch)
         if beside:
             if count not in self._replicas:
-                self._replicas[count] = Replicas(self, count)
+                self._replicas[count] = Replicas([self._copied() for _ in range(count)])
             yield from zip(beside, self._replicas[count].each(beside, work), strict=True)
 
     def at_once(self, examples: Sequence[Example], tokens: int) -> int:
@@ -197,7 +197,7 @@ class ScoreEngine:
 
     def _laid_out(self, examples: Sequence[Example], tokens: int) -> tuple[int, list[TreeBatch], list[TreeBatch]]:
         """(threads, batches that are computed one after the other, batches that are computed side by side)."""
-        count = side_by_side(self, [one.rows(self.layout.kind) for one in examples], tokens)
+        count = side_by_side([one.rows(self.layout.kind) for one in examples], tokens) if self._light else 1
         batches = plan(examples, tokens // count, self.layout)
         beside = [batch for batch in batches if batch.cells * count <= tokens] if count > 1 else []
         if len(beside) < 2:
@@ -205,12 +205,12 @@ class ScoreEngine:
         return count, [batch for batch in batches if batch.cells * count > tokens], beside
 
     @property
-    def light(self) -> bool:
-        """Whether another thread costs little memory besides its activations: neither do the weights train, nor are they quantised."""
+    def _light(self) -> bool:
+        """Whether another thread is a processor's and costs no more memory than its activations: weights that train or are quantised do."""
         quantised = getattr(self.language_model.config, "quantization_config", None) is not None
-        return not quantised and bool(self._adapters or not self.trained)
+        return self.device.type == "cpu" and not quantised and bool(self._adapters or not self.trained)
 
-    def replica(self) -> ScoreEngine:
+    def _copied(self) -> ScoreEngine:
         """The same voices over the same parameters, in modules of its own, for another thread."""
         tensors = [one for module in self.modules for one in (*module.parameters(), *module.buffers())]
         shared = {id(one): one for one in (*tensors, self._fingerprints)}
