@@ -6,11 +6,13 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from thumbwheel.datasets.shapes import SHAPES
+from thumbwheel.engine import replicas
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.online import OnlineAlgorithm
 from thumbwheel.training.types import TrainConfig
@@ -23,13 +25,24 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_base(tmp_path_factory.mktemp("base"))
 
 
+@pytest.fixture
+def side_by_side(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two threads, and micro-batches that are small enough for both."""
+    import torch
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(replicas, "LEAST", 16)
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("name", ALGORITHMS.names())
-def test_two_steps_then_resume_then_plain_peft(name: str, base: Path, tmp_path: Path) -> None:
+def test_two_steps_then_resume_then_plain_peft(name: str, base: Path, tmp_path: Path, side_by_side: None) -> None:
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    torch.set_num_threads(1)
     method = ALGORITHMS.get(name)
     rows = plain_rows(method.needs, 12, 4)
     options = {"max_completion_length": 8, "curriculum": True} if issubclass(method, OnlineAlgorithm) else {}
@@ -37,10 +50,11 @@ def test_two_steps_then_resume_then_plain_peft(name: str, base: Path, tmp_path: 
         folder.mkdir()
         done = None
         for stop in stops:
-            made = assembled(name, base, folder, rows, eval_steps=2, **options)
+            made = assembled(name, base, folder, rows, eval_steps=2, token_budget=256, **options)
             loop = loop_of(made, folder, interrupted=lambda: loop.state.global_step == stop)  # noqa: B023 - used in this turn only
             done = loop.run(done).step
             made.at_work.close()
+            assert made.engine._replicas
     assert done == 3
     curves = [[json.loads(line) for line in (tmp_path / part / "metrics.jsonl").read_text().splitlines()] for part in ("whole", "parts")]
     assert all(math.isfinite(line.get("loss", line.get("eval_loss"))) for line in curves[0])

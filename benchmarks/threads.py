@@ -1,0 +1,79 @@
+"""What the cores of a processor gain when each has a micro-batch of its own, against sharing every operation out among them.
+
+`python benchmarks/threads.py [--sizes 26m,135m] [--runs 5] [--json FILE]`. The gradient of the same sft rows by the product's own step:
+on one thread, with all threads in every operation, and with micro-batches side by side. Medians of interleaved rounds, after one that
+is not counted.
+"""
+
+from __future__ import annotations
+
+import os
+
+from thumbwheel.training.launch import KEPT
+
+os.environ |= KEPT | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}  # as in a run; read when torch is loaded
+
+import json
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import material
+import ours
+import peers
+import torch
+from floor import timed
+from training import Match, parser, stamp
+
+from thumbwheel.engine.score import ScoreEngine
+
+BESIDE = ScoreEngine._light
+
+
+def main() -> None:
+    """Measure, print, write."""
+    found = parser()
+    found.description = __doc__
+    arguments = found.parse_args()
+    material.make(peers.BENCH / "material")
+    rows = [{"size": size} | measure(size, arguments.threads, arguments.runs) for size in arguments.sizes.split(",")]
+    for row in rows:
+        print("  ".join(f"{name} {value:.2f}" if isinstance(value, float) else str(value) for name, value in row.items()))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps({**stamp(arguments), "rows": rows}, indent=1))
+
+
+def measure(size: str, threads: int, runs: int) -> dict[str, float]:
+    """Median seconds by how the cores are used."""
+    spec = Match("sft", size, "pairs", "cold").spec(2)
+    with tempfile.TemporaryDirectory() as out:
+        made = ours.prepared(spec, Path(out))
+        ways: dict[str, tuple[int, Any]] = {
+            "one thread": (1, BESIDE),
+            f"{threads} threads in every operation": (threads, property(lambda _: False)),
+            "side by side": (threads, BESIDE),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(runs + 1):
+            for name, (count, light) in ways.items():
+                torch.set_num_threads(count)
+                ScoreEngine._light = light  # type: ignore[method-assign]
+                seconds[name].append(timed(stepped(made, spec.a_step)))
+        made.at_work.close()
+    return {name: statistics.median(several[1:]) for name, several in seconds.items()}
+
+
+def stepped(made: Any, rows: int) -> Callable[[], None]:
+    """The gradient of the first rows."""
+
+    def step() -> None:
+        made.at_work.run(made.train.items[:rows], grad=True)
+        made.engine.drop_gradients()
+
+    return step
+
+
+if __name__ == "__main__":
+    main()
