@@ -24,6 +24,8 @@ E = TypeVar("E")
 T = TypeVar("T")
 LEAST = 256
 """Tokens of a micro-batch: with fewer, calling the operations costs more than computing them."""
+SLACK = 1.1
+"""What a micro-batch may have beyond its even share, because examples are not cut to fit."""
 
 
 def side_by_side(rows: Sequence[int], tokens: int) -> int:
@@ -36,6 +38,14 @@ def side_by_side(rows: Sequence[int], tokens: int) -> int:
     threads = torch.get_num_threads()
     most = tokens // max(LEAST, sorted(rows)[len(rows) * 3 // 4])
     return max(one for one in range(1, threads + 1) if threads % one == 0 and one <= max(1, most))
+
+
+def even_share(rows: Sequence[int], tokens: int, count: int) -> int:
+    """Tokens of a micro-batch with which `count` threads have about as much to do each, at most `tokens` at once."""
+    if count == 1:
+        return tokens
+    rounds = -(-sum(rows) // tokens)
+    return min(tokens // count, max(LEAST, int(SLACK * sum(rows) / (rounds * count))))
 
 
 class Replicas(Generic[E]):

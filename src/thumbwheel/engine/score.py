@@ -18,7 +18,7 @@ from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import capability, lora
 from thumbwheel.engine.forward import classifies, language_model, own_logits, own_scores, padded_hidden, tree_hidden
 from thumbwheel.engine.head import entropy_of, score_targets, wide
-from thumbwheel.engine.replicas import Replicas, side_by_side
+from thumbwheel.engine.replicas import Replicas, even_share, side_by_side
 from thumbwheel.engine.tree import Example, Layout, TreeBatch, plan
 
 if TYPE_CHECKING:
@@ -197,8 +197,9 @@ class ScoreEngine:
 
     def _laid_out(self, examples: Sequence[Example], tokens: int) -> tuple[int, list[TreeBatch], list[TreeBatch]]:
         """(threads, batches that are computed one after the other, batches that are computed side by side)."""
-        count = side_by_side([one.rows(self.layout.kind) for one in examples], tokens) if self._light else 1
-        batches = plan(examples, tokens // count, self.layout)
+        rows = [one.rows(self.layout.kind) for one in examples]
+        count = side_by_side(rows, tokens) if self._light else 1
+        batches = plan(examples, even_share(rows, tokens, count), self.layout)
         beside = [batch for batch in batches if batch.cells * count <= tokens] if count > 1 else []
         if len(beside) < 2:
             return 1, batches, []

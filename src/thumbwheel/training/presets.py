@@ -40,12 +40,7 @@ class Tier:
         return {"token_budget": self.row * self.rows, "lora_r": self.rank, "lora_alpha": 2 * self.rank} | answers
 
 
-BY_RAM = (
-    Tier(64, 4, "3B", 16, 8, 2 * ROW),
-    Tier(32, 2, "1.5B", 16, 6, 2 * ROW),
-    Tier(16, 1, "0.5B", 8, 4, 2 * ROW),
-    Tier(0, 1, "0.5B", 4, 2, 2 * ROW),
-)
+BY_RAM = tuple(Tier(*one, 2 * ROW) for one in ((64, 4, "3B", 16, 8), (32, 2, "1.5B", 16, 6), (16, 1, "0.5B", 8, 4), (0, 1, "0.5B", 4, 2)))
 BY_GPU = (Tier(24, 8, "7B", 32), Tier(16, 4, "3B", 16), Tier(8, 2, "1.5B", 16), Tier(0, 1, "0.5B", 8))
 
 
