@@ -36,6 +36,15 @@ def active_adapter(model: Any, layers: list[Any]) -> str | None:
     return str(name)
 
 
+def heavy(layers: list[Any]) -> bool:
+    """Whether a thread of its own would need more than activations for them: layers that train whole, and stacked experts, whose adapted
+    weight PEFT computes anew and keeps where all threads see it."""
+    from peft.tuners.ln_tuning.layer import LNTuningLayer
+    from peft.tuners.lora import ParamWrapper
+
+    return any(isinstance(layer, (LNTuningLayer, ParamWrapper)) for layer in layers)
+
+
 def unadapted_experts(model: Any) -> list[str]:
     """Kinds of expert weights without an adapter, as `mlp.experts.down_proj`: parameters with one matrix for each expert."""
     from peft.tuners.lora import ParamWrapper

@@ -146,7 +146,7 @@ class RewardModel:
             try:
                 found = list(self._engine.each(examples, self._budget, lambda engine, batch: engine.score(batch, Role.REWARD, LAST).last))
             except Exception as error:
-                if not out_of_memory(error) or self._budget < min(one.longest for one in examples):
+                if not out_of_memory(error) or 2 * self._budget < max(one.longest for one in examples):
                     raise
                 self._budget //= 2
             else:

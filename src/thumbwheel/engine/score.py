@@ -108,7 +108,7 @@ class ScoreEngine:
             raise ModelError(f"the role {role.value!r}", f"the model has no adapter {voice.adapter!r}", f"Load it first; known: {known}")
         self._voices[role] = replace(voice, head=None if voice.head is None else voice.head.to(self.device))
         self._fingerprints = {}
-        self._drop_replicas()
+        self.drop_replicas()
         disable_dropout(self.model)
         self._adapters = lora.adapter_layers(self.model)
         self.fused_layers = lora.install(self.model) if self._fused else 0
@@ -138,9 +138,10 @@ class ScoreEngine:
             self.language_model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._recompute})
         self.checkpointing = wanted
         self.model.train(wanted)
-        self._drop_replicas()
+        self.drop_replicas()
 
-    def _drop_replicas(self) -> None:
+    def drop_replicas(self) -> None:
+        """End the threads that compute side by side; the next ones see what has changed."""
         for one in self._replicas.values():
             one.close()
         self._replicas = {}
@@ -199,17 +200,24 @@ class ScoreEngine:
         """(threads, batches that are computed one after the other, batches that are computed side by side)."""
         rows = [one.rows(self.layout.kind) for one in examples]
         count = side_by_side(rows, tokens) if self._light else 1
-        batches = plan(examples, even_share(rows, tokens, count), self.layout)
-        beside = [batch for batch in batches if batch.cells * count <= tokens] if count > 1 else []
+        small = [at for at, own in enumerate(rows) if own * count <= tokens]
+        share = even_share([rows[at] for at in small], tokens, count)
+        beside = self._planned(examples, small, share) if count > 1 else []
         if len(beside) < 2:
-            return 1, batches, []
-        return count, [batch for batch in batches if batch.cells * count > tokens], beside
+            return 1, plan(examples, tokens, self.layout), []
+        return count, self._planned(examples, sorted({*range(len(rows))} - {*small}), tokens), beside
+
+    def _planned(self, examples: Sequence[Example], members: Sequence[int], tokens: int) -> list[TreeBatch]:
+        """Batches of some of `examples`, under their places among all."""
+        batches = plan([examples[at] for at in members], tokens, self.layout)
+        return [replace(batch, example_ids=tuple(members[at] for at in batch.example_ids)) for batch in batches]
 
     @property
     def _light(self) -> bool:
-        """Whether another thread is a processor's and costs no more memory than its activations: weights that train or are quantised do."""
+        """Whether another thread is a processor's, costs no more memory than its activations, and may run PEFT's forward beside others."""
         quantised = getattr(self.language_model.config, "quantization_config", None) is not None
-        return self.device.type == "cpu" and not quantised and bool(self._adapters or not self.trained)
+        trains = not self._adapters and bool(self.trained)
+        return self.device.type == "cpu" and not quantised and not trains and not lora.heavy(self._adapters)
 
     def _copied(self) -> ScoreEngine:
         """The same voices over the same parameters, in modules of its own, for another thread."""

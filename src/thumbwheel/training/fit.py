@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from thumbwheel.core import log
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.engine.exhausted import out_of_memory
+from thumbwheel.engine.replicas import side_by_side
 from thumbwheel.training.hardware import GB
 from thumbwheel.training.memory import SMALLER, Meter, meter, room_gb
 from thumbwheel.training.types import TrainConfig
@@ -185,9 +186,11 @@ def _parts(made: Assembly) -> list[list[Example]]:
             rungs.append(one)
     if largest.rows(kind) > rungs[-1].rows(kind):
         rungs.append(largest)
-    chosen, total = [largest], largest.rows(kind)
-    for one in reversed(units[:-1]):
-        if total + one.rows(kind) <= budget.tokens:
+    share = budget.tokens // side_by_side([one.rows(kind) for one in units], budget.tokens)
+    chosen: list[Example] = []
+    total = 0
+    for one in reversed(units):
+        if one.rows(kind) <= share and total + one.rows(kind) <= budget.tokens:
             chosen.append(one)
             total += one.rows(kind)
     return [[one] for one in rungs] + ([chosen] if len(chosen) > 1 else [])

@@ -104,7 +104,9 @@ class Budget:
         import torch
 
         self.engine.drop_gradients()
+        self.engine.drop_replicas()
         gc.collect()
+        trim()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
