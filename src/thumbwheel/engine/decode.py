@@ -60,13 +60,13 @@ class Cached:
             for layer in self._cache.layers:
                 layer.shift(padding)
         self._padding, self._mask = padding, mask
-        self._forward(ids[:, shared:], (mask.cumsum(1) - 1).clamp(min=0)[:, shared:])
+        with _dense_head(model):
+            self._forward(ids[:, shared:], (mask.cumsum(1) - 1).clamp(min=0)[:, shared:])
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> None:
         placed = {"position_ids": positions} if self._positions else {}
         mask = self._mask if any(self._padding) else None
-        with _dense_head(self._model):
-            out = self._model(input_ids=ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, **placed, **self._last_only)
+        out = self._model(input_ids=ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, **placed, **self._last_only)
         self.logits = out.logits[:, -1]
 
     def select(self, rows: Sequence[int]) -> None:
