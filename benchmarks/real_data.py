@@ -1,8 +1,8 @@
 """One turn of the wheel on real public data, by the commands that a user types: `python benchmarks/real_data.py [--quick] [--json FILE]`.
 
-Three agents: hh-rlhf pairs -> DPO, PandaLM pairs with three annotators -> DPO, GSM8K solutions graded right or wrong -> KTO. For each:
-import, import again (nothing new), data plan, dataset build, train, evaluate against the base with intervals, gate, export merged, reload
-by plain transformers in a process that cannot see our code, report.
+Three agents: hh-rlhf pairs -> DPO, PandaLM pairs with three annotators -> DPO, GSM8K solutions graded right or wrong -> KTO and a reward
+model. For each: import, import again (nothing new), data plan, dataset build, train, evaluate against the base with intervals, gate, export
+merged, reload by plain transformers in a process that cannot see our code, report.
 
 The base is small (about 4 million parameters) and made here: a byte-level BPE and a Llama-shaped model, trained on the dialogues of all
 three files with both the better and the worse answers, so it favours neither. It does not know arithmetic and hardly English; what is
@@ -48,13 +48,23 @@ class Turn:
     shape: str
     method: str
     options: tuple[str, ...]
+    judge: tuple[str, ...] = ()
+    """Options of a reward model that learns from the same rows; none is trained without them."""
 
 
 SHORT = ("--max-length", "512", "--eval-steps", "15")
 TURNS = (
     Turn("hh", "preferences/hh-rlhf-harmless-base-test.jsonl", "preference", "pairs", "dpo", (*SHORT, "--num-train-epochs", "1")),
     Turn("pandalm", "preferences/pandalm-testset-v1-3annotators.jsonl", "preference", "pairs", "dpo", SHORT),
-    Turn("gsm8k", "math/gsm8k-model-solutions-graded.jsonl", "graded", "labels", "kto", (*SHORT, "--max-steps", "60")),
+    Turn(
+        "gsm8k",
+        "math/gsm8k-model-solutions-graded.jsonl",
+        "graded",
+        "labels",
+        "kto",
+        (*SHORT, "--max-steps", "60"),
+        ("--loss-type", "classification", "--max-length", "512", "--eval-steps", "50", "--num-train-epochs", "1"),
+    ),
 )
 
 
@@ -188,6 +198,11 @@ def turn_once(turn: Turn, work: Path, quick: bool) -> dict[str, Any]:
     built = command("build", "dataset", "build", "--shape", turn.shape, *agent)
     few = ("--max-steps", "3") if quick else ()
     trained = command("train", "train", turn.method, "--base", str(work / "base"), "--dataset", built["id"], *turn.options, *few, *agent)
+    judge = None
+    if turn.judge:
+        chosen = ("--base", str(work / "base"), "--dataset", built["id"], *turn.judge, *few)
+        learned = command("train a reward model", "train", "reward", *chosen, *agent)
+        judge = thumbwheel(home, "reward-model", "show", learned["reward_model"], *agent)["metrics"]["held_out"]
     short = ("--max-new-tokens", "8") if quick else ()
     evaluated = command("evaluate", "evaluate", trained["version"], "--compare-base", *short, *agent)
     out = work / f"{turn.agent}-merged"
@@ -198,7 +213,7 @@ def turn_once(turn: Turn, work: Path, quick: bool) -> dict[str, Any]:
         "agent": turn.agent, "method": turn.method, "imported": counts, "stored_again": again["stored"], "plan": plan["words"][-1],
         "rows": built["manifest"]["counts"], "train": trained["metrics"], "primary": evaluated["primary"],
         "preferences": evaluated["preferences"], "basis": evaluated["basis"], "decision": evaluated["decision"],
-        "parity": exported["parity"], "reloaded": reload(out), "seconds": seconds,
+        "reward_model": judge, "parity": exported["parity"], "reloaded": reload(out), "seconds": seconds,
     }  # fmt: skip
 
 
@@ -250,6 +265,9 @@ def show(base: dict[str, Any], rows: list[dict[str, Any]]) -> None:
             gain = f"{one['gain']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]"
             end = f"{row['decision']['verdict']} ({row['basis']})" if place == 0 else ""
             print(f"{head if place == 0 else '':48}  {one['name']:46}{one['before']:8.3f}{one['after']:8.3f}  {gain:26}{end}")
+        if judge := row["reward_model"]:
+            right = f"{judge['accuracy']:.3f} [{judge['low']:.3f}, {judge['high']:.3f}] of {judge['n']} held-out answers judged right"
+            print(f"{'':50}reward model: {right}, {judge['majority']:.3f} by always saying the same")
         parity = row["parity"]
         print(f"{'':50}export: KL {parity['mean_kl']:.1e}, top-1 {parity['top1']:.3f}; seconds: {row['seconds']}")
 

@@ -161,21 +161,6 @@ class ScoreEngine:
         for one in (parameter for module in self.modules for parameter in module.parameters()):
             one.grad = None
 
-    def backward(self, loss: torch.Tensor) -> Gradients:
-        """Add the gradients of `loss` to the parameters'. A replica, which is not alone, gives them back, one for each of the `trained`."""
-        import torch
-
-        if self._replica:
-            return torch.autograd.grad(loss, self.trained, allow_unused=True)
-        torch.autograd.backward(loss)
-        return ()
-
-    def add_gradients(self, found: Gradients) -> None:
-        """Add what `backward` gave back."""
-        for parameter, one in zip(self.trained, found, strict=True) if found else ():
-            if one is not None:
-                parameter.grad = one if parameter.grad is None else parameter.grad.add_(one)
-
     def each(self, examples: Sequence[Example], tokens: int, work: Callable[[ScoreEngine, TreeBatch], T]) -> Iterator[tuple[TreeBatch, T]]:
         """Batches of `examples`, `tokens` at once, with what `work` makes of each; `work` gets the engine that it has to use.
 
@@ -189,6 +174,34 @@ class ScoreEngine:
             if count not in self._replicas:
                 self._replicas[count] = Replicas([self._copied() for _ in range(count)])
             yield from zip(beside, self._replicas[count].each(beside, work), strict=True)
+
+    def backward(
+        self, examples: Sequence[Example], tokens: int, work: Callable[[ScoreEngine, TreeBatch], tuple[torch.Tensor, T]]
+    ) -> Iterator[tuple[TreeBatch, tuple[torch.Tensor, T]]]:
+        """As `each`; the gradients of the losses that `work` gives are added to the parameters', and losses come back without graphs."""
+
+        def learn(engine: ScoreEngine, batch: TreeBatch) -> tuple[Gradients, tuple[torch.Tensor, T]]:
+            loss, found = work(engine, batch)
+            return engine._gradients(loss), (loss.detach(), found)
+
+        for batch, (gradients, found) in self.each(examples, tokens, learn):
+            self._add(gradients)
+            yield batch, found
+
+    def _gradients(self, loss: torch.Tensor) -> Gradients:
+        """Add those of `loss` to the parameters'. A replica, which is not alone, gives them back, one for each of the `trained`."""
+        import torch
+
+        if self._replica:
+            return torch.autograd.grad(loss, self.trained, allow_unused=True)
+        torch.autograd.backward(loss)
+        return ()
+
+    def _add(self, found: Gradients) -> None:
+        """Add what a replica gave back."""
+        for parameter, one in zip(self.trained, found, strict=True) if found else ():
+            if one is not None:
+                parameter.grad = one if parameter.grad is None else parameter.grad.add_(one)
 
     def at_once(self, examples: Sequence[Example], tokens: int) -> int:
         """Most rows, padding included, that `each` has under way at one time."""

@@ -31,7 +31,8 @@ def register(ws: Workspace, agent: str, run_id: str, dataset_id: str, result: Pa
 
 
 def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
-    """Figures on `rows` of the shape that the model learned from; `unreadable` are those that are too long for it."""
+    """Figures on `rows` of the shape that the model learned from; `unreadable` are those that are too long for it, `majority` is the
+    accuracy of calling every answer what most of them are."""
     from thumbwheel.engine.reward_model import Read
 
     kept = list(rows)
@@ -46,7 +47,9 @@ def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
     read = [(score, row) for score, row in zip(scores, kept, strict=True) if not math.isnan(score)]
     if model.scale is not None:
         return of_numbers(model.scale, [score for score, _ in read], [row.value for _, row in read], len(kept))
-    return of_answers([(score > 0) == row.label for score, row in read], len(kept), [row.group for _, row in read])
+    right = of_answers([(score > 0) == row.label for score, row in read], len(kept), [row.group for _, row in read])
+    good = sum(row.label for _, row in read)
+    return right | ({"majority": max(good, len(read) - good) / len(read)} if read else {})
 
 
 def of_answers(right: Sequence[bool], asked: int, groups: Sequence[str]) -> dict[str, Any]:

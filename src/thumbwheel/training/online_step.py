@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.core.errors import ConfigError, DataError
 from thumbwheel.engine.rollout import Rollout, RolloutSource, Sampling
 from thumbwheel.engine.sampler import GroupSampler
-from thumbwheel.engine.score import Gradients, Role, ScoreEngine
+from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, TreeBatch
 from thumbwheel.training.algorithm import Apply, Metrics, Outcome, Parts
 from thumbwheel.training.curriculum import Curriculum
@@ -202,12 +202,11 @@ class OnlineSteps:
         found: list[Metrics] = []
         tokens = 0
 
-        def work(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, Metrics, Gradients]:
+        def work(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, Metrics]:
             out = self.method.loss(engine, batch.to(engine.device), experience.of(batch), whole)
-            return out.loss.detach(), out.metrics, engine.backward(out.loss)
+            return out.loss, out.metrics
 
-        for batch, (loss, metrics, gradients) in self.engine.each(experience.examples, self.budget.tokens, work):
-            self.engine.add_gradients(gradients)
+        for batch, (loss, metrics) in self.engine.backward(experience.examples, self.budget.tokens, work):
             losses.append(loss)
             found.append(metrics)
             tokens += batch.n_rows
@@ -236,14 +235,14 @@ class OnlineSteps:
     def rehearse(self, units: Sequence[Example]) -> None:
         """The policy's log-probs of such answers, a critic's values, and their gradients."""
 
-        def work(engine: ScoreEngine, batch: TreeBatch) -> Gradients:
+        def work(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, None]:
             total = engine.score(batch, Role.POLICY, grad=True).logp.sum()
             if Role.CRITIC in engine.roles:
                 total = total + engine.score(batch, Role.CRITIC, frozenset({"value"}), grad=True).value.sum()
-            return engine.backward(total)
+            return total, None
 
-        for _, gradients in self.engine.each(units, self.budget.tokens, work):
-            self.engine.add_gradients(gradients)
+        for _ in self.engine.backward(units, self.budget.tokens, work):
+            pass
         self.engine.drop_gradients()
 
     def state(self) -> dict[str, Any]:

@@ -137,7 +137,8 @@ def _held_out(figures: dict[str, Any]) -> str:
     if not figures["n"]:
         return "no rows"
     if "accuracy" in figures:
-        return f"{figures['accuracy']:.1%} of {figures['n']} right [{figures['low']:.1%}, {figures['high']:.1%}]"
+        right = f"{figures['accuracy']:.1%} of {figures['n']} right [{figures['low']:.1%}, {figures['high']:.1%}]"
+        return right + (f", {figures['majority']:.1%} by always saying the same" if "majority" in figures else "")
     squared = f"squared {figures['mse']:.3g}, where their mean has {figures['mse_of_mean']:.3g}"
     return f"mean absolute error {figures['mae']:.3g} on {figures['n']}, {squared}"
 

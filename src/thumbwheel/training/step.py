@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from thumbwheel.engine.refcache import RefCache, reference_logp, references
-from thumbwheel.engine.score import LAST, LOGP, Gradients, Role, ScoreEngine
+from thumbwheel.engine.score import LAST, LOGP, Role, ScoreEngine
 from thumbwheel.engine.tree import Example, TreeBatch
 from thumbwheel.training.algorithm import Algorithm, Apply, Metrics, Outcome, Scored, Totals
 from thumbwheel.training.memory import Budget
@@ -17,7 +17,6 @@ from thumbwheel.training.order import Order
 if TYPE_CHECKING:
     import torch
 
-T = TypeVar("T")
 Known: TypeAlias = "dict[bytes, torch.Tensor]"
 
 
@@ -78,29 +77,26 @@ class Stepper:
         losses: list[torch.Tensor] = []
         found: list[Metrics] = []
         tokens = 0
+        each = self.engine.backward if grad else self.engine.each
         for block in self.algorithm.blocks(examples):
             baseline = self.algorithm.baseline(block, partial(self._sums, block))
             known = self._references(block) if self.algorithm.reference else None
-            for batch, (loss, metrics, gradients) in self._each(block, partial(self._lost, totals, baseline, known, grad)):
-                self.engine.add_gradients(gradients)
+            for batch, (loss, metrics) in each(block, self.budget.tokens, partial(self._lost, totals, baseline, known, grad)):
                 losses.append(loss)
                 found.append(metrics)
                 tokens += batch.n_rows
         return Outcome(float(sum(losses)), self.algorithm.derived(means(found)), tokens)
 
-    def _each(self, examples: Sequence[Example], work: Callable[[ScoreEngine, TreeBatch], T]) -> Iterator[tuple[TreeBatch, T]]:
-        return self.engine.each(examples, self.budget.tokens, work)
-
     def _lost(
         self, totals: Totals, baseline: Any, known: Known | None, grad: bool, engine: ScoreEngine, batch: TreeBatch
-    ) -> tuple[torch.Tensor, Metrics, Gradients]:
-        """(loss, metrics, gradients) of one micro-batch, whose references are `known`."""
+    ) -> tuple[torch.Tensor, Metrics]:
+        """(loss, metrics) of one micro-batch, whose references are `known`."""
         batch = batch.to(engine.device)
         reference = None if known is None else reference_logp(engine, batch, known)
         role, want = (Role.REWARD, LAST) if self.algorithm.judges else (Role.POLICY, LOGP)
         found = engine.score(batch, role, want, grad)
         out = self.algorithm.loss(Scored(batch, found.logp, reference, found.last), totals, baseline)
-        return out.loss.detach(), out.metrics, engine.backward(out.loss) if grad else ()
+        return out.loss, out.metrics
 
     def _sums(self, beside: Sequence[Example], examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums a branch without gradient, for baselines. References are found together with those of `beside`, whose prompts they share;
@@ -108,7 +104,7 @@ class Stepper:
         import torch
 
         known = self._references([*beside, *examples])
-        sums = [found for _, found in self._each(examples, partial(_both, known))]
+        sums = [found for _, found in self.engine.each(examples, self.budget.tokens, partial(_both, known))]
         return torch.cat([policy for policy, _ in sums]), torch.cat([reference for _, reference in sums])
 
     def _references(self, examples: Sequence[Example]) -> Known:

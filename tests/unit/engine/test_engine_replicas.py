@@ -36,15 +36,14 @@ def examples(count=16, longest=20):
 
 def learned(engine, batch):
     scores = engine.score(batch, Role.POLICY, grad=True)
-    return scores.logp.detach(), engine.backward(scores.logp.square().sum()), threading.get_ident()
+    return scores.logp.square().sum(), (scores.logp.detach(), threading.get_ident())
 
 
 def step(engine, made, budget=BUDGET):
     """(log-probs in the order of the examples, the gradients, the threads that were at work)."""
     engine.drop_gradients()
     logps, seen = {}, set()
-    for batch, (logp, gradients, thread) in engine.each(made, budget, learned):
-        engine.add_gradients(gradients)
+    for batch, (_, (logp, thread)) in engine.backward(made, budget, learned):
         seen.add(thread)
         parts = [logp[part] for part in batch.branch_slices]
         logps |= {(batch.example_ids[owner], place): parts[place] for place, owner in enumerate(batch.example_of.tolist())}

@@ -26,7 +26,7 @@ from thumbwheel.engine.tree import Branch, Example, build
 from thumbwheel.models import reward_models
 from thumbwheel.models.types import RewardModelRecord
 from thumbwheel.models.versions import ensure_agent, versions
-from thumbwheel.training.judging import of_answers, of_numbers
+from thumbwheel.training.judging import held_out, of_answers, of_numbers
 from thumbwheel.training.train import runs, train
 from training_rows import QUICK, row, stored
 
@@ -98,6 +98,18 @@ def test_what_an_answer_earns_is_a_chance_where_classes_were_learned(ws: Workspa
     model.card = replace(model.card, loss_type="classification")
     assert model.earned(READS) == pytest.approx([1 / (1 + math.exp(-one)) for one in scores], abs=1e-5)
     assert math.isnan(model.earned([Read(PROMPT, "fox " * 300)])[0])
+
+
+def test_held_out_labels_are_compared_with_the_commoner_one(ws: Workspace, first: RewardModelRecord) -> None:
+    model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
+    model.card = replace(model.card, loss_type="classification")
+    kept = [replace(row("labels", n, "gate"), label=n < 7) for n in range(10)]
+    found = held_out(model, kept)
+    right = [
+        (score > 0) == one.label for score, one in zip(model.score([Read(one.prompt, one.completion) for one in kept]), kept, strict=True)
+    ]
+    assert (found["n"], found["accuracy"], found["majority"]) == (10, pytest.approx(sum(right) / 10), 0.7)
+    assert held_out(model, []) == {"n": 0, "unreadable": 0}
 
 
 def test_an_answer_is_read_as_in_training(ws: Workspace, first: RewardModelRecord) -> None:
