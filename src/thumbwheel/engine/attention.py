@@ -154,9 +154,36 @@ def _explicit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Ten
     heads, length, size = q.shape[1:]
     kv_heads = k.shape[1]
     rows = (q * (size**-0.5 if scaling is None else scaling)).reshape(kv_heads, heads // kv_heads * length, size)
-    scores = (rows @ k[0].transpose(1, 2)).view(kv_heads, heads // kv_heads, length, -1)
-    share = (scores + (_bias(0, length, None, q) if bias is None else bias)).softmax(-1)
-    return (share.view(kv_heads, heads // kv_heads * length, -1) @ v[0]).view(1, heads, length, -1)
+    found: torch.Tensor = _products()(rows, k[0], v[0], _bias(0, length, None, q) if bias is None else bias)
+    return found.view(1, heads, length, -1)
+
+
+@cache
+def _products() -> Any:
+    """(rows [kv heads, n * q, d], keys and values [kv heads, k, d], bias [q, k]) -> [kv heads, n * q, d].
+
+    The shares, a quarter of what a forward pass would keep, are computed again in the backward pass.
+    """
+    import torch
+
+    def shares(rows: torch.Tensor, k: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        scores = rows @ k.transpose(1, 2)
+        return scores.view(len(k), -1, *bias.shape).add_(bias).softmax(-1).view_as(scores)
+
+    class Products(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, rows: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(rows, k, v, bias)
+            return shares(rows, k, bias) @ v
+
+        @staticmethod
+        def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            rows, k, v, bias = ctx.saved_tensors
+            share = shares(rows, k, bias)
+            slope = torch.ops.aten._softmax_backward_data(slopes[0] @ v.transpose(1, 2), share, -1, share.dtype)
+            return slope @ k, slope.transpose(1, 2) @ rows, share.transpose(1, 2) @ slopes[0], None
+
+    return Products.apply
 
 
 def _plain(

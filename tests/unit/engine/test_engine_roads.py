@@ -222,16 +222,30 @@ def test_dropout_is_off_and_wrong_batches_are_refused():
         engine.score(EVERYTHING, Role.POLICY, frozenset({"speed"}))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_explicit_and_flash_attention_agree(dtype, monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_explicit_and_flash_attention_agree_and_so_do_their_gradients(dtype):
     torch.manual_seed(0)
-    q, k, v = (torch.randn(1, heads, length, 16, dtype=dtype) for heads, length in ((4, 9), (2, 14), (2, 14)))
-    bias = attention._bias(5, 9, 6, q)
-    flash = attention.attend_run(q.float(), k.float(), v.float(), bias.float(), 0.3, None)
-    explicit = attention._explicit(q, k, v, bias, 0.3)
-    atol = 1e-6 if dtype == torch.float32 else 3e-2
-    torch.testing.assert_close(explicit.float(), flash, atol=atol, rtol=0)
+    given = [torch.randn(1, heads, length, 16, dtype=dtype, requires_grad=True) for heads, length in ((4, 9), (2, 14), (2, 14))]
+    exact = [part.detach().double().requires_grad_() for part in given]
+    bias = attention._bias(5, 9, 6, given[0])
+    flash = attention.attend_run(*exact, bias.double(), 0.3, None)
+    explicit = attention._explicit(*given, bias, 0.3)
+    atol = 1e-12 if dtype == torch.float64 else 3e-2
+    torch.testing.assert_close(explicit.double(), flash, atol=atol, rtol=0)
+    slope = torch.randn(flash.shape, dtype=dtype)
+    flash.backward(slope.double())
+    explicit.backward(slope)
+    for ours, theirs in zip(given, exact, strict=True):
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, atol=2 * atol, rtol=atol)
     assert bias[0].tolist() == [0.0 if 0 <= 5 - at < 6 else -math.inf for at in range(14)]
+
+
+def test_a_forward_pass_keeps_no_attention_shares():
+    q, k, v = (torch.randn(1, heads, 9, 16, dtype=torch.bfloat16, requires_grad=True) for heads in (4, 2, 2))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.shape) or part, lambda part: part):
+        attention._explicit(q, k, v, None, None)
+    assert kept and not any(shape[-1] == 9 and shape.numel() >= 4 * 9 * 9 for shape in kept), kept
 
 
 def test_long_bf16_rows_leave_the_explicit_road(monkeypatch):
