@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-slow test-seeds check bench bench-training bench-datasets bench-sandbox bench-gate bench-evaluation bench-export clean
+.PHONY: demo test test-slow test-seeds test-gpu check bench bench-training bench-datasets bench-sandbox bench-gate bench-evaluation bench-export clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -18,6 +18,9 @@ test-slow: $(VENV)/.dev
 
 test-seeds: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m seeds $(ARGS)
+
+test-gpu: $(VENV)/.dev
+	$(BIN)/python -m pytest -m gpu tests/gpu $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -52,7 +55,7 @@ $(VENV)/.train: pyproject.toml constraints.txt install.py
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt install.py
-	$(PYTHON) install.py $(VENV) train gguf onnx syntax test check
+	$(PYTHON) install.py $(VENV) train qlora gguf onnx syntax test check
 	@touch $(VENV)/.train $@
 
 clean:

@@ -1,10 +1,11 @@
-"""Do the defaults hold? Every method over ten seeds: what learns from feedback on the demo world, what samples on strings.
+"""Do the defaults hold? Every method over ten seeds, on the demo world and on strings that are written backwards.
 
     python benchmarks/stability.py --seeds 10 --json stability.json [--methods sft,dpo,kto,reward,grpo_offline,grpo,ppo]
+                                   [--tasks demo,strings]
 
-A run is sound when it finished, is not worse than its base by more than five points, and its answers still end and keep their form.
-The settings are the methods' own on the demo world; on strings length, batch and temperature are the task's.
-One process; about an hour on one core.
+A run is sound when it finished, is not worse than its base by more than five points, and its answers still end and keep their form. An
+answer to a string is right only if it ends. The settings are the methods' own; on strings the longest length is the task's, and for methods
+that sample batch and temperature too. ppo is judged by a reward model of the demo world, and by the checker of strings. One process; hours.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.demo.emit import EmitOptions, Emitted
 from thumbwheel.demo.run import AGENT, import_world, write_world
 from thumbwheel.evaluation.evaluate import evaluate
+from thumbwheel.models import reward_models
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import assemble, settings
 from thumbwheel.training.rate import with_rate
@@ -37,13 +39,19 @@ from training_rows import loop_of
 
 LOST = 0.05
 HELD_OUT = 400
-STRINGS: dict[str, Any] = {"batch_size": 16, "temperature": 0.7, "max_completion_length": 6, "max_length": 32, "max_steps": 250}
+STRINGS: dict[str, Any] = {"max_length": 32}
+SAMPLED = {"batch_size": 16, "temperature": 0.7, "max_completion_length": 6, "max_steps": 250}
 Row = dict[str, Any]
 
 
 def on_demo(ws: Workspace, world: Emitted, method: str, seed: int) -> Row:
     """Share of gold messages that are filed right; of a reward model the accuracy on dev pairs."""
-    result = train(ws, AGENT, method, str(world.base), options={"seed": seed})
+    options: dict[str, Any] = {"seed": seed}
+    if method == "ppo":
+        judge = next(iter(reward_models.reward_models(ws, AGENT)), None)
+        name = judge.name if judge else train(ws, AGENT, "reward", str(world.base)).reward_model
+        options |= {"reward_model": name, "reward_functions": ()}
+    result = train(ws, AGENT, method, str(world.base), options=options)
     base, best = (result.metrics[name] or {} for name in ("dev_base", "dev_best"))
     row = {"state": result.state.value, "reason": result.reason, "step": result.metrics["best_step"]}
     for rate in ("eos_rate", "format_rate"):
@@ -55,22 +63,39 @@ def on_demo(ws: Workspace, world: Emitted, method: str, seed: int) -> Row:
 
 
 def on_strings(base: Path, method: str, seed: int) -> Row:
-    """Share of held-out strings that are written backwards, greedily."""
-    rows = reversal_rows(512, 64)
+    """Share of held-out strings that are written backwards, greedily; of a reward model the accuracy on dev pairs."""
+    given = settings(method, STRINGS | {"seed": seed} | (SAMPLED if ALGORITHMS.get(method).needs == "prompts" else {}))
+    rows = [told(row, ALGORITHMS.get(method).shape(given)) for row in reversal_rows(512, 64)]
     asked = {row["prompt"][0]["content"] for row in rows}
     held_out = list(islice((text for text in strings(99) if text not in asked), HELD_OUT))
-    config = with_rate(settings(method, STRINGS | {"seed": seed}), ALGORITHMS.get(method).rate, base)
+    config = with_rate(given, ALGORITHMS.get(method).rate, base)
     with tempfile.TemporaryDirectory() as folder:
         made = assemble(method, config, str(base), base, rows, Path(folder) / "reference.db")
         before = success(made.model, made.builder.tokenizer, held_out)
         loop = loop_of(made, Path(folder))
         ending = loop.run()
         made.at_work.close()
-        ends = [line["eval_eos_rate"] for line in loop.state.log_history if "eval_eos_rate" in line]
         after = success(made.model, made.builder.tokenizer, held_out)
+    if method == "reward":
+        before, *_, after = [line["eval_accuracy"] for line in loop.state.log_history if "eval_accuracy" in line]
     state = "failed" if ending.wrong else "finished"
-    return {"state": state, "reason": ending.wrong or ending.reason, "step": ending.step, "before": before, "after": after,
-            "eos_rate_before": ends[0], "eos_rate": ends[-1]}  # fmt: skip
+    return {"state": state, "reason": ending.wrong or ending.reason, "step": ending.step, "before": before, "after": after}
+
+
+def told(row: Row, shape: str) -> Row:
+    """What people would have said of answers to this string: the right one, and one with two letters the other way round."""
+    right = row["reference"]
+    wrong = right[1] + right[0] + right[2:] if right[0] != right[1] else right[::-1] + right[0]
+    good = int(row["row_id"][4:]) % 2 == 0
+    blank: list[Any] = [None, None]
+    said: dict[str, Row] = {
+        "prompts": {},
+        "chats": {"completion": right, "finish_reason": None, "token_ids": None},
+        "pairs": {"chosen": right, "rejected": wrong},
+        "labels": {"completion": right if good else wrong, "label": good},
+        "groups": {"completions": [right, wrong], "values": [1.0, 0.0], "finish_reasons": blank, "token_ids": blank, "logps": blank},
+    }
+    return row | said[shape]
 
 
 def sound(row: Row) -> bool:
@@ -81,18 +106,17 @@ def sound(row: Row) -> bool:
     return all(before is None or after is None or after >= before - LOST for before, after in pairs)
 
 
-def measured(methods: list[str], seeds: int, folder: Path) -> Iterator[Row]:
+def measured(methods: list[str], tasks: list[str], seeds: int, folder: Path) -> Iterator[Row]:
     """A row a run."""
-    online = [name for name in methods if ALGORITHMS.get(name).needs == "prompts"]
-    with Workspace.open(Home.at(folder / "home").prepare(), Sources({}, "the defaults", {})) as ws:
-        if set(methods) - set(online):
+    if "demo" in tasks:
+        with Workspace.open(Home.at(folder / "home").prepare(), Sources({}, "the defaults", {})) as ws:
             world = write_world(folder / "world", EmitOptions(gold=200))
             import_world(ws, world)
-            for method in (name for name in methods if name not in online):
+            for method in methods:
                 yield from over_seeds("demo", method, seeds, partial(on_demo, ws, world, method))
-    if online:
+    if "strings" in tasks:
         base = reversal_base(folder / "strings")
-        for method in online:
+        for method in methods:
             yield from over_seeds("strings", method, seeds, partial(on_strings, base, method))
 
 
@@ -112,21 +136,22 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default=",".join(ALGORITHMS.names()))
+    parser.add_argument("--tasks", default="demo,strings")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for row in measured(given.methods.split(","), given.seeds, Path(folder)):
+        for row in measured(given.methods.split(","), given.tasks.split(","), given.seeds, Path(folder)):
             rows.append(row)
             figures = [f"{value:.3f}" if value is not None else "-" for value in (row["before"], row["after"])]
             print(f"{row['task']:8} {row['method']:13} seed {row['seed']:2}  {figures[0]} -> {figures[1]}  "
                   f"{'sound' if row['sound'] else 'NOT SOUND'}  {row['seconds']:.0f} s  {row['reason'] or ''}", flush=True)  # fmt: skip
             if given.json:
                 given.json.write_text(json.dumps(rows, indent=2))
-    for method in dict.fromkeys(row["method"] for row in rows):
-        own = [row for row in rows if row["method"] == method]
-        print(f"{method}: {sum(row['sound'] for row in own)} of {len(own)} sound")
+    for task, method in dict.fromkeys((row["task"], row["method"]) for row in rows):
+        own = [row for row in rows if (row["task"], row["method"]) == (task, method)]
+        print(f"{method} on {task}: {sum(row['sound'] for row in own)} of {len(own)} sound")
 
 
 if __name__ == "__main__":

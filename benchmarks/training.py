@@ -45,6 +45,8 @@ PEERS = ("default", "default-fp32", "tuned")
 METHODS = ("dpo", "kto", "sft", "reward", "grpo", "ppo")
 WARM = ("dpo",)
 """Methods compared with a warm reference cache too."""
+NEAR = 1e-3
+"""Most by which the losses of both sides may differ in fp32."""
 REAL = ("dpo", "kto-siblings", "sft", "reward")
 """Methods compared on hh-rlhf's rows too, at the smallest size."""
 
@@ -112,6 +114,9 @@ def main() -> None:
         if arguments.json:
             Path(arguments.json).write_text(json.dumps({**stamp(arguments), "rows": rows}, indent=1))
     show(rows)
+    apart = [one for one in rows if one["loss_ours"] is not None and abs(one["loss_ours"] - one["loss_peer"]) > NEAR]
+    if apart:
+        sys.exit("losses differ: " + ", ".join(f"{one['method']} {one['size']} {one['data']} against {one['peer']}" for one in apart))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,18 +29,18 @@ LogProbs = Literal["raw", "processed", "none"]
 """What a server reports: at temperature 1, as sampled, or nothing that is needed because it speaks with the very policy that is trained."""
 EXTRAS: dict[str, dict[str, Any]] = {
     "vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True},
-    "llama-server": {"top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0, "cache_prompt": True},
+    "llama-server": {"n": 1, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0, "cache_prompt": True, "return_tokens": True, "verbose": True},
     "openai": {},
 }
-"""What is sent beyond OpenAI's own parameters, so that a server's defaults change nothing about the distribution."""
-ENDED = {"stop": "stop", "eos": "stop", "length": "length"}
+"""What is sent beyond OpenAI's own parameters, so that a server's defaults change nothing about the distribution, and so that it gives
+token ids. llama-server refuses more answers at once than it has slots."""
+ENDED: dict[str, Literal["stop", "length"]] = {"stop": "stop", "eos": "stop", "length": "length"}
 
 
 class EndpointSource(RolloutSource):
-    """Answers of the model behind `client`, at most `concurrency` prompts at once.
+    """Answers of the model behind `client`, which is given token ids, at most `concurrency` prompts at once.
 
-    With `messages` (prompt ids -> its chat messages) the server's chat endpoint is asked and its template used, which has to give
-    the same prompt ids; otherwise it is given the ids. With `logprobs` "none" the rollouts have none.
+    With `logprobs` "none" the rollouts have none.
     """
 
     def __init__(
@@ -49,12 +49,11 @@ class EndpointSource(RolloutSource):
         tokenizer: Any,
         *,
         server: Server = "vllm",
-        messages: Callable[[tuple[int, ...]], list[dict[str, Any]]] | None = None,
         logprobs: LogProbs = "raw",
         concurrency: int = 8,
     ) -> None:
-        self._client, self._tokenizer, self._server, self._messages = client, tokenizer, server, messages
-        self._logprobs, self._pool = logprobs, ThreadPoolExecutor(concurrency, "endpoint")
+        self._client, self._tokenizer, self._server, self._logprobs = client, tokenizer, server, logprobs
+        self._pool = ThreadPoolExecutor(concurrency, "endpoint")
 
     @classmethod
     def of(cls, settings: Any, own: GroupSampler) -> EndpointSource:
@@ -97,28 +96,27 @@ class EndpointSource(RolloutSource):
     def _group(self, prompt: tuple[int, ...], place: int, n: int, sampling: Sampling, ending: Ending) -> list[Rollout]:
         found: list[Rollout] = []
         while len(found) < n:  # a server may give fewer answers than it was asked for
-            path, body = self._request(prompt, n - len(found), sampling, _seed(sampling.seed, prompt, place, len(found)))
-            reply = self._client.post(path, body)
+            seed = _seed(sampling.seed, prompt, place, len(found))
+            reply = self._client.post("completions", self._request(prompt, n - len(found), sampling, seed))
             choices = reply.get("choices")
             if not isinstance(choices, list) or not choices:
                 raise self._unusable("the reply has no choices", "Check that it is an OpenAI-compatible completion endpoint")
             self._check_prompt(prompt, reply, choices[0])
+            if self._server == "llama-server":  # its log-probabilities leave out tokens that are parts of a character
+                choices = [choices[0] | {"token_ids": (reply.get("__verbose") or {}).get("tokens")}]
             found += [self._rollout(choice, sampling, ending) for choice in choices[: n - len(found)]]
         return found
 
-    def _request(self, prompt: tuple[int, ...], n: int, sampling: Sampling, seed: int) -> tuple[str, dict[str, Any]]:
-        body: dict[str, Any] = {
-            "n": n, "max_tokens": sampling.max_new_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p, "seed": seed,
-        } | EXTRAS[self._server]  # fmt: skip
+    def _request(self, prompt: tuple[int, ...], n: int, sampling: Sampling, seed: int) -> dict[str, Any]:
+        body: dict[str, Any] = {"prompt": list(prompt), "n": n, "max_tokens": sampling.max_new_tokens, "seed": seed, "logprobs": 1}
+        body |= {"temperature": sampling.temperature, "top_p": sampling.top_p} | EXTRAS[self._server]
         if sampling.top_k:
             body["top_k"] = sampling.top_k
-        if sampling.stop:
+        if sampling.stop and self._server != "llama-server":  # which withholds what it knows of the tokens of a stop text
             body["stop"] = list(sampling.stop)
         if self._server == "vllm":
             body["stop_token_ids"] = list(sampling.stop_ids)
-        if self._messages is not None:
-            return "chat/completions", body | {"messages": self._messages(prompt), "logprobs": True}
-        return "completions", body | {"prompt": list(prompt), "logprobs": 1}
+        return body
 
     def _check_prompt(self, prompt: tuple[int, ...], reply: dict[str, Any], choice: dict[str, Any]) -> None:
         seen = reply.get("prompt_token_ids") or choice.get("prompt_token_ids")
@@ -128,7 +126,7 @@ class EndpointSource(RolloutSource):
                 f"it read a prompt of {len(prompt)} tokens as {count} others"
                 if seen
                 else f"it read {count} tokens where the prompt has {len(prompt)}",
-                "Serve the same base with the same chat template, or give it token ids (leave messages out)",
+                "Serve the base that is trained, with its own tokenizer, and add no tokens to prompts",
             )
 
     def _rollout(self, choice: dict[str, Any], sampling: Sampling, ending: Ending) -> Rollout:
@@ -138,31 +136,32 @@ class EndpointSource(RolloutSource):
                 f"an answer ended with finish_reason {choice.get('finish_reason')!r}", "Only stop and length are understood"
             )
         ids, logps = self._tokens(choice)
-        if finish == "stop" and not self.off_policy and sampling.stop_ids and not ending.reached(ids):
-            ids = [*ids, sampling.stop_ids[0]]  # the server keeps the token that ended the answer to itself
+        end = next((at for at in range(1, len(ids) + 1) if ending.reached(ids[:at])), None)
+        if end is None and finish == "stop":  # the server kept what ended the answer to itself
+            logps = None
+            if sampling.stop_ids and not sampling.stop:
+                ids, end = [*ids, sampling.stop_ids[0]], len(ids) + 1
         needed = self.off_policy and sampling.temperature != 0
-        known = logps if needed else None
-        if needed and known is None:
+        if needed and logps is None:
             raise self._unusable(
                 "it gives no log-probability for every sampled token, so off-policy answers cannot be corrected for",
-                "Start it with log-probabilities, or say that it serves the very policy that is trained (endpoint_logprobs: none)",
+                "Start it with log-probabilities (llama-server has none for parts of a character, vLLM has all), or say that it serves the "
+                "very policy that is trained (endpoint_logprobs: none)",
             )
-        ended = finish == "stop" and bool(ids) and ending.reached(ids)
-        return Rollout(
-            tuple(ids), None if known is None else tuple(known), "stop" if finish == "stop" else "length", ending.text(ids, ended)
-        )
+        known = tuple(logps[:end]) if needed and logps is not None else None
+        return Rollout(tuple(ids[:end]), known, "stop" if end else finish, ending.text(ids[:end], end is not None))
 
     def _tokens(self, choice: dict[str, Any]) -> tuple[list[int], list[float] | None]:
         """Sampled ids and, where they are as many, their log-probabilities."""
-        texts, logps, named = _logprobs(choice.get("logprobs"))
-        ids: list[Any] = choice.get("token_ids") or named or self._retokenised(choice, texts)
+        texts, logps = _logprobs(choice.get("logprobs"))
+        ids: list[Any] = choice.get("token_ids") or self._retokenised(choice, texts)
         if any(not isinstance(one, int) or not 0 <= one < len(self._tokenizer) for one in ids):
             raise self._unusable("some of its token ids are not in this vocabulary", "Serve the model that is trained")
         return ids, logps if logps is not None and len(logps) == len(ids) else None
 
     def _retokenised(self, choice: dict[str, Any], texts: list[str]) -> list[int]:
         """The ids of the answer's text, if they are the tokens that the server sampled."""
-        text = choice["message"].get("content") or "" if "message" in choice else choice.get("text", "")
+        text = choice.get("text", "")
         ids: list[int] = list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         if texts and [self._tokenizer.decode([one]) for one in ids] != texts:
             raise self._unusable(
@@ -175,17 +174,16 @@ class EndpointSource(RolloutSource):
         return ModelError(f"rollouts of {self._client.model!r} at {self._client.url}", why, fix)
 
 
-def _logprobs(given: Any) -> tuple[list[str], list[float] | None, list[int] | None]:
-    """(token texts, log-probabilities, token ids) in either of OpenAI's forms; llama-server adds ids to the newer one."""
+def _logprobs(given: Any) -> tuple[list[str], list[float] | None]:
+    """(token texts, log-probabilities) in either of OpenAI's forms."""
     if not isinstance(given, dict):
-        return [], None, None
+        return [], None
     if isinstance(content := given.get("content"), list):
-        named = [one.get("id") for one in content]
-        return [one.get("token", "") for one in content], [float(one["logprob"]) for one in content], None if None in named else named
+        return [one.get("token", "") for one in content], [float(one["logprob"]) for one in content]
     logps = given.get("token_logprobs")
     if not isinstance(logps, list) or None in logps:
-        return list(given.get("tokens") or []), None, None
-    return list(given.get("tokens") or []), [float(one) for one in logps], None
+        return list(given.get("tokens") or []), None
+    return list(given.get("tokens") or []), [float(one) for one in logps]
 
 
 def _seed(seed: int, prompt: Sequence[int], place: int, number: int) -> int:

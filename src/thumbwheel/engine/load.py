@@ -122,6 +122,9 @@ def _pretrained(
             raise _damaged(path_or_hub_id, error) from None
         raise
     _check_tokenizer(tokenizer, path_or_hub_id)
+    for module in model.modules() if packed else ():
+        if hasattr(module, "support_avx512bf16_for_cpu"):  # bitsandbytes' kernel for it has no gradient, and says nothing
+            module.support_avx512bf16_for_cpu = False
     return model.requires_grad_(False).eval(), tokenizer, found["missing_keys"] | {name for name, *_ in found["mismatched_keys"]}
 
 

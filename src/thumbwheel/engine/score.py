@@ -67,8 +67,8 @@ class ScoreEngine:
     """A causal LM (plain or under PEFT) that scores token trees.
 
     All dropout of the model is set to 0 and it is put into evaluation mode (training mode with `checkpointing`, which
-    recomputes activations in the backward pass). `layout` says how batches have to be planned and `layout_reason` why
-    rows are padded. `temperature` divides the logits, as when sampling. `voices` adds to or replaces the two roles that are always
+    recomputes activations in the backward pass). `layout` says how batches have to be planned and why rows are
+    padded. `temperature` divides the logits, as when sampling. `voices` adds to or replaces the two roles that are always
     there: POLICY, the model as it stands when the engine is made, and REF, the base with adapters off.
     """
 
@@ -211,6 +211,8 @@ class ScoreEngine:
 
     def _laid_out(self, examples: Sequence[Example], tokens: int) -> tuple[int, list[TreeBatch], list[TreeBatch]]:
         """(threads, batches that are computed one after the other, batches that are computed side by side)."""
+        if not examples:
+            return 1, [], []
         rows = [one.rows(self.layout.kind) for one in examples]
         count = side_by_side(rows, tokens) if self._light else 1
         small = [at for at, own in enumerate(rows) if own * count <= tokens]
@@ -243,11 +245,6 @@ class ScoreEngine:
     def _recompute(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """Around a checkpointed layer's forward, and around its second one in the backward pass: that one is under the same adapter."""
         return nullcontext(), lora.switched(self.model, self._adapters, self._speaking)
-
-    @property
-    def layout_reason(self) -> str:
-        """Why rows are padded; empty for a tree."""
-        return self.layout.reason
 
     @property
     def device(self) -> torch.device:

@@ -116,11 +116,6 @@ class TreeBatch:
         return found if len(found) <= READ_AT_MOST * self.n_rows else None
 
     @property
-    def n_targets(self) -> int:
-        """M."""
-        return self.target_ids.shape[0]
-
-    @property
     def n_branches(self) -> int:
         """Branches over all examples."""
         return len(self.branch_slices)

@@ -47,6 +47,13 @@ class Assembly:
         return Order.of(len(self.train.items), self.config).steps
 
     @cached_property
+    def planned_tokens(self) -> float:
+        """Tokens of all steps, prompts that answers share counted once; answers that the run writes itself are taken at full length."""
+        order, kind = Order.of(len(self.train.items), self.config), self.engine.layout.kind
+        an_epoch = sum(one.rows(kind) for one in self.at_work.examples(self.train.items))
+        return an_epoch * order.steps / max(1, order.steps_an_epoch)
+
+    @cached_property
     def facts(self) -> dict[str, Any]:
         """What is worth knowing about it, as JSON."""
         return {

@@ -41,8 +41,7 @@ def trial(run: RunDir) -> Status:
 
 def estimate(algorithm: str, config: TrainConfig, preset: str, dataset: Dataset, found: Mapping[str, Any], past: Sequence[Run]) -> DryRun:
     """What the run is, from the figures `found` by its trial and the `past` runs of the agent over the same base."""
-    steps = found["steps"]
-    tokens = found["rows_an_epoch"] * steps / max(1, found["steps_an_epoch"])
+    steps, tokens = found["steps"], found["planned_tokens"]
     seconds, memory = _seconds(config, found, steps), found["memory"]
     rates = _rates(algorithm, found, past, tokens)
     if rates:
@@ -85,12 +84,11 @@ def _detectable(dataset: Dataset) -> float | None:
 def _seconds(config: TrainConfig, found: Mapping[str, Any], steps: int) -> float:
     """Of the whole run, by the trial alone; checkpoints come with the evaluations."""
     times, a_epoch = found["times"], max(1, found["steps_an_epoch"])
-    work = found["rows_an_epoch"] / a_epoch
     first = min(steps, a_epoch)
     every = config.eval_steps or max(1, steps // 10)
     evaluations = 1 + steps // every + bool(steps % every) if found["dev_rows"] else 0
     saves = steps // (config.save_steps or every) + 2
-    learning = work * (first * times["first"] + (steps - first) * times["later"])
+    learning = found["planned_tokens"] / max(1, steps) * (first * times["first"] + (steps - first) * times["later"])
     looking = (
         bool(evaluations) * times["evaluation_first"] + max(0, evaluations - 1) * times["evaluation_later"] + evaluations * times["probe"]
     )
@@ -98,11 +96,11 @@ def _seconds(config: TrainConfig, found: Mapping[str, Any], steps: int) -> float
 
 
 def _rates(algorithm: str, found: Mapping[str, Any], past: Sequence[Run], tokens: float) -> list[float]:
-    """Seconds a computed token of comparable past runs, all that happens in a run included."""
+    """Seconds a planned token of comparable past runs, all that happens in a run included."""
     rates = []
     for run in past:
         metrics = run.metrics or {}
-        seen = (metrics.get("last_step") or {}).get("num_tokens")
+        seen = metrics.get("planned_tokens", 0.0) * metrics.get("steps", 0) / max(1, metrics.get("planned_steps", 1))
         same = run.algorithm == algorithm and run.state is RunState.FINISHED and metrics.get("dtype") == found["dtype"]
         if same and seen and not metrics.get("resumed") and 1 / ALIKE < seen / tokens < ALIKE:
             rates.append(metrics["seconds"] / seen)

@@ -135,7 +135,7 @@ def measure(made: Assembly, gauge: Meter, room: float) -> Need:
         gauge.reset()
         points.append((0, gauge.now()))
         for units in parts:
-            if _apart(points) and (need := _line(points, states)).of(_at_once(made, units)) > room:
+            if _apart(points) and (need := _line(points, states)).of(made.engine.at_once(units, made.at_work.budget.tokens)) > room:
                 return need
             points.append(_peak(made, gauge, units))
         return _line(points, states)
@@ -162,11 +162,7 @@ def _peak(made: Assembly, gauge: Meter, units: Sequence[Example]) -> tuple[int, 
     gc.collect()
     gauge.reset()
     made.at_work.rehearse(units)
-    return _at_once(made, units), gauge.peak()
-
-
-def _at_once(made: Assembly, units: Sequence[Example]) -> int:
-    return made.engine.at_once(units, made.at_work.budget.tokens)
+    return made.engine.at_once(units, made.at_work.budget.tokens), gauge.peak()
 
 
 def _parts(made: Assembly) -> list[list[Example]]:

@@ -1,4 +1,4 @@
-"""Sees a run game its reward: too far from the base, longer answers for nothing, reward up while what it does not optimise falls.
+"""Sees a run game its reward: too far from the base, longer answers for nothing, reward up while what it does not optimise falls or stays.
 
 It ends the run with the reason, which is no failure: the loop keeps the best checkpoint from before. Numbers that break are watch.py's.
 The first evaluation is the base, since an adapter starts as no change.
@@ -18,9 +18,13 @@ from thumbwheel.training.watch import collapse
 WINDOW = 3
 """Steps whose mean KL is held against the budget; one batch is a noisy estimate."""
 LEVEL = 0.99
+"""Of the intervals that say what is noise; a run is looked at many times."""
 PROVING = 8
 """Fewer answers that all fell are chance at this level (by the sign test)."""
-"""Of the intervals that say what is noise; a run is looked at many times."""
+PATIENCE = 4
+"""Evaluations in a row that something held out may do without any gain while the reward rises."""
+NO_ROOM = 0.9
+"""Share of answers that are as good as any were, above which nothing can be gained."""
 ENTROPY_LEFT = 0.1
 """Of the entropy at the start; below it the answers hardly vary, and it is said once."""
 
@@ -78,8 +82,8 @@ class Guard:
         self._seen.append(seen)
         if len(self._seen) == 1:
             return None
-        fallen = next(filter(None, map(self._fallen, seen.held_out)), None)
-        return fallen or self._longer_for_nothing(self._seen[0], seen) or collapse(self._seen[0].metrics, seen.metrics)
+        gamed = next(filter(None, (self._fallen(name) or self._flat(name) for name in seen.held_out)), None)
+        return gamed or self._longer_for_nothing(self._seen[0], seen) or collapse(self._seen[0].metrics, seen.metrics)
 
     def _longer_for_nothing(self, base: Seen, now: Seen) -> str | None:
         if self._length_creep is None:
@@ -101,6 +105,19 @@ class Guard:
             return None
         fell = f"{name}, which is not optimised, fell from {change.before:.3g} to {change.after:.3g} on the dev prompts"
         return f"the reward is being gamed: {fell} while the reward rose"
+
+    def _flat(self, name: str) -> str | None:
+        """Whether `name`, which had room, is no better than at any of the last evaluations, while the dev reward is, by more than noise."""
+        *earlier, now = self._seen[-PATIENCE - 1 :]
+        top = max((value for one in self._seen for value in one.held_out[name] if value is not None), default=None)
+        known = [value for value in now.held_out[name] if value is not None]
+        if len(earlier) < PATIENCE or not known or sum(value == top for value in known) > NO_ROOM * len(known):
+            return None
+        reward, level = paired(earlier[0].rewards, now.rewards), _mean(known)
+        if reward is None or reward.n < PROVING or reward.low <= 0 or any(_mean(one.held_out[name]) < level for one in earlier):
+            return None
+        rose = f"rose from {reward.before:.3g} to {reward.after:.3g} on the dev prompts in {PATIENCE} evaluations"
+        return f"the reward is being gamed: it {rose}, and {name}, which is not optimised, gained nothing ({level:.3g})"
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""

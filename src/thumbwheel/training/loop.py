@@ -88,7 +88,9 @@ class Loop:
         if resume_from is not None:
             self._resume(resume_from)
         self._fire("on_train_begin")
-        if resume_from is None and self._dev:
+        if not self._dev:
+            log.say("there are no dev rows: the last checkpoint counts as the best, and neither held-out figures nor lengths are watched")
+        elif resume_from is None:
             self._watch.start(self._first_evaluation())
         ending = self._steps()
         self._fire("on_train_end")

@@ -85,7 +85,8 @@ class OnlineConfig(TrainConfig):
     length_creep: float | None = Field(3.0, gt=1)
     """The run ends when answers are so many times as long as the base's without a better dev reward."""
     held_out: tuple[str, ...] = ()
-    """Reward functions that are watched on dev answers and never optimised; the run ends when they fall while the reward rises."""
+    """Reward functions that are watched on dev answers and never optimised; the run ends when one falls, or gains nothing over four
+    evaluations, while the reward rises."""
 
     @model_validator(mode="after")
     def _room_for_a_prompt(self) -> Self:

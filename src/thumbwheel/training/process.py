@@ -223,6 +223,7 @@ def _result(run: RunDir, made: Assembly, ending: Ending) -> dict[str, Any]:
         "changes": made.at_work.budget.changes,
         "peak_memory_gb": peak_memory_gb(made.engine.device.type),
         "planned_steps": made.steps,
+        "planned_tokens": made.planned_tokens,
     }
 
 

@@ -31,7 +31,7 @@ from thumbwheel.training import store
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.base import locate, require_training
 from thumbwheel.training.estimate import estimate, trial
-from thumbwheel.training.hardware import machine
+from thumbwheel.training.hardware import disk_free_gb, machine
 from thumbwheel.training.judging import register
 from thumbwheel.training.launch import launch
 from thumbwheel.training.presets import with_preset
@@ -115,7 +115,14 @@ def dry_run(
         if status.state is RunState.FAILED:
             raise _error(run, "dry-run", status)
     past = [one for one in runs(ws, agent) if one.base_fingerprint == plan.fingerprint]
-    return estimate(algorithm, plan.config, plan.preset, plan.dataset, status.result, past)
+    found, free = estimate(algorithm, plan.config, plan.preset, plan.dataset, status.result, past), disk_free_gb(ws.home.runs)
+    if found.disk_gb > free:
+        raise TrainingError(
+            f"a run of {algorithm}",
+            f"its checkpoints and adapter take about {found.disk_gb:.3g} GB, and {free:.3g} GB are free in {ws.home.runs}",
+            f"Free some, or keep fewer checkpoints (save_total_limit, now {plan.config.save_total_limit})",
+        )
+    return found
 
 
 def runs(ws: Workspace, agent: str) -> list[Run]:

@@ -41,11 +41,10 @@ def main(folder: str) -> int:
 
 
 def _work(run: RunDir) -> int:
-    for library in ("torch", "transformers", "peft"):  # beforehand, so that what they take is known
-        import_module(library)
+    torch, *_ = map(import_module, ("torch", "transformers", "peft"))  # beforehand, so that what they take is known
     started = time.monotonic()
     gauge = meter("cpu")
-    process = gauge.now() if gauge and not _on_gpu() else 0.0
+    process = gauge.now() if gauge and not torch.cuda.is_available() else 0.0
     made = made_to_fit(run, run.spec())
     times = {"start": time.monotonic() - started}
     result = made.facts | {"changes": made.at_work.budget.changes, "token_budget": made.at_work.budget.tokens}
@@ -54,17 +53,11 @@ def _work(run: RunDir) -> int:
         times |= _times(made, Path(scratch))
         disk = sum(path.stat().st_size for path in Path(scratch).rglob("*") if path.is_file()) / GB
     made.at_work.close()
-    work = [one.rows(made.engine.layout.kind) for one in made.at_work.examples(made.train.items)]
-    figures = {"times": times, "checkpoint_gb": disk, "rows_an_epoch": sum(work), "tokens": made.train.tokens, "scored": made.train.scored}
+    sizes = {"planned_tokens": made.planned_tokens, "tokens": made.train.tokens, "scored": made.train.scored}
+    figures = sizes | {"times": times, "checkpoint_gb": disk}
     memory = _memory(made, process, meter(made.engine.device.type))
     run.write_status(Status(RunState.FINISHED, result=result | figures | {"memory": memory}))
     return 0
-
-
-def _on_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _times(made: Assembly, scratch: Path) -> dict[str, float]:

@@ -24,32 +24,29 @@ class Served:
         from thumbwheel.engine.load import load_base
 
         self.model, self.tokenizer = load_base(str(tiny_base(folder)), "float32")
-        self.server, self.spoil, self.most = server, lambda choice: choice, 64
+        self.server, self.spoil, self.most, self.ignores_stop_texts = server, lambda choice: choice, 64, False
 
     def __call__(self, request: Request) -> Reply:
         body = request.body
-        prompt = body.get("prompt") or self.tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True)["input_ids"]
+        prompt = body["prompt"]
         sampling = Sampling(
-            max_new_tokens=body["max_tokens"], temperature=body["temperature"], stop=tuple(body.get("stop", ())),
+            max_new_tokens=body["max_tokens"], temperature=body["temperature"],
+            stop=() if self.ignores_stop_texts else tuple(body.get("stop", ())),
             stop_ids=tuple(body.get("stop_token_ids", STOPS)), seed=body["seed"],
         )  # fmt: skip
         (group,) = GroupSampler(self.model, self.tokenizer).sample([prompt], min(body["n"], self.most), sampling)
-        choices = [self.spoil(self.choice(one, "messages" in body)) for one in group]
-        return Reply({"choices": choices, "usage": {"prompt_tokens": len(prompt)}})
+        choices = [self.spoil(self.choice(one)) for one in group]
+        verbose = {"__verbose": {"tokens": list(group[0].ids)}} if self.server == "llama-server" else {}
+        return Reply({"choices": choices, "usage": {"prompt_tokens": len(prompt)}} | verbose)
 
-    def choice(self, one, chat):
+    def choice(self, one):
         texts = [self.tokenizer.decode([token]) for token in one.ids]
         logps = list(one.logps or [0.0] * len(one.ids))
-        made = {"finish_reason": one.finish} | ({"message": {"content": one.text}} if chat else {"text": one.text})
-        content = [{"id": i, "token": t, "logprob": p} for i, t, p in zip(one.ids, texts, logps, strict=True)]
+        made = {"finish_reason": one.finish, "text": one.text, "logprobs": {"tokens": texts, "token_logprobs": logps}}
         if self.server == "vllm":
             made["token_ids"] = list(one.ids)
         if self.server == "llama-server":
-            made["logprobs"] = {"content": content}
-        elif chat:
-            made["logprobs"] = {"content": [{key: each[key] for key in ("token", "logprob")} for each in content]}
-        else:
-            made["logprobs"] = {"tokens": texts, "token_logprobs": logps}
+            made["logprobs"] = {"content": [{"token": t, "logprob": p} for t, p in zip(texts, logps, strict=True)]}
         return made
 
 
@@ -81,28 +78,20 @@ def logps(model, prompt, ids):
 
 
 @pytest.mark.parametrize("server", ["vllm", "llama-server"])
-@pytest.mark.parametrize("chat", [False, True])
-def test_token_ids_and_log_probabilities_are_those_that_were_sampled(ask, server, chat):
-    messages = {}
-    prompts = PROMPTS
-    if chat:
-        for text in ("hello", "what is it?"):
-            asked = [{"role": "user", "content": text}]
-            messages[tuple(ask.served.tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"])] = asked
-        prompts = list(messages)
+def test_token_ids_and_log_probabilities_are_those_that_were_sampled(ask, server):
     sampling = Sampling(max_new_tokens=12, stop_ids=STOPS, seed=4)
-    found = ask(prompts, 3, sampling, server=server, messages=messages.__getitem__ if chat else None)
+    found = ask(PROMPTS, 3, sampling, server=server)
     assert [len(group) for group in found] == [3, 3]
     assert len({one.ids for group in found for one in group}) == 6
-    for prompt, group in zip(prompts, found, strict=True):
+    for prompt, group in zip(PROMPTS, found, strict=True):
         for one in group:
             assert one.logps == pytest.approx(logps(ask.served.model, prompt, one.ids), abs=1e-4)
             assert one.finish == ("stop" if one.ids[-1] in STOPS else "length")
             kept = one.ids[:-1] if one.finish == "stop" else one.ids
             assert one.text == ask.served.tokenizer.decode(kept, skip_special_tokens=True)
-    assert found == ask(prompts, 3, sampling, server=server, messages=messages.__getitem__ if chat else None)
+    assert found == ask(PROMPTS, 3, sampling, server=server)
     sent = ask.fake.requests[0]
-    assert sent.path == ("chat/completions" if chat else "completions")
+    assert sent.path == "completions"
     assert (sent.body["model"], sent.body["top_p"], sent.body["top_k"], sent.body["min_p"]) == ("tiny", 1.0, 0, 0.0)
 
 
@@ -154,21 +143,44 @@ def test_text_without_token_ids_is_taken_only_if_its_tokens_are_those_sampled(as
 
 
 def test_a_prompt_that_the_server_reads_differently_is_refused(ask):
-    messages = [{"role": "user", "content": "something else"}]
-    with pytest.raises(ModelError, match="where the prompt has 3"):
-        ask(PROMPTS[:1], 1, Sampling(max_new_tokens=4), messages=lambda prompt: messages)
+    def script(request):
+        reply = ask.served(request)
+        return Reply(reply.content | {"usage": {"prompt_tokens": 4}})
+
+    with pytest.raises(ModelError, match="it read 4 tokens where the prompt has 3"):
+        ask(PROMPTS[:1], 1, Sampling(max_new_tokens=4), script=script)
 
 
-def test_the_ending_token_that_a_server_keeps_is_put_back_on_policy(ask):
+def test_the_ending_token_that_a_server_keeps_is_put_back_on_policy_and_refused_where_its_log_probability_is_needed(ask):
     def shorn(choice):
         ended = choice["finish_reason"] == "stop"
-        return {key: value[:-1] if ended and key == "token_ids" else value for key, value in choice.items()}
+        known = {name: values[:-1] if ended else values for name, values in choice["logprobs"].items()}
+        return choice | {"token_ids": choice["token_ids"][:-1] if ended else choice["token_ids"], "logprobs": known}
 
     ask.served.spoil = shorn
-    sampling = Sampling(max_new_tokens=20, stop_ids=(STOPS[0], *STOPS[1:]))
+    sampling = Sampling(max_new_tokens=20, stop_ids=STOPS)
     found = [one for group in ask(PROMPTS, 4, sampling, logprobs="none") for one in group]
     assert any(one.finish == "stop" for one in found)
     assert all(one.ids[-1] == STOPS[0] for one in found if one.finish == "stop")
+    with pytest.raises(ModelError, match="no log-probability for every"):
+        ask(PROMPTS, 4, sampling)
+    either = Sampling(max_new_tokens=20, stop_ids=STOPS, stop=("zzz",))
+    open_ended = [one for group in ask(PROMPTS, 4, either, logprobs="none") for one in group]
+    assert [one.text for one in open_ended] == [one.text for one in found]
+    assert not any(one.ids[-1] in STOPS for one in open_ended), "which of the two ended it is not known"
+
+
+def test_an_answer_is_cut_where_a_stop_text_is_complete(ask):
+    whole = ask(PROMPTS, 3, Sampling(max_new_tokens=20, stop_ids=STOPS), logprobs="none")
+    letters = max("etaoins ", key=lambda letter: sum(letter in one.text for group in whole for one in group))
+    sampling = Sampling(max_new_tokens=20, stop_ids=STOPS, stop=(letters,))
+    found = [one for group in ask(PROMPTS, 3, sampling) for one in group]
+    ask.served.ignores_stop_texts = True
+    again = [one for group in ask(PROMPTS, 3, sampling) for one in group]
+    assert [(one.ids, one.finish, one.text) for one in again] == [(one.ids, one.finish, one.text) for one in found]
+    for one in (*found, *again):
+        assert letters not in one.text and len(one.logps) == len(one.ids)
+    assert any(one.finish == "stop" and one.ids[-1] not in STOPS for one in found)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def scored(engine, examples, role=Role.POLICY, budget=10_000, grad=False):
 @pytest.mark.parametrize("family", TREE)
 def test_tree_equals_plain_fp64(family):
     engine, model = engine_of(family)
-    assert engine.layout.kind == "tree" and engine.layout_reason == ""
+    assert engine.layout.kind == "tree" and engine.layout.reason == ""
     with torch.no_grad():
         policy = plain(model, PAIRS, torch.float64)
         with model.disable_adapter():
@@ -76,7 +76,7 @@ def test_gradients_equal_plain(family):
 @pytest.mark.parametrize("family", PADDED)
 def test_padded_families_say_why_and_equal_plain(family):
     engine, model = engine_of(family, torch.float32)
-    assert engine.layout.kind == "padded" and PADDED[family][1] in engine.layout_reason
+    assert engine.layout.kind == "padded" and PADDED[family][1] in engine.layout.reason
     with torch.no_grad():
         policy = plain(model, PAIRS, torch.float32, exact=False)
     torch.testing.assert_close(scored(engine, PAIRS, budget=40), policy, atol=2e-5, rtol=1e-5)

@@ -93,7 +93,7 @@ def test_an_unknown_head_is_left_to_the_model():
     model = peft.get_peft_model(inner, config).double()
     expected = plain(model, PAIRS, torch.float64)
     engine, logp = _policy(model)
-    assert engine.layout.kind == "padded" and "one linear layer" in engine.layout_reason
+    assert engine.layout.kind == "padded" and "one linear layer" in engine.layout.reason
     torch.testing.assert_close(logp, expected, atol=1e-9, rtol=0)
     assert logp.requires_grad
 
@@ -109,7 +109,7 @@ class LeakyQwen(tf.Qwen2ForCausalLM):
 def test_a_model_that_leaks_between_rows_is_found_out():
     torch.manual_seed(0)
     engine = ScoreEngine(LeakyQwen(TREE["qwen2"]()).requires_grad_(False))
-    assert engine.layout.kind == "padded" and "trial tree differed" in engine.layout_reason
+    assert engine.layout.kind == "padded" and "trial tree differed" in engine.layout.reason
     assert engine.language_model.config._attn_implementation != attention.NAME
     with pytest.raises(ModelError, match="trial tree"):
         ScoreEngine(engine.model, layout=Layout("tree"))
@@ -123,7 +123,7 @@ def test_a_window_that_the_attention_is_not_told_is_found_out(monkeypatch):
         if isinstance(module, Qwen2Attention):
             module.sliding_window = None
     engine = ScoreEngine(model)
-    assert engine.layout.kind == "padded" and "sliding window" in engine.layout_reason
+    assert engine.layout.kind == "padded" and "sliding window" in engine.layout.reason
 
 
 def test_prompt_learning_takes_padded_rows_and_is_right():
@@ -131,7 +131,7 @@ def test_prompt_learning_takes_padded_rows_and_is_right():
     inner = tf.AutoModelForCausalLM.from_config(TREE["llama"]()).double()
     model = peft.get_peft_model(inner, peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")).double().eval()
     engine, logp = _policy(model)
-    assert engine.layout.kind == "padded" and "virtual tokens" in engine.layout_reason
+    assert engine.layout.kind == "padded" and "virtual tokens" in engine.layout.reason
     example = PAIRS[0]
     ids = torch.tensor([example.prompt + example.branches[0].ids])
     logs = model(input_ids=ids).logits[0, 3:].log_softmax(-1)

@@ -119,7 +119,7 @@ def test_values_and_log_probabilities_come_from_one_pass(monkeypatch):
     run = score.tree_hidden
     monkeypatch.setattr(score, "tree_hidden", lambda *given: passes.append(1) or run(*given))
     scores = engine.score(batch, Role.CRITIC, frozenset({"logp", "entropy", "value", "last"}))
-    assert len(passes) == 1 and all(len(one) == batch.n_targets for one in (scores.logp, scores.entropy, scores.value))
+    assert len(passes) == 1 and all(len(one) == len(batch.target_ids) for one in (scores.logp, scores.entropy, scores.value))
     monkeypatch.setattr(score, "score_targets", None)
     assert len(engine.score(batch, Role.CRITIC, BOTH).last) == batch.n_branches
 

@@ -75,7 +75,7 @@ def test_an_example_is_never_split_and_may_exceed_the_budget():
 
 def test_branch_sum_is_differentiable():
     batch = build(PAIRS, range(3), Layout())
-    values = torch.arange(batch.n_targets, dtype=torch.float64, requires_grad=True)
+    values = torch.arange(len(batch.target_ids), dtype=torch.float64, requires_grad=True)
     sums = batch.branch_sum(values)
     assert sums.tolist() == [float(values[part].sum()) for part in batch.branch_slices]
     (sums * torch.arange(6)).sum().backward()

@@ -28,7 +28,7 @@ TIMES = {
     "steps": 3,
 }
 FOUND: dict[str, Any] = {
-    "times": TIMES, "steps": 40, "steps_an_epoch": 10, "rows_an_epoch": 5000, "tokens": 5000, "scored": 900, "checkpoint_gb": 0.1,
+    "times": TIMES, "steps": 40, "steps_an_epoch": 10, "planned_tokens": 20_000, "tokens": 5000, "scored": 900, "checkpoint_gb": 0.1,
     "train_rows": 160, "dev_rows": 20, "dropped": {}, "notes": {}, "token_budget": 1024, "changes": [], "matched_modules": 14,
     "trainable_parameters": 4096, "dtype": "float32", "layout": "tree", "layout_reason": "", "memory": {"weights": 1.0, "peak": 2.0},
 }  # fmt: skip
@@ -41,7 +41,8 @@ def of(past: list[Run], **changes: Any) -> Any:
 
 
 def run(tokens: float = 20_000, seconds: float = 4 * SECONDS, **changes: Any) -> Run:
-    metrics = {"last_step": {"num_tokens": tokens}, "seconds": seconds, "dtype": "float32", "resumed": False} | changes.pop("metrics", {})
+    metrics = {"planned_tokens": 2 * tokens, "planned_steps": 80, "steps": 40, "seconds": seconds, "dtype": "float32", "resumed": False}
+    metrics |= changes.pop("metrics", {})
     return Run(
         "run_1", "a", changes.pop("algorithm", "dpo"), "dst_1", "base", "f", {}, changes.pop("state", RunState.FINISHED), None, metrics
     )
@@ -57,8 +58,15 @@ def test_minutes_disk_and_power() -> None:
 def test_past_runs_weigh_as_much_as_the_trial() -> None:
     assert of([run()]).minutes == pytest.approx(2 * SECONDS / 60, abs=0.02) and of([run()]).past_runs == 1
     others = [run(algorithm="kto"), run(state=RunState.STOPPED), run(tokens=1_000)]
-    others += [run(metrics=one) for one in ({"resumed": True}, {"dtype": "bfloat16"}, {"last_step": None})]
+    others += [run(metrics=one) for one in ({"resumed": True}, {"dtype": "bfloat16"}, {"steps": 0})]
     assert of(others).past_runs == 0
+
+
+def test_a_run_whose_checkpoints_have_no_room_is_refused(tmp_path: Path, base: Path) -> None:
+    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
+        dataset = frozen(ws, "a", "pairs", 8).id
+        with pytest.raises(TrainingError, match=r"checkpoints and adapter take about .* GB are free.*save_total_limit, now 1000000000\)"):
+            dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK | {"save_total_limit": 10**9})
 
 
 @pytest.mark.slow

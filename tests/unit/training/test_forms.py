@@ -106,6 +106,8 @@ def test_training_over_a_quantised_base(quantization: str, tmp_path: Path) -> No
 
     def apply(loss: float) -> float:
         losses.append(loss)
+        first = {name: one.grad for name, one in made.model.named_parameters() if "layers.0" in name and "lora_B" in name}
+        assert first and all(grad is not None and grad.abs().max() > 0 for grad in first.values()), "gradients reach the first layer"
         optimizer.step()
         optimizer.zero_grad()
         return 0.0

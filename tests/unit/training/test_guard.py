@@ -46,6 +46,30 @@ def test_a_reward_that_rises_while_what_is_held_out_falls() -> None:
     assert told(Guard(None, None), *good, seen(0.2, truth=0.3)) == [None] * 3  # both fall: no gaming
 
 
+@pytest.mark.parametrize(
+    ("truths", "stops"),
+    [
+        ((0.5, 0.5, 0.5, 0.5, 0.5), True),
+        ((0.5, 0.6, 0.55, 0.6, 0.5), True),
+        ((0.5, 0.5, 0.5, 0.5, 0.525), False),  # it rises with the reward, if only a little
+        ((0.95, 0.95, 0.95, 0.95, 0.95), False),  # and here it hardly could
+        ((1.0, 1.0, 1.0, 1.0, 1.0), False),
+        ((0.5, 0.5, 0.5, 0.5), False),
+    ],
+)
+def test_a_reward_that_rises_while_what_is_held_out_stays(truths: tuple[float, ...], stops: bool) -> None:
+    rising = (0.1, 0.25, 0.4, 0.55, 0.7)
+    *fine, last = told(Guard(None, None), *(seen(reward, truth=truth) for reward, truth in zip(rising, truths, strict=False)))
+    assert fine == [None] * (len(truths) - 1)
+    assert (last is not None) is stops
+    if last:
+        assert last == (
+            "the reward is being gamed: it rose from 0.1 to 0.7 on the dev prompts in 4 evaluations, and truth, which is not optimised, "
+            "gained nothing (0.5)"
+        )
+    assert told(Guard(None, None), *(seen(0.3, truth=0.5) for _ in range(6))) == [None] * 6  # nor did the reward
+
+
 def test_a_few_answers_that_all_fell_prove_nothing() -> None:
     for many, stops in ((3, False), (24, True)):
         both = Seen([0.0] * many, [9] * many, {}, {"truth": [1.0] * many}), Seen([1.0] * many, [9] * many, {}, {"truth": [0.5] * many})

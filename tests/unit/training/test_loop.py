@@ -54,6 +54,12 @@ def test_checkpoints_have_hugging_face_names_and_few_are_kept(base: Path, tmp_pa
     assert ending.best == best["step"]
 
 
+@pytest.mark.parametrize(("minutes", "kept"), [(1e-9, [4, 5, 6]), (60, [6])])
+def test_checkpoints_by_the_clock(base: Path, tmp_path: Path, minutes: float, kept: list[int]) -> None:
+    run(base, tmp_path, eval_steps=100, save_steps=100, save_minutes=minutes, save_total_limit=3)
+    assert Checkpoints(tmp_path / "checkpoints", 3).steps() == kept
+
+
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "optimizer.pt", "trainer_state.json", "checkpoint.json"])
 def test_a_damaged_checkpoint_is_passed_over(base: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(base, tmp_path, eval_steps=100, save_steps=2)

@@ -52,6 +52,13 @@ def test_a_gamed_reward_ends_the_run_with_the_adapter_from_before(terse: Path, t
     assert ending.best < ending.step and kept(loop, ending.best, "held_out/checker") > 0.8
 
 
+def test_a_judge_reads_an_answer_without_the_text_that_ended_it(terse: Path, tmp_path: Path) -> None:
+    rows = reversal_rows(8, 8, checker="regex", checker_config={"pattern": "a", "full": True})
+    for stop, right in ((("b",), 1.0), ((), 0.0)):
+        _, loop = trained(terse, tmp_path / str(right), rows, stop=stop, max_steps=1)
+        assert kept(loop, 0, "reward") == right
+
+
 def test_longer_answers_for_nothing_end_it(terse: Path, tmp_path: Path) -> None:
     """The training prompts pay for length, the dev prompts do not."""
     rows = [*reversal_rows(64, 0, **LONGER), *reversal_rows(0, 24, seed=2, **TRUTH | {"checker_config": {"pattern": "a"}})]
@@ -128,11 +135,12 @@ def test_a_prompt_that_the_template_refuses_is_left_out_and_counted(terse: Path,
     assert count == 1 and "no system" in reason
 
 
-def test_nothing_to_compare_is_no_update(terse: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [{}, {"num_iterations": 2}, {"kl_budget": 1.0}])
+def test_nothing_to_compare_is_no_update(terse: Path, tmp_path: Path, more: dict[str, object]) -> None:
     import torch
 
     rows = reversal_rows(8, 2, **LONGER | {"checker_config": {"pattern": ""}})
-    made = assembled("grpo", terse, tmp_path, rows, **RUN | {"max_steps": 1, "resample_zero_variance": 1})
+    made = assembled("grpo", terse, tmp_path, rows, **RUN | {"max_steps": 1, "resample_zero_variance": 1} | more)
     asked: list[int] = []
     given = made.at_work.source.sample
     made.at_work.source.sample = lambda prompts, n, sampling, ended: asked.append(sampling.seed) or given(prompts, n, sampling)

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 
+from encoders import tiny_encoder
 from ppo_world import answers, config_of, parts_of, world
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.load import base_fingerprint
 from thumbwheel.engine.reward_model import Card, Read, RewardModel
 from thumbwheel.engine.score import Role
+from thumbwheel.training.algorithms.grpo import Grpo
 from thumbwheel.training.algorithms.ppo import Ppo
 from thumbwheel.training.judge import Ask
 from thumbwheel.training.online import Collected
@@ -100,6 +102,30 @@ def test_another_base_has_a_critic_of_its_own_and_says_so(judge: Path, base: Pat
     Ppo(config).begin(parts)
     assert not parts.engine.voice(Role.CRITIC).head.weight.any()
     assert "the critic starts from the base" in capsys.readouterr().err
+
+
+def test_grpo_is_rewarded_by_a_reward_model_over_its_own_base_and_over_another(judge: Path, base: Path, tmp_path: Path) -> None:
+    """An encoder cannot be one voice of the policy's engine; it judges by itself."""
+    encoder = tmp_path / "encoder"
+    encoder_base = tiny_encoder(tmp_path / "encoder-base")
+    made = assembled("reward", encoder_base, tmp_path / "b", plain_rows("pairs", 16, 4), max_steps=2)
+    (tmp_path / "b").mkdir(exist_ok=True)
+    loop_of(made, tmp_path / "b").run()
+    shutil.copytree(tmp_path / "b" / "checkpoints" / "checkpoint-2", encoder)
+    made.builder.tokenizer.save_pretrained(encoder)
+    Card("bradley_terry", str(encoder_base), base_fingerprint(encoder_base), 128).write(encoder)
+    config = Grpo.Config(reward_functions=(), num_generations=3, max_completion_length=6, batch_size=2)
+    prompts = plain_rows("prompts", 2)
+    for folder in (judge, encoder):
+        steps = OnlineSteps(Grpo(config), parts_of(base, config, reward_model=folder))
+        items = steps.method.prepare(prompts, steps._builder).items
+        found = steps.collect(items, 3, steps._sampling(0))
+        read = [Read(task.row["prompt"], one.text, one.finish) for task, group in zip(items, found.rollouts, strict=True) for one in group]
+        alone = RewardModel.load(folder, device="cpu").score(read)
+        assert [value for several in found.values for value in several] == pytest.approx(alone, abs=1e-5)
+        taught = steps.train(items, 0, lambda loss: 0.0)
+        assert taught.metrics["reward_std"] > 0 and taught.metrics["updates"] == 1
+        steps.close()
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -41,6 +41,20 @@ def test_the_ryzen_preset() -> None:
     assert preset_settings("ryzen", ryzen)[1] == {
         "device": "cpu", "token_budget": 4 * ROW, "lora_r": 16, "lora_alpha": 32, "num_generations": 6,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "values"),
+    [
+        ("small_gpu", pc(32, gpu=10), {"token_budget": 2 * ROW, "gradient_checkpointing": True, "quantization": "nf4"}),
+        ("default", pc(32, gpu=24), {"token_budget": 8 * ROW}),
+        ("high_quality", pc(32, gpu=24), {"token_budget": 8 * ROW, "num_train_epochs": 5.0, "lora_r": 32, "lora_alpha": 64}),
+        ("quick_test", pc(32), {"max_steps": 50, "batch_size": 4, "probe_prompts": 4}),
+        ("apple_silicon", pc(16, gpu=12, kind="mps"), {"token_budget": 2 * ROW, "device": "mps"}),
+    ],
+)
+def test_what_the_other_presets_set(name: str, machine: Machine, values: dict[str, Any]) -> None:
+    assert preset_settings(name, machine) == (name, values)
 
 
 @pytest.mark.parametrize(

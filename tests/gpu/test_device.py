@@ -1,0 +1,119 @@
+"""What a GPU computes is what a processor computes, within its rounding: scores, gradients, fresh answers, and whole short runs.
+
+`make test-gpu` where CUDA or Metal is. THUMBWHEEL_TEST_DEVICE=cpu tries the tests themselves where neither is.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from reversal import reversal_rows, terse_base
+from thumbwheel.engine.rollout import Sampling
+from thumbwheel.engine.sampler import GroupSampler
+from thumbwheel.engine.score import Role
+from thumbwheel.engine.tree import plan
+from thumbwheel.training.online_step import OnlineSteps
+from tiny_models import tiny_base
+from training_rows import assembled, loop_of, plain_rows, shake
+
+pytestmark = pytest.mark.gpu
+SHAPES = {"sft": "chats", "dpo": "pairs", "kto": "labels", "reward": "pairs", "grpo_offline": "groups"}
+NEAR = {"float32": 1e-4, "bfloat16": 0.05}
+
+
+@pytest.fixture(scope="module")
+def device() -> str:
+    found = os.environ.get("THUMBWHEEL_TEST_DEVICE") or next(
+        (name for name, there in (("cuda", torch.cuda.is_available()), ("mps", torch.backends.mps.is_available())) if there), None
+    )
+    return found or pytest.skip("neither CUDA nor Metal")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    wide = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "num_hidden_layers": 3, "initializer_range": 0.1}
+    return tiny_base(tmp_path_factory.mktemp("base"), **wide)
+
+
+def computed(base: Path, folder: Path, device: str, dtype: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """(log-probabilities of all completion tokens, gradients of their sum) by the policy of a shaken adapter."""
+    made = assembled("dpo", base, folder, plain_rows("pairs", 12), device=device, dtype=dtype)
+    shake(made.model)
+    sums = []
+    for batch in plan(made.train.items, 512, made.engine.layout):
+        found = made.engine.score(batch.to(made.engine.device), Role.POLICY, grad=True).logp
+        found.sum().backward()
+        sums.append(found.detach().float().cpu())
+    gradients = {name: one.grad.float().cpu() for name, one in made.model.named_parameters() if one.grad is not None}
+    return torch.cat(sums), gradients
+
+
+@pytest.mark.parametrize("dtype", NEAR)
+def test_scores_and_gradients(base: Path, tmp_path: Path, device: str, dtype: str) -> None:
+    wanted, slopes = computed(base, tmp_path, "cpu", "float32")
+    found, gradients = computed(base, tmp_path, device, dtype)
+    assert float((found - wanted).abs().mean()) < NEAR[dtype] * float(wanted.abs().mean())
+    assert gradients.keys() == slopes.keys()
+    whole = sum(float(one.norm()) ** 2 for one in slopes.values()) ** 0.5
+    away = sum(float((gradients[name] - one).norm()) ** 2 for name, one in slopes.items()) ** 0.5
+    assert away < 2 * NEAR[dtype] * whole
+
+
+def test_answers_are_those_of_their_seed_with_the_log_probabilities_of_the_model(base: Path, tmp_path: Path, device: str) -> None:
+    made = assembled("sft", base, tmp_path, plain_rows("chats", 4), device=device, dtype="float32")
+    shake(made.model)
+    prompts = [list(item.prompt) for item in made.train.items[:3]]
+    sampling = Sampling(max_new_tokens=24, stop_ids=tuple(made.builder.stop_ids), seed=7)
+    sampler = GroupSampler(made.model, made.builder.tokenizer)
+    groups = sampler.sample(prompts, 4, sampling)
+    assert groups == sampler.sample(prompts, 4, sampling)
+    for prompt, group in zip(prompts, groups, strict=True):
+        for one in group:
+            ids = torch.tensor([[*prompt, *one.ids]], device=device)
+            with torch.no_grad():
+                rows = made.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
+            own = rows.gather(1, ids[0, len(prompt) :, None])[:, 0].tolist()
+            assert one.logps == pytest.approx(own, abs=1e-3)
+
+
+@pytest.mark.parametrize("method", SHAPES)
+def test_methods_learn_on_it(base: Path, tmp_path: Path, device: str, method: str) -> None:
+    changes = {"device": device, "num_train_epochs": 4, "learning_rate": 5e-3, "eval_steps": 4, "early_stopping_patience": None}
+    made = assembled(method, base, tmp_path, plain_rows(SHAPES[method], 12, 4), **changes)
+    assert made.engine.device.type == device
+    loop = loop_of(made, tmp_path)
+    ending = loop.run()
+    losses = [line["loss"] for line in loop.state.log_history if "loss" in line]
+    assert ending.wrong is None and sum(losses[-3:]) < sum(losses[:3])
+
+
+@pytest.mark.parametrize("method", ["grpo", "ppo"])
+def test_methods_that_answer_learn_on_it(tmp_path: Path, device: str, method: str) -> None:
+    rows = reversal_rows(32, 8, checker="regex", checker_config={"pattern": ".{4,}"})
+    settings: dict[str, Any] = {
+        "batch_size": 8, "max_completion_length": 12, "max_length": 40, "max_steps": 12, "eval_steps": 6, "learning_rate": 5e-3,
+        "reward_workers": 1, "length_creep": None, "device": device,
+    }  # fmt: skip
+    made = assembled(method, terse_base(tmp_path / "terse"), tmp_path, rows, **settings)
+    assert isinstance(made.at_work, OnlineSteps) and made.engine.device.type == device
+    loop = loop_of(made, tmp_path)
+    try:
+        ending = loop.run()
+    finally:
+        made.at_work.close()
+    rewards = [line["reward"] for line in loop.state.log_history if "reward" in line]
+    assert ending.wrong is None and max(rewards[-3:]) > rewards[0]
+
+
+def test_a_four_bit_base_on_cuda(base: Path, tmp_path: Path, device: str) -> None:
+    pytest.importorskip("bitsandbytes")
+    made = assembled("sft", base, tmp_path, plain_rows("chats", 8), quantization="nf4", device=device, max_steps=6, learning_rate=3e-3)
+    loop = loop_of(made, tmp_path)
+    assert loop.run().wrong is None
+    losses = [line["loss"] for line in loop.state.log_history if "loss" in line]
+    assert losses[-1] < losses[0]

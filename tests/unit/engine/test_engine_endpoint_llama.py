@@ -1,0 +1,85 @@
+"""Rollouts from a real llama-server: what it says of its answers is what the same weights say in torch, or it is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from llama_tools import needs, wide_base
+from thumbwheel.core.errors import ModelError
+from thumbwheel.engine.endpoint import EndpointSource
+from thumbwheel.engine.rollout import Sampling
+from thumbwheel.export.formats import FORMATS
+from thumbwheel.export.types import Source
+from thumbwheel.llm.client import Client
+from thumbwheel.llm.llama_server import LlamaServer
+
+pytestmark = pytest.mark.slow  # a model is taught and converted
+LESSONS = {"say:": "the quick brown fox jumps over the lazy dog", "draw:": "\U0001f642 \U0001f680"}
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory):
+    """(model, tokenizer, GGUF): answers the first prompt in plain letters, mostly, and the second in characters of several tokens."""
+    needs("llama-server", "converter", "library", "bindings")
+    from thumbwheel.engine.load import load_base
+
+    folder = tmp_path_factory.mktemp("rollouts")
+    model, tokenizer = load_base(str(wide_base(folder / "base")), "float32")
+    lessons = [torch.tensor([[*tokenizer(asked)["input_ids"], *tokenizer(told)["input_ids"], tokenizer.eos_token_id]])
+               for asked, told in LESSONS.items()]  # fmt: skip
+    model.requires_grad_(True).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(40):
+        for ids in lessons:
+            model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval().save_pretrained(folder / "base")
+    FORMATS.get("gguf").write(Source(str(folder / "base"), None, str(folder / "base"), "F32"), folder)
+    return model, tokenizer, next(folder.glob("*.gguf"))
+
+
+@pytest.fixture
+def ask(taught):
+    """ask(prompts, n, sampling, ...) -> rollouts of the server, which has fewer slots than answers are asked for."""
+    _, tokenizer, file = taught
+    with LlamaServer(file, context=256, parallel=2) as server:
+
+        def run(prompts, n, sampling, **given):
+            client = Client(server.url, "taught")
+            source = EndpointSource(client, tokenizer, server="llama-server", **given)
+            try:
+                return source.sample([tokenizer(text)["input_ids"] for text in prompts], n, sampling)
+            finally:
+                source.close()
+                client.close()
+
+        yield run
+
+
+def test_log_probabilities_and_endings_are_the_models_own(taught, ask):
+    model, tokenizer, _ = taught
+    prompt = tokenizer("say:")["input_ids"]
+    sampling = Sampling(max_new_tokens=24, stop_ids=(tokenizer.eos_token_id,), seed=3)
+    (group,) = ask(["say:"], 6, sampling)
+    assert len(group) == 6 and any(one.finish == "stop" for one in group)
+    for one in group:
+        with torch.no_grad():
+            rows = model(input_ids=torch.tensor([[*prompt, *one.ids]])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        own = rows.gather(1, torch.tensor(one.ids)[:, None])[:, 0]
+        assert one.logps == pytest.approx(own.tolist(), abs=0.02)
+        assert (one.finish == "stop") == (one.ids[-1] == tokenizer.eos_token_id)
+        assert one.text == tokenizer.decode(one.ids, skip_special_tokens=True)
+    (cut,) = ask(["say:"], 4, Sampling(max_new_tokens=24, stop_ids=(tokenizer.eos_token_id,), stop=(" fox",), seed=3))
+    assert {one.text for one in cut} >= {"the quick brown"}
+    assert all(" fox" not in one.text and len(one.logps) == len(one.ids) for one in cut)
+
+
+def test_answers_with_characters_of_several_tokens_are_whole_or_refused(taught, ask):
+    _, tokenizer, _ = taught
+    sampling = Sampling(max_new_tokens=24, stop_ids=(tokenizer.eos_token_id,), seed=3)
+    (group,) = ask(["draw:"], 3, sampling, logprobs="none")
+    assert LESSONS["draw:"] in {one.text for one in group}
+    with pytest.raises(ModelError, match="parts of a character"):
+        ask(["draw:"], 3, sampling)
