@@ -89,7 +89,7 @@ class Loop:
             self._resume(resume_from)
         self._fire("on_train_begin")
         if not self._dev:
-            log.say("there are no dev rows: the last checkpoint counts as the best, and neither held-out figures nor lengths are watched")
+            log.say("there are no dev rows: the last checkpoint counts as the best, and no figure on dev rows can end the run early")
         elif resume_from is None:
             self._watch.start(self._first_evaluation())
         ending = self._steps()
