@@ -59,6 +59,7 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
     """Seconds against tokens, with the line that the smallest run promises."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     mpl.rcParams["svg.fonttype"] = "none"
     figure = Figure(figsize=(6, 3.6), layout="constrained")
@@ -69,7 +70,11 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
         rate = points[-1][1] / points[-1][0]
         ends = [points[0][0], points[-1][0]]
         axes.loglog(ends, [rate * end for end in ends], color=line.get_color(), linewidth=1)
-    axes.set(xlabel="training tokens", ylabel="seconds", title="One epoch over 1, 4 and 16 times the data; lines: exactly linear")
+    axes.set(xlabel="training tokens", ylabel="seconds", title="1, 4 and 16 times the data; lines: exactly linear")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axis.set_minor_formatter(NullFormatter())
     axes.legend(frameon=False)
     figure.savefig(file, metadata={"Date": None})
 

@@ -23,8 +23,8 @@ logger = logging.getLogger("thumbwheel")
 def configure(level: str = "info") -> None:
     """Send the log to standard error at `level` (debug, info, warning, error)."""
     logging.basicConfig(level=level.upper(), format="%(message)s", stream=sys.stderr, force=True)
-    for noisy in ("httpx", "alembic", "filelock"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    for noisy, least in (("httpx", "WARNING"), ("alembic", "WARNING"), ("filelock", "WARNING"), ("bitsandbytes", "ERROR")):
+        logging.getLogger(noisy).setLevel(least)
 
 
 @cache
