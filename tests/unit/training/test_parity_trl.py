@@ -14,6 +14,8 @@ import pytest
 from training_rows import assembled, loop_of, plain_rows, shake
 
 STEPS, BATCH = 20, 4
+REWARD = {"learning_rate": 1e-3}
+"""At a higher one Adam makes steps out of rounding where the scores of a pair cancel out."""
 SHARED = {"learning_rate": 5e-3, "warmup_ratio": 0.0, "lr_scheduler_type": "cosine", "weight_decay": 0.01, "max_grad_norm": 1.0}
 
 
@@ -158,11 +160,10 @@ def test_sft(base: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("margin", "centre"), [(0.0, None), (0.3, 0.01)], ids=["plain", "margin-and-centring"])
 def test_reward(base: Path, tmp_path: Path, margin: float, centre: float | None) -> None:
-    rate = {"learning_rate": 1e-3}  # at a higher one Adam makes steps out of rounding where the scores of a pair cancel out
     changes = {"margin": margin, "center_rewards_coefficient": centre or 0.0}
-    mine, rows = ours("reward", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **rate | changes)
+    mine, rows = ours("reward", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **REWARD | changes)
     columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
     columns |= {"margin": [margin] * len(rows)} if margin else {}
-    other = theirs("Reward", base, tmp_path, columns, center_rewards_coefficient=centre, **rate)
+    other = theirs("Reward", base, tmp_path, columns, center_rewards_coefficient=centre, **REWARD)
     agree(mine, other, ("accuracy", "margin", "mean_reward", "grad_norm"))
     assert max(line["margin"] for line in mine.logs) - min(line["margin"] for line in mine.logs) > 0.1
