@@ -43,7 +43,7 @@ JUDGE: dict[str, Any] = {
 """Its loss on dev labels, a tenth of them wrong, is at its best long before it ranks best."""
 PPO: dict[str, Any] = {
     "learning_rate": 2e-3, "init_kl_coef": 0.3, "kl_horizon": 1e9, "max_completion_length": 16, "max_length": 256, "max_steps": 130,
-    "eval_steps": 26, "token_budget": 4096, "kl_budget": 0.25,
+    "eval_steps": 26, "token_budget": 4096,
 }  # fmt: skip
 
 

@@ -202,7 +202,7 @@ def turn_once(turn: Turn, work: Path, quick: bool) -> dict[str, Any]:
     if turn.judge:
         chosen = ("--base", str(work / "base"), "--dataset", built["id"], *turn.judge, *few)
         learned = command("train a reward model", "train", "reward", *chosen, *agent)
-        judge = thumbwheel(home, "reward-model", "show", learned["reward_model"], *agent)["metrics"]["held_out"]
+        judge = judged(home, turn.agent, learned["reward_model"], built["id"])
     short = ("--max-new-tokens", "8") if quick else ()
     evaluated = command("evaluate", "evaluate", trained["version"], "--compare-base", *short, *agent)
     out = work / f"{turn.agent}-merged"
@@ -215,6 +215,20 @@ def turn_once(turn: Turn, work: Path, quick: bool) -> dict[str, Any]:
         "preferences": evaluated["preferences"], "basis": evaluated["basis"], "decision": evaluated["decision"],
         "reward_model": judge, "parity": exported["parity"], "reloaded": reload(out), "seconds": seconds,
     }  # fmt: skip
+
+
+def judged(home: Path, agent: str, name: str, dataset: str) -> dict[str, Any]:
+    """What a reward model makes of the dev rows, with an interval over prompts: what only a machine graded fills no gate."""
+    from thumbwheel.core.config import Home, Sources
+    from thumbwheel.datasets.build import load_rows
+    from thumbwheel.db.workspace import Workspace
+    from thumbwheel.engine.reward_model import RewardModel
+    from thumbwheel.models import reward_models
+    from thumbwheel.training.judging import held_out
+
+    with Workspace.open(Home(home), Sources({}, "", {})) as ws:
+        model = RewardModel.load(reward_models.folder(ws, reward_models.find(ws, agent, name)), device="cpu")
+        return held_out(model, load_rows(ws, dataset, "dev"))
 
 
 def thumbwheel(home: Path, *arguments: str, answer: bool = True) -> Any:
@@ -266,7 +280,7 @@ def show(base: dict[str, Any], rows: list[dict[str, Any]]) -> None:
             end = f"{row['decision']['verdict']} ({row['basis']})" if place == 0 else ""
             print(f"{head if place == 0 else '':48}  {one['name']:46}{one['before']:8.3f}{one['after']:8.3f}  {gain:26}{end}")
         if judge := row["reward_model"]:
-            right = f"{judge['accuracy']:.3f} [{judge['low']:.3f}, {judge['high']:.3f}] of {judge['n']} held-out answers judged right"
+            right = f"{judge['accuracy']:.3f} [{judge['low']:.3f}, {judge['high']:.3f}] of {judge['n']} dev answers judged right"
             print(f"{'':50}reward model: {right}, {judge['majority']:.3f} by always saying the same")
         parity = row["parity"]
         print(f"{'':50}export: KL {parity['mean_kl']:.1e}, top-1 {parity['top1']:.3f}; seconds: {row['seconds']}")
