@@ -29,6 +29,7 @@ from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.demo.emit import EmitOptions, Emitted
 from thumbwheel.demo.run import AGENT, import_world, write_world
+from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.models import reward_models
 from thumbwheel.training.algorithms import ALGORITHMS
@@ -71,13 +72,16 @@ def on_strings(base: Path, method: str, seed: int) -> Row:
     config = with_rate(given, ALGORITHMS.get(method).rate, base)
     with tempfile.TemporaryDirectory() as folder:
         made = assemble(method, config, str(base), base, rows, Path(folder) / "reference.db")
-        before = success(made.model, made.builder.tokenizer, held_out)
         loop = loop_of(made, Path(folder))
         ending = loop.run()
         made.at_work.close()
-        after = success(made.model, made.builder.tokenizer, held_out)
-    if method == "reward":
-        before, *_, after = [line["eval_accuracy"] for line in loop.state.log_history if "eval_accuracy" in line]
+        if method == "reward":
+            seen = {line["step"]: line["eval_accuracy"] for line in loop.state.log_history if "eval_accuracy" in line}
+            before, after = seen[0], seen[ending.best or ending.step]
+        else:
+            best = Path(folder) / "checkpoints" / f"checkpoint-{ending.best or ending.step}"
+            models = load_base(str(base))[0], load_adapter(load_base(str(base))[0], best)
+            before, after = (success(model, made.builder.tokenizer, held_out) for model in models)
     state = "failed" if ending.wrong else "finished"
     return {"state": state, "reason": ending.wrong or ending.reason, "step": ending.step, "before": before, "after": after}
 

@@ -114,7 +114,7 @@ def main() -> None:
         if arguments.json:
             Path(arguments.json).write_text(json.dumps({**stamp(arguments), "rows": rows}, indent=1))
     show(rows)
-    apart = [one for one in rows if one["loss_ours"] is not None and abs(one["loss_ours"] - one["loss_peer"]) > NEAR]
+    apart = [one for one in rows if one["loss_ours"] is not None and not abs(one["loss_ours"] - one["loss_peer"]) <= NEAR]
     if apart:
         sys.exit("losses differ: " + ", ".join(f"{one['method']} {one['size']} {one['data']} against {one['peer']}" for one in apart))
 

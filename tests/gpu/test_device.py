@@ -107,11 +107,13 @@ def test_methods_that_answer_learn_on_it(tmp_path: Path, device: str, method: st
     finally:
         made.at_work.close()
     rewards = [line["reward"] for line in loop.state.log_history if "reward" in line]
-    assert ending.wrong is None and max(rewards[-3:]) > rewards[0]
+    assert ending.wrong is None and sum(rewards[-3:]) > sum(rewards[:3]) + 0.3
 
 
 def test_a_four_bit_base_on_cuda(base: Path, tmp_path: Path, device: str) -> None:
     pytest.importorskip("bitsandbytes")
+    if device == "mps":
+        pytest.skip("bitsandbytes' 4 bits are CUDA's")
     made = assembled("sft", base, tmp_path, plain_rows("chats", 8), quantization="nf4", device=device, max_steps=6, learning_rate=3e-3)
     loop = loop_of(made, tmp_path)
     assert loop.run().wrong is None

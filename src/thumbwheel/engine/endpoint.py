@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
 from thumbwheel.core.errors import ConfigError, ModelError
@@ -54,6 +55,7 @@ class EndpointSource(RolloutSource):
     ) -> None:
         self._client, self._tokenizer, self._server, self._logprobs = client, tokenizer, server, logprobs
         self._pool = ThreadPoolExecutor(concurrency, "endpoint")
+        self._special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
 
     @classmethod
     def of(cls, settings: Any, own: GroupSampler) -> EndpointSource:
@@ -103,7 +105,7 @@ class EndpointSource(RolloutSource):
                 raise self._unusable("the reply has no choices", "Check that it is an OpenAI-compatible completion endpoint")
             self._check_prompt(prompt, reply, choices[0])
             if self._server == "llama-server":  # its log-probabilities leave out tokens that are parts of a character
-                choices = [choices[0] | {"token_ids": (reply.get("__verbose") or {}).get("tokens")}]
+                choices[0] |= {"token_ids": (reply.get("__verbose") or {}).get("tokens")}
             found += [self._rollout(choice, sampling, ending) for choice in choices[: n - len(found)]]
         return found
 
@@ -123,41 +125,44 @@ class EndpointSource(RolloutSource):
         count = len(seen) if seen else (reply.get("usage") or {}).get("prompt_tokens")
         if (seen and tuple(seen) != prompt) or (count is not None and count != len(prompt)):
             raise self._unusable(
-                f"it read a prompt of {len(prompt)} tokens as {count} others"
-                if seen
-                else f"it read {count} tokens where the prompt has {len(prompt)}",
+                f"it read {count} tokens that are not the {len(prompt)} of the prompt",
                 "Serve the base that is trained, with its own tokenizer, and add no tokens to prompts",
             )
 
     def _rollout(self, choice: dict[str, Any], sampling: Sampling, ending: Ending) -> Rollout:
         finish = ENDED.get(str(choice.get("finish_reason")))
         if finish is None:
-            raise self._unusable(
-                f"an answer ended with finish_reason {choice.get('finish_reason')!r}", "Only stop and length are understood"
-            )
+            raise self._unusable(f"an answer has the finish_reason {choice.get('finish_reason')!r}", "Only stop and length are understood")
         ids, logps = self._tokens(choice)
         end = next((at for at in range(1, len(ids) + 1) if ending.reached(ids[:at])), None)
-        if end is None and finish == "stop":  # the server kept what ended the answer to itself
-            logps = None
+        if end is None and finish == "stop" and ids and ids[-1] in self._special:  # what ends answers there and does not here
+            end = len(ids)
+        elif end is None and finish == "stop":  # the server kept what ended the answer to itself
+            logps = []
             if sampling.stop_ids and not sampling.stop:
                 ids, end = [*ids, sampling.stop_ids[0]], len(ids) + 1
         needed = self.off_policy and sampling.temperature != 0
-        if needed and logps is None:
+        if needed and len(logps) < len(ids[:end]):
             raise self._unusable(
                 "it gives no log-probability for every sampled token, so off-policy answers cannot be corrected for",
                 "Start it with log-probabilities (llama-server has none for parts of a character, vLLM has all), or say that it serves the "
                 "very policy that is trained (endpoint_logprobs: none)",
             )
-        known = tuple(logps[:end]) if needed and logps is not None else None
+        known = tuple(logps[:end]) if needed else None
         return Rollout(tuple(ids[:end]), known, "stop" if end else finish, ending.text(ids[:end], end is not None))
 
-    def _tokens(self, choice: dict[str, Any]) -> tuple[list[int], list[float] | None]:
-        """Sampled ids and, where they are as many, their log-probabilities."""
-        texts, logps = _logprobs(choice.get("logprobs"))
+    def _tokens(self, choice: dict[str, Any]) -> tuple[list[int], list[float]]:
+        """Sampled ids, and the log-probabilities of the first of them: of those about which there is no doubt."""
+        texts, logps, named = _logprobs(choice.get("logprobs"))
+        if self._server == "llama-server" and choice.get("token_ids") is None:
+            raise self._unusable("it does not return the sampled tokens", "Update it to a release that takes `verbose` in a request")
         ids: list[Any] = choice.get("token_ids") or self._retokenised(choice, texts)
         if any(not isinstance(one, int) or not 0 <= one < len(self._tokenizer) for one in ids):
             raise self._unusable("some of its token ids are not in this vocabulary", "Serve the model that is trained")
-        return ids, logps if logps is not None and len(logps) == len(ids) else None
+        if named:
+            same = takewhile(lambda both: both[0] == both[1], zip(named, ids, logps, strict=False))
+            return ids, [logp for *_, logp in same]
+        return ids, logps if len(logps) == len(ids) else []
 
     def _retokenised(self, choice: dict[str, Any], texts: list[str]) -> list[int]:
         """The ids of the answer's text, if they are the tokens that the server sampled."""
@@ -174,16 +179,17 @@ class EndpointSource(RolloutSource):
         return ModelError(f"rollouts of {self._client.model!r} at {self._client.url}", why, fix)
 
 
-def _logprobs(given: Any) -> tuple[list[str], list[float] | None]:
-    """(token texts, log-probabilities) in either of OpenAI's forms."""
+def _logprobs(given: Any) -> tuple[list[str], list[float], list[int]]:
+    """(token texts, log-probabilities, token ids) in either of OpenAI's forms; llama-server adds ids to the newer one."""
     if not isinstance(given, dict):
-        return [], None
+        return [], [], []
     if isinstance(content := given.get("content"), list):
-        return [one.get("token", "") for one in content], [float(one["logprob"]) for one in content]
+        ids = [one["id"] for one in content if "id" in one]
+        return [one.get("token", "") for one in content], [float(one["logprob"]) for one in content], ids
     logps = given.get("token_logprobs")
     if not isinstance(logps, list) or None in logps:
-        return list(given.get("tokens") or []), None
-    return list(given.get("tokens") or []), [float(one) for one in logps]
+        return list(given.get("tokens") or []), [], []
+    return list(given.get("tokens") or []), [float(one) for one in logps], []
 
 
 def _seed(seed: int, prompt: Sequence[int], place: int, number: int) -> int:

@@ -67,7 +67,7 @@ def estimate(algorithm: str, config: TrainConfig, preset: str, dataset: Dataset,
         minutes=round(seconds / 60, 2),
         past_runs=len(rates),
         memory_gb={name: round(size, 6) for name, size in memory.items()},
-        disk_gb=round(found["checkpoint_gb"] * (config.save_total_limit + 3), 6),
+        disk_gb=round(found["checkpoint_gb"] * (min(config.save_total_limit, _saves(config, steps)) + 3), 6),
         held_out_rows=held_out,
         detectable_gain=_detectable(dataset),
         probed_steps=found["times"]["steps"],
@@ -87,12 +87,15 @@ def _seconds(config: TrainConfig, found: Mapping[str, Any], steps: int) -> float
     first = min(steps, a_epoch)
     every = config.eval_steps or max(1, steps // 10)
     evaluations = 1 + steps // every + bool(steps % every) if found["dev_rows"] else 0
-    saves = steps // (config.save_steps or every) + 2
     learning = found["planned_tokens"] / max(1, steps) * (first * times["first"] + (steps - first) * times["later"])
     looking = (
         bool(evaluations) * times["evaluation_first"] + max(0, evaluations - 1) * times["evaluation_later"] + evaluations * times["probe"]
     )
-    return float(times["start"] + learning + looking + saves * times["save"])
+    return float(times["start"] + learning + looking + _saves(config, steps) * times["save"])
+
+
+def _saves(config: TrainConfig, steps: int) -> int:
+    return steps // (config.save_steps or config.eval_steps or max(1, steps // 10)) + 2
 
 
 def _rates(algorithm: str, found: Mapping[str, Any], past: Sequence[Run], tokens: float) -> list[float]:

@@ -23,8 +23,8 @@ PROVING = 8
 """Fewer answers that all fell are chance at this level (by the sign test)."""
 PATIENCE = 4
 """Evaluations in a row that something held out may do without any gain while the reward rises."""
-NO_ROOM = 0.9
-"""Share of answers that are as good as any were, above which nothing can be gained."""
+NO_ROOM, AS_GOOD = 0.9, 0.95
+"""Where this share of answers has a value that is nearly as good as the best of all, nothing can be gained."""
 ENTROPY_LEFT = 0.1
 """Of the entropy at the start; below it the answers hardly vary, and it is said once."""
 
@@ -107,17 +107,17 @@ class Guard:
         return f"the reward is being gamed: {fell} while the reward rose"
 
     def _flat(self, name: str) -> str | None:
-        """Whether `name`, which had room, is no better than at any of the last evaluations, while the dev reward is, by more than noise."""
+        """Whether `name`, which had room, was at none of the last evaluations better, while the dev reward rose by more than noise."""
         *earlier, now = self._seen[-PATIENCE - 1 :]
         top = max((value for one in self._seen for value in one.held_out[name] if value is not None), default=None)
         known = [value for value in now.held_out[name] if value is not None]
-        if len(earlier) < PATIENCE or not known or sum(value == top for value in known) > NO_ROOM * len(known):
+        if len(earlier) < PATIENCE or top is None or sum(top - value <= (1 - AS_GOOD) * abs(top) for value in known) > NO_ROOM * len(known):
             return None
-        reward, level = paired(earlier[0].rewards, now.rewards), _mean(known)
-        if reward is None or reward.n < PROVING or reward.low <= 0 or any(_mean(one.held_out[name]) < level for one in earlier):
+        reward, first, *since = paired(earlier[0].rewards, now.rewards), *(_mean(one.held_out[name]) for one in (*earlier, now))
+        if reward is None or reward.n < PROVING or reward.low <= 0 or max(since) > first:
             return None
         rose = f"rose from {reward.before:.3g} to {reward.after:.3g} on the dev prompts in {PATIENCE} evaluations"
-        return f"the reward is being gamed: it {rose}, and {name}, which is not optimised, gained nothing ({level:.3g})"
+        return f"the reward is being gamed: it {rose}, and {name}, which is not optimised, gained nothing ({first:.3g} to {since[-1]:.3g})"
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""

@@ -336,13 +336,9 @@ def collected_metrics(collected: Collected) -> dict[str, float]:
     found = {
         "reward": _mean([one.value for one in rewards if one.value is not None]),
         "reward_std": spread([one.value for one in rewards if one.value is not None]),
-        "reward_failures": _mean([float(one.value is None) for one in rewards]),
-        "eos_rate": ended,
-        "completions/clipped_ratio": 1 - ended,
-        "completions/mean_length": _mean(lengths),
-        "completions/min_length": min(lengths),
-        "completions/max_length": max(lengths),
-    }
+        "reward_failures": _mean([float(one.value is None) for one in rewards]), "eos_rate": ended, "completions/clipped_ratio": 1 - ended,
+        "completions/mean_length": _mean(lengths), "completions/min_length": min(lengths), "completions/max_length": max(lengths),
+    }  # fmt: skip
     found |= _known("format_rate", [None if one.well_formed is None else float(one.well_formed) for one in rewards])
     for name in dict.fromkeys(name for one in rewards for name in one.parts):
         found |= _known(f"rewards/{name}/mean", [one.parts.get(name) for one in rewards])

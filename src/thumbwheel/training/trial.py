@@ -83,14 +83,9 @@ def _times(made: Assembly, scratch: Path) -> dict[str, float]:
     saved = _seconds(lambda: Checkpoints(scratch, 1).save(trained, TrainerState(global_step=1), made.at_work.state()))
     _heaviest(made)
     return {
-        "first": first,
-        "later": later,
-        "evaluation_first": evaluations[0],
-        "evaluation_later": evaluations[1],
-        "probe": _seconds(probe.run) if probe else 0.0,
-        "save": saved,
-        "steps": len(measured),
-    }
+        "first": first, "later": later, "evaluation_first": evaluations[0], "evaluation_later": evaluations[1],
+        "probe": _seconds(probe.run) if probe else 0.0, "save": saved, "steps": len(measured),
+    }  # fmt: skip
 
 
 def _step(made: Assembly, trained: Trained) -> Callable[[Sequence[Any]], Any]:

@@ -147,7 +147,7 @@ def test_a_prompt_that_the_server_reads_differently_is_refused(ask):
         reply = ask.served(request)
         return Reply(reply.content | {"usage": {"prompt_tokens": 4}})
 
-    with pytest.raises(ModelError, match="it read 4 tokens where the prompt has 3"):
+    with pytest.raises(ModelError, match="it read 4 tokens that are not the 3 of the prompt"):
         ask(PROMPTS[:1], 1, Sampling(max_new_tokens=4), script=script)
 
 
@@ -168,6 +168,24 @@ def test_the_ending_token_that_a_server_keeps_is_put_back_on_policy_and_refused_
     open_ended = [one for group in ask(PROMPTS, 4, either, logprobs="none") for one in group]
     assert [one.text for one in open_ended] == [one.text for one in found]
     assert not any(one.ids[-1] in STOPS for one in open_ended), "which of the two ended it is not known"
+
+
+def test_a_token_that_ends_answers_there_and_not_here_is_an_ending_with_its_log_probability(ask):
+    ids = [*ask.served.tokenizer("The quick")["input_ids"], ask.served.tokenizer.convert_tokens_to_ids("<s>")]
+    given = {"tokens": ["x"] * len(ids), "token_logprobs": [-1.0] * len(ids)}
+    choice = {"text": "The quick", "token_ids": ids, "finish_reason": "stop", "logprobs": given}
+    for logprobs, logps in (("raw", (-1.0,) * len(ids)), ("none", None)):
+        script = lambda request: Reply({"choices": [choice], "usage": {}})  # noqa: E731
+        ((one,),) = ask(PROMPTS[:1], 1, Sampling(max_new_tokens=8, stop_ids=(STOPS[0],)), script=script, logprobs=logprobs)
+        assert (one.ids, one.logps, one.finish, one.text) == (tuple(ids), logps, "stop", "The quick")
+
+
+def test_a_llama_server_that_keeps_its_tokens_is_refused(ask):
+    def script(request):
+        return Reply({**ask.served(request).content, "__verbose": {}})
+
+    with pytest.raises(ModelError, match="does not return the sampled tokens"):
+        ask(PROMPTS[:1], 1, Sampling(max_new_tokens=8), server="llama-server", script=script)
 
 
 def test_an_answer_is_cut_where_a_stop_text_is_complete(ask):

@@ -62,11 +62,16 @@ def test_past_runs_weigh_as_much_as_the_trial() -> None:
     assert of(others).past_runs == 0
 
 
-def test_a_run_whose_checkpoints_have_no_room_is_refused(tmp_path: Path, base: Path) -> None:
+def test_disk_is_of_the_checkpoints_that_a_run_will_have() -> None:
+    assert of([], save_total_limit=10**9).disk_gb == pytest.approx(0.1 * (12 + 3))
+
+
+def test_a_run_whose_checkpoints_have_no_room_is_refused(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thumbwheel.training.train.disk_free_gb", lambda folder: 1e-6)
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         dataset = frozen(ws, "a", "pairs", 8).id
-        with pytest.raises(TrainingError, match=r"checkpoints and adapter take about .* GB are free.*save_total_limit, now 1000000000\)"):
-            dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK | {"save_total_limit": 10**9})
+        with pytest.raises(TrainingError, match=r"checkpoints and adapter take about .* GB are free.*save_total_limit, now 2\)"):
+            dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK)
 
 
 @pytest.mark.slow

@@ -50,7 +50,8 @@ def test_a_reward_that_rises_while_what_is_held_out_falls() -> None:
     ("truths", "stops"),
     [
         ((0.5, 0.5, 0.5, 0.5, 0.5), True),
-        ((0.5, 0.6, 0.55, 0.6, 0.5), True),
+        ((0.6, 0.5, 0.55, 0.6, 0.5), True),
+        ((0.5, 0.6, 0.55, 0.6, 0.5), False),  # once low may be chance
         ((0.5, 0.5, 0.5, 0.5, 0.525), False),  # it rises with the reward, if only a little
         ((0.95, 0.95, 0.95, 0.95, 0.95), False),  # and here it hardly could
         ((1.0, 1.0, 1.0, 1.0, 1.0), False),
@@ -65,9 +66,17 @@ def test_a_reward_that_rises_while_what_is_held_out_stays(truths: tuple[float, .
     if last:
         assert last == (
             "the reward is being gamed: it rose from 0.1 to 0.7 on the dev prompts in 4 evaluations, and truth, which is not optimised, "
-            "gained nothing (0.5)"
+            f"gained nothing ({truths[0]:g} to 0.5)"
         )
     assert told(Guard(None, None), *(seen(0.3, truth=0.5) for _ in range(6))) == [None] * 6  # nor did the reward
+
+
+def test_a_number_that_is_nearly_as_good_as_it_was_anywhere_has_no_room() -> None:
+    level = lambda at: [0.97 + 0.001 * ((number * 7 + at) % 20) for number in range(N)]  # noqa: E731
+    rising = (0.1, 0.25, 0.4, 0.55, 0.7)
+    assert told(Guard(None, None), *(Seen(seen(r).rewards, [9] * N, {}, {"mine": level(0)}) for r in rising)) == [None] * 5
+    low = [Seen(seen(r).rewards, [9] * N, {}, {"mine": [value - 0.5 * (at % 2) for at, value in enumerate(level(0))]}) for r in rising]
+    assert "gained nothing" in str(told(Guard(None, None), *low)[-1])
 
 
 def test_a_few_answers_that_all_fell_prove_nothing() -> None:
