@@ -107,3 +107,12 @@ def shake(model: Any, seed: int = 5, scale: float = 0.1) -> None:
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(parameter) * scale
+
+
+def logps(model: Any, prompt: Sequence[int], answer: Sequence[int], temperature: float = 1.0) -> Any:
+    """Of the answer's tokens, by one plain forward pass."""
+    import torch
+
+    ids = torch.tensor([[*prompt, *answer]])
+    rows = (model(ids).logits[0, len(prompt) - 1 : -1] / temperature).log_softmax(-1)
+    return rows.gather(1, ids[0, len(prompt) :, None])[:, 0]

@@ -10,20 +10,11 @@ from test_grpo_parity import Recorded
 
 from thumbwheel.training.group import SCALE_FLOOR
 from tiny_models import tiny_base
-from training_rows import assembled, plain_rows, shake
+from training_rows import assembled, logps, plain_rows, shake
 
 TEMPERATURE = 0.7
 DIVISORS = {"dapo": lambda length, answers, tokens: tokens, "grpo": lambda length, answers, tokens: answers * length,
             "dr_grpo": lambda length, answers, tokens: answers * 12}  # fmt: skip
-
-
-def logps(model: Any, prompt: tuple[int, ...], answer: tuple[int, ...]) -> Any:
-    """Of the answer's tokens at the sampling temperature."""
-    import torch
-
-    ids = torch.tensor([[*prompt, *answer]])
-    rows = (model(ids).logits[0, len(prompt) - 1 : -1] / TEMPERATURE).log_softmax(-1)
-    return rows.gather(1, ids[0, len(prompt) :, None])[:, 0]
 
 
 def by_hand(made: Any, batch: Any, old: Any, reference: Any) -> Any:
@@ -36,7 +27,7 @@ def by_hand(made: Any, batch: Any, old: Any, reference: Any) -> Any:
         rewards = torch.tensor(values, dtype=torch.float64)
         for one, reward in zip(group, rewards, strict=True):
             advantage = (reward - rewards.mean()) / (rewards.std() + SCALE_FLOOR)
-            now = logps(made.model, task.prompt, one.ids)
+            now = logps(made.model, task.prompt, one.ids, TEMPERATURE)
             ratio = torch.exp(now - old[one])
             gap = now - reference[one]
             distance = {"k1": ratio * gap, "k2": ratio.detach() * gap**2 / 2, "k3": ratio * (torch.exp(-gap) - 1 + gap)}
@@ -66,9 +57,9 @@ def test_policy_old_policy_and_base_apart(tmp_path: Path, loss_type: str, estima
     experience = made.method.experience(batch, steps._sweep)
     answers = [(task.prompt, one) for task, group in zip(batch.tasks, batch.rollouts, strict=True) for one in group]
     with torch.no_grad():
-        old = {one: logps(made.model, prompt, one.ids) for prompt, one in answers}
+        old = {one: logps(made.model, prompt, one.ids, TEMPERATURE) for prompt, one in answers}
         with made.model.disable_adapter():
-            reference = {one: logps(made.model, prompt, one.ids) for prompt, one in answers}
+            reference = {one: logps(made.model, prompt, one.ids, TEMPERATURE) for prompt, one in answers}
     shake(made.model, seed=2)
     trained = [one for one in made.model.parameters() if one.requires_grad]
     loss, metrics, _ = steps._gradients(experience)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import training_rows
+from tiny_models import tiny_base
 from training_rows import assembled, loop_of, plain_rows, shake
 
 STEPS, BATCH = 20, 4
@@ -167,3 +169,13 @@ def test_reward(base: Path, tmp_path: Path, margin: float, centre: float | None)
     other = theirs("Reward", base, tmp_path, columns, center_rewards_coefficient=centre, **REWARD)
     agree(mine, other, ("accuracy", "margin", "mean_reward", "grad_norm"))
     assert max(line["margin"] for line in mine.logs) - min(line["margin"] for line in mine.logs) > 0.1
+
+
+def test_reward_in_double_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody rounds to fp32 on the way, as TRL's heads over the vocabulary do and transformers' RMS norms."""
+    monkeypatch.setattr(f"{__name__}.shake", lambda model: training_rows.shake(model.double()))
+    base = tiny_base(tmp_path / "base", "gpt2", initializer_range=0.1)
+    mine, rows = ours("reward", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **REWARD)
+    columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
+    worst = agree(mine, theirs("Reward", base, tmp_path, columns, center_rewards_coefficient=None, **REWARD))
+    assert worst["gradient"] < 1e-12 and worst["parameter"] < 1e-12
