@@ -45,8 +45,8 @@ def main() -> None:
     arguments = found.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     folder = peers.BENCH / "material"
-    material.make(folder)
     asked = [one.split(":") for one in arguments.cases.split(",")]
+    material.make(folder, *(size for _, size in asked))
     lines = [case(method, size, folder, arguments.rows) for method, size in asked]
     print(f"{'case':12}{'minutes foretold':>18}{'measured':>10}{'ratio':>7}{'GB foretold':>13}{'measured':>10}{'ratio':>7}")
     for line in lines:

@@ -162,7 +162,7 @@ def main() -> None:
     for name, default in {"rows": 64, "prompts": 128, "tokens": 128, "system": 200, "every": 16, "rounds": 3}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
-    material.make(given.folder)
+    material.make(given.folder, given.size)
     found = contestants(given.folder, given)
     results: dict[str, Any] = {}
     seconds: dict[str, list[float]] = {name: [] for name in found}

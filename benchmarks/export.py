@@ -54,7 +54,7 @@ def main() -> None:
 
 def costs(size: str, formats: list[str], threads: int) -> dict[str, Any]:
     """Minutes, memory and parity of the merge and of `formats`, a line each."""
-    material.make(BENCH / "material")
+    material.make(BENCH / "material", size, "1m")
     with tempfile.TemporaryDirectory() as scratch:
         base, adapter = prepare(BENCH / "material" / size, Path(scratch))
         tiny = prepare(BENCH / "material" / "1m", Path(scratch) / "tiny")

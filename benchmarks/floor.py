@@ -47,7 +47,7 @@ def main() -> None:
     """Measure, print, write."""
     arguments = options()
     torch.set_num_threads(arguments.threads)
-    material.make(peers.BENCH / "material")
+    material.make(peers.BENCH / "material", *arguments.sizes.split(","))
     rows = []
     for size in arguments.sizes.split(","):
         for method in arguments.methods.split(","):

@@ -1,6 +1,6 @@
 """The models and the rows that the training benchmarks use: made here, nothing is downloaded.
 
-Random Qwen2 models of 26M and 135M parameters with vocabularies of usual size, a tokenizer trained on this Python's own library,
+Random Qwen2 models of 26M, 135M and 494M parameters with vocabularies of usual size, a tokenizer trained on this Python's own library,
 and pairs whose lengths follow those of real preference data (prompt about 200 tokens, completions about 70). Real pairs of hh-rlhf beside
 them where ../shared/data has them. The tokenizer's chat template adds nothing to a prompt and the end token to an answer, so that peers
 that are given plain strings see the same tokens. No pair is longer than 1,024 tokens: nobody truncates.
@@ -40,8 +40,16 @@ SIZES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 3,
         "intermediate_size": 1536,
     },
+    "494m": {
+        "vocab_size": 151936,
+        "hidden_size": 896,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "intermediate_size": 4864,
+    },
 }
-"""The smallest is there to try the benchmark out; its figures mean nothing."""
+"""The smallest is there to try the benchmark out, its figures mean nothing; the largest is for GPUs."""
 LONGEST = 1024
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
 SHARED = Path(os.environ.get("THUMBWHEEL_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data")
@@ -49,19 +57,20 @@ HH = SHARED / "preferences" / "hh-rlhf-harmless-base-test.jsonl"
 TURN = "\n\nAssistant:"
 
 
-def make(folder: Path) -> None:
-    """Write pairs.json and one folder a size below `folder`; what exists stays."""
-    if all((folder / name).exists() for name in ("pairs.json", *SIZES)):
+def make(folder: Path, *sizes: str) -> None:
+    """Write pairs.json and a folder for each of `sizes` below `folder`; what exists stays."""
+    missing = [size for size in sizes if not (folder / size).exists()]
+    if not missing and (folder / "pairs.json").exists():
         return
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:120]
     tokenizer = _tokenizer([str(file) for file in files])
-    torch.manual_seed(0)
-    for size, shape in SIZES.items():
+    for size in missing:
+        torch.manual_seed(0)
         config = Qwen2Config(
-            **shape, max_position_embeddings=2048, tie_word_embeddings=True, pad_token_id=0, eos_token_id=1, bos_token_id=None
+            **SIZES[size], max_position_embeddings=2048, tie_word_embeddings=True, pad_token_id=0, eos_token_id=1, bos_token_id=None
         )
         Qwen2ForCausalLM(config).save_pretrained(folder / size)
         tokenizer.save_pretrained(folder / size)

@@ -20,6 +20,7 @@ import torch
 from transformers import TrainerCallback
 
 RANK, ALPHA, RATE = 16, 32, 1e-4
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,12 @@ class Clock(TrainerCallback):
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """Start."""
+        wait()
         self.start = time.perf_counter()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """Stop."""
+        wait()
         self.seconds.append(time.perf_counter() - self.start)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **__: Any) -> None:
@@ -74,8 +77,16 @@ class Clock(TrainerCallback):
             self.losses.append(float(logs["loss"]))
 
 
+def wait() -> None:
+    """Until the device has done what it was given."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
 def has_bf16() -> bool:
-    """Whether this CPU multiplies in bf16; one that does not emulates it, several times slower than fp32."""
+    """Whether the device multiplies in bf16; one that does not emulates it, several times slower than fp32."""
+    if DEVICE == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
     able = torch.cpu.get_capabilities()
     return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
@@ -91,7 +102,9 @@ def same_start(model: Any) -> None:
 
 
 def peak_bytes(process: str = "self") -> int:
-    """The most that this process has had resident, and each of those that it has started and that still run."""
+    """The most that this process has had resident, and each of those that it has started and that still run; on a GPU, of its memory."""
+    if DEVICE == "cuda":
+        return torch.cuda.max_memory_allocated()
     of = Path("/proc", process)
     line = next(line for line in (of / "status").read_text().splitlines() if line.startswith("VmHWM"))
     children = {child for task in (of / "task").iterdir() for child in (task / "children").read_text().split()}

@@ -2,7 +2,7 @@
 
 Rows, their order, answer length and PPO epochs are those that ours is told; `num_mini_batches` 1 as by default. `default` takes batches of
 8 answers with accumulation and gradient checkpointing, in bf16 autocast, as its configuration comes. `tuned` takes batches of 4,
-does without checkpointing, and without bf16 where the CPU does not multiply in it.
+does without checkpointing, and without bf16 where the device does not multiply in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from onerun import ALPHA, RANK, RATE, Clock, Spec, has_bf16, report, same_start
+from onerun import ALPHA, DEVICE, RANK, RATE, Clock, Spec, has_bf16, report, same_start
 from peft import LoraConfig
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
@@ -57,7 +57,7 @@ def main() -> None:
         missing_eos_penalty=1.0,
         report_to=[],
         save_strategy="no",
-        use_cpu=True,
+        use_cpu=DEVICE == "cpu",
         learning_rate=RATE,
         lr_scheduler_type="constant",
         disable_tqdm=True,

@@ -2,7 +2,7 @@
 
 `default` is the method's Config as it comes, all rows of an update in one batch. `tuned` is one frozen configuration a method, the best
 that was found on CPUs: the smallest micro-batch with accumulation (so that nothing is padded; KTO needs two rows for its baseline, GRPO
-takes four answers), no gradient checkpointing, and weights and products in bf16 where the CPU multiplies in it, else all in fp32.
+takes four answers), no gradient checkpointing, and weights and products in bf16 where the device multiplies in it, else all in fp32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import trl
 from datasets import Dataset
-from onerun import ALPHA, RANK, RATE, Clock, Spec, has_bf16, report, same_start
+from onerun import ALPHA, DEVICE, RANK, RATE, Clock, Spec, has_bf16, report, same_start
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 from variety import variety
@@ -80,7 +80,7 @@ def trainer_of(spec: Spec, clock: Clock) -> Any:
         logging_steps=1,
         report_to=[],
         save_strategy="no",
-        use_cpu=True,
+        use_cpu=DEVICE == "cpu",
         learning_rate=RATE,
         lr_scheduler_type="constant",
         disable_tqdm=True,

@@ -74,7 +74,7 @@ def main() -> None:
     for name, default in {"prompts": 2, "answers": 8, "tokens": 64, "rounds": 5}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
-    material.make(given.folder)
+    material.make(given.folder, given.size)
     found = contestants(given.folder, given)
     seconds: dict[str, list[float]] = {name: [] for name in found}
     for _ in range(given.rounds + 1):

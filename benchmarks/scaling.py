@@ -33,7 +33,7 @@ def main() -> None:
     found.add_argument("--threads", type=int, default=os.cpu_count() or 2)
     arguments = found.parse_args()
     arguments.steps, arguments.runs = STEPS, 1
-    material.make(peers.BENCH / "material")
+    material.make(peers.BENCH / "material", arguments.size)
     print(f"{'method':8}{'data':>6}{'rows':>6}{'tokens':>9}{'seconds':>9}{'us a token':>12}{'peak GB':>9}")
     rows = [measure(method, times, arguments) for method in arguments.methods.split(",") for times in TIMES]
     if arguments.json:

@@ -39,7 +39,8 @@ from thumbwheel.training.train import train
 from training_rows import loop_of
 
 LOST = 0.05
-HELD_OUT = 400
+RECORDED, ASKED, DEV, HELD_OUT = 2048, 512, 64, 400
+"""Strings: with recorded answers, for methods that answer themselves, of the dev split, and to measure by."""
 STRINGS: dict[str, Any] = {"max_length": 32}
 SAMPLED = {"batch_size": 16, "temperature": 0.7, "max_completion_length": 6, "max_steps": 250}
 Row = dict[str, Any]
@@ -65,8 +66,9 @@ def on_demo(ws: Workspace, world: Emitted, method: str, seed: int) -> Row:
 
 def on_strings(base: Path, method: str, seed: int) -> Row:
     """Share of held-out strings that are written backwards, greedily; of a reward model the accuracy on dev pairs."""
-    given = settings(method, STRINGS | {"seed": seed} | (SAMPLED if ALGORITHMS.get(method).needs == "prompts" else {}))
-    rows = [told(row, ALGORITHMS.get(method).shape(given)) for row in reversal_rows(512, 64)]
+    samples = ALGORITHMS.get(method).needs == "prompts"
+    given = settings(method, STRINGS | {"seed": seed} | (SAMPLED if samples else {}))
+    rows = [told(row, ALGORITHMS.get(method).shape(given)) for row in reversal_rows(ASKED if samples else RECORDED, DEV)]
     asked = {row["prompt"][0]["content"] for row in rows}
     held_out = list(islice((text for text in strings(99) if text not in asked), HELD_OUT))
     config = with_rate(given, ALGORITHMS.get(method).rate, base)

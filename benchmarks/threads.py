@@ -37,7 +37,7 @@ def main() -> None:
     found = parser()
     found.description = __doc__
     arguments = found.parse_args()
-    material.make(peers.BENCH / "material")
+    material.make(peers.BENCH / "material", *arguments.sizes.split(","))
     rows = [{"size": size} | measure(size, arguments.threads, arguments.runs) for size in arguments.sizes.split(",")]
     for row in rows:
         print("  ".join(f"{name} {value:.2f}" if isinstance(value, float) else str(value) for name, value in row.items()))

@@ -1,7 +1,7 @@
 """Time and peak memory of a whole optimiser step, ours against TRL.
 
 `make bench-training ARGS="--json FILE --methods dpo,kto,sft,reward,grpo,ppo --sizes 26m,135m"`, everything, hours on two cores; with
-`--quick` one run of each contestant and no real-length rows.
+`--quick` one run of each contestant and no real-length rows. On a machine with CUDA both sides compute there: `--sizes 494m`.
 
 Each run is a process of its own; the runs of ours and of the peers alternate, so that a noisy neighbour meets all alike. The same model,
 rows, order, LoRA modules, first adapter and learning rate; the first step of each run is left out of the time. Ratios above 1 are in our
@@ -31,7 +31,7 @@ from typing import Any
 
 import material
 import peers
-from onerun import Spec, has_bf16
+from onerun import DEVICE, Spec, has_bf16
 
 from thumbwheel.training import launch
 
@@ -107,9 +107,9 @@ def main() -> None:
     arguments = parser().parse_args()
     if arguments.quick:
         arguments.runs, arguments.steps, arguments.data = 1, 2, "pairs"
-    material.make(peers.BENCH / "material")
-    runs, rows = Runs(arguments.threads, arguments.patience), []
-    for match in matches(arguments):
+    asked, runs, rows = matches(arguments), Runs(arguments.threads, arguments.patience), []
+    material.make(peers.BENCH / "material", *arguments.sizes.split(","))
+    for match in asked:
         rows += compare(match, runs, arguments)
         if arguments.json:
             Path(arguments.json).write_text(json.dumps({**stamp(arguments), "rows": rows}, indent=1))
@@ -148,7 +148,7 @@ def matches(arguments: argparse.Namespace) -> list[Match]:
     caches, data = arguments.cache.split(","), arguments.data.split(",")
     found = [Match(method, size, "pairs", "cold") for size in sizes for method in methods] if "cold" in caches and "pairs" in data else []
     found += [Match(method, size, "pairs", "warm") for size in sizes for method in methods if "warm" in caches and method in WARM]
-    if "hh" in data and (peers.BENCH / "material" / "hh.json").exists():
+    if "hh" in data and material.HH.is_file():
         found += [Match(method, sizes[0], "hh", "cold") for method in methods if method in REAL]
     return found
 
@@ -260,7 +260,7 @@ def stamp(arguments: argparse.Namespace) -> dict[str, Any]:
     cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"cpu": cpu or platform.processor(), "bf16": has_bf16(), "threads": arguments.threads},
+        "machine": {"cpu": cpu or platform.processor(), "device": DEVICE, "bf16": has_bf16(), "threads": arguments.threads},
         "versions": {"ours": {name: version(name) for name in packages}, **peers.PINS},
         "steps": arguments.steps,
         "runs": arguments.runs,

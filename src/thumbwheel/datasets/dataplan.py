@@ -50,10 +50,11 @@ class MethodPlan:
 @dataclass(frozen=True)
 class Power:
     """What an evaluation on `n` groups of held-out items can see: the smallest gain (a fraction of 1), as if each group were one item;
-    None where it can see none, and where good answers are told from bad ones, which no such figure is known for."""
+    None where it can see none. `area`: good answers are told from bad ones, and it is one of the area under the ROC curve."""
 
     n: int
     detectable: float | None
+    area: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,10 +197,10 @@ def _evaluation(plan: DataPlan) -> Iterator[str]:
 
 def _sees(plan: DataPlan, basis: str) -> str:
     gain, groups = plan.power[basis].detectable, plural(plan.power[basis].n, "group")
-    if gain is None and basis == "rows in gate" and plan.power[basis].n >= FEWEST:
-        return f"good answers in {groups} are told from bad ones; how small a gain shows depends on the rarer kind"
     if gain is None:
-        return f"{groups} are too few to decide on, at least {FEWEST} are needed"
+        return f"{groups} are too few to decide on, at least {FEWEST} are needed{' of either kind' * plan.power[basis].area}"
+    if plan.power[basis].area:
+        return f"gains from about {gain * 100:.0f} points of AUC can be seen (good answers ranked above bad ones; 80 % of the time)"
     return f"gains from about {gain * 100:.0f} points can be seen (80 % of the time, where 30 % of the answers change)"
 
 

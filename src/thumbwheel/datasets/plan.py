@@ -39,6 +39,8 @@ COUNTED = 1000
 
 def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) -> DataPlan:
     """What the feedback of `agent` in force now permits; raises NotFound for an unknown agent."""
+    from thumbwheel.stats.power import foreseen
+
     require_agent(ws, agent)
     config = config or DatasetConfig()
     tally, facts = Tally(), {name: Facts() for name in SHAPES.names()}
@@ -54,9 +56,10 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
     held = [group for prompt_id, basis, group in cases if basis != GOLD and split_of(prompt_id, config) == "gate"]
     ranked = METHODS[recommended or "kto"]
     groups = {"gold": len(set(gold)), "feedback cases in gate": len(set(held)), "rows in gate": len(facts[ranked].held)}
-    power = {name: Power(n, _foreseen(n, config.plan.discordance)) for name, n in groups.items()}
-    if ranked == "labels":  # good answers are told from bad ones then, which no such figure is known for
-        power["rows in gate"] = Power(groups["rows in gate"], None)
+    power = {name: Power(n, foreseen(n, config.plan.discordance)) for name, n in groups.items()}
+    if ranked == "labels":  # good answers are told from bad ones then
+        good = labels["desirable"] / max(1, facts["labels"].rows)
+        power["rows in gate"] = Power(n := groups["rows in gate"], foreseen(n, config.plan.discordance, good), area=True)
     return DataPlan(
         agent=agent,
         traces=traces,
@@ -159,9 +162,3 @@ def _recommend(methods: Mapping[str, MethodPlan], facts: Mapping[str, Facts]) ->
     if "dpo" in eligible:
         return "dpo", f"the {facts['pairs'].rows:,} pairs say more than the labels, which are too few of one kind"
     return "sft", "only good answers are known in number, and imitation needs no bad ones"
-
-
-def _foreseen(groups: int, discordance: float) -> float | None:
-    from thumbwheel.stats.power import foreseen
-
-    return foreseen(groups, discordance)

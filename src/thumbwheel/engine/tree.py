@@ -75,6 +75,9 @@ class Layout:
     reason: str = ""
     share_at_least: int = SHARE_AT_LEAST
 
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.reason})" if self.reason else self.kind
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeBatch:

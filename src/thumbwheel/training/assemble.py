@@ -66,8 +66,7 @@ class Assembly:
             "trainable_parameters": sum(one.numel() for one in self.model.parameters() if one.requires_grad),
             "dtype": self.dtype,
             "learning_rate": self.config.learning_rate,
-            "layout": self.engine.layout.kind,
-            "layout_reason": self.engine.layout.reason,
+            "layout": str(self.engine.layout),
             "template": self.builder.template_name,
             "template_hash": self.builder.template_hash,
         }

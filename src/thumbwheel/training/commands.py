@@ -132,15 +132,17 @@ def _show_dry_run(found: dict[str, Any], as_json: bool) -> None:
         log.answer(found)
         return
     counted = {"dropped": "", "notes": "", "memory_gb": " GB"}
-    plain = {name: value for name, value in found.items() if name not in {*counted, "held_out_rows", "detectable_gain"}}
+    plain = {
+        name: value for name, value in found.items() if name not in {*counted, "held_out_rows", "detectable_gain", "detectable_gain_of"}
+    }
     rows = [(name.replace("_", " "), "; ".join(value) if isinstance(value, list) else value) for name, value in plain.items()]
     for name, unit in counted.items():
         rows += [(f"{name.removesuffix('_gb')}: {part.replace('_', ' ')}", f"{count}{unit}") for part, count in found[name].items()]
     log.table("dry run: nothing was trained", ("", ""), rows)
     log.say(f"time and memory: {found['probed_steps']} real steps on this machine as it is now, and {found['past_runs']} past runs like it")
-    gain = found["detectable_gain"]
-    shows = "no gain that could be named now" if gain is None else f"about {100 * gain:.0f} points at 30 % discordance"
-    log.say(f"the later evaluation has {found['held_out_rows']} held-out rows: it shows {shows}")
+    gain, about = found["detectable_gain"], {"answers": "at 30 % discordance", "AUC": "of AUC (good answers ranked above bad ones)"}
+    shows = "too few to decide on" if gain is None else f"about {100 * gain:.0f} points {about[found['detectable_gain_of']]}"
+    log.say(f"held-out rows of the later evaluation: {found['held_out_rows']}, {shows}")
 
 
 def hardware(

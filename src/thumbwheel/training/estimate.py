@@ -15,12 +15,16 @@ from typing import Any
 
 from thumbwheel.datasets.types import Dataset
 from thumbwheel.stats.power import foreseen
+from thumbwheel.training.algorithm import Row
 from thumbwheel.training.launch import environment
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import DryRun, Run, RunState, Status, TrainConfig
 
 DISCORDANCE = 0.3
 """Share of held-out rows on which a tuned model and its base usually differ; the power of an evaluation depends on it."""
+SAME = ("dev_rows", "dropped", "notes", "tokens", "steps", "token_budget", "changes", "matched_modules", "trainable_parameters", "dtype",
+        "layout")  # fmt: skip
+"""Figures that a dry run has from its trial as they are."""
 ALIKE = 3.0
 """A past run says something of one that is at most so many times larger or smaller."""
 
@@ -39,46 +43,38 @@ def trial(run: RunDir) -> Status:
     return Status(RunState.FAILED, reason=f"the trial ended without a word ({how}): {run.log.read_text(encoding='utf-8')[-300:]}")
 
 
-def estimate(algorithm: str, config: TrainConfig, preset: str, dataset: Dataset, found: Mapping[str, Any], past: Sequence[Run]) -> DryRun:
-    """What the run is, from the figures `found` by its trial and the `past` runs of the agent over the same base."""
-    steps, tokens = found["steps"], found["planned_tokens"]
+def estimate(
+    algorithm: str, config: TrainConfig, preset: str, data: tuple[Dataset, Sequence[Row]], found: Mapping[str, Any], past: Sequence[Run]
+) -> DryRun:
+    """What the run is, from its `data`, the figures `found` by its trial and the `past` runs of the agent over the same base."""
+    steps, tokens, dataset = found["steps"], found["planned_tokens"], data[0]
     seconds, memory = _seconds(config, found, steps), found["memory"]
     rates = _rates(algorithm, found, past, tokens)
     if rates:
         seconds = statistics.geometric_mean([seconds, statistics.median(rates) * tokens])
-    held_out = dataset.counts.get("gate", 0)
     return DryRun(
         algorithm=algorithm,
         dataset_id=dataset.id,
         preset=preset,
         rows=found["train_rows"],
-        dev_rows=found["dev_rows"],
-        dropped=found["dropped"],
-        notes=found["notes"],
-        tokens=found["tokens"],
         scored_tokens=found["scored"],
-        steps=steps,
-        token_budget=found["token_budget"],
-        changes=found["changes"],
-        matched_modules=found["matched_modules"],
-        trainable_parameters=found["trainable_parameters"],
-        dtype=found["dtype"],
-        layout=found["layout"] + (f" ({found['layout_reason']})" if found["layout_reason"] else ""),
         minutes=round(seconds / 60, 2),
         past_runs=len(rates),
         memory_gb={name: round(size, 6) for name, size in memory.items()},
         disk_gb=round(found["checkpoint_gb"] * (min(config.save_total_limit, _saves(config, steps)) + 3), 6),
-        held_out_rows=held_out,
-        detectable_gain=_detectable(dataset),
+        held_out_rows=dataset.counts.get("gate", 0),
+        detectable_gain=_detectable(*data),
+        detectable_gain_of="AUC" if dataset.shape == "labels" else "answers",
         probed_steps=found["times"]["steps"],
+        **{name: found[name] for name in SAME},
     )
 
 
-def _detectable(dataset: Dataset) -> float | None:
-    """Of the rows in the gate, as if each of their groups were one; None for too few, and for labels, where no such figure is known."""
-    rows = dataset.counts.get("gate", 0)
-    groups = min(rows, dataset.manifest.get("gate_groups", rows))
-    return foreseen(groups, DISCORDANCE) if dataset.shape != "labels" else None
+def _detectable(dataset: Dataset, rows: Sequence[Row]) -> float | None:
+    """Of the rows in the gate, as if each of their groups were one, with labels as the others have; None for too few."""
+    held = dataset.counts.get("gate", 0)
+    good = [bool(row["label"]) for row in rows] if dataset.shape == "labels" else []
+    return foreseen(min(held, dataset.manifest.get("gate_groups", held)), DISCORDANCE, sum(good) / len(good) if good else None)
 
 
 def _seconds(config: TrainConfig, found: Mapping[str, Any], steps: int) -> float:

@@ -115,7 +115,8 @@ def dry_run(
         if status.state is RunState.FAILED:
             raise _error(run, "dry-run", status)
     past = [one for one in runs(ws, agent) if one.base_fingerprint == plan.fingerprint]
-    found, free = estimate(algorithm, plan.config, plan.preset, plan.dataset, status.result, past), disk_free_gb(ws.home.runs)
+    found = estimate(algorithm, plan.config, plan.preset, (plan.dataset, plan.rows), status.result, past)
+    free = disk_free_gb(ws.home.runs)
     if found.disk_gb > free:
         raise TrainingError(
             f"a run of {algorithm}",

@@ -223,5 +223,7 @@ class DryRun:
     """Of checkpoints and the result."""
     held_out_rows: int
     detectable_gain: float | None
-    """The smallest gain that an evaluation on these rows shows with 80 % probability when 30 % of the answers differ."""
+    """The smallest gain that an evaluation on these rows shows with 80 % probability; None where it decides nothing."""
+    detectable_gain_of: Literal["answers", "AUC"]
+    """It is a share of the answers, where 30 % of them differ, or one of how well good answers are ranked above bad ones."""
     probed_steps: int

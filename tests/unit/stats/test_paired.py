@@ -8,7 +8,8 @@ from scipy import stats
 
 from thumbwheel.core.errors import InputError
 from thumbwheel.stats.paired import bootstrap, compare, jackknife, mean
-from thumbwheel.stats.power import detectable_gain, items_needed
+from thumbwheel.stats.power import detectable_area, detectable_gain
+from thumbwheel.stats.rates import ranking_area
 
 BITS = st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 8)), min_size=2, max_size=60)
 
@@ -210,7 +211,8 @@ def test_bootstrap_refuses_a_statistic_that_mostly_has_no_value():
 
 
 def test_power_is_what_a_simulation_finds():
-    gain, discordance, n = 0.05, 0.2, items_needed(0.05, 0.2)
+    discordance, n = 0.2, 620
+    gain = detectable_gain(n, discordance)
     random = np.random.default_rng(7)
     up, down = (discordance + gain) / 2, (discordance - gain) / 2
     drawn = random.multinomial(n, [up, down, 1 - up - down], size=3000)
@@ -220,16 +222,30 @@ def test_power_is_what_a_simulation_finds():
     assert np.mean(ours) == pytest.approx(0.8, abs=0.05)
 
 
-def test_detectable_gain_inverts_items_needed():
-    for discordance in (0.05, 0.3, 0.8):
-        gain = detectable_gain(500, discordance)
-        assert items_needed(gain, discordance) in (500, 501)
-        assert detectable_gain(500, discordance, design_effect=1.5) > gain
+def test_detectable_gain_by_the_published_formula():
+    """Miettinen (1968) by hand: gain 0.1 at discordance 0.3, 5 %, power 80 %: ((1.96 sqrt .3 + .8416 sqrt .29) / .1)^2 = 233.1."""
+    assert detectable_gain(234, 0.3) < 0.1 < detectable_gain(233, 0.3)
     assert detectable_gain(5, 0.05) is None
     with pytest.raises(InputError):
-        items_needed(0.3, 0.2)
+        detectable_gain(500, 0.0)
 
 
-def test_items_needed_by_the_published_formula():
-    """Miettinen (1968) by hand: gain 0.1 at discordance 0.3, 5 %, power 80 %: ((1.96 sqrt .3 + .8416 sqrt .29) / .1)^2 = 233.1."""
-    assert items_needed(0.1, 0.3) == 234
+@pytest.mark.parametrize(("good", "bad"), [(60, 60), (150, 40)])
+def test_a_gain_of_area_as_large_as_foreseen_is_seen_four_times_out_of_five(good, bad):
+    """Normal scores whose correlation makes that of the areas a third; the interval is the evaluation's."""
+    random, labels = np.random.default_rng(1), np.arange(good + bad) < good
+    gain = detectable_area(good, bad)
+    means = np.outer(np.sqrt(2) * stats.norm.ppf([0.7, 0.7 + gain]), labels)
+    seen = 0
+    for _ in range(200):
+        scores = means + np.linalg.cholesky([[1, 0.37], [0.37, 1]]) @ random.standard_normal((2, good + bad))
+
+        def gained(at, scores=scores):
+            return ranking_area(scores[1, at], labels[at]) - ranking_area(scores[0, at], labels[at])
+
+        seen += jackknife(gained, good + bad, limit=1.0, telling=min(good, bad)).interval(0.95).low > 0
+    assert 0.74 < seen / 200 < 0.9
+
+
+def test_too_few_show_no_area_and_many_a_small_gain():
+    assert detectable_area(10, 10) is None and detectable_area(3000, 3000) < 0.03

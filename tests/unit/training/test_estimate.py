@@ -12,6 +12,7 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.datasets.types import Dataset
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.stats.power import detectable_area
 from thumbwheel.training.estimate import estimate
 from thumbwheel.training.train import dry_run, train
 from thumbwheel.training.types import Run, RunState
@@ -30,14 +31,15 @@ TIMES = {
 FOUND: dict[str, Any] = {
     "times": TIMES, "steps": 40, "steps_an_epoch": 10, "planned_tokens": 20_000, "tokens": 5000, "scored": 900, "checkpoint_gb": 0.1,
     "train_rows": 160, "dev_rows": 20, "dropped": {}, "notes": {}, "token_budget": 1024, "changes": [], "matched_modules": 14,
-    "trainable_parameters": 4096, "dtype": "float32", "layout": "tree", "layout_reason": "", "memory": {"weights": 1.0, "peak": 2.0},
+    "trainable_parameters": 4096, "dtype": "float32", "layout": "tree", "memory": {"weights": 1.0, "peak": 2.0},
 }  # fmt: skip
 SECONDS = 10 + 500 * (10 * 0.02 + 30 * 0.01) + 6 + 10 * 4 + 11 * 1 + 12 * 2
 
 
-def of(past: list[Run], **changes: Any) -> Any:
-    data = Dataset("dst_1", "a", "pairs", "f", {"counts": {"train": 160, "dev": 20, "gate": 180}, "gate_groups": 180}, datetime.now(UTC))
-    return estimate("dpo", settings("dpo", QUICK | changes), "preset cpu", data, FOUND, past)
+def of(past: list[Run], shape: str = "pairs", **changes: Any) -> Any:
+    data = Dataset("dst_1", "a", shape, "f", {"counts": {"train": 160, "dev": 20, "gate": 180}, "gate_groups": 180}, datetime.now(UTC))
+    rows = [{"label": number % 3 == 0} for number in range(180)]
+    return estimate("dpo", settings("dpo", QUICK | changes), "preset cpu", (data, rows), FOUND, past)
 
 
 def run(tokens: float = 20_000, seconds: float = 4 * SECONDS, **changes: Any) -> Run:
@@ -53,6 +55,9 @@ def test_minutes_disk_and_power() -> None:
     assert found.minutes == pytest.approx(SECONDS / 60, abs=0.01)
     assert found.disk_gb == pytest.approx(0.5) and found.memory_gb["peak"] == 2.0
     assert found.held_out_rows == 180 and found.detectable_gain == pytest.approx(0.11, abs=0.005)
+    labels = of([], shape="labels")
+    assert (found.detectable_gain_of, labels.detectable_gain_of) == ("answers", "AUC")
+    assert labels.detectable_gain == detectable_area(60, 120) == pytest.approx(0.135, abs=0.005)
 
 
 def test_past_runs_weigh_as_much_as_the_trial() -> None:
