@@ -41,7 +41,7 @@ def test_a_real_gain_is_approved(tmp_path: Path) -> None:
         assert "mean KL" in result["gguf"] or "thumbwheel tools install" in result["gguf"]
 
 
-@pytest.mark.parametrize("control", ["--flip", pytest.param("--shuffle", marks=pytest.mark.seeds)])
+@pytest.mark.parametrize("control", ["--flip", "--shuffle"])
 def test_worthless_feedback_is_rejected_by_evaluation(tmp_path: Path, control: str) -> None:
     code, result = demo(tmp_path, "--seed", "6", control)
     assert (code, result["decision"]) == (1, "rejected")

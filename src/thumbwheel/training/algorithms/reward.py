@@ -15,7 +15,7 @@ from pydantic import Field
 from thumbwheel.core.errors import DataError
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.algorithm import Algorithm, DropRow, LossOut, Metrics, Row, Scored, Totals, fitted, mean
-from thumbwheel.training.types import TrainConfig
+from thumbwheel.training.types import Metric, TrainConfig
 
 if TYPE_CHECKING:
     import torch
@@ -32,8 +32,13 @@ TAILS = (0.01, 0.99)
 class RewardConfig(TrainConfig):
     """Settings of reward."""
 
-    num_train_epochs: float = Field(8.0, gt=0)
-    """Passes over the training rows; early stopping ends them when the dev rows stop gaining."""
+    num_train_epochs: float = Field(12.0, gt=0)
+    """Passes over the training rows."""
+    early_stopping_patience: int | None = Field(None, ge=1)
+    """Stop after so many evaluations without a better one; unset, because the dev rows often gain nothing for long before they do."""
+    metric_for_best_model: Metric = "accuracy"
+    """The dev metric that decides which checkpoint is best (regression: loss). Where labels are noisy, the loss is at its best long before
+    the model ranks best."""
     loss_type: Literal["bradley_terry", "regression", "classification"] = "bradley_terry"
     """bradley_terry learns from pairs which answer is better; regression from ratings and scores how good an answer is; classification
     from labels whether it is good."""
@@ -50,7 +55,7 @@ class Reward(Algorithm[RewardConfig]):
 
     name: ClassVar[str] = "reward"
     needs: ClassVar[str] = "pairs"
-    rate: ClassVar[float] = 2e-4
+    rate: ClassVar[float] = 1e-4
     judges: ClassVar[bool] = True
     reference: ClassVar[bool] = False
     Config: ClassVar[type[TrainConfig]] = RewardConfig
@@ -70,7 +75,8 @@ class Reward(Algorithm[RewardConfig]):
         low, high = config.scale or spread([float(row["value"]) for row in rows])
         if low >= high:
             raise DataError(f"{len(rows)} scored training rows", f"they lie between {low:g} and {high:g}", "Collect different scores")
-        return config.model_copy(update={"scale": (low, high)})
+        asked = config.metric_for_best_model if "metric_for_best_model" in config.model_fields_set else "loss"
+        return config.model_copy(update={"scale": (low, high), "metric_for_best_model": asked})
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
         """Chosen, then rejected; or one answer, whose role is the number to learn."""
