@@ -170,7 +170,10 @@ def test_what_the_rows_cannot_support(base: Path) -> None:
         Reward.settle(RewardConfig(loss_type="regression"), scored)
     with pytest.raises(DataError, match="same label"):
         Reward.settle(RewardConfig(loss_type="classification"), [{"label": True}] * 3)
-    assert Reward.settle(RewardConfig(loss_type="regression"), [{"value": 1.0}, {"value": 5.0}]).scale == pytest.approx((1.04, 4.96))
+    rated = [{"value": 1.0}, {"value": 5.0}]
+    fitted = Reward.settle(RewardConfig(loss_type="regression"), rated)
+    assert fitted.scale == pytest.approx((1.04, 4.96)) and fitted.metric_for_best_model == "loss"
+    assert Reward.settle(RewardConfig(loss_type="regression", metric_for_best_model="mae"), rated).metric_for_best_model == "mae"
 
 
 def test_it_may_begin_where_a_version_that_answers_ended(base: Path, tmp_path: Path) -> None:
