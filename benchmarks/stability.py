@@ -1,11 +1,12 @@
 """Do the defaults hold? Every method over ten seeds, on the demo world and on strings that are written backwards.
 
     python benchmarks/stability.py --seeds 10 --json stability.json [--methods sft,dpo,kto,reward,grpo_offline,grpo,ppo]
-                                   [--tasks demo,strings]
+                                   [--tasks demo,strings] [--thumbs 2000]
 
 A run is sound when it finished, is not worse than its base by more than five points, and its answers still end and keep their form. An
 answer to a string is right only if it ends. The settings are the methods' own; on strings the longest length is the task's, and for methods
-that sample batch and temperature too. ppo is judged by a reward model of the demo world, and by the checker of strings. One process; hours.
+that sample batch and temperature too. On the demo world those are judged by a reward model that learned from its labels, on strings by the
+checker. One process; hours.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ Row = dict[str, Any]
 def on_demo(ws: Workspace, world: Emitted, method: str, seed: int) -> Row:
     """Share of gold messages that are filed right; of a reward model the accuracy on dev pairs."""
     options: dict[str, Any] = {"seed": seed}
-    if method == "ppo":
-        judge = next(iter(reward_models.reward_models(ws, AGENT)), None)
-        name = judge.name if judge else train(ws, AGENT, "reward", str(world.base)).reward_model
+    if ALGORITHMS.get(method).needs == "prompts":
+        judge = next((one for one in reward_models.reward_models(ws, AGENT) if one.metrics["loss_type"] == "classification"), None)
+        name = judge.name if judge else train(ws, AGENT, "reward", str(world.base), options={"loss_type": "classification"}).reward_model
         options |= {"reward_model": name, "reward_functions": ()}
     result = train(ws, AGENT, method, str(world.base), options=options)
     base, best = (result.metrics[name] or {} for name in ("dev_base", "dev_best"))
@@ -112,11 +113,11 @@ def sound(row: Row) -> bool:
     return all(before is None or after is None or after >= before - LOST for before, after in pairs)
 
 
-def measured(methods: list[str], tasks: list[str], seeds: int, folder: Path) -> Iterator[Row]:
+def measured(methods: list[str], tasks: list[str], seeds: int, thumbs: int, folder: Path) -> Iterator[Row]:
     """A row a run."""
     if "demo" in tasks:
         with Workspace.open(Home.at(folder / "home").prepare(), Sources({}, "the defaults", {})) as ws:
-            world = write_world(folder / "world", EmitOptions(gold=200))
+            world = write_world(folder / "world", EmitOptions(gold=200, ratings=thumbs))
             import_world(ws, world)
             for method in methods:
                 yield from over_seeds("demo", method, seeds, partial(on_demo, ws, world, method))
@@ -144,11 +145,12 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(ALGORITHMS.names()))
     parser.add_argument("--tasks", default="demo,strings")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--thumbs", type=int, default=EmitOptions.ratings, help="that the person of the demo world leaves")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for row in measured(given.methods.split(","), given.tasks.split(","), given.seeds, Path(folder)):
+        for row in measured(given.methods.split(","), given.tasks.split(","), given.seeds, given.thumbs, Path(folder)):
             rows.append(row)
             figures = [f"{value:.3f}" if value is not None else "-" for value in (row["before"], row["after"])]
             print(f"{row['task']:8} {row['method']:13} seed {row['seed']:2}  {figures[0]} -> {figures[1]}  "
