@@ -84,10 +84,33 @@ def stored(ws: Workspace, dataset: Dataset, rows: Sequence[Row]) -> Dataset:
         return freeze(ws, dataset, paths)
 
 
-def assembled(algorithm: str, base: Path, folder: Path, rows: list[dict[str, Any]], start: Path | None = None, **changes: Any) -> Assembly:
-    """Everything a loop needs, over `base`, from a new adapter or that of `start`."""
+def assembled(
+    algorithm: str,
+    base: Path,
+    folder: Path,
+    rows: list[dict[str, Any]],
+    start: Path | None = None,
+    judge: Path | None = None,
+    **changes: Any,
+) -> Assembly:
+    """Everything a loop needs, over `base`, from a new adapter or that of `start`; the reward model `judge` judges too."""
     config = settings(algorithm, QUICK | changes)
-    return assemble(algorithm, config, str(base), base, rows, folder / "reference.db", start=start)
+    return assemble(algorithm, config, str(base), base, rows, folder / "reference.db", judge, start)
+
+
+def judge_of(base: Path, folder: Path, rows: list[dict[str, Any]], steps: int) -> Path:
+    """A reward model over `base` that learned from pairs for so many steps."""
+    import shutil
+
+    from thumbwheel.engine.load import base_fingerprint
+    from thumbwheel.engine.reward_model import Card
+
+    made = assembled("reward", base, folder, rows, max_steps=steps, learning_rate=1e-2, early_stopping_patience=None)
+    loop_of(made, folder).run()
+    shutil.copytree(folder / "checkpoints" / f"checkpoint-{steps}", folder / "judge")
+    made.builder.tokenizer.save_pretrained(folder / "judge")
+    Card("bradley_terry", str(base), base_fingerprint(base), 128).write(folder / "judge")
+    return folder / "judge"
 
 
 def loop_of(made: Assembly, folder: Path, **more: Any) -> Loop:

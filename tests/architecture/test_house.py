@@ -19,7 +19,7 @@ WRITTEN = [path for path in SOURCES if "migrations/versions" not in path.as_posi
 SCRIPTS = sorted((ROOT / "benchmarks").rglob("*.py"))
 STAGES = ("models", "capture", "rewards", "datasets", "training", "evaluation", "export", "deploy", "loop")
 HEAVY = {"torch", "transformers", "trl", "peft", "datasets", "accelerate", "matplotlib", "pyarrow", "scipy", "sqlalchemy"}
-FILE_LINES, FUNCTION_LINES, CODE_LINES = 400, 60, 33_700
+FILE_LINES, FUNCTION_LINES, CODE_LINES = 400, 60, 33_760
 
 
 def named(path: Path) -> str:

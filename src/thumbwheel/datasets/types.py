@@ -199,6 +199,12 @@ class Evidence(NamedTuple):
         known = [one.value.unit if one.value else float(bool(one.good)) for one in self.answers if one.value or one.good is not None]
         return sum(known) / len(known) if known else None
 
+    @property
+    def liked(self) -> str | None:
+        """What somebody wrote instead of an answer, else the answer that people most clearly called good; None without either."""
+        good = [one for one in self.answers if one.good and not (one.corrected or one.conflict or one.automatic)]
+        return max(good, key=lambda one: (one.origin == "correction", one.strength)).text if good else None
+
 
 class Drop(NamedTuple):
     """Something that became no row, and why."""
@@ -281,6 +287,8 @@ class PromptRow(Row):
     case_id: str | None
     success: float | None = None
     """How well recorded answers to it did, from 0 to 1; null where none was judged. For curricula."""
+    liked: str | None = None
+    """A recorded answer that people wrote or called good. No reference, since others may be right too; for guards."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -59,13 +59,15 @@ class Prepared:
 class Outcome:
     """Loss and metrics of one step, as plain numbers; `tokens` were computed.
 
-    `stop` is a reason to end the run that is no failure, with the best adapter from before this step or evaluation.
+    `stop` is a reason to end the run that is no failure, with the best adapter from before this step or evaluation; `unfit` one why
+    the adapter of this evaluation must not be the best.
     """
 
     loss: float
     metrics: dict[str, float]
     tokens: int
     stop: str | None = None
+    unfit: str | None = None
 
 
 Apply = Callable[[float], float]
@@ -129,6 +131,8 @@ class Method(ABC, Generic[C]):
     Config: ClassVar[type[TrainConfig]]
     good: ClassVar[frozenset[str]] = frozenset()
     """Roles of the branches that are good answers: the anchor and the collapse detection look at them."""
+    tether: ClassVar[str | None] = None
+    """The setting that holds the model near what it was, where there is one."""
     judges: ClassVar[bool] = False
     """Its result is a reward model, one number an answer, instead of a version that answers."""
 

@@ -13,12 +13,14 @@ from typing import Any
 from thumbwheel.core import log
 from thumbwheel.stats.paired import compare
 from thumbwheel.stats.types import Comparison
-from thumbwheel.training.watch import collapse
+from thumbwheel.training.watch import KEPT, collapse
 
 WINDOW = 3
 """Steps whose mean KL is held against the budget; one batch is a noisy estimate."""
 LEVEL = 0.99
 """Of the intervals that say what is noise; a run is looked at many times."""
+DOUBT = 0.9
+"""Of the interval that decides whether an evaluation may be the best one: passing over a sound one costs little."""
 PROVING = 8
 """Fewer answers that all fell are chance at this level (by the sign test)."""
 PATIENCE = 4
@@ -33,13 +35,14 @@ Values = Sequence[float | None]
 
 @dataclass
 class Seen:
-    """One evaluation: of every dev answer its reward, tokens and values of the watched functions; the metrics over them; and the mean
-    reward in training since the evaluation before."""
+    """One evaluation: of every dev answer its reward, tokens, values of the watched functions and, where a reward model judges, by the
+    metrics of watch.KEPT whether it has what it must keep; the metrics over them; the mean reward in training since the one before."""
 
     rewards: Values
     lengths: Sequence[int]
     metrics: Mapping[str, float] = field(default_factory=dict)
     held_out: Mapping[str, Values] = field(default_factory=dict)
+    kept: Mapping[str, Values] = field(default_factory=dict)
     trained: float | None = None
 
 
@@ -84,6 +87,15 @@ class Guard:
             return None
         gamed = next(filter(None, (self._fallen(name) or self._flat(name) for name in seen.held_out)), None)
         return gamed or self._longer_for_nothing(self._seen[0], seen) or collapse(self._seen[0].metrics, seen.metrics)
+
+    def unfit(self) -> str | None:
+        """Why the model of the newest evaluation must not be chosen: it lost, by more than noise, what the base's answers have."""
+        base, now = self._seen[0], self._seen[-1]
+        for name, values in now.kept.items():
+            change = paired(base.kept[name], values, DOUBT)
+            if change and change.n >= PROVING and change.high < 0:
+                return f"{change.after:.0%} of fresh answers to dev prompts {KEPT[name]}, {change.before:.0%} under the base"
+        return None
 
     def _longer_for_nothing(self, base: Seen, now: Seen) -> str | None:
         if self._length_creep is None:
@@ -130,10 +142,10 @@ class Guard:
         self._kl, self._rewards, self._entropy = list(state["kl"]), list(state["rewards"]), state["entropy"]
 
 
-def paired(before: Values, after: Values) -> Comparison | None:
+def paired(before: Values, after: Values, level: float = LEVEL) -> Comparison | None:
     """The answers that have a value on both sides; None where there are none."""
     both = [(old, new) for old, new in zip(before, after, strict=True) if old is not None and new is not None]
-    return compare([old for old, _ in both], [new for _, new in both], level=LEVEL, span=None) if both else None
+    return compare([old for old, _ in both], [new for _, new in both], level=level, span=None) if both else None
 
 
 def _mean(values: Values) -> float:

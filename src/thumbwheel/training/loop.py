@@ -82,6 +82,7 @@ class Loop:
         self._saved_at = time.monotonic()
         self._worse = 0
         self._stop: str | None = None
+        self._unfit: str | None = None
 
     def run(self, resume_from: int | None = None) -> Ending:
         """Train to the end, or until something stops it; `resume_from` is a step that has a sound checkpoint."""
@@ -113,7 +114,7 @@ class Loop:
         self._method.restore(method)
         kept = cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"]
         self._watch.restore(kept["watch"])
-        self._worse, self._deciding = kept["worse"], kept["deciding"]
+        self._worse, self._deciding, self._unfit = kept["worse"], kept["deciding"], kept["unfit"]
         self.state.max_steps = self.order.steps
 
     def _steps(self) -> Ending:
@@ -137,14 +138,18 @@ class Loop:
 
     def _ending(self, **how: Any) -> Ending:
         """The last state is saved too, unless something is wrong with it."""
-        if not how.get("wrong") and self.state.global_step not in self._checkpoints.steps():
+        best, step = self.state.best_global_step, self.state.global_step
+        if best is None and self._unfit and not how.get("interrupted"):
+            how = {"wrong": how.get("wrong") or self._unfit}
+        if not how.get("wrong") and step not in self._checkpoints.steps():
             self._save()
-        return Ending(self.state.global_step, self.state.best_global_step or (None if how.get("wrong") else self.state.global_step), **how)
+        return Ending(step, best or (None if how.get("wrong") else step), **how)
 
     def _stopped(self, reason: str) -> Ending:
         """With the best adapter from before, or the last one that was saved; without any there is nothing to keep."""
         step = self.state.global_step
-        best = self.state.best_global_step or max((one for one in self._checkpoints.steps() if one < step), default=None)
+        earlier = [] if self._unfit else [one for one in self._checkpoints.steps() if one < step]
+        best = self.state.best_global_step or max(earlier, default=None)
         return Ending(step, best, reason=reason) if best else Ending(step, None, wrong=reason)
 
     def _step(self, items: Sequence[Any]) -> str | None:
@@ -211,7 +216,7 @@ class Loop:
     def _evaluate(self) -> dict[str, float]:
         """Loss and metrics of the dev rows, and the probe's rates."""
         outcome: Outcome = self._method.evaluate(self._dev)
-        self._stop = self._stop or outcome.stop
+        self._stop, self._unfit = self._stop or outcome.stop, outcome.unfit
         found = {"loss": outcome.loss} | outcome.metrics | (self._probe.run() if self._probe else {})
         named = {f"eval_{name}": value for name, value in found.items()}
         self._log(named, {})
@@ -220,7 +225,10 @@ class Loop:
 
     def _judge(self, metrics: Mapping[str, float]) -> None:
         value, sign = metrics[self._deciding], 1.0 if self._deciding in RISING else -1.0
-        if self.state.best_metric is None or sign * value > sign * self.state.best_metric:
+        if self._unfit:
+            log.say(f"step {self.state.global_step} cannot be the best: {self._unfit}")
+            self._worse += 1
+        elif self.state.best_metric is None or sign * value > sign * self.state.best_metric:
             self.state.best_metric, self.state.best_global_step = value, self.state.global_step
             self.state.best_model_checkpoint = self._checkpoints.at(self.state.global_step).name
             self._worse, self.control.should_save = 0, True
@@ -233,7 +241,7 @@ class Loop:
 
     def _save(self) -> None:
         cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"] = {
-            "watch": self._watch.state(), "worse": self._worse, "deciding": self._deciding,
+            "watch": self._watch.state(), "worse": self._worse, "deciding": self._deciding, "unfit": self._unfit,
         }  # fmt: skip
         self._checkpoints.save(self._trained, self.state, self._method.state())
         self._saved_at = time.monotonic()

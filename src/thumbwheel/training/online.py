@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 class OnlineConfig(TrainConfig):
     """What methods that sample share. A step takes `batch_size` prompts and `num_generations` answers to each."""
+
+    learned_judge: ClassVar[Mapping[str, Any]] = {}
+    """Other defaults for runs with a reward model: it is wrong about answers unlike those that it learned from, so stay near the base."""
 
     batch_size: int = Field(8, ge=1)
     """Prompts a step."""
@@ -75,7 +78,7 @@ class OnlineConfig(TrainConfig):
     """Processes that run reward functions beside the model."""
     metric_for_best_model: Metric = "reward"
     """The dev metric that decides which checkpoint is best."""
-    eval_prompts: int = Field(64, ge=1)
+    eval_prompts: int = Field(256, ge=1)
     """Dev prompts answered greedily at an evaluation."""
     kl_budget: float | None = Field(None, gt=0)
     """Nats a token by which the policy may leave the base before the run ends with what it has; unset, no limit."""
@@ -87,6 +90,11 @@ class OnlineConfig(TrainConfig):
     held_out: tuple[str, ...] = ()
     """Reward functions that are watched on dev answers and never optimised; the run ends when one falls, or gains nothing over four
     evaluations, while the reward rises."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_the_judge(cls, given: Any) -> Any:
+        return {**cls.learned_judge, **given} if isinstance(given, dict) and given.get("reward_model") else given
 
     @model_validator(mode="after")
     def _room_for_a_prompt(self) -> Self:

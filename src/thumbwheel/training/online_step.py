@@ -12,6 +12,8 @@ from thumbwheel.engine.rollout import Rollout, RolloutSource, Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, TreeBatch
+from thumbwheel.rewards.checker import checker
+from thumbwheel.rewards.function import Case
 from thumbwheel.training.algorithm import Apply, Metrics, Outcome, Parts
 from thumbwheel.training.curriculum import Curriculum
 from thumbwheel.training.group import spread
@@ -22,6 +24,7 @@ from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, T
 from thumbwheel.training.order import Order
 from thumbwheel.training.sampling import policy, source_of
 from thumbwheel.training.step import means
+from thumbwheel.training.watch import KEPT
 
 if TYPE_CHECKING:
     import torch
@@ -73,6 +76,7 @@ class OnlineSteps:
         self._sweep = EngineSweep(self.engine, self.budget)
         self._answer_by(policy(parts, self.config.memory_limit_gb))
         self._judge, self._watchers = judges(self.config, parts)
+        self._learned_judge = parts.reward_model is not None
         self._guard = Guard(self.config.kl_budget, self.config.length_creep)
         self._curriculum: Curriculum | None = None
 
@@ -219,12 +223,16 @@ class OnlineSteps:
         collected = rewarded(self.collect(tasks, 1, self._sampling(0, greedy=True), self._own))
         metrics = collected_metrics(collected)
         seen = Seen([one.value for (one,) in collected.rewards], [len(one.ids) for (one,) in collected.rollouts], metrics)
+        if self._learned_judge:
+            seen.kept = _kept(collected)
+            for name in KEPT:
+                metrics |= _known(name, seen.kept[name])
         if self._watchers:
             watched = self._judged(self._watchers, tasks, collected.rollouts, {})
             seen.held_out = {name: [one.parts.get(name) for (one,) in watched] for name in self.config.held_out}
             for name, values in seen.held_out.items():
                 metrics |= _known(f"held_out/{name}", values)
-        return Outcome(-metrics["reward"], metrics, 0, self._guard.evaluation(seen))
+        return Outcome(-metrics["reward"], metrics, 0, self._guard.evaluation(seen), self._guard.unfit())
 
     def examples(self, items: Sequence[Task]) -> Sequence[Example]:
         """Every prompt with its answers at full length, no two of them alike."""
@@ -342,6 +350,19 @@ def collected_metrics(collected: Collected) -> dict[str, float]:
     found |= _known("format_rate", [None if one.well_formed is None else float(one.well_formed) for one in rewards])
     for name in dict.fromkeys(name for one in rewards for name in one.parts):
         found |= _known(f"rewards/{name}/mean", [one.parts.get(name) for one in rewards])
+    return found
+
+
+def _kept(collected: Collected) -> dict[str, list[float | None]]:
+    """By the metrics of watch.KEPT, whether each answer, one a task, has what training must not take from it; None where nobody knows."""
+    found: dict[str, list[float | None]] = {name: [] for name in KEPT}
+    for task, (answer,), (reward,) in zip(collected.tasks, collected.rollouts, collected.rewards, strict=True):
+        liked = task.row.get("liked")
+        same = checker(None, None, liked, "what people liked").score([Case(answer.text, liked)])[0] if liked else None
+        formed = same.well_formed if same and reward.well_formed is None else reward.well_formed
+        found["format_rate"].append(None if formed is None else float(formed))
+        found["eos_rate"].append(float(answer.finish == "stop"))
+        found["liked_rate"].append(same.value if same else None)
     return found
 
 

@@ -233,11 +233,12 @@ def _finish(run: RunDir, spec: RunSpec, made: Assembly, ending: Ending, result: 
         return INTERRUPTED
     if ending.wrong:
         kept = f"the checkpoint of step {ending.best} was the best one" if ending.best else "no checkpoint was better than the base"
+        hold = f" or raise {made.method.tether}" if made.method.tether else ""
         error = {
             "class": "TrainingError",
             "what": f"run {spec.run_id!r}",
             "why": f"it stopped itself: {ending.wrong}; {kept}",
-            "fix": f"Lower learning_rate (now {made.config.peak_rate:g}) or raise nll_weight, and train again",
+            "fix": f"Lower learning_rate (now {made.config.peak_rate:g}){hold}, and train again",
         }
         run.write_status(Status(RunState.FAILED, ending.step, ending.wrong, error, result))
         return 6

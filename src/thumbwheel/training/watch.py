@@ -11,6 +11,8 @@ from typing import Any
 
 WINDOW = 10
 """Steps whose mean loss is compared."""
+KEPT = {"format_rate": "have the format of good answers", "eos_rate": "come to an end", "liked_rate": "are ones that people liked"}
+"""Shares of fresh greedy answers to dev prompts that training must not lower, by metric."""
 
 
 class Watch:
@@ -59,8 +61,8 @@ class Watch:
 
 
 def collapse(base: Mapping[str, float], now: Mapping[str, float]) -> str | None:
-    """Whether fresh greedy answers still end and still have the format that good ones have, by the rates of two evaluations."""
-    for name, what in (("format_rate", "have the format of good answers"), ("eos_rate", "come to an end")):
+    """Whether fresh greedy answers still end, have the format that good ones have and are what people liked, by two evaluations' rates."""
+    for name, what in KEPT.items():
         before, after = base.get(name), now.get(name)
         if before is not None and after is not None and before >= 0.25 and after <= before / 2:
             return f"the answers collapsed: {after:.0%} of fresh greedy answers to dev prompts {what}, {before:.0%} under the base"

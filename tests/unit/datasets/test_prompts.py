@@ -130,3 +130,24 @@ def test_gsm8k_becomes_prompts_that_can_be_checked(tmp_path: Path) -> None:
     assert len(groups) == 652 - 74  # a checker alone cannot fill the gate
     assert all(row.checker == "exact_answer" and row.reference for row in prompts)
     assert all(2 <= len(row.values) == len(row.completions) <= 4 and set(row.values) <= {0.0, 1.0} for row in groups)
+
+
+def test_what_people_wrote_or_liked_stands_beside_a_prompt(tmp_path: Path) -> None:
+    """A correction before an upvote; no answer that is disputed, was edited, or that only a machine called good."""
+    world = World()
+    world.say("thumb", True, world.trace("a", "liked", "fine"))
+    world.say("thumb", False, world.trace("b", "disliked", "bad"))
+    world.say("thumb", True, world.trace("c", "edited", "fine"))
+    world.say("correction", "better", world.trace("d", "edited", "wrong"))
+    torn = world.trace("e", "torn", "so so")
+    world.say("thumb", True, torn, rater="one")
+    world.say("thumb", False, torn, rater="two")
+    world.say("thumb", True, world.trace("f", "graded", "good"), rater="machine")
+    for number in range(20):  # so that train is not empty
+        world.trace(f"u{number}", f"more {number}", "x")
+    for table, values in world.rows:
+        if table.name == "raters" and values["external_id"] == "machine":
+            values["kind"] = "checker"
+    with world.into(tmp_path) as ws:
+        liked = {asked(row): row.liked for row in rows_of(ws, "prompts")}
+    assert {prompt: text for prompt, text in liked.items() if text} == {"liked": "fine", "edited": "better"}

@@ -124,3 +124,20 @@ def test_its_state_survives(capsys: pytest.CaptureFixture[str]) -> None:
     assert second.step({"kl": 0.3, "entropy": 0.1}) == first.step({"kl": 0.3, "entropy": 0.1})
     assert second.evaluation(seen(0.5, 10, truth=0.1)) == first.evaluation(seen(0.5, 10, truth=0.1)) is not None
     assert capsys.readouterr().err.count("entropy has collapsed") == 2
+
+
+def test_an_evaluation_that_lost_what_the_base_has_is_passed_over() -> None:
+    share = lambda part, of=N: [float(at < part * of) for at in range(of)]  # noqa: E731
+    liked = lambda part, of=N: Seen(share(0.5), [9] * N, {}, kept={"eos_rate": share(1.0), "liked_rate": share(part, of)})  # noqa: E731
+    guard = Guard(None, None)
+    for part, passed in ((0.8, False), (0.75, False), (0.9, False), (0.6, True), (0.8, False)):
+        assert guard.evaluation(liked(part)) is None
+        assert (guard.unfit() is not None) is passed, part
+    told(guard, liked(0.6))
+    assert guard.unfit() == "60% of fresh answers to dev prompts are ones that people liked, 80% under the base"
+    again = Guard(None, None)
+    again.restore(guard.state())
+    assert again.unfit() == guard.unfit()
+    few = Guard(None, None)
+    told(few, liked(1.0, 7), liked(0.0, 7))
+    assert few.unfit() is None  # seven answers prove nothing

@@ -261,3 +261,29 @@ def test_dev_labels_of_one_kind_give_no_margin_and_the_loss_decides(base: Path, 
     ending = loop.run(3)
     losses = {line["step"]: line["eval_loss"] for line in lines(tmp_path) if "eval_loss" in line and line["step"]}
     assert len(losses) > 2 and losses[ending.best] == min(losses.values())
+
+
+def test_an_evaluation_that_is_unfit_is_never_the_best(base: Path, tmp_path: Path) -> None:
+    """Also after a resume; where none was fit the run has failed."""
+    from dataclasses import replace
+
+    def ended(folder: Path, fit: set[int], stop_at: int | None = None, resume: int | None = None) -> Any:
+        folder.mkdir(exist_ok=True)
+        given: dict[str, Any] = {"eval_steps": 2, "save_steps": 2, "early_stopping_patience": None, "num_train_epochs": 2}
+        made = assembled("sft", base, folder, plain_rows("chats", 24, 5), **given)
+        loop = loop_of(made, folder, interrupted=lambda: loop.state.global_step == stop_at)
+        evaluate = made.at_work.evaluate
+
+        def doubtful(items: Any) -> Any:
+            return replace(evaluate(items), unfit=None if loop.state.global_step in fit else "they lost their manners")
+
+        made.at_work.evaluate = doubtful  # type: ignore[method-assign]
+        return loop.run(resume)
+
+    found = ended(tmp_path / "some", {4})
+    assert (found.step, found.best, found.wrong) == (12, 4, None)
+    failed = ended(tmp_path / "none", set())
+    assert (failed.step, failed.best, failed.wrong) == (12, None, "they lost their manners")
+    part = ended(tmp_path / "parts", set(), stop_at=12)
+    assert part.interrupted and not part.wrong  # Ctrl-C is no failure
+    assert ended(tmp_path / "parts", set(), resume=12) == failed

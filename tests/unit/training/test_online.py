@@ -11,10 +11,11 @@ from reversal import reversal_rows, terse_base
 from thumbwheel.core.errors import ConfigError, DataError
 from thumbwheel.engine.rollout import Rollout
 from thumbwheel.training.algorithms.grpo import Grpo, GrpoConfig
+from thumbwheel.training.assemble import settings
 from thumbwheel.training.judge import Reward
 from thumbwheel.training.online import Collected, Task
 from thumbwheel.training.online_step import weighted
-from training_rows import assembled, loop_of
+from training_rows import assembled, judge_of, loop_of
 
 TRUTH = {"checker": "regex", "checker_config": {"pattern": "ab", "full": True}}
 LONGER = {"checker": "regex", "checker_config": {"pattern": ".{4,}"}}
@@ -78,6 +79,39 @@ def test_answers_that_no_longer_end_are_a_collapse(terse: Path, tmp_path: Path) 
     rows = reversal_rows(64, 8, **LONGER | {"checker_config": {"pattern": ".{12}"}})
     ending, _ = trained(terse, tmp_path, rows, length_creep=None, reward_functions=("reward_functions:length",))
     assert "come to an end" in str(ending.reason or ending.wrong) and ending.best != ending.step
+
+
+def test_what_people_liked_ends_a_run_that_unlearns_it(terse: Path, tmp_path: Path) -> None:
+    """The reward model loves `a`, people liked the base's `ab`; where the first look is too late, nothing is kept."""
+    rows = reversal_rows(64, 24, liked="ab", checker=None, reference=None)
+    pairs = [row | {"chosen": "a", "rejected": "ab", "chosen_finish": "stop", "rejected_finish": "stop"} for row in rows]
+    judge = judge_of(terse, tmp_path, pairs, 20)
+    given: dict[str, Any] = {"judge": judge, "reward_model": "rm1", "reward_functions": (), "beta": 0.0, "length_creep": None}
+    ending, loop = trained(terse, tmp_path / "often", rows, **given)
+    assert "are ones that people liked, 100% under the base" in ending.reason and ending.best < ending.step < 40
+    assert kept(loop, 0, "liked_rate") == 1 and kept(loop, ending.best, "liked_rate") > 0.8 > kept(loop, ending.step, "liked_rate")
+    ending, _ = trained(terse, tmp_path / "late", rows, **given | {"eval_steps": ending.step})
+    assert ending.best is None and "are ones that people liked" in ending.wrong
+
+
+def test_the_form_is_seen_where_people_liked_it_and_only_a_learned_judge_is_doubted(terse: Path, tmp_path: Path) -> None:
+    """No function here looks at the form; what people liked is JSON, which this base does not speak."""
+    rows = reversal_rows(8, 8, liked='{"a": 1}', **LONGER)
+    pairs = [row | {"chosen": "a", "rejected": "ab", "chosen_finish": None, "rejected_finish": None} for row in rows]
+    judge = judge_of(terse, tmp_path, pairs, 1)
+    _, loop = trained(terse, tmp_path / "judged", rows, max_steps=1, judge=judge, reward_model="rm1")
+    assert (kept(loop, 0, "format_rate"), kept(loop, 0, "liked_rate")) == (0, 0)
+    _, loop = trained(terse, tmp_path / "checked", rows, max_steps=1)
+    assert not any("eval_liked_rate" in line for line in loop.state.log_history)
+
+
+@pytest.mark.parametrize(("method", "near"), [("grpo", {"beta": 0.4, "scale_rewards": "batch"}), ("ppo", {"init_kl_coef": 0.4})])
+def test_a_reward_model_keeps_a_run_near_its_base_unless_told_otherwise(method: str, near: dict[str, Any]) -> None:
+    plain, judged = settings(method, {}), settings(method, {"reward_model": "rm1"})
+    name = next(iter(near))
+    assert all(getattr(judged, key) == value != getattr(plain, key) for key, value in near.items())
+    assert getattr(settings(method, {"reward_model": "rm1", name: 0.1}), name) == 0.1
+    assert settings(method, judged.model_dump()) == judged
 
 
 def collected(*groups: list[tuple[int, float | None, str]]) -> Collected:

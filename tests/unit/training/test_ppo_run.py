@@ -27,19 +27,13 @@ from thumbwheel.training.online_step import OnlineSteps
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import train
 from thumbwheel.training.types import RunState
-from training_rows import QUICK, assembled, frozen, loop_of, plain_rows
+from training_rows import QUICK, assembled, frozen, judge_of, loop_of, plain_rows
 
 
 @pytest.fixture
 def judge(base: Path, tmp_path: Path) -> Path:
     """A reward model over the base that learned a little."""
-    folder = tmp_path / "judge"
-    made = assembled("reward", base, tmp_path, plain_rows("pairs", 16, 4), max_steps=3, learning_rate=1e-2)
-    loop_of(made, tmp_path).run()
-    shutil.copytree(tmp_path / "checkpoints" / "checkpoint-3", folder)
-    made.builder.tokenizer.save_pretrained(folder)
-    Card("bradley_terry", str(base), base_fingerprint(base), 128).write(folder)
-    return folder
+    return judge_of(base, tmp_path, plain_rows("pairs", 16, 4), 3)
 
 
 def test_policy_critic_and_reward_model_are_on_one_base(judge: Path, base: Path) -> None:

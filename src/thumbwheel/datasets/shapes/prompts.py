@@ -50,4 +50,5 @@ class Prompts(Shape):
             checker_config=judged[2],
             case_id=case.id if case else None,
             success=evidence.success,
+            liked=evidence.liked,
         )

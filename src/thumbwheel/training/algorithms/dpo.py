@@ -39,6 +39,7 @@ class Dpo(Algorithm[DpoConfig]):
     needs: ClassVar[str] = "pairs"
     good: ClassVar[frozenset[str]] = frozenset({"chosen"})
     rate: ClassVar[float] = 5e-5
+    tether: ClassVar[str | None] = "nll_weight"
     Config: ClassVar[type[TrainConfig]] = DpoConfig
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:

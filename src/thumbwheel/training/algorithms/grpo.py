@@ -7,7 +7,7 @@ advantages are those of TRL 1.16 under the same names.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -31,12 +31,14 @@ WANT = frozenset({"logp", "entropy"})
 class GrpoConfig(OnlineConfig):
     """Settings of grpo."""
 
+    learned_judge: ClassVar[Mapping[str, Any]] = {"scale_rewards": "batch", "beta": 0.4}
     num_generations: int = Field(8, ge=2)
     """Answers sampled to each prompt, which are compared with each other."""
     loss_type: Normaliser = "dapo"
     """What the loss is divided by: dapo tokens, grpo answers and each by its tokens, dr_grpo answers times max_completion_length."""
     scale_rewards: Scale = "group"
-    """Standard deviation that advantages are divided by: that of the group, that of the batch, or none."""
+    """Standard deviation that advantages are divided by: that of the group, that of the batch, or none; with a reward model batch, because
+    in a group whose answers are alike the deviation is the model's noise."""
     epsilon: float = Field(0.2, gt=0, lt=1)
     """How far the probability ratio may fall before it is clipped."""
     epsilon_high: float | None = Field(None, gt=0)
@@ -46,7 +48,7 @@ class GrpoConfig(OnlineConfig):
     num_iterations: int = Field(1, ge=1)
     """Updates on every batch of answers."""
     beta: float = Field(0.0, ge=0)
-    """Weight of the KL to the base in the loss; 0 saves its computation, and kl_budget can limit it all the same."""
+    """Weight of the KL to the base in the loss; 0 saves its computation, kl_budget can limit it all the same. 0.4 with a reward model."""
     kl_estimator: KlEstimator = "k3"
     """How that KL is estimated: k1 unbiased, k2 and k3 of lower variance and never negative."""
     mask_truncated_completions: bool = False
@@ -60,6 +62,7 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
 
     name: ClassVar[str] = "grpo"
     rate: ClassVar[float] = 1e-4
+    tether: ClassVar[str | None] = "beta"
     Config: ClassVar[type[TrainConfig]] = GrpoConfig
 
     def again(self, collected: Collected, turn: int) -> list[int]:

@@ -60,6 +60,7 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
     needs: ClassVar[str] = "groups"
     good: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 1e-4
+    tether: ClassVar[str | None] = "beta"
     Config: ClassVar[type[TrainConfig]] = GrpoOfflineConfig
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:

@@ -61,6 +61,7 @@ class Kto(Algorithm[KtoConfig]):
     needs: ClassVar[str] = "labels"
     good: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 5e-4
+    tether: ClassVar[str | None] = "nll_weight"
     Config: ClassVar[type[TrainConfig]] = KtoConfig
 
     @classmethod
