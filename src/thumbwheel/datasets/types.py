@@ -200,10 +200,10 @@ class Evidence(NamedTuple):
         return sum(known) / len(known) if known else None
 
     @property
-    def liked(self) -> str | None:
+    def liked(self) -> Answer | None:
         """What somebody wrote instead of an answer, else the answer that people most clearly called good; None without either."""
         good = [one for one in self.answers if one.good and not (one.corrected or one.conflict or one.automatic)]
-        return max(good, key=lambda one: (one.origin == "correction", one.strength)).text if good else None
+        return max(good, key=lambda one: (one.origin == "correction", one.strength, one.text), default=None)
 
 
 class Drop(NamedTuple):

@@ -149,5 +149,6 @@ def test_what_people_wrote_or_liked_stands_beside_a_prompt(tmp_path: Path) -> No
         if table.name == "raters" and values["external_id"] == "machine":
             values["kind"] = "checker"
     with world.into(tmp_path) as ws:
-        liked = {asked(row): row.liked for row in rows_of(ws, "prompts")}
-    assert {prompt: text for prompt, text in liked.items() if text} == {"liked": "fine", "edited": "better"}
+        found = {asked(row): row for row in rows_of(ws, "prompts")}
+    assert {prompt: row.liked for prompt, row in found.items() if row.liked} == {"liked": "fine", "edited": "better"}
+    assert {prompt for prompt, row in found.items() if row.feedback_ids} == {"liked", "edited"}  # so that erasing finds them

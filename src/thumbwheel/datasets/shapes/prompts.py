@@ -33,6 +33,7 @@ class Prompts(Shape):
         return {"prompt": row.prompt, "reference": reference}
 
     def _row(self, evidence: Evidence, case: Case | None) -> PromptRow:
+        liked = evidence.liked
         judged = [case.reference, case.checker, case.checker_config] if case else [None, None, None]
         return PromptRow(
             row_id=ids.derived("row", self.name, evidence.prompt_id, json.dumps(judged, sort_keys=True)),
@@ -42,13 +43,13 @@ class Prompts(Shape):
             tools=evidence.tools,
             weight=1.0,
             origin=(WAITS if waits(case.checker) else "case") if case else "trace",
-            feedback_ids=[],
-            trace_ids=sorted(one.trace_id for one in evidence.asked),
-            subject_ids=sorted({one.subject_id for one in evidence.asked if one.subject_id}),
+            feedback_ids=sorted(liked.feedback_ids) if liked else [],
+            trace_ids=sorted({one.trace_id for one in evidence.asked}.union(liked.trace_ids if liked else ())),
+            subject_ids=sorted({one.subject_id for one in evidence.asked if one.subject_id}.union(liked.subject_ids if liked else ())),
             reference=judged[0],
             checker=judged[1],
             checker_config=judged[2],
             case_id=case.id if case else None,
             success=evidence.success,
-            liked=evidence.liked,
+            liked=liked.text if liked else None,
         )
