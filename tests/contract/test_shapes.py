@@ -60,7 +60,7 @@ def test_rows_are_of_the_declared_class_and_complete(shape: str) -> None:
         assert type(row) is kind.row
         assert (row.split, row.group, row.prompt) == ("train", "g1", evidence().prompt)
         assert 0 < row.weight <= 1
-        assert bool(row.feedback_ids) is not kind.unjudged
+        assert row.feedback_ids or kind.unjudged
         assert row.trace_ids
         assert row.subject_ids == ["sub_1"]
         assert row.origin
