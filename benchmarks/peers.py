@@ -1,4 +1,7 @@
-"""Virtual environments of the peers, each with its own pinned versions, made once under .bench/."""
+"""Virtual environments of the contestants, each with its own pinned versions, made once under .bench/.
+
+Ours has the train extra alone, as the peers have what they need: PEFT imports bitsandbytes (45 MB) wherever it is installed.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,23 @@ BENCH = ROOT / ".bench"
 SHARED = ["transformers==5.23.0", "peft==0.21.2", "accelerate==1.15.0", "datasets==5.2.0"]
 PINS = {"trl-1.16": ["trl==1.16.0", *SHARED], "trl-1.12": ["trl==1.12.0", *SHARED]}
 """trl 1.12 is the last release with PPO."""
+OURS = "thumbwheel"
 
 
-def python_of(peer: str) -> Path:
-    """The interpreter of `peer`'s environment, which is made where it is missing (torch first, by install.py's choice of build)."""
-    venv = BENCH / peer
+def python_of(contestant: str) -> Path:
+    """The interpreter of the contestant's environment, which is made where it is missing (torch first, by install.py's choice of build)."""
+    venv = BENCH / contestant
     python = venv / "bin" / "python"
     if not (venv / ".complete").exists():
-        sys.stderr.write(f"making the environment of {peer} in {venv}\n")
-        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        sys.stderr.write(f"making the environment of {contestant} in {venv}\n")
         sys.path.insert(0, str(ROOT))
         import install
 
-        install.install_torch(python)
-        install.pip(python, "install", "--quiet", "torch==2.13.0", *PINS[peer])
+        if contestant == OURS:
+            install.main(str(venv), "train")
+        else:
+            subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+            install.install_torch(python)
+            install.pip(python, "install", "--quiet", "torch==2.13.0", *PINS[contestant])
         (venv / ".complete").touch()
     return python

@@ -239,12 +239,12 @@ def run(spec: Spec, script: str, threads: int, more: dict[str, str] | None = Non
     """One run in its own process, `more` in its environment."""
     if more is None and spec.method == "ppo" and script == "ours.py":
         more = {"BENCH_REWARD_MODEL": reward_model(spec, threads)}
-    python = {"peer_trl.py": "trl-1.16", "peer_ppo.py": "trl-1.12"}.get(script)
-    command = [str(peers.python_of(python)) if python else sys.executable, str(HERE / script), spec.text()]
+    who = {"peer_trl.py": "trl-1.16", "peer_ppo.py": "trl-1.12"}.get(script, peers.OURS)
+    command = [str(peers.python_of(who)), str(HERE / script), spec.text()]
     with tempfile.TemporaryDirectory() as out:
         counts = {"BENCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
         shared = counts | launch.KEPT | {"BENCH_OUT": out}
-        shared |= {"OMP_WAIT_POLICY": "PASSIVE"} if python is None else {}  # as our command sets it; a peer waits as it would without us
+        shared |= {"OMP_WAIT_POLICY": "PASSIVE"} if who == peers.OURS else {}  # as our command sets it; a peer waits as it would without us
         environment = os.environ | shared | {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
         environment |= more or {}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -15,7 +15,6 @@ from thumbwheel.engine.lora import unadapted_experts
 from thumbwheel.engine.refcache import RefCache
 from thumbwheel.training.algorithm import Algorithm, Method, Parts, Prepared, Row, Steps
 from thumbwheel.training.algorithms import ALGORITHMS
-from thumbwheel.training.online_step import OnlineSteps
 from thumbwheel.training.order import Order
 from thumbwheel.training.step import Stepper
 from thumbwheel.training.types import TrainConfig
@@ -122,6 +121,8 @@ def steps_of(method: Method[Any], parts: Parts) -> Steps:
     """The method at work: on recorded answers, or on fresh ones."""
     if isinstance(method, Algorithm):
         return Stepper(parts.engine, method, RefCache(parts.cache), method.config.token_budget)
+    from thumbwheel.training.online_step import OnlineSteps  # with scipy and httpx, 25 MB that recorded answers do not need
+
     return OnlineSteps(cast("OnlineAlgorithm[Any]", method), parts)
 
 
