@@ -43,7 +43,7 @@ def test_a_real_gain_is_approved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("control", "seed"), [("--flip", "6"), ("--shuffle", "8")])
 def test_worthless_feedback_is_rejected_by_evaluation(tmp_path: Path, control: str, seed: str) -> None:
-    """Shuffled feedback can help by chance, and the gold cases know: of seeds 1, 6, 7, 8 and 9 one (6) gained 2 points and was approved."""
+    """Of 33 seeds one (6) gained 2 points from shuffled feedback and was approved; it may be a true gain (docs/benchmarks.md)."""
     code, result = demo(tmp_path, "--seed", seed, control)
     assert (code, result["decision"]) == (1, "rejected")
     assert result["reasons"]
