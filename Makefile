@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-slow test-gpu check bench bench-training bench-datasets bench-sandbox bench-gate bench-evaluation bench-export clean
+.PHONY: demo test test-slow test-gpu check bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -27,13 +27,16 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/architecture
 
-bench: bench-training bench-datasets bench-sandbox bench-gate bench-evaluation bench-export
+bench: bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export
 
 bench-training: $(VENV)/.dev
 	$(BIN)/python benchmarks/training.py $(ARGS)
 
 bench-datasets: $(VENV)/.dev
 	$(BIN)/python benchmarks/dataset_scale.py $(ARGS)
+
+bench-split: $(VENV)/.dev
+	$(BIN)/python benchmarks/split.py $(ARGS)
 
 bench-sandbox: $(VENV)/.dev
 	$(BIN)/python benchmarks/sandbox.py $(ARGS)

@@ -1,7 +1,8 @@
 """Makes a virtual environment with thumbwheel and the named extras: `python3 install.py .venv train test check`.
 
-Only the standard library is used. Versions come from constraints.txt. torch is chosen first, because a machine without an NVIDIA
-GPU has no use for the gigabytes of CUDA packages that the default build for Linux brings.
+Only the standard library is used. Versions and hashes come from constraints.txt (lock.py writes the hashes), and pip refuses a file
+with another hash. torch is chosen first and by version alone, because a machine without an NVIDIA GPU has no use for the gigabytes of
+CUDA packages that the default build for Linux brings, and the CPU builds come from another index.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 LEAST = (3, 11)
+BUILD = ("hatchling", "editables")
+"""What builds the editable installation, from the same hashed list instead of pip's own fetching."""
 
 
 def main(folder: str, *extras: str) -> None:
@@ -29,9 +35,54 @@ def main(folder: str, *extras: str) -> None:
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     if "train" in extras:
         install_torch(python)
-    say(f"installing thumbwheel with {', '.join(extras) or 'no extras'} (versions from constraints.txt)")
-    wanted = f"{HERE}[{','.join(extras)}]" if extras else str(HERE)
-    pip(python, "install", "--quiet", "--constraint", str(HERE / "constraints.txt"), "--editable", wanted)
+    say(f"installing thumbwheel with {', '.join(extras) or 'no extras'} (versions and hashes from constraints.txt)")
+    install_hashed(python, [*BUILD, *requirements(extras)])
+    extra_list = f"[{','.join(extras)}]" if extras else ""
+    pip(python, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", f"{HERE}{extra_list}")
+
+
+def requirements(extras: Sequence[str]) -> list[str]:
+    """What pyproject.toml asks for: the base installation and the named extras; ends the program for an extra that is not there."""
+    project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
+    for extra in extras:
+        if extra not in optional:
+            stop(f"there is no extra {extra!r}", f"Known: {', '.join(sorted(optional))}")
+    return [*project["dependencies"], *(requirement for extra in extras for requirement in optional[extra])]
+
+
+def locked() -> dict[str, str]:
+    """Normal name -> the lines of constraints.txt: pin and hashes."""
+    entries = re.findall(r"^(?:[^\n]*\\\n)*[^\n]+\n", (HERE / "constraints.txt").read_text(), re.MULTILINE)
+    return {normal_name(entry.split("==")[0]): entry for entry in entries}
+
+
+def normal_name(name: str) -> str:
+    """A package's name as the index spells it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def install_hashed(python: Path, wanted: Sequence[str]) -> None:
+    """Install requirements and all that they need, each file checked against its hash.
+
+    pip takes hashes of named packages only, not of what these need. So it first says what it would install, by the versions of
+    constraints.txt, and then gets that list with hashes.
+    """
+    lock = locked()
+    with tempfile.TemporaryDirectory() as folder:
+        versions = Path(folder) / "versions.txt"
+        versions.write_text("".join(re.sub(r"\s*\\\n.*", "\n", entry, flags=re.DOTALL) for entry in lock.values()))
+        report = Path(folder) / "report.json"
+        pip(python, "install", "--quiet", "--dry-run", "--report", str(report), "--constraint", str(versions), *wanted)
+        packages = [normal_name(item["metadata"]["name"]) for item in json.loads(report.read_text())["install"]]
+        if not packages:
+            return
+        missing = sorted(set(packages) - set(lock))
+        if missing:
+            stop(f"constraints.txt does not pin {', '.join(missing)}", "Add `name==version` for each and run: python3 lock.py")
+        hashed = Path(folder) / "hashed.txt"
+        hashed.write_text("".join(lock[package] for package in packages))
+        pip(python, "install", "--quiet", "--no-deps", "--require-hashes", "--requirement", str(hashed))
 
 
 def check_python() -> None:

@@ -1,6 +1,6 @@
 """How far people agree with each other about pairs of answers, and judging models with the people: on PandaLM and on llmfao.
 
-    python benchmarks/agreement.py --json agreement.json
+    python benchmarks/agreement.py
 
 Each rater is held against the plurality of the others (`thumbwheel.rewards.agreement`), judges against that of the people; where two
 verdicts lead together there is no crowd, and the pair is left out and counted. A tie is a verdict like the others; `decided` repeats the
@@ -14,9 +14,10 @@ import csv
 import json
 import os
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import raw
 
 from thumbwheel.rewards.agreement import Panel, Voice, panel
 
@@ -101,12 +102,10 @@ def figure(value: float | None, interval: Any) -> str:
 def main() -> None:
     """Measure both, print tables, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write all figures here")
+    raw.option(parser, "agreement")
     path = parser.parse_args().json
     results = {"pandalm": measured("PandaLM", list(pandalm()), "gpt-3.5"), "llmfao": measured("llmfao", list(llmfao()), "gpt-4")}
-    if path:
-        facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": f"python benchmarks/agreement.py --json {path.name}"}
-        path.write_text(json.dumps(facts | results, indent=2))
+    raw.write(path, **results)
 
 
 if __name__ == "__main__":

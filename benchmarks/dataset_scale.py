@@ -1,6 +1,6 @@
 """Does building a dataset stay linear and small? Feedback rows in, a frozen dataset out: seconds, rows a second, peak memory.
 
-    python benchmarks/dataset_scale.py --rows 10000 100000 1000000 --json .bench/dataset_scale.json
+    python benchmarks/dataset_scale.py --rows 10000 100000 1000000
 
 The material is made here, of words drawn by a seeded generator: two answers to a prompt, five pieces of feedback about four answers
 (thumbs, ratings, edits), prompts and answers of about 250 characters, sessions of four answers, a subject each. It is imported with
@@ -21,6 +21,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import raw
 
 AGENT = "scale"
 WORDS = [
@@ -118,7 +120,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--shapes", nargs="+", default=["labels", "pairs"])
     parser.add_argument("--folder", type=Path, default=Path(".bench/dataset_scale"))
-    parser.add_argument("--json", type=Path)
+    raw.option(parser, "dataset_scale")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
@@ -136,9 +138,7 @@ def main() -> None:
             print(
                 f"{'':9} {shape:7} {one['rows']:>9,} rows in {one['seconds']:6.1f} s ({rate:,.0f} feedback a second), {one['peak_mb']:,} MB"
             )
-    if given.json:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(found, indent=2) + "\n")
+    raw.write(given.json, rows=found)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 
 import material
 import peers
+import raw
 
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.datasets.build import freeze
@@ -39,7 +40,7 @@ TARGETS = {"memory": 0.15, "time": 0.30}
 def main() -> None:
     """Parse, run the cases, print the table."""
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--json", help="write the figures to this file")
+    raw.option(found, "estimates")
     found.add_argument("--cases", default="sft:26m,dpo:26m,kto:135m", help="method:size, comma-separated")
     found.add_argument("--rows", type=int, default=48, help="training rows of a case")
     arguments = found.parse_args()
@@ -52,8 +53,7 @@ def main() -> None:
     for line in lines:
         minutes = f"{line['minutes']:18.2f}{line['minutes_measured']:10.2f}{line['time_ratio']:7.2f}"
         print(f"{line['case']:12}{minutes}{line['gb']:13.2f}{line['gb_measured']:10.2f}{line['memory_ratio']:7.2f}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"date": datetime.now(UTC).isoformat(), "targets": TARGETS, "cases": lines}, indent=1))
+    raw.write(arguments.json, targets=TARGETS, cases=lines)
     missed = [line["case"] for line in lines for kind in TARGETS if abs(line[f"{kind}_ratio"] - 1) > TARGETS[kind]]
     sys.exit(f"off target: {', '.join(missed)}" if missed else 0)
 

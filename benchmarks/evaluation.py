@@ -1,16 +1,18 @@
 """Evaluating by ours against plain transformers loops, in one process: `python benchmarks/evaluation.py --folder DIR [--json FILE]`.
 
-The same rows, base, adapter and precision; both sides of a comparison, the base and the adapter. The loss loop runs each prompt with each
-answer and takes the log-probabilities of the answer; the generate loop answers one prompt after the other, greedily. Ours shares prompts
-and packs batches, as `thumbwheel evaluate` does. The loops are given every n-th row (by length), and their time is multiplied; how far both
-agree on those rows is shown. The contestants take turns after a trial of one row, and medians are compared: above 1 is in our favour.
-The prompts of `loss` and `generate` share nothing with each other; those of `agent loss` and `agent generate` are the same ones behind
-one system message of --system words, and its answers have a quarter of the tokens.
+The same rows, base, adapter and precision; both sides of a comparison, the base and the adapter. Three peers: `loop` takes one sequence
+after the other, `batched` padded batches of the size that an evaluation takes, `merged` these with the adapter merged into the weights.
+For `loss` they run each prompt with each answer and take the log-probabilities of the answer; for `generate` they answer greedily. Ours
+shares prompts and packs batches, as `thumbwheel evaluate` does. The loops are given every n-th row (by length), and their time is
+multiplied; how far each peer and ours agree is shown. The contestants take turns after a trial of one row, and medians are compared: above
+1 is in our favour. The prompts of `loss` and `generate` share nothing with each other; those of `agent loss` and `agent generate` are the
+same ones behind one system message of --system words, and its answers have a quarter of the tokens.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import statistics
 import time
@@ -21,6 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import material
+import raw
 import torch
 import transformers
 
@@ -30,6 +33,7 @@ from thumbwheel.evaluation.own import OwnSide
 from thumbwheel.evaluation.side import chunks
 from thumbwheel.evaluation.types import Ask, EvaluationConfig, Known
 
+PEERS = ("loop", "batched", "merged")
 KINDS = ("loss", "agent loss", "generate", "agent generate")
 
 
@@ -65,8 +69,66 @@ class Loops:
         return found
 
 
-def sides(folder: Path, config: EvaluationConfig) -> tuple[list[Loops], list[OwnSide]]:
-    """(base, adapter) as loops, and as ours."""
+class Batches(Loops):
+    """The same in batches of `size` rows of like length, padded: what somebody writes who knows transformers well."""
+
+    def __init__(self, model: Any, builder: PromptBuilder, size: int) -> None:
+        super().__init__(model, builder)
+        self.size = size
+
+    def losses(self, rows: list[Known]) -> list[tuple[float, float]]:
+        """Each answer behind its own copy of the prompt, padded on the right."""
+        texts = [(row.prompt, text) for row in rows for text in row.texts]
+        sums: list[float] = []
+        for start in range(0, len(texts), self.size):
+            made = [self.builder.row(prompt, text) for prompt, text in texts[start : start + self.size]]
+            sequences = [[*row.prompt_ids, *row.completion_ids] for row in made]
+            ids, mask = _padded(sequences, left=False)
+            with torch.inference_mode():
+                logits = self.model(input_ids=ids, attention_mask=mask).logits
+            for number, (row, sequence) in enumerate(zip(made, sequences, strict=True)):
+                first = len(row.prompt_ids)
+                logps = logits[number, first - 1 : len(sequence) - 1].float().log_softmax(-1)
+                answer = torch.tensor(sequence[first:])
+                sums.append(float(logps.gather(1, answer[:, None]).double().sum()))
+        return list(zip(sums[::2], sums[1::2], strict=True))
+
+    def answers(self, asks: list[Ask]) -> list[tuple[int, ...]]:
+        """Greedy, padded on the left; a batch goes on until its last answer has ended."""
+        found: list[tuple[int, ...]] = []
+        stops = list(self.builder.stop_ids)
+        for start in range(0, len(asks), self.size):
+            batch = asks[start : start + self.size]
+            ids, mask = _padded([self.builder.prompt(ask.prompt) for ask in batch], left=True)
+            with torch.inference_mode():
+                made = self.model.generate(
+                    input_ids=ids,
+                    attention_mask=mask,
+                    do_sample=False,
+                    max_new_tokens=batch[0].max_new_tokens,
+                    eos_token_id=stops,
+                    pad_token_id=0,
+                )
+            for answer in made[:, ids.shape[1] :].tolist():
+                ends = [place + 1 for place, token in enumerate(answer) if token in stops]
+                found.append(tuple(answer[: ends[0]] if ends else answer))
+        return found
+
+
+def _padded(sequences: list[list[int]], left: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids, attention mask), [rows, longest]."""
+    longest = max(map(len, sequences))
+    ids = torch.zeros(len(sequences), longest, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for number, sequence in enumerate(sequences):
+        place = slice(longest - len(sequence), longest) if left else slice(len(sequence))
+        ids[number, place] = torch.tensor(sequence)
+        mask[number, place] = 1
+    return ids, mask
+
+
+def sides(folder: Path, config: EvaluationConfig) -> tuple[dict[str, list[Loops]], list[OwnSide]]:
+    """(base, adapter) by each of the peers, and as ours."""
     base, tokenizer = load_base(str(folder), "float32", local_only=True)
     builder = PromptBuilder(tokenizer)
     torch.manual_seed(0)
@@ -79,7 +141,14 @@ def sides(folder: Path, config: EvaluationConfig) -> tuple[list[Loops], list[Own
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, std=0.02)
     own = Shared(adapted[1], builder, config)
-    return [Loops(plain, builder), Loops(adapted[0], builder)], [
+    merged = copy.deepcopy(adapted[0]).merge_and_unload().eval()
+    size = config.batch_size
+    others: dict[str, list[Loops]] = {
+        "loop": [Loops(plain, builder), Loops(adapted[0], builder)],
+        "batched": [Batches(plain, builder, size), Batches(adapted[0], builder, size)],
+        "merged": [Batches(plain, builder, size), Batches(merged, builder, size)],
+    }
+    return others, [
         OwnSide(own, voice, "", "")  # type: ignore[arg-type]
         for voice in ("", "default")
     ]
@@ -112,12 +181,12 @@ def contestants(folder: Path, given: argparse.Namespace) -> dict[str, Callable[[
     rows = [Known([{"role": "user", "content": one["prompt"]}], (one["chosen"], one["rejected"])) for one in pairs]
     asks = by_length([Ask(row.prompt, given.tokens) for row in rows[: given.prompts]])
     rows = by_length(rows[: given.rows])
-    loops, packed = sides(folder / given.size, config)
+    others, packed = sides(folder / given.size, config)
     behind = [Known([system, *row.prompt], row.texts) for row in rows]
     filed = [Ask([system, *one.prompt], given.tokens // 4) for one in asks]
 
-    def looped(name: str, asked: list[Any], n: int) -> list[Any]:
-        return [getattr(side, name)(asked[::n]) for side in loops]
+    def replied(peer: str, name: str, asked: list[Any], n: int) -> list[Any]:
+        return [getattr(side, name)(asked[::n]) for side in others[peer]]
 
     def scored(known: list[Any], n: int) -> list[Any]:
         return [[tuple(total for total, _ in one) for one in ours(side, known[::n], side.log_probabilities)] for side in packed]
@@ -129,7 +198,8 @@ def contestants(folder: Path, given: argparse.Namespace) -> dict[str, Callable[[
     found: dict[str, Callable[[int], Any]] = {}
     for kind in KINDS:
         loss = kind.endswith("loss")
-        found[f"{kind} loop"] = partial(looped, "losses" if loss else "answers", given_to[kind])
+        for peer in others:
+            found[f"{kind} {peer}"] = partial(replied, peer, "losses" if loss else "answers", given_to[kind])
         found[f"{kind} ours"] = partial(scored if loss else answered, given_to[kind])
     return found
 
@@ -139,17 +209,17 @@ def by_length(asks: list[Any]) -> list[Any]:
     return sorted(asks, key=lambda one: len(one.prompt[0]["content"]))
 
 
-def agreement(found: dict[str, Any], every: int) -> dict[str, float]:
-    """How far the two are from each other: the largest difference of a log-probability a token, and the share of equal answers."""
+def agreement(found: dict[str, Any], peer: str, every: int) -> dict[str, float]:
+    """How far ours is from a peer that got every n-th row: the largest difference of a log-probability, and the share of equal answers."""
     gap, answers = 0.0, []
     for kind in KINDS:
         if kind.endswith("generate"):
-            both = zip(found[f"{kind} loop"], [side[::every] for side in found[f"{kind} ours"]], strict=True)
+            both = zip(found[f"{kind} {peer}"], [side[::every] for side in found[f"{kind} ours"]], strict=True)
             answers += [one == other for sides in both for one, other in zip(*sides, strict=True)]
         else:
-            loop = torch.tensor(found[f"{kind} loop"], dtype=torch.float64)
+            theirs = torch.tensor(found[f"{kind} {peer}"], dtype=torch.float64)
             own = torch.tensor([side[::every] for side in found[f"{kind} ours"]], dtype=torch.float64)
-            gap = max(gap, float(((loop - own).abs() / loop.abs().clamp(min=1)).max()))
+            gap = max(gap, float(((theirs - own).abs() / theirs.abs().clamp(min=1)).max()))
     return {"largest_relative_difference": gap, "equal_answers": sum(answers) / len(answers)}
 
 
@@ -157,7 +227,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where the models are made")
-    parser.add_argument("--json", type=Path)
+    raw.option(parser, "evaluation")
     parser.add_argument("--size", default="26m", choices=list(material.SIZES))
     for name, default in {"rows": 64, "prompts": 128, "tokens": 128, "system": 200, "every": 16, "rounds": 3}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -177,18 +247,17 @@ def main() -> None:
             size = given.rows if "loss" in name else given.prompts
             seconds[name].append(took * size / len(range(0, size, every)))
     medians = {name: statistics.median(values) for name, values in seconds.items()}
-    whole = {who: sum(medians[f"{kind} {who}"] for kind in KINDS) for who in ("loop", "ours")}
+    whole = {who: sum(medians[f"{kind} {who}"] for kind in KINDS) for who in (*PEERS, "ours")}
     report = {
         "size": given.size, "rows": given.rows, "prompts": given.prompts, "tokens": given.tokens, "system": given.system,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__, "transformers": transformers.__version__, "seconds": medians, "every": given.every,
-        "agreement": agreement(results, given.every),
-        "ratio": {name: medians[f"{name} loop"] / medians[f"{name} ours"] for name in KINDS},
-        "ratio_whole": whole["loop"] / whole["ours"],
+        "agreement": {peer: agreement(results, peer, given.every if peer == "loop" else 1) for peer in PEERS},
+        "ratio": {peer: {kind: medians[f"{kind} {peer}"] / medians[f"{kind} ours"] for kind in KINDS} for peer in PEERS},
+        "ratio_whole": {peer: whole[peer] / whole["ours"] for peer in PEERS},
     }  # fmt: skip
     print(json.dumps(report, indent=2))
-    if given.json:
-        given.json.write_text(json.dumps(report, indent=2) + "\n")
+    raw.write(given.json, **report)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import material
+import raw
 from peers import BENCH
 
 SHARD = "100MB"
@@ -41,15 +42,14 @@ def main() -> None:
     options.add_argument("--formats", default="merged,gguf,onnx")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--ladder", action="store_true", help="what each precision of GGUF costs, instead")
-    options.add_argument("--json")
+    raw.option(options, "export")
     options.add_argument("--part", nargs=4, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.part:
         print("RESULT", json.dumps(part(*given.part)))
         return
     told = ladder() if given.ladder else costs(given.size, given.formats.split(","), given.threads)
-    if given.json:
-        Path(given.json).write_text(json.dumps(told, indent=1))
+    raw.write(given.json, rows=told)
 
 
 def costs(size: str, formats: list[str], threads: int) -> dict[str, Any]:

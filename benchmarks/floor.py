@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import os
 
+import raw
+
 from thumbwheel.training.launch import KEPT
 
 os.environ |= KEPT | {"OMP_WAIT_POLICY": "PASSIVE"}  # as in a run; they are read when torch is loaded
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -53,13 +54,12 @@ def main() -> None:
         for method in arguments.methods.split(","):
             rows.append({"method": method, "size": size} | measure(Match(method, size, "pairs", "cold"), arguments.threads))
             print(line(rows[-1]), flush=True)
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps({**stamp(arguments), "rows": rows}, indent=1))
+    raw.write(arguments.json, **stamp(arguments), rows=rows)
 
 
 def options() -> argparse.Namespace:
     """Those of the training benchmark that apply."""
-    found = parser()
+    found = parser("floor")
     found.description = __doc__
     found.set_defaults(methods=",".join(METHODS), runs=3, steps=1)
     arguments = found.parse_args()

@@ -1,46 +1,77 @@
-"""How often the gate is wrong, and how often it sees what it says it sees: simulated answers, the gate's own code.
+"""How often the gate is wrong, and how often it sees what it says it sees: simulated answers, the gate's own code, its guards on.
 
 `python benchmarks/gate.py [--json FILE] [--decisions 1000] [--runs 1000] [--seed 0]`.
 
 A world is a number of gold cases in groups, the rate at which two models of equal quality differ, and how much the cases of a group move
-as one. `equal`: decisions between such models, fresh cases each; the share approved has to stay at or under alpha. `gain`: the candidate is
-truly better by the smallest effect that an evaluation of the same world states as detectable; at least 80 % have to be approved. `cycles`:
-twenty candidates in a row for one agent, judged on the same cases, with the alpha budget: runs in which any of those without a gain was
-approved, and the share approved of those with the gain that is stated at their look. A target is missed where the exact 95 % interval of
-the share excludes it.
+as one. A candidate also has a habit: how its answers end, keep their form and length, what becomes of answers that people liked, and of
+general text and tasks. Every guard is measured from simulated items by the evaluation's own code.
+
+- `equal`: decisions between models of equal quality, fresh cases each; the share approved has to stay at or under alpha.
+- `gain`: the candidate is truly better by the smallest effect that an evaluation of the same world states as detectable. The gain itself
+  has to be seen in at least 80 %; what the guards then make of it (approved, canary, rejected) stands beside it.
+- `cycles`: twenty candidates in a row for one agent, judged on the same cases, with the alpha budget: runs in which any of those without a
+  gain was approved, and the share of those with the gain that is stated at their look whose gain is seen.
+- `refused`: true gains (twice the detectable one) whose guards only move as a decent training moves them, by kind of base. `absolute` is
+  the same under margins that ignore what the base can do. The share rejected by a guard has to stay at or under 5 %.
+- `passed`: the same gains with one true harm beyond its margin. The share approved has to stay at or under alpha.
+- `graded`: scores between 0 and 1 without a gain on average, of which a few rows lose everything: twenty looks, by the interval that
+  decides and by the t interval alone; then the power that is lost on ordinary shapes.
+
+A target is missed where the exact 95 % interval of the share excludes it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import raw
 
 from thumbwheel.evaluation import compare
-from thumbwheel.evaluation.compare import Pair
+from thumbwheel.evaluation.compare import Logged, Pair
 from thumbwheel.evaluation.gate import decide, inputs_of
 from thumbwheel.evaluation.policy import GateInputs, GatePolicy, Look, Verdict
 from thumbwheel.evaluation.spending import number
-from thumbwheel.evaluation.types import EOS, FORMAT, SUCCESS, Case, Evaluation, EvaluationConfig, Guard
+from thumbwheel.evaluation.types import (
+    ANCHOR_NLL,
+    ANCHOR_TASKS,
+    SUCCESS,
+    Case,
+    Evaluation,
+    EvaluationConfig,
+    Given,
+    Guard,
+    Judged,
+)
 from thumbwheel.models.types import Basis
+from thumbwheel.stats.bounded import units_of
+from thumbwheel.stats.multiple import look_level
+from thumbwheel.stats.paired import mean
 from thumbwheel.stats.rates import clopper_pearson
+from thumbwheel.stats.types import Estimate
 
 POLICY = GatePolicy()
+ABSOLUTE = GatePolicy(near_chance=0.0, relative_nats=0.0)
+"""Margins in nats that ignore what the base can do."""
 CYCLES, POWER = 20, 0.8
+REFUSALS = 0.05
+"""Share of true gains that guards may reject."""
 RATE = 0.6
 """Share of cases that the incumbent gets right."""
+TEXTS, TASKS = 50, 114
+"""Items of the built-in anchors."""
 
 
 @dataclass(frozen=True)
 class World:
-    """`cases` in groups of `group`; `discordance`: share on which the models differ; `together`: share of a group that moves as one."""
+    """`cases` in groups of `group`; `discordance`: share on which the models differ; `together`:
+    share of a group that moves as one."""
 
     cases: int
     discordance: float
@@ -60,26 +91,159 @@ WORLDS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Share:
+    """A share of items before, how much of it is truly lost, and how many items change besides."""
+
+    before: float
+    loss: float = 0.0
+    churn: float = 0.0
+
+
+@dataclass(frozen=True)
+class Nats:
+    """Nats a token before, their true rise, and how much the rise differs between texts."""
+
+    before: float
+    rise: float = 0.0
+    spread: float = 0.0
+
+
+@dataclass(frozen=True)
+class Habit:
+    """What is true of a base and a candidate besides the gain."""
+
+    ends: Share
+    form: Share
+    liked: Nats
+    general: Nats
+    tasks: Share
+    chance: float
+    growth: float = 1.1
+    answers: int = 100
+    """Held-out answers that people liked."""
+
+
+KNOWING = Habit(
+    ends=Share(0.99, churn=0.005),
+    form=Share(0.98, churn=0.01),
+    liked=Nats(0.8, -0.05, 0.3),
+    general=Nats(2.7, 0.05, 0.08),
+    tasks=Share(0.85, churn=0.04),
+    chance=math.log(150_000),
+)
+"""A base that knows general text, and a decent training of it."""
+HALF = replace(
+    KNOWING,
+    general=Nats(5.0, 0.3, 0.15),
+    tasks=Share(0.15, churn=0.03),
+    chance=math.log(4096),
+)
+"""A small base that knows some general text."""
+NARROW = replace(HALF, general=Nats(7.7, 0.6, 0.2), tasks=Share(0.02, churn=0.01))
+"""A base of 4 million parameters that knows its desk and no general text: what was met on real messages of bank customers."""
+BASES = {"knows general text": KNOWING, "knows some": HALF, "knows its desk only": NARROW}
+HARMS: dict[str, Habit] = {
+    "10 points fewer answers end": replace(KNOWING, ends=Share(0.99, 0.1, 0.005)),
+    "10 points fewer are well-formed": replace(KNOWING, form=Share(0.98, 0.1, 0.01)),
+    "answers three times as long": replace(KNOWING, growth=3.0),
+    "liked answers 0.6 nats less likely": replace(KNOWING, liked=Nats(0.8, 0.6, 0.3)),
+    "general text 0.6 nats less likely": replace(KNOWING, general=Nats(2.7, 0.6, 0.15)),
+    "20 points fewer general tasks": replace(KNOWING, tasks=Share(0.85, 0.2, 0.04)),
+    "knows some: general text 1 nat less likely": replace(HALF, general=Nats(5.0, 1.0, 0.2)),
+    "knows some: most of its tasks": replace(HALF, tasks=Share(0.15, 0.13, 0.02)),
+    "knows its desk only: liked answers 0.6 nats": replace(NARROW, liked=Nats(0.8, 0.6, 0.3)),
+    "exactly the margin: 5 points fewer end": replace(KNOWING, ends=Share(0.99, 0.05, 0.005)),
+    "exactly the margin: general text 0.27 nats": replace(KNOWING, general=Nats(2.7, 0.27, 0.08)),
+}
+"""One true harm each, beside the gain."""
+
+
+class Decided(NamedTuple):
+    """Of how many candidates the gain was seen, and what the gate said."""
+
+    seen: int
+    verdicts: Counter[str]
+    total: int
+
+
 def answers(world: World, gain: float, random: np.random.Generator, incumbent: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Right or wrong before and after [cases]; `incumbent`: the answers of the same incumbent on the same cases, in an earlier cycle."""
+    """Right or wrong before and after [cases]; `incumbent`: the answers of the same incumbent on
+    the same cases, in an earlier cycle."""
     groups = np.arange(world.cases) // world.group
     shared = random.random(world.cases) < world.together
-    place = np.where(shared, random.random(groups[-1] + 1)[groups], random.random(world.cases))
+    drawn = random.random(world.cases)
+    place = np.where(shared, random.random(groups[-1] + 1)[groups], drawn)
     before = (random.random(world.cases) < RATE) if incumbent is None else incumbent
     up, down = (world.discordance + gain) / 2, (world.discordance - gain) / 2
-    lift, drop = min(1.0, up / (1 - RATE)), min(1.0, down / RATE)  # so that the right share of all cases changes either way
+    # so that the right share of all cases changes either way
+    lift, drop = min(1.0, up / (1 - RATE)), min(1.0, down / RATE)
     return before.astype(float), np.where(before, place >= drop, place < lift).astype(float)
 
 
-def evaluation(world: World, before: np.ndarray, after: np.ndarray, reads: int = 1) -> Evaluation:
+def shares(habit: Share, n: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Which of `n` items have it, before and after."""
+    before = random.random(n) < habit.before
+    place = random.random(n)
+    lost = before & (place < (habit.loss + habit.churn / 2) / habit.before)
+    won = ~before & (place < habit.churn / 2 / max(1 - habit.before, habit.churn))
+    return before, (before & ~lost) | won
+
+
+def guards(world: World, habit: Habit, random: np.random.Generator) -> tuple[Guard, ...]:
+    """All guards of an evaluation of such a candidate."""
+    level = 1 - POLICY.alpha
+    groups = [str(place // world.group) for place in range(world.cases)]
+    ends, forms = shares(habit.ends, world.cases, random), shares(habit.form, world.cases, random)
+    lengths = random.lognormal(3.0, 0.5, world.cases)
+    longer = lengths * habit.growth * random.lognormal(0.0, 0.2, world.cases)
+    before, after = (
+        [Judged("", None, bool(form), bool(end), round(length), {"status": "ok"}) for end, form, length in zip(*columns, strict=True)]
+        for columns in ((ends[0], forms[0], lengths), (ends[1], forms[1], longer))
+    )
+    found = compare.generation_guards(before, after, groups, level)
+    logged = list(liked_answers(habit, random))
+    found += (compare.nll_guard(logged, level), compare.liked_guard(logged, level))
+    found += anchors(habit, level, random)
+    return tuple(guard.model_copy(update={"chance": habit.chance}) if "nll" in guard.name else guard for guard in found)
+
+
+def liked_answers(habit: Habit, random: np.random.Generator) -> Iterator[Logged]:
+    """Answers of the app that people liked, each in a group of its own."""
+    for place in range(habit.answers):
+        row = Given(str(place), str(place), [{"place": place}], None, "", True, liked=True)
+        tokens = int(random.integers(5, 40))
+        nats = max(0.01, random.normal(habit.liked.before, 0.3))
+        later = max(0.01, nats + random.normal(habit.liked.rise, habit.liked.spread))
+        yield Logged(row, -nats * tokens, -later * tokens, tokens)
+
+
+def anchors(habit: Habit, level: float, random: np.random.Generator) -> tuple[Guard, Guard]:
+    """General text and tasks."""
+    nats = random.normal(habit.general.before, 0.3, TEXTS)
+    later = nats + random.normal(habit.general.rise, habit.general.spread, TEXTS)
+    places = range(TEXTS)
+    text = compare.measure(ANCHOR_NLL, list(nats), list(later), places, level, None)
+    before, after = shares(habit.tasks, TASKS, random)
+    solved = compare.measure(ANCHOR_TASKS, [float(one) for one in before], [float(one) for one in after], range(TASKS), level)
+    return compare.guard(ANCHOR_NLL, text), compare.guard(ANCHOR_TASKS, solved)
+
+
+def evaluation(
+    world: World,
+    before: np.ndarray,
+    after: np.ndarray,
+    reads: int = 1,
+    watched: tuple[Guard, ...] = (),
+) -> Evaluation:
     """As `evaluate` makes it of judged answers."""
     pairs = [Pair(_case(place, world), float(x), float(y)) for place, (x, y) in enumerate(zip(before, after, strict=True))]
     primary = compare.success(SUCCESS, pairs, 1 - POLICY.alpha)
-    right = Guard(name=EOS, before=1.0, after=1.0, n=0)
     return Evaluation(
-        id="evl", agent="simulated", candidate_id="c", candidate="v2", against_id="i", against="v1", basis=Basis.GOLD, fresh=True,
-        primary=primary, preferences=(), guards=(right, right.model_copy(update={"name": FORMAT})), slices=(), examples=(), reads=reads,
-        suite="success", detectable=compare.detectable(primary), dropped={}, notes=(), rows="", key="", config=EvaluationConfig(),
+        id="evl", agent="simulated", candidate_id="c", candidate="v2", against_id="i", against="v1",
+        basis=Basis.GOLD, fresh=True, primary=primary, preferences=(), guards=watched, slices=(),
+        examples=(), reads=reads, suite="success", detectable=compare.detectable(primary),
+        dropped={}, notes=(), rows="", key="", config=EvaluationConfig(),
     )  # fmt: skip
 
 
@@ -87,9 +251,36 @@ def _case(place: int, world: World) -> Case:
     return Case(str(place), str(place // world.group), "", [], None, None, None, {})
 
 
-def judged(world: World, gain: float, random: np.random.Generator, reads: int = 1, incumbent: np.ndarray | None = None) -> GateInputs:
-    """One candidate before the gate."""
-    return inputs_of(evaluation(world, *answers(world, gain, random, incumbent), reads), POLICY)
+def judged(
+    world: World,
+    gain: float,
+    random: np.random.Generator,
+    reads: int = 1,
+    incumbent: np.ndarray | None = None,
+    habit: Habit | None = KNOWING,
+) -> GateInputs:
+    """One candidate before the gate. Where its gain is not seen the guards change nothing, and are
+    not simulated."""
+    before, after = answers(world, gain, random, incumbent)
+    inputs = inputs_of(evaluation(world, before, after, reads), POLICY)
+    if habit is None or inputs.low <= 0:
+        return inputs
+    watched = guards(world, habit, random)
+    return inputs_of(evaluation(world, before, after, reads, watched), POLICY)
+
+
+def stated(world: World, random: np.random.Generator, reads: int = 1) -> float | None:
+    """The gain that an evaluation of the same world without one states as detectable; None where
+    so large a gain cannot be drawn."""
+    found = judged(world, 0.0, random, reads, habit=None).detectable
+    most = min(world.discordance, 2 * (1 - RATE) - world.discordance)
+    return found if found is not None and found <= most else None
+
+
+def counted(inputs: list[GateInputs], policy: GatePolicy = POLICY) -> Decided:
+    """What the gate says of all of them."""
+    verdicts = Counter(decide(one, policy).verdict.name.lower() for one in inputs)
+    return Decided(sum(one.low > 0 for one in inputs), verdicts, len(inputs))
 
 
 def approved(inputs: GateInputs) -> bool:
@@ -97,40 +288,36 @@ def approved(inputs: GateInputs) -> bool:
     return decide(inputs, POLICY).verdict is Verdict.APPROVED
 
 
-def equal(world: World, decisions: int, random: np.random.Generator) -> tuple[int, int]:
-    """(approved, decided) without a gain, fresh cases each."""
-    return sum(approved(judged(world, 0.0, random)) for _ in range(decisions)), decisions
+def equal(world: World, decisions: int, random: np.random.Generator) -> Decided:
+    """Without a gain, fresh cases each."""
+    return counted([judged(world, 0.0, random) for _ in range(decisions)])
 
 
-def gain(world: World, decisions: int, random: np.random.Generator) -> tuple[int, int]:
-    """(approved, decided) with the gain that an evaluation of the same world stated; a gain beyond what differs cannot be drawn."""
-    stated = (judged(world, 0.0, random).detectable for _ in range(decisions))
-    drawn = [approved(judged(world, one, random)) for one in stated if one is not None and one <= _most(world)]
-    return sum(drawn), len(drawn)
+def gain(world: World, decisions: int, random: np.random.Generator) -> Decided:
+    """With the gain that an evaluation of the same world stated."""
+    gains = [stated(world, random) for _ in range(decisions)]
+    return counted([judged(world, one, random) for one in gains if one is not None])
 
 
-def _most(world: World) -> float:
-    return min(world.discordance, 2 * (1 - RATE) - world.discordance)
-
-
-def cycles_equal(world: World, runs: int, random: np.random.Generator) -> tuple[int, int]:
-    """(runs with any approval, runs) of twenty candidates without a gain on the same cases."""
+def cycles_equal(world: World, runs: int, random: np.random.Generator) -> Decided:
+    """Runs with any approval, of twenty candidates without a gain on the same cases."""
     wrong = 0
     for _ in range(runs):
         incumbent = random.random(world.cases) < RATE
-        wrong += any(approved(judged(world, 0.0, random, reads, incumbent)) for reads in _looks(world))
-    return wrong, runs
+        looks = (judged(world, 0.0, random, reads, incumbent) for reads in _looks(world))
+        wrong += any(approved(inputs) for inputs in looks)
+    return Decided(wrong, Counter(approved=wrong), runs)
 
 
-def cycles_gain(world: World, runs: int, random: np.random.Generator) -> tuple[int, int]:
-    """(approved, decided) of twenty candidates in a row on the same number of cases, each with the gain stated at its look."""
-    found = list[bool]()
+def cycles_gain(world: World, runs: int, random: np.random.Generator) -> Decided:
+    """Twenty candidates in a row on the same number of cases, each with the gain stated at its look."""
+    candidates = list[GateInputs]()
     for _ in range(runs):
         for reads in _looks(world):
-            stated = judged(world, 0.0, random, reads).detectable
-            if stated is not None and stated <= _most(world):
-                found.append(approved(judged(world, stated, random, reads)))
-    return sum(found), len(found)
+            true_gain = stated(world, random, reads)
+            if true_gain is not None:
+                candidates.append(judged(world, true_gain, random, reads))
+    return counted(candidates)
 
 
 def _looks(world: World) -> Iterator[int]:
@@ -142,29 +329,157 @@ def _looks(world: World) -> Iterator[int]:
         seen.append(look)
 
 
-def line(kind: str, world: World, found: tuple[int, int]) -> dict[str, Any]:
-    """One row of the table, with whether its target is missed."""
-    count, total = found
-    known = clopper_pearson(count, total)
+def with_gain(world: World, habit: Habit, decisions: int, random: np.random.Generator) -> list[GateInputs]:
+    """Candidates whose gain is seen, so that the guards decide: twice the detectable one."""
+    found = list[GateInputs]()
+    while len(found) < decisions:
+        true_gain = stated(world, random)
+        most = min(world.discordance, 2 * (1 - RATE) - world.discordance)
+        inputs = judged(world, min(2 * (true_gain or most), most), random, habit=habit)
+        if inputs.low > 0:
+            found.append(inputs)
+    return found
+
+
+def line(kind: str, world: World, found: Decided) -> dict[str, Any]:
+    """One row of the first table, with whether its target is missed."""
     wants_gain = kind.endswith("gain")
-    missed = known.high < POWER if wants_gain else known.low > POLICY.alpha
-    target = f">= {POWER:.0%}" if wants_gain else f"<= {POLICY.alpha:.0%}"
-    share = count / total if total else None
-    return {"kind": kind, "world": asdict(world), "name": world.name, "approved": count, "of": total, "share": share, "low": known.low,
-            "high": known.high, "target": target, "missed": missed}  # fmt: skip
+    count = found.seen if wants_gain else found.verdicts["approved"]
+    row = _row(kind, world.name, count, found, POWER if wants_gain else POLICY.alpha, wants_gain)
+    return row | {"world": asdict(world)}
+
+
+def _row(kind: str, name: str, count: int, found: Decided, target: float, at_least: bool) -> dict[str, Any]:
+    known = clopper_pearson(count, found.total)
+    verdicts = {one.name.lower(): found.verdicts[one.name.lower()] for one in Verdict}
+    return {
+        "kind": kind, "name": name, "counted": count, "of": found.total,
+        "share": count / found.total if found.total else None, "low": known.low, "high": known.high,
+        "target": f"{'>=' if at_least else '<='} {target:.0%}",
+        "missed": known.high < target if at_least else known.low > target, "verdicts": verdicts,
+    }  # fmt: skip
+
+
+def mistakes(decisions: int, random: np.random.Generator) -> Iterator[dict[str, Any]]:
+    """True gains refused by guards, and harms passed."""
+    for cases in (60, 100, 300, 1000):
+        world = World(cases, 0.3)
+        for name, habit in BASES.items():
+            candidates = with_gain(world, habit, decisions, random)
+            for kind, policy in (("refused", POLICY), ("absolute", ABSOLUTE)):
+                found = counted(candidates, policy)
+                row = _row(kind, f"{cases} cases, base {name}", found.verdicts["rejected"], found, REFUSALS, False)
+                yield row | ({} if policy is POLICY else {"missed": False, "target": ""})
+    for cases in (100, 300):
+        for name, habit in HARMS.items():
+            found = counted(with_gain(World(cases, 0.3), habit, decisions, random))
+            count = found.verdicts["approved"]
+            yield _row("passed", f"{cases} cases, {name}", count, found, POLICY.alpha, False)
+
+
+def _rare(share: float, loss: float, noise: float = 0.0) -> Callable[..., np.ndarray]:
+    """`share` of the rows lose `loss`, the others gain so much that nothing is gained on average."""
+
+    def draw(random: np.random.Generator, n: int) -> np.ndarray:
+        gained = random.normal(share * loss / (1 - share), noise, n)
+        return np.where(random.random(n) < share, -loss, gained)
+
+    return draw
+
+
+def _normal(random: np.random.Generator, n: int) -> np.ndarray:
+    return np.clip(random.normal(0, 0.3, n), -1, 1)
+
+
+def _quarters(random: np.random.Generator, n: int) -> np.ndarray:
+    return random.choice([-0.5, -0.25, 0, 0.25, 0.5], n, p=[0.05, 0.15, 0.6, 0.15, 0.05])
+
+
+def _uniform(random: np.random.Generator, n: int) -> np.ndarray:
+    return random.uniform(-0.5, 0.5, n)
+
+
+SHAPES: dict[str, Callable[..., np.ndarray]] = {
+    "0.5 % lose 1": _rare(0.005, 1.0),
+    "1 % lose 1": _rare(0.01, 1.0),
+    "2 % lose 1": _rare(0.02, 1.0),
+    "2 % lose 1, the others vary by 0.05": _rare(0.02, 1.0, 0.05),
+    "5 % lose 1": _rare(0.05, 1.0),
+    "10 % lose 0.5": _rare(0.1, 0.5),
+    "normal, deviation 0.3": _normal,
+    "uniform from -0.5 to 0.5": _uniform,
+    "quarters": _quarters,
+}
+ORDINARY = ("normal, deviation 0.3", "uniform from -0.5 to 0.5", "quarters")
+
+
+def graded(decisions: int, random: np.random.Generator) -> Iterator[dict[str, Any]]:
+    """False approvals over twenty looks, widened and by t alone; power on ordinary shapes."""
+    for n in (100, 300, 1000):
+        for name, draw in SHAPES.items():
+            samples = [draw(random, n) for _ in range(decisions)]
+            t_alone, widened = ([_false(_known(one, wide)) for one in samples] for wide in (False, True))
+            row: dict[str, Any] = {"kind": "graded", "name": f"{n} rows, {name}", "of": decisions}
+            row |= {"t_first": _share(t_alone, 1), "first": _share(widened, 1)}
+            row |= {"t_twenty": _any(t_alone), "twenty": _any(widened)}
+            known = clopper_pearson(round(row["twenty"] * decisions), decisions)
+            yield row | {"missed": known.low > POLICY.alpha}
+        for name in ORDINARY:
+            yield _power(n, name, decisions, random)
+
+
+def _known(changes: np.ndarray, widened: bool) -> Estimate:
+    sizes = np.ones(len(changes))
+    found = mean(changes, sizes, 1.0)
+    return replace(found, units=units_of(changes, sizes)) if widened else found
+
+
+def _false(known: Estimate) -> float:
+    """The p value of a gain; 1 for a loss."""
+    return known.p_value if known.value > 0 else 1.0
+
+
+def _share(p_values: list[float], look: int) -> float:
+    return float(np.mean([one < 1 - look_level(POLICY.alpha, look) for one in p_values]))
+
+
+def _any(p_values: list[float]) -> float:
+    """How often any of twenty independent looks would approve."""
+    misses = [1 - _share(p_values, look) for look in range(1, CYCLES + 1)]
+    return float(1 - np.prod(misses))
+
+
+def _power(n: int, name: str, decisions: int, random: np.random.Generator) -> dict[str, Any]:
+    """Share of gains seen at the first look, where the t interval alone sees about 80 %."""
+    samples = [SHAPES[name](random, n) for _ in range(decisions)]
+    gain = 2.8 * float(np.std(np.concatenate(samples))) / math.sqrt(n)
+    moved = [np.clip(one + gain, -1, 1) for one in samples]
+    t_alone, widened = ([_false(_known(one, wide)) for one in moved] for wide in (False, True))
+    row = {"kind": "graded power", "name": f"{n} rows, {name}", "of": decisions, "gain": gain}
+    return row | {"t_first": _share(t_alone, 1), "first": _share(widened, 1), "missed": False}
+
+
+def show(row: dict[str, Any]) -> None:
+    """One line for a person."""
+    if row["kind"].startswith("graded"):
+        twenty = f"; twenty looks: t {row['t_twenty']:.1%}, widened {row['twenty']:.1%}" if "twenty" in row else ""
+        print(f"{row['kind']:13} {row['name']:52} first look: t {row['t_first']:.1%}, widened {row['first']:.1%}{twenty}", flush=True)
+        return
+    share = "" if row["share"] is None else f"{row['share']:7.1%} {row['low']:6.1%} .. {row['high']:5.1%}"
+    said = " ".join(f"{name} {count / max(row['of'], 1):.1%}" for name, count in row["verdicts"].items())
+    print(f"{row['kind']:13} {row['name']:56} {share}  {row['target']:7} {said}", flush=True)
 
 
 def main() -> None:
     """Parse, simulate, print the table."""
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--json", help="write the figures to this file")
-    found.add_argument("--decisions", type=int, default=1000, help="decisions of each world")
-    found.add_argument("--runs", type=int, default=1000, help="runs of twenty cycles without a gain; a tenth of it with one")
-    found.add_argument("--seed", type=int, default=0)
-    arguments = found.parse_args()
-    random, lines = np.random.default_rng(arguments.seed), []
-    print(f"{'':13} {'world':48} {'approved':>14} {'share':>7} {'95 %':>15}  target", flush=True)
-    simulations: tuple[tuple[str, Callable[..., tuple[int, int]], tuple[World, ...], int], ...] = (
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw.option(parser, "gate")
+    parser.add_argument("--decisions", type=int, default=1000, help="decisions of each world")
+    parser.add_argument("--runs", type=int, default=1000, help="runs of twenty cycles without a gain; a tenth of it with one")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    random, lines = np.random.default_rng(arguments.seed), list[dict[str, Any]]()
+    simulations: tuple[tuple[str, Callable[..., Decided], tuple[World, ...], int], ...] = (
         ("equal", equal, WORLDS, arguments.decisions),
         ("gain", gain, WORLDS, arguments.decisions),
         ("cycles equal", cycles_equal, (WORLDS[2], WORLDS[5]), arguments.runs),
@@ -172,15 +487,14 @@ def main() -> None:
     )
     for kind, simulate, worlds, count in simulations:
         for world in worlds:
-            one = line(kind, world, simulate(world, count, random))
-            lines.append(one)
-            share = "" if one["share"] is None else f"{one['share']:7.1%} {one['low']:6.1%} .. {one['high']:5.1%}"
-            print(f"{kind:13} {one['name']:48} {one['approved']:6} of {one['of']:5} {share}  {one['target']}", flush=True)
-    if arguments.json:
-        Path(arguments.json).write_text(
-            json.dumps({"date": datetime.now(UTC).isoformat(), "policy": POLICY.model_dump(), "lines": lines}, indent=1)
-        )
-    missed = [f"{one['kind']}: {one['name']}" for one in lines if one["missed"]]
+            lines.append(line(kind, world, simulate(world, count, random)))
+            show(lines[-1])
+    for rows in (mistakes(arguments.decisions, random), graded(5 * arguments.decisions, random)):
+        for row in rows:
+            lines.append(row)
+            show(row)
+    raw.write(arguments.json, policy=POLICY.model_dump(), decisions=arguments.decisions, lines=lines)
+    missed = [f"{row['kind']}: {row['name']}" for row in lines if row["missed"]]
     sys.exit(f"off target: {'; '.join(missed)}" if missed else 0)
 
 

@@ -1,22 +1,29 @@
 """What PPO learns from a reward model of the demo world, judged by the simulator and by no model.
 
-`python benchmarks/judge.py [--persons 1,2,3] [--critic shared] [--json FILE]`, five to ten minutes a person. The person of the demo world
+`python benchmarks/judge.py [--persons 1,2,3] [--critic shared] [--settings defaults] [--judge random] [--json FILE]`, five to ten minutes a
+person. The person of the demo world
 leaves 2,000 thumbs (a tenth of them wrong), outcomes and corrections. Two reward models learn from all of these labels, one from the base
 and one from where sft on the good answers ended; the one that is right about more labels of the dev split judges, and PPO starts from the
 base. Printed: how many noise-free pairs of fresh mails the reward model ranks right (wrong is what the app really answered), and how many
 of 400 fresh mails are filed as the person wants, before and after, with a paired interval.
+
+By default PPO has the settings of the learning table (PPO below), which were found on persons 1 to 3; `--settings defaults` leaves the
+method's own. `--judge random` is the control: the same run, rewarded by noise.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import tempfile
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+import raw
 
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
@@ -42,21 +49,31 @@ PPO: dict[str, Any] = {
     "eval_steps": 26, "token_budget": 4096,
 }  # fmt: skip
 
+DEFAULTS: dict[str, Any] = {"max_completion_length": 16, "max_length": 256, "token_budget": 4096}
+"""The task's lengths and a setting of memory; everything else is the method's own."""
+
 
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--persons", default="1,2,3")
     parser.add_argument("--critic", default="separate", choices=("separate", "shared"))
-    parser.add_argument("--json")
+    parser.add_argument("--settings", default="table", choices=("table", "defaults"))
+    parser.add_argument("--judge", default="learned", choices=("learned", "random"))
+    raw.option(parser, "judge")
     given = parser.parse_args()
-    rows = [measure(int(seed), given.critic) for seed in given.persons.split(",")]
-    if given.json:
-        Path(given.json).write_text(json.dumps(rows, indent=1))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    rows = []
+    for seed in given.persons.split(","):
+        rows.append(measure(int(seed), given.critic, given.settings, given.judge))
+        raw.write(given.json, rows=rows)
 
 
-def measure(seed: int, critic: str) -> dict[str, Any]:
+def measure(seed: int, critic: str, settings: str, judge: str) -> dict[str, Any]:
     """The row of one person."""
+    options = {"seed": seed, "critic": critic} | (PPO if settings == "table" else DEFAULTS)
+    if judge == "random":
+        return control(seed, options)
     with tempfile.TemporaryDirectory() as folder, Workspace.open(Home.at(folder).prepare(), Sources({}, "", {})) as ws:
         files = emit(Path(folder) / "world", EmitOptions(seed=seed, ratings=RATINGS, gold=1), base_cache())
         import_world(ws, files)
@@ -64,19 +81,40 @@ def measure(seed: int, critic: str) -> dict[str, Any]:
         begun = train(ws, AGENT, "sft", base, options={"token_budget": 4096}).version
         judges = [train(ws, AGENT, "reward", base, options=JUDGE | start) for start in ({}, {"continue_from": begun})]
         dev = {str(one.reward_model): accuracy(ws, one.run_id) for one in judges}
-        judge = max(dev, key=lambda name: dev[name])
-        model = RewardModel.load(reward_models.folder(ws, reward_models.find(ws, AGENT, judge)), device="cpu")
-        result = train(ws, AGENT, "ppo", base, options=PPO | {"reward_model": judge, "seed": seed, "critic": critic})
-        adapter = adapter_folder(ws, version(ws, AGENT, str(result.version)))
-        found = compare(right(seed, files.base, None), right(seed, files.base, adapter))
-        steps = [line["kl"] for line in run_dir(ws, find_run(ws, result.run_id)).read_metrics() if "kl" in line]
-    row = {
-        "person": seed, "dev": list(dev.values()), "pairs_right": ranked(seed, files.base, model), "before": found.before,
-        "after": found.after, "gain": found.gain, "low": found.interval.low, "high": found.interval.high, "kl": mean(steps[-SETTLED:]),
-        "stopped": result.reason,
-    }  # fmt: skip
+        chosen = max(dev, key=lambda name: dev[name])
+        model = RewardModel.load(reward_models.folder(ws, reward_models.find(ws, AGENT, chosen)), device="cpu")
+        known = {"person": seed, "dev": list(dev.values()), "pairs_right": ranked(seed, files.base, model)}
+        row = known | learned(ws, seed, files.base, options | {"reward_model": chosen})
     sys.stdout.write(json.dumps(row) + "\n")
     return row
+
+
+def control(seed: int, options: dict[str, Any]) -> dict[str, Any]:
+    """The row of a person whose PPO is rewarded by noise."""
+    with tempfile.TemporaryDirectory() as folder, Workspace.open(Home.at(folder).prepare(), Sources({}, "", {})) as ws:
+        files = emit(Path(folder) / "world", EmitOptions(seed=seed, ratings=RATINGS, gold=1), base_cache())
+        import_world(ws, files)
+        row = {"person": seed} | learned(ws, seed, files.base, options | {"reward_functions": ("variety:chance",)})
+    sys.stdout.write(json.dumps(row) + "\n")
+    return row
+
+
+def learned(ws: Workspace, seed: int, base: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """What PPO makes of it: its best checkpoint, also where the dev reward shows no gain."""
+    result = train(ws, AGENT, "ppo", str(base), options=options | {"require_gain": False})
+    adapter = adapter_folder(ws, version(ws, AGENT, str(result.version)))
+    change = compare(right(seed, base, None), right(seed, base, adapter))
+    steps = [line["kl"] for line in run_dir(ws, find_run(ws, result.run_id)).read_metrics() if "kl" in line]
+    return {
+        "before": change.before,
+        "after": change.after,
+        "gain": change.gain,
+        "low": change.low,
+        "high": change.high,
+        "kl": mean(steps[-SETTLED:]),
+        "dev_gain": result.metrics["gain"],
+        "stopped": result.reason,
+    }
 
 
 def accuracy(ws: Workspace, run_id: str) -> float:
@@ -90,9 +128,8 @@ def ranked(seed: int, base: Path, model: RewardModel) -> float:
     mails = person.mails(random.Random(f"true pairs:{seed}"), 3 * PAIRS, "fresh")
     said = Filer(base).answer([messages(mail) for mail in mails], 1.0, seed + 1000)
     wrong = [(mail, answer.text) for mail, answer in zip(mails, said, strict=True) if answer.text != person.filing(mail).text()][:PAIRS]
-    better = model.score([Read(messages(mail), person.filing(mail).text()) for mail, _ in wrong])
-    worse = model.score([Read(messages(mail), text) for mail, text in wrong])
-    return mean(float(a > b) for a, b in zip(better, worse, strict=True))
+    pairs = [[Read(messages(mail), person.filing(mail).text()), Read(messages(mail), text)] for mail, text in wrong]
+    return mean(float(better > worse) for better, worse in model.score_together(pairs))
 
 
 def right(seed: int, base: Path, adapter: Path | None) -> list[float]:

@@ -1,6 +1,6 @@
 """What the ledger of rewards costs: traces with a thumb each, judged by the default components, judged again, and listed.
 
-    python benchmarks/ledger.py --json .bench/ledger.json --traces 20000
+    python benchmarks/ledger.py --traces 20000
 
 The material is that of `dataset_scale`: two answers to a prompt, prompts and answers of about 250 characters, words drawn by a seeded
 generator; every fourth trace belongs to a case with a reference. Seconds are of this process and its threads, by processor time, which a
@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import raw
 from dataset_scale import AGENT, _text
 
 from thumbwheel.capture.ingest import ingest
@@ -73,7 +74,7 @@ def main() -> None:
     """Print a line for every step, and write all of them to --json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=int, default=20_000)
-    parser.add_argument("--json", type=Path)
+    raw.option(parser, "ledger")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "material.jsonl"
@@ -86,9 +87,7 @@ def main() -> None:
         print(f"{name:18} {one['cpu_seconds']:7.2f} s of a processor, {one['seconds']:7.2f} s by the clock")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(f"{given.traces:,} traces, {peak:,} MB at most")
-    if given.json:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps({"traces": given.traces, "peak_mb": peak, "steps": found}, indent=2) + "\n")
+    raw.write(given.json, traces=given.traces, peak_mb=peak, steps=found)
 
 
 if __name__ == "__main__":

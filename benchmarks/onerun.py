@@ -26,7 +26,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 @dataclass(frozen=True)
 class Spec:
     """`rows` is a JSON file; `kind` is ours, shared (ppo), default or tuned; `precision` auto (that of `kind`) or fp32; `a_step` rows are
-    one update."""
+    one update, by all `processes` together."""
 
     method: str
     model: str
@@ -38,6 +38,7 @@ class Spec:
     a_step: int
     new_tokens: int = 64
     group: int = 8
+    processes: int = 1
 
     @classmethod
     def read(cls) -> Spec:

@@ -28,6 +28,8 @@ OWN: dict[str, dict[str, Any]] = {
     "ppo": {"reward_functions": (), "reward_model": "rm1", "critic_warmup_steps": 0},
 }
 ONLINE = ("grpo", "ppo")
+TRL_BATCH = {"default": 8, "tuned": 2}
+"""Rows over which TRL's KTO takes its baseline, by configuration; told where losses are compared."""
 
 
 class InOrder:
@@ -65,8 +67,8 @@ def values(spec: Spec) -> dict[str, Any]:
         "probe_prompts": 0,
         "dtype": "float32" if spec.precision == "fp32" else "auto",
     }
-    if spec.method == "kto" and spec.kind == "tuned":
-        found |= {"kl_scope": "micro", "kl_rows": 2}
+    if spec.method == "kto" and spec.kind in TRL_BATCH:
+        found |= {"kl_scope": "micro", "kl_rows": TRL_BATCH[spec.kind]}
     if spec.kind == "shared":
         found["critic"] = "shared"
     if spec.method in ONLINE:

@@ -1,8 +1,10 @@
 """One measured run of TRL 1.16: DPO, KTO, SFT, reward model or GRPO, `default` or `tuned`.
 
-`default` is the method's Config as it comes, all rows of an update in one batch. `tuned` is one frozen configuration a method, the best
-that was found on CPUs: the smallest micro-batch with accumulation (so that nothing is padded; KTO needs two rows for its baseline, GRPO
-takes four answers), no gradient checkpointing, and weights and products in bf16 where the device multiplies in it, else all in fp32.
+`default` is the method's Config as it comes: batches of 8, accumulated where an update has more rows. `tuned` is one frozen
+configuration a method, the best that was found on CPUs: the smallest micro-batch with accumulation (so that nothing is padded; KTO needs
+two rows for its baseline, GRPO takes four answers), no gradient checkpointing, and weights and products in bf16 where the device
+multiplies in it, else all in fp32. Where torchrun started several processes, they share the rows of an update; the first one reports
+the time, and the memory of all.
 """
 
 from __future__ import annotations
@@ -16,22 +18,29 @@ from typing import Any
 import torch
 import trl
 from datasets import Dataset
-from onerun import ALPHA, DEVICE, RANK, RATE, Clock, Spec, has_bf16, report, same_start
+from onerun import ALPHA, DEVICE, RANK, RATE, Clock, Spec, has_bf16, peak_bytes, report, same_start
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 from variety import variety
 
 TRAINERS = {"dpo": "DPO", "kto": "KTO", "sft": "SFT", "reward": "Reward", "grpo": "GRPO"}
 MICRO = {"kto": 2, "grpo": 4}
+DEFAULT_BATCH = 8
+"""TRL's own per_device_train_batch_size."""
 
 
 def options(spec: Spec) -> dict[str, Any]:
     """What the configuration is told beyond the method's own defaults."""
     answers = spec.a_step * (spec.group if spec.method == "grpo" else 1)
-    found: dict[str, Any] = {"per_device_train_batch_size": answers}
+    batch = min(DEFAULT_BATCH, answers)
+    found: dict[str, Any] = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": answers // batch}
     if spec.kind == "tuned":
         micro = MICRO.get(spec.method, 1)
-        found = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": answers // micro, "gradient_checkpointing": False}
+        found = {
+            "per_device_train_batch_size": micro,
+            "gradient_accumulation_steps": answers // (micro * spec.processes),
+            "gradient_checkpointing": False,
+        }
     if spec.precision == "fp32" or (spec.kind == "tuned" and not has_bf16()):
         found["bf16"] = False
     if spec.cache == "warm":
@@ -107,9 +116,13 @@ def main() -> None:
     """Run and print."""
     spec, clock = Spec.read(), Clock()
     trainer = trainer_of(spec, clock)
+    if trainer.accelerator.num_processes != spec.processes:
+        raise SystemExit(f"{trainer.accelerator.num_processes} processes run, and {spec.processes} were asked for")
     same_start(trainer.model)
     trainer.train()
-    report(clock.seconds, clock.losses, scored(spec, trainer.train_dataset))
+    together = trainer.accelerator.reduce(torch.tensor(float(peak_bytes()), dtype=torch.float64))
+    if trainer.accelerator.is_main_process:
+        report(clock.seconds, clock.losses, scored(spec, trainer.train_dataset), peak=int(together))
 
 
 if __name__ == "__main__":

@@ -23,9 +23,10 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import raw
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("THUMBWHEEL_TEST_DATA") or ROOT.parent / "shared" / "data")
@@ -79,19 +80,14 @@ def main() -> None:
     base = make_base(WORK / "base", 20 if arguments.quick else arguments.base_steps)
     rows = [turn_once(turn, WORK, arguments.quick) for turn in turns]
     show(base, rows)
-    if arguments.json:
-        stamp = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "quick": arguments.quick,
-            "seconds": round(time.monotonic() - started),
-        }
-        Path(arguments.json).write_text(json.dumps({**stamp, "base": base, "turns": rows}, indent=1) + "\n")
+    seconds = round(time.monotonic() - started)
+    raw.write(arguments.json, quick=arguments.quick, seconds=seconds, base=base, turns=rows)
 
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--json", help="write the rows to this file")
+    raw.option(found, "real_data")
     found.add_argument("--quick", action="store_true", help="a few steps of everything; the figures mean nothing")
     found.add_argument("--agents", default=",".join(turn.agent for turn in TURNS), help="comma-separated")
     found.add_argument("--base-steps", type=int, default=160, help=f"optimiser steps of the base, {BATCH} x {BLOCK} tokens each")
@@ -244,6 +240,7 @@ def thumbwheel(home: Path, *arguments: str, answer: bool = True) -> Any:
 
 RELOAD = """
 import json, sys
+import raw
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 tokenizer, model = AutoTokenizer.from_pretrained(sys.argv[1]), AutoModelForCausalLM.from_pretrained(sys.argv[1])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import material
+import raw
 import torch
 import transformers
 
@@ -69,7 +70,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where the models are made")
-    parser.add_argument("--json", type=Path)
+    raw.option(parser, "sampler")
     parser.add_argument("--size", default="26m", choices=list(material.SIZES))
     for name, default in {"prompts": 2, "answers": 8, "tokens": 64, "rounds": 5}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -90,8 +91,7 @@ def main() -> None:
         "ratio_with_sync": medians["generate"] / (medians["merged"] + medians["sync"]),
     }  # fmt: skip
     print(json.dumps(report, indent=2))
-    if given.json:
-        given.json.write_text(json.dumps(report, indent=2) + "\n")
+    raw.write(given.json, **report)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
+import raw
 
 from thumbwheel.sandbox.canaries import examine
 from thumbwheel.sandbox.pool import Pool
@@ -31,7 +30,7 @@ SLOW = {123}
 def main() -> None:
     """Measure, print, write."""
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--json", help="write the rows to this file")
+    raw.option(found, "sandbox")
     found.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     found.add_argument("--seconds", type=float, default=10)
     arguments = found.parse_args()
@@ -43,8 +42,7 @@ def main() -> None:
     if DATA.exists():
         rows.append(measure("MBPP task with its asserts", tasks(), pool, arguments))
     pool.close()
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps({**stamp(report.level, arguments), "rows": rows}, indent=1))
+    raw.write(arguments.json, **stamp(report.level, arguments), rows=rows)
 
 
 def tasks() -> list[Job]:
@@ -84,14 +82,10 @@ def busy() -> float:
 
 
 def stamp(level: Level, arguments: argparse.Namespace) -> dict[str, Any]:
-    """When, where, how."""
+    """How."""
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
-        "python": platform.python_version(),
         "level": str(level),
         "workers": arguments.workers,
-        "load": os.getloadavg()[0],
     }
 
 

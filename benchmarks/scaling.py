@@ -7,7 +7,6 @@ after truncation, and peak memory. Seconds a token should stay what they are, an
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import material
 import peers
+import raw
 from training import Match, run, stamp
 
 TIMES = (1, 4, 16)
@@ -26,7 +26,7 @@ STEPS = 1
 def main() -> None:
     """Measure, print, write, draw."""
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--json", help="write the rows to this file")
+    raw.option(found, "scaling")
     found.add_argument("--chart", help="write a chart to this SVG file")
     found.add_argument("--methods", default=",".join(METHODS), help="comma-separated")
     found.add_argument("--size", default="26m", choices=list(material.SIZES))
@@ -36,8 +36,7 @@ def main() -> None:
     material.make(peers.BENCH / "material", arguments.size)
     print(f"{'method':8}{'data':>6}{'rows':>6}{'tokens':>9}{'seconds':>9}{'us a token':>12}{'peak GB':>9}")
     rows = [measure(method, times, arguments) for method in arguments.methods.split(",") for times in TIMES]
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps({**stamp(arguments), "size": arguments.size, "rows": rows}, indent=1))
+    raw.write(arguments.json, **stamp(arguments), size=arguments.size, rows=rows)
     if arguments.chart:
         draw(rows, Path(arguments.chart))
 

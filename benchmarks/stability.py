@@ -1,7 +1,11 @@
-"""Do the defaults hold? Every method over ten seeds, on the demo world and on strings that are written backwards.
+"""Do the defaults hold? Every method over ten persons of the demo world, and over ten seeds on strings that are written backwards.
 
-    python benchmarks/stability.py --seeds 10 --json stability.json [--methods sft,dpo,kto,reward,grpo_offline,grpo,ppo]
-                                   [--tasks demo,strings] [--thumbs 2000]
+    python benchmarks/stability.py --persons 11-20 --tasks demo [--methods sft,dpo,kto,reward,grpo_offline,grpo,ppo] [--thumbs 2000]
+    python benchmarks/stability.py --seeds 10 --tasks strings
+
+A person is a world of its own: habits, mails, answers and feedback. Defaults were chosen on person 1 (and those of reward models on 1 to
+3), so others show what they are worth; without `--persons` the demo runs are ten training seeds over person 1. A reward model's row is its
+accuracy on the dev labels, and of fresh noise-free pairs the share that it ranks right (`pairs_right`).
 
 A run is sound when it finished, is not worse than its base by more than five points, and its answers still end and keep their form. An
 answer to a string is right only if it ends. The settings are the methods' own; on strings the longest length is the task's, and for methods
@@ -12,7 +16,6 @@ checker. One process; hours.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -24,6 +27,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+import raw
+from judge import ranked
+
 from reversal import reversal_base, reversal_rows, strings, success
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import ThumbwheelError
@@ -31,15 +37,19 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.demo.emit import EmitOptions, Emitted
 from thumbwheel.demo.run import AGENT, import_world, write_world
 from thumbwheel.engine.load import load_adapter, load_base
+from thumbwheel.engine.reward_model import RewardModel
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.models import reward_models
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import assemble, settings
 from thumbwheel.training.rate import with_rate
 from thumbwheel.training.train import train
+from thumbwheel.training.types import RunState
 from training_rows import loop_of
 
 LOST = 0.05
+PERSON = EmitOptions().seed
+CLASSES = {"loss_type": "classification"}
 RECORDED, ASKED, DEV, HELD_OUT = 2048, 512, 64, 400
 """Strings: with recorded answers, for methods that answer themselves, of the dev split, and to measure by."""
 STRINGS: dict[str, Any] = {"max_length": 32}
@@ -47,20 +57,26 @@ SAMPLED = {"batch_size": 16, "temperature": 0.7, "max_completion_length": 6, "ma
 Row = dict[str, Any]
 
 
-def on_demo(ws: Workspace, world: Emitted, method: str, seed: int) -> Row:
-    """Share of gold messages that are filed right; of a reward model the accuracy on dev pairs."""
+def on_demo(ws: Workspace, world: Emitted, method: str, person: int, seed: int) -> Row:
+    """Share of gold messages that are filed right; of a reward model the accuracy on dev labels. Nothing learned is None and no loss."""
     options: dict[str, Any] = {"seed": seed}
     if ALGORITHMS.get(method).needs == "prompts":
         judge = next((one for one in reward_models.reward_models(ws, AGENT) if one.metrics["loss_type"] == "classification"), None)
-        name = judge.name if judge else train(ws, AGENT, "reward", str(world.base), options={"loss_type": "classification"}).reward_model
+        name = judge.name if judge else train(ws, AGENT, "reward", str(world.base), options=CLASSES | {"require_gain": False}).reward_model
         options |= {"reward_model": name, "reward_functions": ()}
+    if method == "reward":
+        options |= CLASSES
     result = train(ws, AGENT, method, str(world.base), options=options)
     base, best = (result.metrics[name] or {} for name in ("dev_base", "dev_best"))
-    row = {"state": result.state.value, "reason": result.reason, "step": result.metrics["best_step"]}
+    row = {"state": result.state.value, "reason": result.reason, "step": result.metrics["best_step"], "gain": result.metrics["gain"]}
     for rate in ("eos_rate", "format_rate"):
         row |= {f"{rate}_before": base.get(f"eval_{rate}"), rate: best.get(f"eval_{rate}")}
+    if result.reward_model is not None:
+        model = RewardModel.load(reward_models.folder(ws, reward_models.find(ws, AGENT, result.reward_model)), device="cpu")
+        pairs = {"pairs_right": ranked(person, world.base, model)}
+        return row | pairs | {"before": base.get("eval_accuracy"), "after": best.get("eval_accuracy")}
     if result.version is None:
-        return row | {"before": base.get("eval_accuracy"), "after": best.get("eval_accuracy")}
+        return row | {"before": None, "after": None}
     primary = evaluate(ws, AGENT, result.version).primary
     return row | {"before": primary.before, "after": primary.after}
 
@@ -107,20 +123,24 @@ def told(row: Row, shape: str) -> Row:
 
 def sound(row: Row) -> bool:
     """Whether a run is one that a user would want."""
-    if row["state"] != "finished" or row["after"] is None or row["after"] < (row["before"] or 0.0) - LOST:
+    if row["state"] == RunState.NOTHING_LEARNED:
+        return True  # nobody gets anything of it
+    if row["state"] != RunState.FINISHED or row["after"] is None or row["after"] < (row["before"] or 0.0) - LOST:
         return False
     pairs = [(row.get(f"{name}_before"), row.get(name)) for name in ("eos_rate", "format_rate")]
     return all(before is None or after is None or after >= before - LOST for before, after in pairs)
 
 
-def measured(methods: list[str], tasks: list[str], seeds: int, thumbs: int, folder: Path) -> Iterator[Row]:
+def measured(methods: list[str], tasks: list[str], seeds: int, persons: list[int], thumbs: int, folder: Path) -> Iterator[Row]:
     """A row a run."""
-    if "demo" in tasks:
-        with Workspace.open(Home.at(folder / "home").prepare(), Sources({}, "the defaults", {})) as ws:
-            world = write_world(folder / "world", EmitOptions(gold=200, ratings=thumbs))
+    for person in (persons or [PERSON]) if "demo" in tasks else ():
+        with Workspace.open(Home.at(folder / f"home-{person}").prepare(), Sources({}, "the defaults", {})) as ws:
+            world = write_world(folder / f"world-{person}", EmitOptions(seed=person, gold=200, ratings=thumbs))
             import_world(ws, world)
             for method in methods:
-                yield from over_seeds("demo", method, seeds, partial(on_demo, ws, world, method))
+                run = partial(on_demo, ws, world, method, person)
+                rows = over_seeds("demo", method, 1 if persons else seeds, run)
+                yield from (row | {"person": person} for row in rows)
     if "strings" in tasks:
         base = reversal_base(folder / "strings")
         for method in methods:
@@ -139,6 +159,15 @@ def over_seeds(task: str, method: str, seeds: int, run: Callable[[int], Row]) ->
         yield row | {"sound": sound(row)}
 
 
+def numbers(text: str) -> list[int]:
+    """`11-13,20` -> [11, 12, 13, 20]."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -146,17 +175,19 @@ def main() -> None:
     parser.add_argument("--tasks", default="demo,strings")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--thumbs", type=int, default=EmitOptions.ratings, help="that the person of the demo world leaves")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--persons", type=numbers, default=[], help="world seeds, as 11-20 or 2,5: a run each; unset, person 1 alone")
+    raw.option(parser, "stability")
     given = parser.parse_args()
+    methods, tasks = given.methods.split(","), given.tasks.split(",")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for row in measured(given.methods.split(","), given.tasks.split(","), given.seeds, given.thumbs, Path(folder)):
+        for row in measured(methods, tasks, given.seeds, given.persons, given.thumbs, Path(folder)):
             rows.append(row)
             figures = [f"{value:.3f}" if value is not None else "-" for value in (row["before"], row["after"])]
-            print(f"{row['task']:8} {row['method']:13} seed {row['seed']:2}  {figures[0]} -> {figures[1]}  "
+            whose = f"person {row['person']:2}" if given.persons and "person" in row else f"seed {row['seed']:2}"
+            print(f"{row['task']:8} {row['method']:13} {whose}  {figures[0]} -> {figures[1]}  "
                   f"{'sound' if row['sound'] else 'NOT SOUND'}  {row['seconds']:.0f} s  {row['reason'] or ''}", flush=True)  # fmt: skip
-            if given.json:
-                given.json.write_text(json.dumps(rows, indent=2))
+            raw.write(given.json, rows=rows)
     for task, method in dict.fromkeys((row["task"], row["method"]) for row in rows):
         own = [row for row in rows if (row["task"], row["method"]) == (task, method)]
         print(f"{method} on {task}: {sum(row['sound'] for row in own)} of {len(own)} sound")

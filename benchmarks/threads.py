@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 
+import raw
+
 from thumbwheel.training.launch import KEPT
 
 os.environ |= KEPT | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}  # as in a run; read when torch is loaded
 
-import json
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -34,15 +35,14 @@ BESIDE = ScoreEngine._light
 
 def main() -> None:
     """Measure, print, write."""
-    found = parser()
+    found = parser("threads")
     found.description = __doc__
     arguments = found.parse_args()
     material.make(peers.BENCH / "material", *arguments.sizes.split(","))
     rows = [{"size": size} | measure(size, arguments.threads, arguments.runs) for size in arguments.sizes.split(",")]
     for row in rows:
         print("  ".join(f"{name} {value:.2f}" if isinstance(value, float) else str(value) for name, value in row.items()))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps({**stamp(arguments), "rows": rows}, indent=1))
+    raw.write(arguments.json, **stamp(arguments), rows=rows)
 
 
 def measure(size: str, threads: int, runs: int) -> dict[str, float]:

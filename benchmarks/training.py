@@ -5,11 +5,14 @@
 
 Each run is a process of its own; the runs of ours and of the peers alternate, so that a noisy neighbour meets all alike. The same model,
 rows, order, LoRA modules, first adapter and learning rate; the first step of each run is left out of the time. Ratios above 1 are in our
-favour for time (peer / ours, medians over all measured steps); memory is ours / peer, from the peak resident size of the processes, those
-that judge answers among them. Losses
-are those of the last step in fp32. `cold`: the reference is computed inside the step by all; `warm`: it was computed before the clock
-started, by all. On a CPU that does not multiply in bf16, TRL's defaults (bf16) are emulated and slow: they are measured once, and again in
-fp32 as `default-fp32`, which is the figure to look at there. Results so far are written after every comparison.
+favour for time (peer / ours, medians over all measured steps); memory is ours / peer, from the peak resident size of the processes: those
+that judge answers are counted, and both of `tuned-2proc`, but not their launcher. Losses are those of the last step in fp32.
+
+`default` is TRL's configuration as it comes, with its batch of 8, accumulated where an update has more rows. `tuned` is in peer_trl.py;
+`tuned-2proc` is the same in two processes under accelerate (gloo), half of the threads each: what batches side by side are for ours.
+`cold`: the reference is computed inside the step by all; `warm`: it was computed before the clock started, by all. On a CPU that does not
+multiply in bf16, TRL's defaults (bf16) are emulated and slow: they are measured once, and again in fp32 as `default-fp32`, which is the
+figure to look at there. Results so far are written after every comparison.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
+import socket
 import statistics
 import subprocess
 import sys
@@ -31,6 +34,7 @@ from typing import Any
 
 import material
 import peers
+import raw
 from onerun import DEVICE, Spec, has_bf16
 
 from thumbwheel.training import launch
@@ -41,7 +45,9 @@ A_STEP = {"dpo": 8, "kto": 16, "kto-siblings": 16, "sft": 8, "reward": 8, "grpo"
 FEWER = {("dpo", "135m"): 4, ("kto", "135m"): 8, ("kto-siblings", "135m"): 8}
 BOTH = {"kto": ("kto", "kto-siblings"), "ppo": ("ppo", "ppo-shared")}
 """Without and with rows that share a prompt; the critic as an adapter of its own and on the policy's trunk."""
-PEERS = ("default", "default-fp32", "tuned")
+PEERS = ("default", "default-fp32", "tuned", "tuned-2proc")
+TWO = "2proc"
+"""Behind a peer's name: two processes under accelerate, half of the threads and of the rows each."""
 METHODS = ("dpo", "kto", "sft", "reward", "grpo", "ppo")
 WARM = ("dpo",)
 """Methods compared with a warm reference cache too."""
@@ -111,21 +117,20 @@ def main() -> None:
     material.make(peers.BENCH / "material", *arguments.sizes.split(","))
     for match in asked:
         rows += compare(match, runs, arguments)
-        if arguments.json:
-            Path(arguments.json).write_text(json.dumps({**stamp(arguments), "rows": rows}, indent=1))
+        raw.write(arguments.json, **stamp(arguments), rows=rows)
     show(rows)
     apart = [one for one in rows if one["loss_ours"] is not None and not abs(one["loss_ours"] - one["loss_peer"]) <= NEAR]
     if apart:
         sys.exit("losses differ: " + ", ".join(f"{one['method']} {one['size']} {one['data']} against {one['peer']}" for one in apart))
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options."""
+def parser(name: str = "training") -> argparse.ArgumentParser:
+    """The options of the benchmark `name`."""
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--json", help="write the rows to this file")
+    raw.option(found, name)
     found.add_argument("--methods", default=",".join(METHODS), help="comma-separated; kto means kto and kto-siblings, ppo also ppo-shared")
     found.add_argument("--sizes", default="26m,135m", help=f"comma-separated: {', '.join(material.SIZES)}")
-    found.add_argument("--peers", default="default,tuned", help=f"comma-separated: {', '.join(PEERS)}")
+    found.add_argument("--peers", default="default,tuned,tuned-2proc", help=f"comma-separated: {', '.join(PEERS)}")
     found.add_argument("--cache", default="cold,warm", help="comma-separated: cold, warm (dpo only)")
     found.add_argument("--data", default="pairs,hh", help="comma-separated: pairs (random text), hh (hh-rlhf, at 26m)")
     found.add_argument("--steps", type=int, default=3, help="optimiser steps a run, the first not counted")
@@ -166,8 +171,12 @@ def contestants(match: Match, names: list[str], steps: int) -> dict[str, tuple[S
     if "default" in names and not has_bf16():
         names = [*names, "default-fp32"]
     for name in dict.fromkeys(names):
-        kind, _, exact = name.partition("-")
-        known = exact or (precision() if kind == "tuned" else "auto")
+        kind, _, more = name.partition("-")
+        if more == TWO:
+            if ours.method != "ppo" and DEVICE == "cpu":  # its trainer is not made for it; two GPUs are another machine
+                found[name] = (replace(ours, kind=kind, precision=precision(), processes=2), script)
+            continue
+        known = more or (precision() if kind == "tuned" else "auto")
         found[name] = (replace(ours, kind=kind, precision=known), script)
     return found
 
@@ -184,12 +193,15 @@ def compare(match: Match, runs: Runs, arguments: argparse.Namespace) -> list[dic
 
 
 def losses(peer: Spec, script: str, runs: Runs) -> tuple[float, float] | None:
-    """(ours, the peer's) of the last step in fp32, over the same objective; None for methods that sample, whose texts differ."""
-    if peer.method in ("grpo", "ppo"):
+    """(ours, the peer's) of the last step in fp32, over the same objective; None where it is another one.
+
+    Methods that sample have other texts. Two processes of KTO take the mean of two baselines.
+    """
+    if peer.method in ("grpo", "ppo") or (peer.method == "kto" and peer.processes > 1):
         return None
     exact = replace(peer, precision="fp32")
-    kind = peer.kind if peer.method == "kto" and peer.kind == "tuned" else "ours"  # a baseline over two rows, as tuned TRL has it
-    both = [runs.of(replace(exact, kind=kind), "ours.py")[0], runs.of(exact, script)[0]]
+    kind = peer.kind if peer.method == "kto" else "ours"  # whose baseline is over as many rows as that of TRL
+    both = [runs.of(replace(exact, kind=kind, processes=1), "ours.py")[0], runs.of(exact, script)[0]]
     counts = {one["scored"] for one in both if one["scored"] is not None}
     if len(counts) > 1:
         sys.exit(f"the contestants scored different numbers of tokens in {peer.method}: {counts}")
@@ -240,10 +252,11 @@ def run(spec: Spec, script: str, threads: int, more: dict[str, str] | None = Non
     if more is None and spec.method == "ppo" and script == "ours.py":
         more = {"BENCH_REWARD_MODEL": reward_model(spec, threads)}
     who = {"peer_trl.py": "trl-1.16", "peer_ppo.py": "trl-1.12"}.get(script, peers.OURS)
-    command = [str(peers.python_of(who)), str(HERE / script), spec.text()]
+    command = [str(peers.python_of(who)), *launcher(spec), str(HERE / script), spec.text()]
     with tempfile.TemporaryDirectory() as out:
-        counts = {"BENCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
-        shared = counts | launch.KEPT | {"BENCH_OUT": out}
+        each = max(1, threads // spec.processes)
+        counts = {"BENCH_THREADS": str(each), "OMP_NUM_THREADS": str(each)}
+        shared = counts | launch.KEPT | {"BENCH_OUT": out, "ACCELERATE_USE_CPU": str(DEVICE == "cpu").lower()}
         shared |= {"OMP_WAIT_POLICY": "PASSIVE"} if who == peers.OURS else {}  # as our command sets it; a peer waits as it would without us
         environment = os.environ | shared | {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
         environment |= more or {}
@@ -254,13 +267,24 @@ def run(spec: Spec, script: str, threads: int, more: dict[str, str] | None = Non
     return dict(json.loads(found[-1].removeprefix("RESULT ")))
 
 
+def launcher(spec: Spec) -> list[str]:
+    """What stands before a script that runs in several processes.
+
+    It is torchrun, since `accelerate launch` starts several processes on a CPU by MPI only; accelerate finds itself among them alike.
+    """
+    if spec.processes == 1:
+        return []
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return ["-m", "torch.distributed.run", "--nproc_per_node", str(spec.processes), "--master_port", str(port)]
+
+
 def stamp(arguments: argparse.Namespace) -> dict[str, Any]:
-    """When, where and with what."""
+    """On what and with what."""
     packages = ("torch", "transformers", "peft", "accelerate")
-    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"cpu": cpu or platform.processor(), "device": DEVICE, "bf16": has_bf16(), "threads": arguments.threads},
+        "machine": {"device": DEVICE, "bf16": has_bf16(), "threads": arguments.threads},
         "versions": {"ours": {name: version(name) for name in packages}, **peers.PINS},
         "steps": arguments.steps,
         "runs": arguments.runs,

@@ -8,13 +8,14 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
+from approvals import approve
 from thumbwheel.db.schema import model_versions
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import rollout
 from thumbwheel.deploy.rollout import Deployed
 from thumbwheel.deploy.serve import application
 from thumbwheel.models import versions
-from thumbwheel.models.types import Basis, ModelVersion, State
+from thumbwheel.models.types import Basis, ModelVersion
 from tiny_models import tuned_version
 
 QUESTION = [{"role": "user", "content": "Hello"}]
@@ -33,7 +34,7 @@ class World:
 
     def version(self, adapter: int, basis: Basis | None = Basis.GOLD, base: Path | None = None) -> ModelVersion:
         one = tuned_version(self.ws, base or self.base, self.adapters[adapter], self.agent)
-        return versions.move(self.ws, one, State.APPROVED, basis) if basis else one
+        return approve(self.ws, one, basis) if basis else one
 
     def deploy(self, version: ModelVersion | str, alias: str | None = "live", target: str = "embedded", **more: Any) -> Deployed:
         settings = {"threads": 1} if target == "embedded" else {"threads": 1, "context": 128, "parallel": 1}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from required import missing
 from thumbwheel.llm import tools
 from tiny_models import tiny_base
 
 
 def needs(*names: str) -> None:
-    """Skip the test where a tool is missing; with THUMBWHEEL_REQUIRE_TOOLS it fails."""
-    if missing := [name for name in names if tools.find(name) is None]:
-        why = f"{', '.join(missing)} of llama.cpp not found; run: thumbwheel tools install --build"
-        pytest.fail(why) if os.environ.get("THUMBWHEEL_REQUIRE_TOOLS") else pytest.skip(why)
+    """Skip the test where a tool is missing; with THUMBWHEEL_REQUIRE_TOOLS it fails. Fast ones are marked `tools`: CI runs them late."""
+    if absent := [name for name in names if tools.find(name) is None]:
+        why = f"{', '.join(absent)} of llama.cpp not found; run: thumbwheel tools install --build"
+        missing("tools", why)
 
 
 def wide_base(folder: Path, family: str = "qwen2", **settings: Any) -> Path:

@@ -1,5 +1,6 @@
 """Every reward function that is listed keeps the contract: one score per answer, in order, whatever the answer is."""
 
+import re
 import time
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import ConfigError
+from thumbwheel.rewards.checker import refusal
 from thumbwheel.rewards.function import LONGEST_ANSWER, Case, RewardFunction, Score, Status
 from thumbwheel.rewards.functions import FUNCTIONS
 
@@ -59,6 +61,33 @@ def test_it_is_a_function_with_a_documented_config(function):
     assert all(field.description for field in type(function).Config.model_fields.values())
     with pytest.raises(ConfigError, match="no_such_setting"):
         type(function).create(function.config.model_dump() | {"no_such_setting": 1})
+
+
+OWNERS_ALONE = {
+    "code_execution": {"limits", "trusted_code"},
+    "judge": set(FUNCTIONS.get("judge").Config.model_fields) - {"criteria"},
+    "learned": {"classifier"},
+    "regex": {"timeout"},
+    "reward_model": {"device", "model"},
+}
+"""Settings that lower safety, name an address, a variable, a model or a path, or raise a limit."""
+SOUNDS_LIKE_ONE = re.compile(
+    "url|host|address|endpoint|path|file|folder|home|secret|key|variable|model|classifier|device|trust|timeout|seconds|limit|parallel|attempt"
+)
+
+
+def test_a_case_may_bring_what_is_declared_and_nothing_else(function):
+    kind = type(function)
+    settings = set(kind.Config.model_fields)
+    assert kind.case_settings <= settings - OWNERS_ALONE.get(function_name(function), set())
+    assert [name for name in kind.case_settings if SOUNDS_LIKE_ONE.search(name)] == []
+    for name in settings:
+        reason = refusal(function_name(function), {name: None}, None)
+        assert (reason is None) == (name in kind.case_settings)
+
+
+def test_a_function_that_declares_nothing_takes_nothing_from_a_case():
+    assert RewardFunction.case_settings == Broken.case_settings == frozenset()
 
 
 @pytest.mark.parametrize("name", HOSTILE)

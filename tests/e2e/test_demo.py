@@ -1,4 +1,7 @@
-"""The demo as a user runs it: approved with a real gain, rejected when the feedback is worthless, honest about too little."""
+"""The demo as a user runs it: approved with a real gain, rejected when the feedback is turned round, honest about too little.
+
+What shuffled feedback does is a rate: test_shuffled.py.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,8 @@ def test_a_real_gain_is_approved(tmp_path: Path) -> None:
         assert "mean KL" in result["gguf"] or "thumbwheel tools install" in result["gguf"]
 
 
-@pytest.mark.parametrize(("control", "seed"), [("--flip", "6"), ("--shuffle", "8")])
-def test_worthless_feedback_is_rejected_by_evaluation(tmp_path: Path, control: str, seed: str) -> None:
-    """Of 33 seeds one (6) gained 2 points from shuffled feedback and was approved; it may be a true gain (docs/benchmarks.md)."""
-    code, result = demo(tmp_path, "--seed", seed, control)
+def test_feedback_turned_round_is_rejected_by_evaluation(tmp_path: Path) -> None:
+    code, result = demo(tmp_path, "--seed", "6", "--flip")
     assert (code, result["decision"]) == (1, "rejected")
     assert result["reasons"]
     if result["gain_low"] is not None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from command_line import Run
-from thumbwheel.datasets.resolve import MACHINES
+from thumbwheel.datasets.types import MACHINES
 
 DAY = "2026-01-{day:02}T08:30:00"
 COUNT = 12

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from command_line import Run
 from public_data import public_data
+from required import missing
 from thumbwheel.capture.source import Line
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core.config import Home
@@ -146,7 +147,7 @@ def test_canonical_solutions_score_1_through_the_ledger(command_line: Run, tmp_p
 
     if not (report := canaries.examine()).allowed:
         text = f"code may not run on this machine: {report.reason}. {report.fix}"
-        pytest.fail(text) if os.environ.get("THUMBWHEEL_REQUIRE_SANDBOX") else pytest.skip(text)
+        missing("sandbox", text)
     path = part(name, count, tmp_path)
     said(command_line, "import", source, str(path), "--agent", "coder")
     cheat = "```python\nimport os\nprint('passed')\nos._exit(0)\n```"
@@ -210,7 +211,7 @@ def test_pandalm_comparisons_become_pairs(command_line: Run, tmp_path: Path) -> 
     asked = {(one["instruction"], str(one["input"])) for one in raw}
     assert counts["shapes"]["prompts"]["counts"] and sum(counts["shapes"]["prompts"]["counts"].values()) == len(asked)
     compared = {(one["instruction"], str(one["input"]), frozenset(str(one[f"response{side}"]).strip() for side in (1, 2))) for one in raw}
-    out = ("the compared answers are tied", "no majority for either answer", "one of the compared answers was left out")
+    out = ("the compared answers are tied", "no plurality for either answer", "one of the compared answers was left out")
     left = sum(built["manifest"]["drops"].get(reason, 0) for reason in out)
     assert sum(built["manifest"]["counts"].values()) + left == len(compared)  # the file asks about some pairs more than once
 

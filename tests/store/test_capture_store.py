@@ -25,7 +25,7 @@ from thumbwheel.capture.ingest import ImportReport, ingest, rehearse
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import InputError, NotFound, StorageError
 from thumbwheel.db import schema
-from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.workspace import Workspace, any_case
 from thumbwheel.models.versions import ensure_base
 
 Write = Callable[..., Path]
@@ -226,7 +226,7 @@ class TestLines:
         assert feedback_stats(ws, "c").unresolved == 1
 
     def test_a_rehearsal_stores_nothing(self, ws: Workspace, write: Write) -> None:
-        report = rehearse("a", "jsonl", write(trace("t1"), "junk", thumb("f1", "t1")))
+        report = rehearse("a", "jsonl", write(trace("t1"), "junk", thumb("f1", "t1")), case_rule=any_case)
         assert (report.read, report.stored, report.refused, report.records["trace"]) == (3, 0, 1, 1)
         assert dump(ws)["traces"] == []
 
@@ -297,7 +297,7 @@ class TestLinks:
         *[trace(f"t{i}", session=f"s{i % 2}", subject="u", occurred_at="2026-01-05T08:00:00Z", model="m") for i in range(4)],
         *[thumb(f"f{i}", f"t{i}", value=i % 2 == 0) for i in range(4)],
         {"type": "feedback", "id": "p", "targets": [{"trace": "t0"}, {"trace": "o1"}], "kind": "preference", "value": 1},
-        {"type": "feedback", "id": "r", "target": {"session": "s0"}, "kind": "rating", "value": 4, "supersedes": "f1"},
+        {"type": "feedback", "id": "r", "target": {"session": "s0"}, "kind": "rating", "value": 4, "supersedes": "f1", "rater": "ann"},
         {
             "type": "feedback",
             "id": "st",

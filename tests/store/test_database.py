@@ -249,6 +249,25 @@ def test_a_database_of_the_first_version_is_brought_up_and_keeps_its_rows(tmp_pa
         assert opened.execute("SELECT count(*) FROM reward_models").fetchone() == (0,)
 
 
+def test_the_grader_of_graded_solutions_is_a_reference_in_older_homes_too(tmp_path: Path) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrate.FOLDER))
+    with writing(tmp_path / "db", tmp_path / "lock") as engine, engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0004")
+        connection.execute(sa.text("INSERT INTO agents VALUES ('agt_1', 'a', '2026-01-01 00:00:00.000000')"))
+        for number, (source, name) in enumerate([("graded", "grader"), ("jsonl", "grader"), ("tau", "tau-bench")]):
+            values = {"id": f"rat_{number}", "source": source, "name": name}
+            insert = (
+                "INSERT INTO raters (id, agent_id, source, external_id, kind, weight, recorded_at) "
+                "VALUES (:id, 'agt_1', :source, :name, 'checker', 1.0, '2026-01-01 00:00:00.000000')"
+            )
+            connection.execute(sa.text(insert), values)
+    migrate.upgrade(tmp_path / "db", tmp_path / "lock")
+    with sqlite3.connect(tmp_path / "db") as opened:
+        assert opened.execute("SELECT kind FROM raters ORDER BY id").fetchall() == [("reference",), ("checker",), ("checker",)]
+
+
 def test_head_is_the_newest_revision() -> None:
     assert ScriptDirectory(str(migrate.FOLDER)).get_heads() == [migrate.HEAD]
 

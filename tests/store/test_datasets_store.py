@@ -56,9 +56,8 @@ def test_judged_traces_follow_the_order_of_judgements(tmp_path: Path) -> None:
         store.find_judged(connection, AGENT_ID)
         traces = list(store.judged_traces(connection))
         assert [trace.id for trace in traces] == [one.trace_id for one in judgements(connection, AGENT)]
-        assert sorted(set(store.judged_groups(connection, AGENT_ID))) == sorted(
-            {(trace.prompt_id, trace.kept_with, False) for trace in traces}
-        )
+        asked = [(trace.prompt_id, trace.trace_id, trace.several) for trace in store.asked_traces(connection, AGENT_ID)]
+        assert asked == [(trace.prompt_id, trace.id, trace.calls > 1) for trace in traces]
         assert store.trace_count(connection, AGENT_ID) == 41
     assert {trace.calls for trace in traces} == {1, 2}
     assert [trace.tools for trace in traces if trace.tools] == [[{"name": "f"}]]
@@ -74,11 +73,11 @@ def test_another_agent_is_not_seen(tmp_path: Path) -> None:
         store.find_judged(connection, AGENT_ID)
         store.find_judged(connection, other)  # what was noted before is gone
         assert list(store.judged_traces(connection)) == []
-        assert list(store.judged_groups(connection, other)) == []
+        assert list(store.asked_traces(connection, other)) == []
         assert store.case_inputs(connection, other) == []
         assert store.watermark(connection, other, None) == {"feedback": 0, "recorded_at": None}
         assert store.watermark(connection, AGENT_ID, None) == {"feedback": 1, "recorded_at": START.isoformat()}
-        assert [basis for _, basis, _ in store.case_inputs(connection, AGENT_ID)] == ["feedback"]
+        assert [case.basis for case in store.case_inputs(connection, AGENT_ID)] == ["feedback"]
 
 
 def test_a_dataset_is_inserted_once(tmp_path: Path) -> None:

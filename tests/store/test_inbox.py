@@ -18,6 +18,7 @@ from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.sdk import spool as spool_line
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_lines_that_cannot_be_stored_are_kept_aside_and_said(ws: Workspace) -> N
     thumbwheel.trace("a", input="hi", output="ho", id="t1")
     thumbwheel.trace("../a", input="hi", output="ho")
     thumbwheel.trace("a", input="hi", output="ho", mood="good")
-    thumbwheel.feedback("a", "t1", rating=11)
+    spool_line("a", {"type": "feedback", "id": "f1", "target": {"trace": "t1"}, "kind": "rating", "value": 11})
     spool = ws.home.inbox / "spool.jsonl"
     spool.write_bytes(spool.read_bytes() + b"\x00\x00\x00\n{torn")
     told = drain_inbox(ws)

@@ -24,10 +24,15 @@ class Opener:
     def __call__(self) -> Workspace:
         """The open home; raises ConfigError for settings that nothing reads."""
         from thumbwheel.capture.inbox import drain_inbox
+        from thumbwheel.export.unfinished import sweep
+        from thumbwheel.rewards.checker import refusal
+        from thumbwheel.training.killed import settle_killed
 
-        ws = Workspace.open(Home.at(self.home), self.settings())
+        ws = Workspace.open(Home.at(self.home), self.settings(), refusal)
         log.say(f"home: {ws.home.path}")
-        for line in drain_inbox(ws):
+        if killed := sweep(ws.home):
+            log.say(f"note: took away what {killed} killed {'exports' if killed > 1 else 'export'} had left half written")
+        for line in (*drain_inbox(ws), *settle_killed(ws)):
             log.say(line)
         return ws
 

@@ -10,6 +10,7 @@ from thumbwheel.evaluation.types import EvaluationConfig
 from thumbwheel.rewards.combine import RewardsConfig
 from thumbwheel.rewards.label_config import LearnConfig
 from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.types import TrainingSwitch
 
 
 def sections() -> dict[str, type[Config]]:
@@ -21,6 +22,7 @@ def sections() -> dict[str, type[Config]]:
         "gate": GatePolicy,
         "label": LearnConfig,
         "rewards": RewardsConfig,
+        "training": TrainingSwitch,
     }
     targets = {f"deploy.{name}": TARGETS.get(name).Config for name in TARGETS.names()}
     return {**stages, **methods, **targets}

@@ -5,7 +5,6 @@ Not here: cases that come in files (`ingest.py`), running a checker (the evaluat
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ from pydantic import ValidationError
 
 from thumbwheel.capture import store
 from thumbwheel.capture.feedback import keep_one
-from thumbwheel.capture.types import CaseRecord, explain
+from thumbwheel.capture.json_text import json_value
+from thumbwheel.capture.regular_file import read_regular
+from thumbwheel.capture.types import CaseRecord, Unreadable, explain
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
@@ -34,10 +35,10 @@ def add_case(ws: Workspace, agent: str, reviewer: str, **fields: Any) -> str:
 def read_cases(path: Path) -> list[dict[str, Any]]:
     """The fields of the cases in a JSON file, one object or a list of them; raises InputError."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or f"it is no JSON ({error})"
-        raise InputError(f"file {str(path)!r}", why, "Give a JSON object, or a list of them; JSON lines go through import") from None
+        found = json_value(read_regular(path).removeprefix(b"\xef\xbb\xbf"))
+    except Unreadable as error:
+        fix = "Give a JSON object with one case, or a list of them; JSON lines go through import"
+        raise InputError(f"file {str(path)!r}", str(error), fix) from None
     found = found if isinstance(found, list) else [found]
     if not found or not all(isinstance(one, dict) for one in found):
         raise InputError(f"file {str(path)!r}", "it holds no case", "Give an object with input and reference, or a list of them")

@@ -23,9 +23,19 @@ def import_(
     source: Annotated[str | None, typer.Argument(help="The format, as named below.", metavar="SOURCE", show_default=False)] = None,
     path: Annotated[Path | None, typer.Argument(parser=place_of, help="The file (also .gz), folder or address.", metavar="PATH")] = None,
     agent: Annotated[str | None, typer.Option("--agent", "-a", help="The agent (app) that the data belongs to.")] = None,
-    detect: Annotated[Path | None, typer.Option(help="Only name the source of this file, and show its first rows.", metavar="PATH")] = None,
+    detect: Annotated[
+        Path | None,
+        typer.Option(parser=place_of, metavar="PATH", help="Only name the source of this file, folder or address, and show rows."),
+    ] = None,
     column: Annotated[list[str] | None, typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question.")] = None,
     scale: Annotated[list[str] | None, typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10.")] = None,
+    timezone: Annotated[str | None, typer.Option(help="The zone of times that are written without one [default: UTC].")] = None,
+    agent_type: Annotated[
+        str | None, typer.Option("--agent-type", "--agent-id", help="Only the rows of this agent, as the data calls it.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Only ratings with this tag, repeatable: any of them.")] = None,
+    without_tag: Annotated[list[str] | None, typer.Option(help="No ratings with this tag, repeatable.")] = None,
+    min_confidence: Annotated[float | None, typer.Option(help="No ratings of what the app was less sure of.")] = None,
     gold: Annotated[bool, typer.Option("--gold", help="You reviewed the cases in this file: import them as gold.")] = False,
     reviewer: Annotated[str, typer.Option(help="Who reviewed them, with --gold.")] = "owner",
     rejects: Annotated[Path | None, typer.Option(help="Write every refused line here (JSON: number, reason, text).")] = None,
@@ -66,25 +76,31 @@ def import_(
 
     **openwebui**, **langfuse**, **openai**, **trl**, **feedback_jsonl**, **n3**: what these programs export or take.
 
-    **flowagent**: trace files and checkpoints (.pkl), one or a folder. **decisions**: JSON lines, or postgresql://... with that table.
+    **flowagent**: trace files and checkpoints (.pkl), one or a folder. **decisions**: JSON lines, or postgresql://... with that table,
+    without PATH the one in DATABASE_URL; --agent-type FILER takes one agent's; with --gold its lines are cases.
     **widgets**: exhaustive_data.json with the ratings beside it, or a folder of such runs.
 
     **csv**, **parquet**, tables of anybody's: columns by --column, or guessed by name and shown.
 
     **tau**, **bfcl**, **mbpp**, **humaneval**, **mt_bench**, **llmfao**: published task sets, runs and comparisons.
     """
-    from thumbwheel.capture.detect import Options
+    from thumbwheel.capture.detect import Options, address_of
     from thumbwheel.capture.ingest import ingest, rehearse
+    from thumbwheel.capture.rating_filter import RatingFilter
     from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
 
-    options = Options.parsed(column, scale)
+    ratings = RatingFilter(frozenset(tag or ()), frozenset(without_tag or ()), min_confidence)
+    options = Options.parsed(column, scale, agent_type, gold, ratings, timezone)
     if detect is not None:
         _show_detection(detect, source, options, as_json)
         return
-    if source is None or path is None or agent is None:
-        missing = "SOURCE and PATH" if path is None else "--agent"
+    if source is None or agent is None:
+        missing = "SOURCE and PATH" if source is None else "--agent"
         raise InputError(f"import without {missing}", "it is not said what goes where", "Give: thumbwheel import SOURCE PATH --agent AGENT")
+    if path is None:
+        path = address_of(source)
+        log.say(f"reads {path}")
     with ctx.obj() as ws:
         size = path.stat().st_size if path.is_file() else None
         with log.progress(f"import {path.name}", size, "bytes") as advance:
@@ -96,7 +112,7 @@ def import_(
                 at = position
 
             if dry_run:
-                report = rehearse(agent, source, path, rejects=rejects, seen=seen, options=options)
+                report = rehearse(agent, source, path, case_rule=ws.case_rule, rejects=rejects, seen=seen, options=options)
             else:
                 vouching = reviewer if gold else None
                 report = ingest(ws, agent, source, path, rejects=rejects, reviewer=vouching, seen=seen, options=options)
@@ -104,6 +120,8 @@ def import_(
         log.answer(report.as_dict() | {"dry_run": dry_run})
     else:
         _show_report(report, dry_run, rejects)
+    if gold and not report.cases:
+        log.say(f"--gold changed nothing: a line of source {source!r} is no case. Write cases as jsonl, or: thumbwheel case add")
     if report.refused:
         raise typer.Exit(DataError.exit_code)
 
@@ -118,7 +136,7 @@ def _show_detection(path: Path, source: str | None, options: Any, as_json: bool)
         log.answer({"source": found.source, "why": found.why, "mapping": found.mapping, "rows": rows})
         return
     for line in (found.words(), *(f"  {line}" for line in found.mapping)):
-        log.console(stderr=False).print(line, markup=False)
+        log.show(line)
     shown = [(row["number"], line) for row in rows for line in row.get("records", [f"refused: {row.get('refused')}"])]
     log.table("Its first rows, nothing stored", ["line", "becomes"], shown)
     log.say(f"Bring it in: thumbwheel import {found.source} {path} --agent AGENT")
@@ -131,8 +149,11 @@ def _show_report(report: Any, dry_run: bool, rejects: Path | None) -> None:
     took += [] if dry_run else [("stored", report.stored), ("duplicates", report.duplicates)]
     took += [("erased earlier", report.erased)] if report.erased else []
     took += [("refused", report.refused)]
+    took += [(f"left out: {reason}", count) for reason, count in report.left_out.items()]
     took += [(f"{'found' if dry_run else 'new'}: {what}", count) for what, count in report.records.items()]
     log.table(f"{report.source} -> {report.agent}{' (dry run, nothing stored)' if dry_run else ''}", ["lines", "count"], took)
+    for line in report.words():
+        log.say(f"note: {line}")
     if report.refused:
         log.table("Refused lines", ["line", "reason"], [(one["number"], one["reason"]) for one in report.refusals])
         left = report.refused - len(report.refusals)
@@ -246,20 +267,39 @@ def _day(row: dict[str, Any]) -> str:
 
 
 @feedback.command("stats")
-def feedback_stats(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
-    """How much feedback there is, by kind and by rater, how positive it is, and what waits for its trace."""
+def feedback_stats(
+    ctx: typer.Context,
+    agent: Agent,
+    period: Annotated[str, typer.Option(help="The share of positive feedback by day, week or month.")] = "week",
+    as_json: AsJson = False,
+) -> None:
+    """How much feedback there is, by kind and by rater, how positive it is, and what waits for its trace.
+
+    What people called good or bad is also shown over time and by the model version that gave the answer. Of each rater the newest word of
+    a kind about the same answer counts, once.
+
+    Example: thumbwheel feedback stats --agent support --period month
+    """
     from thumbwheel.capture.feedback import feedback_stats as count
     from thumbwheel.core import log
 
     with ctx.obj() as ws:
-        stats = count(ws, agent)
+        stats = count(ws, agent, period)
     if as_json:
         log.answer(stats.as_dict())
         return
-    rows = [(name, one.count, "" if one.share is None else f"{one.share:.0%}", len(one.raters)) for name, one in stats.signals.items()]
-    log.table(f"feedback of {agent}", ["signal", "count", "positive", "raters"], rows)
+    signals = [(name, one.count, _percent(one.share), len(one.raters)) for name, one in stats.signals.items()]
+    log.table(f"feedback of {agent}", ["signal", "count", "positive", "raters"], signals)
     log.table("raters", ["rater", "count"], stats.raters.most_common(20))
-    log.say(f"{stats.replaced} superseded or retracted, {stats.unresolved} targets have not arrived")
+    for title, counts in ((period, stats.periods), ("version", stats.versions)):
+        if counts:
+            rows = [(name, one.judged, one.positive, _percent(one.share)) for name, one in counts.items()]
+            log.table(f"positive feedback of people by {title}", [title, "judged", "positive", "share"], rows)
+    log.say(f"{stats.replaced} superseded, retracted or said anew, {stats.unresolved} targets have not arrived")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
 
 
 @case.command("add")

@@ -20,6 +20,8 @@ _BETWEEN = re.compile(rb'(?:[^"\[\]{},]++|"' + _TEXT + rb')*+["\[\]{},]', re.DOT
 """Over whole texts, to the next mark; a quote that is met begins a text that goes on in the next bytes."""
 _DEEP = re.compile(rb'(?:[^"\[\]{}]++|"' + _TEXT + rb')*+["\[\]{}]', re.DOTALL)
 """The same within an element, whose commas do not matter."""
+DEEPEST = 100_000
+"""Brackets that are open at once; each is remembered. Nobody can parse an element of more than a few hundred."""
 _CLOSES = {b"[": b"]", b"{": b"}"}
 _BOM = b"\xef\xbb\xbf"
 
@@ -27,7 +29,7 @@ _BOM = b"\xef\xbb\xbf"
 def elements(read: Callable[[], bytes], longest: int, shown: int, array: bool) -> Iterator[Piece]:
     """Every element in order; `read` gives the next bytes, none at the end.
 
-    Raises EOFError where the text ends inside an array or an object, or goes on after the array.
+    Raises EOFError where the text ends inside an array or an object, goes on after the array, or nests beyond DEEPEST.
     """
     scan = _Scan(longest, shown, 1 if array else 0)
     data = read().removeprefix(_BOM)
@@ -90,6 +92,8 @@ class _Scan:
         if mark == b",":
             return at - 1 if len(self.due) == self.base else None
         if mark in _CLOSES:
+            if len(self.due) >= DEEPEST:
+                raise EOFError(f"more than {DEEPEST:,} brackets are open at once")
             self.due.append(_CLOSES[mark])
             return 0 if self.base == len(self.due) == 1 else None
         if not self.due or mark != self.due[-1]:

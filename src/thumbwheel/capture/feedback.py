@@ -20,10 +20,11 @@ from thumbwheel.capture.source import AnyRecord, Line, row_of
 from thumbwheel.capture.types import CHECKS, SCALES, FeedbackRecord, Rater, TargetRef, Unreadable, explain
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.plugins import nearest
+from thumbwheel.db.standing import OWNER
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
 
-SOURCE = "cli"
+SOURCE = OWNER
 
 
 def add_feedback(ws: Workspace, agent: str, target: str, kind: str, value: Any, *, rater: str | None = None, **fields: Any) -> str:
@@ -106,9 +107,14 @@ def list_feedback(ws: Workspace, agent: str, *, kind: str | None = None, limit: 
     return [{key: row[key] for key in row if key not in hidden} | {"targets": targets[row["id"]]} for row in rows]
 
 
+PERIODS = {"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
+"""Length of a period -> how a day names the one that it lies in."""
+UNKNOWN = "(unknown)"
+
+
 @dataclass
 class SignalCount:
-    """One kind (labels and outcomes: kind and name) of feedback that stands: superseded and retracted rows are left out."""
+    """Feedback that stands, of each speaker the newest of a kind about the same thing."""
 
     count: int = 0
     judged: int = 0
@@ -117,52 +123,86 @@ class SignalCount:
     """Thumbs up, true, or above the middle of the scale."""
     raters: Counter[str] = field(default_factory=Counter)
 
+    def add(self, rater: str, good: bool | None) -> None:
+        """Count one statement."""
+        self.raters[rater] += 1
+        self.count += 1
+        self.judged += good is not None
+        self.positive += bool(good)
+
     @property
     def share(self) -> float | None:
         """Positive of those that can be; None where none can."""
         return self.positive / self.judged if self.judged else None
 
+    def as_dict(self) -> dict[str, Any]:
+        """For --json, without the raters."""
+        return {"count": self.count, "judged": self.judged, "positive": self.positive, "share_positive": self.share}
+
 
 @dataclass(frozen=True)
 class FeedbackStats:
-    """What was given: by signal, by rater, what no longer stands, and what waits for its trace."""
+    """What was given: by signal (labels and outcomes: kind and name), by rater, what no longer stands, and what waits for its trace.
+
+    `periods` and `versions` hold what people said and that can be called positive or not: by the day, week or month in which it was said,
+    and by the model that gave the answer.
+    """
 
     signals: dict[str, SignalCount]
     raters: Counter[str]
     replaced: int
     unresolved: int
+    period: str
+    periods: dict[str, SignalCount]
+    versions: dict[str, SignalCount]
 
     def as_dict(self) -> dict[str, Any]:
         """For --json."""
-        signals = {
-            name: {"count": one.count, "positive": one.positive, "share_positive": one.share, "raters": dict(one.raters)}
-            for name, one in self.signals.items()
-        }
-        return {"signals": signals, "raters": dict(self.raters), "replaced": self.replaced, "unresolved": self.unresolved}
+        signals = {name: count.as_dict() | {"raters": dict(count.raters)} for name, count in self.signals.items()}
+        over_time = [{self.period: name, **count.as_dict()} for name, count in self.periods.items()]
+        by_version = [{"version": name, **count.as_dict()} for name, count in self.versions.items()]
+        whole = {"signals": signals, "raters": dict(self.raters), "replaced": self.replaced, "unresolved": self.unresolved}
+        return whole | {"over_time": over_time, "by_version": by_version}
 
 
-def feedback_stats(ws: Workspace, agent: str) -> FeedbackStats:
-    """Counts over all feedback of `agent`."""
+def feedback_stats(ws: Workspace, agent: str, period: str = "week") -> FeedbackStats:
+    """Counts over all feedback of `agent`; `period` is a key of PERIODS. Raises NotFound for another one."""
+    if period not in PERIODS:
+        raise NotFound(f"period {period!r}", "there is no such period", f"Known: {', '.join(PERIODS)}.{nearest(period, PERIODS)}")
     agent_id = require_agent(ws, agent)
-    counted: defaultdict[str, SignalCount] = defaultdict(SignalCount)
+    by_signal: defaultdict[str, SignalCount] = defaultdict(SignalCount)
+    by_period: defaultdict[str, SignalCount] = defaultdict(SignalCount)
+    by_version: defaultdict[str, SignalCount] = defaultdict(SignalCount)
     raters: Counter[str] = Counter()
-    gone = 0
     with ws.db.read() as connection:
-        replaced = store.replaced(connection, agent_id)
+        versions = {row.trace_id: _version(row) for row in store.answering_models(connection, agent_id)}
         for row in store.signals(connection, agent_id):
-            if row.id in replaced or row.retracts:
-                gone += row.id in replaced
-                continue
-            one = counted[f"{row.kind} {row.name}" if row.name else row.kind]
-            rater = row.rater or "(unknown)"
-            raters[rater] += 1
-            one.raters[rater] += 1
-            one.count += 1
+            rater = row.rater or UNKNOWN
             good = _positive(row.kind, row.value, row.scale)
-            one.judged += good is not None
-            one.positive += bool(good)
+            raters[rater] += 1
+            by_signal[f"{row.kind} {row.name}" if row.name else row.kind].add(rater, good)
+            if good is None or row.rater_kind not in (None, "person"):
+                continue
+            by_period[f"{row.at:{PERIODS[period]}}"].add(rater, good)
+            by_version[versions.get(row.trace_id, UNKNOWN)].add(rater, good)
+        replaced = store.feedback_count(connection, agent_id) - raters.total()
         unresolved = store.open_targets(connection, agent_id)
-    return FeedbackStats(dict(sorted(counted.items())), raters, gone, unresolved)
+    return FeedbackStats(
+        signals=dict(sorted(by_signal.items())),
+        raters=raters,
+        replaced=replaced,
+        unresolved=unresolved,
+        period=period,
+        periods=dict(sorted(by_period.items())),
+        versions=dict(sorted(by_version.items())),
+    )
+
+
+def _version(call: Any) -> str:
+    """The version that answered, else the model as the provider or the app named it."""
+    if call.number is not None:
+        return f"v{call.number}"
+    return str(call.served_model or call.requested_model or UNKNOWN)
 
 
 def _positive(kind: str, value: Any, scale: dict[str, float] | None) -> bool | None:

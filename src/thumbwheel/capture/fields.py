@@ -5,13 +5,13 @@ Every function raises Unreadable and nothing else, whatever it is given. Lives h
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from thumbwheel.capture.json_text import value_in
 from thumbwheel.capture.types import ROLES, Unreadable
 
 Messages = list[dict[str, Any]]
@@ -36,6 +36,14 @@ def text_at(row: Mapping[str, Any], key: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise Unreadable(f"{key} {clip(value)} is no text" if key in row else f"key {key!r} is missing")
     return value
+
+
+def answer_at(row: Mapping[str, Any], key: str) -> str:
+    """The text at `key`, which has to be there and may be empty: a model that said nothing gave an answer too."""
+    value = row.get(key)
+    if isinstance(value, str):
+        return value
+    return text_at(row, key)
 
 
 def object_at(row: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -111,10 +119,10 @@ def unpacked(value: Any) -> Any:
     for _ in range(3):
         if not isinstance(value, str) or not value.lstrip().startswith(("{", "[", '"')):
             break
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+        opened = value_in(value)
+        if opened is value:
             break
+        value = opened
     return value
 
 

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from thumbwheel.capture import store
 from thumbwheel.capture.ingest import LINES, SIZE, link, scope_of
-from thumbwheel.capture.source import Line, Refused, row_of, text_of
+from thumbwheel.capture.source import Item, Line, Refused, row_of, text_of
 from thumbwheel.capture.sources.jsonl import SOURCE
 from thumbwheel.capture.types import Unreadable
 from thumbwheel.core import ids
@@ -26,7 +26,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.sdk.disk import sync
 
 SPOOL, REJECTED = "spool.jsonl", "rejected.jsonl"
-Spooled = tuple[str, Line | Refused]
+Spooled = tuple[str, Item]
 """Agent (empty where the line does not say) and item."""
 
 
@@ -127,10 +127,10 @@ def _spooled(number: int, raw: bytes) -> Spooled:
         agent = row.pop("agent", None)
         if not isinstance(agent, str):
             raise Unreadable(f"agent {agent!r} is no name")
-        ids.slug(agent)
+        slug = ids.slug_of(agent)
     except (Unreadable, InputError) as error:
         return "", Refused(number, str(error), text)
-    return agent, SOURCE.item(number, row, text)
+    return slug, SOURCE.item(number, row, text)
 
 
 def _tell(rejected: Path, counts: Counter[str], refused: list[Refused]) -> list[str]:

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from thumbwheel.capture import store
-from thumbwheel.capture.detect import Options, detect, source_of
+from thumbwheel.capture.detect import Options, advice, source_of
 from thumbwheel.capture.lines import Seen
-from thumbwheel.capture.rows import Scope
-from thumbwheel.capture.source import AnyRecord, Item, Line, Refused
-from thumbwheel.capture.types import FeedbackRecord
+from thumbwheel.capture.rows import Scope, case_objection
+from thumbwheel.capture.source import AnyRecord, Item, JsonLines, LeftOut, Line, Refused, Source
+from thumbwheel.capture.types import CaseRecord, FeedbackRecord, NaiveTimes, naive_times
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.core.seal import read_seal
-from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.workspace import CaseRule, Workspace
 from thumbwheel.models.versions import ensure_agent
 
 LINES, SIZE = 500, 8 * 2**20
@@ -36,7 +36,7 @@ SHOWN = 20
 
 @dataclass
 class ImportReport:
-    """What became of the lines: read = stored + duplicates + erased + refused. A line is stored when anything in it is new."""
+    """What became of the lines: read = stored + duplicates + erased + left out + refused. A line is stored when anything in it is new."""
 
     source: str
     path: str
@@ -46,11 +46,23 @@ class ImportReport:
     duplicates: int = 0
     erased: int = 0
     """Lines that would bring back what was erased; they are stored nowhere, the rejects included."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Reason -> lines that belong to somebody who was not asked for."""
     refused: int = 0
+    cases: int = 0
+    """Lines that are a case, new or not."""
     refusals: list[dict[str, Any]] = field(default_factory=list)
     """The first of the refused lines: number and reason."""
     records: Counter[str] = field(default_factory=Counter)
     """New records by noun, feedback also by kind."""
+    remarks: Counter[str] = field(default_factory=Counter)
+    """What a person should look at -> lines."""
+    warnings: list[str] = field(default_factory=list)
+    """What is missed beside the file."""
+    naive_times: int = 0
+    """Times that were written without a zone."""
+    timezone: str | None = None
+    """The zone that was said for them."""
 
     def take(self, records: Iterable[AnyRecord]) -> None:
         """Count new records."""
@@ -58,6 +70,22 @@ class ImportReport:
             self.records[store.WORDS[type(record)]] += 1
             if isinstance(record, FeedbackRecord):
                 self.records[record.kind] += 1
+
+    def remark(self, line: Line) -> None:
+        """Count what there is to say about a line that was taken."""
+        self.remarks.update(line.remarks)
+
+    def count_naive(self, naive: NaiveTimes, options: Options) -> None:
+        """Note how many times had no zone, and which one was said for them."""
+        self.naive_times, self.timezone = naive.count, str(options.zone) if options.zone else None
+
+    def words(self) -> list[str]:
+        """What a person should know beside the counts, one line each."""
+        lines = [*self.warnings, *(f"{count} lines: {remark}" for remark, count in self.remarks.items())]
+        if self.naive_times:
+            other = "" if self.timezone else "; if they are of another one: --timezone Europe/Berlin"
+            lines.append(f"times without a zone were read as {self.timezone or 'UTC'}{other}")
+        return lines
 
     def refuse(self, one: Refused) -> None:
         """Count a refused line and remember the first ones."""
@@ -67,7 +95,7 @@ class ImportReport:
 
     def as_dict(self) -> dict[str, Any]:
         """For --json."""
-        return {**vars(self), "records": dict(self.records)}
+        return {**vars(self), "records": dict(self.records), "left_out": dict(self.left_out), "remarks": dict(self.remarks)}
 
 
 def ingest(
@@ -89,22 +117,25 @@ def ingest(
     the disk or the database refuses, with the batches before kept.
     """
     ids.slug(agent)
-    items = source_of(source, options or Options()).read(path, seen)
-    report = ImportReport(source, str(path), agent)
-    readable = False
-    with ExitStack() as stack:
+    options = options or Options()
+    reader = source_of(source, options)
+    report = _report(reader, source, path, agent)
+    scope: Scope | None = None
+    with ExitStack() as stack, naive_times(options.zone) as naive:
+        items = reader.read(path, seen)
         sink = _sink(stack, path, rejects)
         for batch, failure in _batches(items):
             lines = [item for item in batch if isinstance(item, Line)]
             if lines:
-                readable = True
-                _keep(ws, scope_of(ws, agent, source, reviewer), batch, report, sink)
+                scope = scope or scope_of(ws, agent, source, reviewer)
+                _keep(ws, scope, batch, report, sink)
             else:
                 _account(batch, {}, report, sink)
             if failure is not None:
                 raise failure
-    _demand_readable(report, readable)
-    link(ws, scope_of(ws, agent, source, reviewer))
+    _demand_readable(report, scope is not None, path)
+    report.count_naive(naive, options)
+    link(ws, scope or scope_of(ws, agent, source, reviewer))
     return report
 
 
@@ -113,47 +144,65 @@ def rehearse(
     source: str,
     path: Path,
     *,
+    case_rule: CaseRule,
     rejects: Path | None = None,
     seen: Seen = lambda position: None,
     options: Options | None = None,
 ) -> ImportReport:
-    """Read like `ingest` and store nothing: `records` counts what the file holds."""
+    """Read like `ingest` and store nothing: `records` counts what the file holds; `case_rule` says which cases would not be taken."""
     ids.slug(agent)
-    report = ImportReport(source, str(path), agent)
-    with ExitStack() as stack:
+    options = options or Options()
+    reader = source_of(source, options)
+    report = _report(reader, source, path, agent)
+    with ExitStack() as stack, naive_times(options.zone) as naive:
         sink = _sink(stack, path, rejects)
-        for item in source_of(source, options or Options()).read(path, seen):
+        for item in reader.read(path, seen):
             report.read += 1
+            if isinstance(item, Line) and (reason := case_objection(item.records, case_rule)) is not None:
+                item = Refused(item.number, reason, item.text)
             if isinstance(item, Line):
                 report.take(item.records)
+                report.remark(item)
+                report.cases += _is_case(item)
+            elif isinstance(item, LeftOut):
+                report.left_out[item.reason] += 1
             else:
                 report.refuse(item)
                 sink(item)
-    _demand_readable(report, report.read > report.refused)
+    _demand_readable(report, report.read > report.refused + report.left_out.total(), path)
+    report.count_naive(naive, options)
     return report
+
+
+def _report(reader: Source, source: str, path: Path, agent: str) -> ImportReport:
+    """The report before the first line: it says which file is missed beside the one that is read."""
+    report = ImportReport(source, str(path), agent)
+    missing = reader.missing(path) if isinstance(reader, JsonLines) and reader.missing else None
+    report.warnings += [missing] if missing else []
+    return report
+
+
+def _is_case(line: Line) -> bool:
+    return any(isinstance(record, CaseRecord) for record in line.records)
 
 
 def scope_of(ws: Workspace, agent: str, source: str, reviewer: str | None = None) -> Scope:
     """The scope of `source` under `agent`, which is created where new."""
-    return Scope(ensure_agent(ws, agent), agent, source, reviewer, read_seal(ws.home.secret))
+    return Scope(ensure_agent(ws, agent), agent, source, reviewer, read_seal(ws.home.secret), ws.case_rule)
 
 
-def _demand_readable(report: ImportReport, readable: bool) -> None:
+def _demand_readable(report: ImportReport, readable: bool, path: Path) -> None:
     if readable:
         return
+    if report.left_out and not report.refused:
+        reasons = "; ".join(f"{count} lines: {reason}" for reason, count in report.left_out.most_common(5))
+        raise InputError(f"file {report.path!r}", f"nothing in it is of the agent that was asked for ({reasons})", "Ask for another one")
     first = "; ".join(f"line {one['number']}: {one['reason']}" for one in report.refusals[:3])
     raise InputError(
         f"file {report.path!r}",
         f"none of its {report.refused} lines is of source {report.source!r} ({first})",
-        f"{_likely(Path(report.path))}See the lines that a source takes: thumbwheel import --help",
+        f"{advice(path)}See the lines that a source takes: thumbwheel import --help",
     )
-
-
-def _likely(path: Path) -> str:
-    try:
-        return f"It looks like source {detect(path).source!r}. "
-    except InputError:
-        return ""
 
 
 class _Sink:
@@ -206,7 +255,11 @@ def _account(batch: list[Item], kept: Mapping[int, store.Kept], report: ImportRe
     for item in batch:
         report.read += 1
         refused = item if isinstance(item, Refused) else None
+        if isinstance(item, LeftOut):
+            report.left_out[item.reason] += 1
         if isinstance(item, Line):
+            report.cases += _is_case(item)
+            report.remark(item)
             became = kept[item.number]
             refused = Refused(item.number, became.reason, item.text) if became.reason else None
             report.take(became.new)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from thumbwheel.capture.elements import Piece, elements
+from thumbwheel.capture.regular_file import open_regular
 from thumbwheel.core.errors import InputError
 
 Seen = Callable[[int], None]
@@ -34,7 +35,7 @@ _GZIP = b"\x1f\x8b"
 def numbered(path: Path, seen: Seen) -> Iterator[tuple[int, bytes, str | None]]:
     """(number from 1, text without its end, None or why it cannot be taken) of every line, or element of an array, that is not blank.
 
-    Raises InputError for a missing file, a directory, an empty or binary file, and a file that breaks off.
+    Raises InputError for what is no regular file, for an empty or binary file, and for one that breaks off.
     """
     with opened(path) as (raw, stream):
         number = found = 0
@@ -52,13 +53,7 @@ def numbered(path: Path, seen: Seen) -> Iterator[tuple[int, bytes, str | None]]:
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[BinaryIO, io.BufferedReader]]:
     """(the file, for its position; its unpacked bytes). Raises InputError where it is no file of text."""
-    try:
-        raw = path.open("rb")
-    except IsADirectoryError:
-        raise InputError(f"file {str(path)!r}", "it is a directory", "Name one file in it") from None
-    except OSError as error:
-        raise InputError(f"file {str(path)!r}", error.strerror or str(error), "Check the path") from None
-    with raw:
+    with open_regular(path) as raw:
         packed = raw.peek(2)[:2] == _GZIP
         stream = cast("io.BufferedReader", io.BufferedReader(gzip.GzipFile(fileobj=raw), _HEAD)) if packed else raw
         _check_head(path, stream)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
+from thumbwheel.capture.json_text import HasNul, has_nul, json_value
 from thumbwheel.capture.lines import Seen, numbered
 from thumbwheel.capture.tables import csv_rows, is_csv, is_parquet, parquet_rows
 from thumbwheel.capture.types import Unreadable
@@ -42,7 +41,7 @@ def table_rows(path: Path, seen: Seen, container: str) -> Iterator[Found]:
     """The rows of a table, "csv" or "parquet"."""
     read = csv_rows if container == "csv" else parquet_rows
     for number, row, text, problem in read(path, seen):
-        reason = problem or ("it holds a NUL character, which a database cannot keep in a text" if has_nul(row) else "")
+        reason = problem or (str(HasNul()) if has_nul(row) else "")
         yield Found(number, None if reason else row, text, reason)
 
 
@@ -69,36 +68,13 @@ def _json(path: Path, seen: Seen) -> Iterator[Found]:
 
 
 def row_of(raw: bytes, problem: str | None = None) -> dict[str, Any]:
-    """The JSON object of a line; raises Unreadable for anything else, NaN and NUL characters included."""
+    """The JSON object of a line; raises Unreadable for anything else, see `json_value`."""
     if problem:
         raise Unreadable(problem)
-    try:
-        row = from_json(raw, allow_inf_nan=False)
-    except ValueError as error:
-        raise Unreadable(_json_problem(raw, error)) from None
+    row = json_value(raw)
     if not isinstance(row, dict):
         raise Unreadable(f"it is a JSON {type(row).__name__}, not an object")
-    if b"\\u0000" in raw and has_nul(row):
-        raise Unreadable("it holds a NUL character, which a database cannot keep in a text")
     return row
-
-
-def _json_problem(raw: bytes, error: ValueError) -> str:
-    try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError as bad:
-        return f"it is not UTF-8 (byte {bad.start + 1})"
-    hint = "; JSON has no NaN or Infinity" if b"NaN" in raw or b"Infinity" in raw else ""
-    return f"it is no JSON: {str(error).replace(' line 1', '')}{hint}"
-
-
-def has_nul(value: Any) -> bool:
-    """Whether a text in `value` holds a NUL character."""
-    if isinstance(value, str):
-        return "\x00" in value
-    if isinstance(value, dict):
-        return any(has_nul(part) for pair in value.items() for part in pair)
-    return isinstance(value, list) and any(map(has_nul, value))
 
 
 def text_of(raw: bytes) -> str:

@@ -5,7 +5,7 @@ Lives here: how a record looks in the tables, and the ids that it leads to. Not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -15,6 +15,7 @@ from thumbwheel.capture.source import AnyRecord
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, Rater, StepRecord, TargetRef, TraceRecord
 from thumbwheel.core import ids
 from thumbwheel.core.seal import Seal
+from thumbwheel.db.workspace import CaseRule, any_case
 
 Row = dict[str, Any]
 PREFIXES: Mapping[type[AnyRecord], str] = {TraceRecord: "trc", FeedbackRecord: "fbk", CaseRecord: "cas"}
@@ -37,6 +38,10 @@ class Scope:
     reviewer: str | None = None
     seal: Seal | None = None
     """With which tombstones are recognised; None where nothing was ever erased."""
+    case_rule: CaseRule = any_case
+    """What cases are taken."""
+    recorded_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """One time for all lines of an import: within a file without times no line is newer than another."""
 
     @property
     def basis(self) -> str:
@@ -68,6 +73,16 @@ def named(scope: Scope, record: AnyRecord) -> Named:
     return Named(record, row_id(PREFIXES[type(record)], scope.agent, source, name), source, name, fingerprint)
 
 
+def case_objection(records: Iterable[AnyRecord], case_rule: CaseRule) -> str | None:
+    """Why the cases among `records` are not taken; None where they are."""
+    for record in records:
+        if isinstance(record, CaseRecord):
+            reason = case_rule(record.checker, record.checker_config, record.reference)
+            if reason is not None:
+                return f"checker_config: {reason}"
+    return None
+
+
 @dataclass
 class Rows:
     """What a batch adds, by table; those that several records share are kept by id."""
@@ -84,7 +99,6 @@ class Rows:
     steps: list[Row] = field(default_factory=list)
     feedback: list[Row] = field(default_factory=list)
     targets: list[Row] = field(default_factory=list)
-    now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def add(self, one: Named) -> None:
         """The rows of a record that is new."""
@@ -102,7 +116,7 @@ class Rows:
             "source": one.source,
             "external_id": one.name,
             "fingerprint": one.fingerprint,
-            "recorded_at": self.now,
+            "recorded_at": self.scope.recorded_at,
         }
 
     def _owner(self, into: dict[str, Row], prefix: str, source: str, name: str | None, **more: Any) -> str | None:
@@ -110,7 +124,7 @@ class Rows:
             return None
         owner_id = row_id(prefix, self.scope.agent, source, name)
         if owner_id not in into:
-            origin = {"agent_id": self.scope.agent_id, "source": source, "external_id": name, "recorded_at": self.now}
+            origin = {"agent_id": self.scope.agent_id, "source": source, "external_id": name, "recorded_at": self.scope.recorded_at}
             into[owner_id] = {"id": owner_id, **origin, **more}
         return owner_id
 

@@ -18,7 +18,21 @@ from thumbwheel.capture.lines import Seen
 from thumbwheel.capture.rowfile import HOPELESS, Found, row_of, rows, text_of
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord, Unreadable, explain
 
-__all__ = ["HOPELESS", "AnyRecord", "Item", "JsonLines", "Line", "Parse", "Refused", "Row", "Source", "row_of", "text_of"]
+__all__ = [
+    "HOPELESS",
+    "AnyRecord",
+    "Item",
+    "JsonLines",
+    "LeftOut",
+    "Line",
+    "Parse",
+    "Refused",
+    "Row",
+    "Source",
+    "Unwanted",
+    "row_of",
+    "text_of",
+]
 
 AnyRecord = TraceRecord | FeedbackRecord | CaseRecord
 Row = Mapping[str, Any]
@@ -33,6 +47,8 @@ class Line:
     number: int
     records: list[AnyRecord]
     text: str
+    remarks: tuple[str, ...] = ()
+    """What a person should look at, in words that are the same for every line of the kind."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +60,35 @@ class Refused:
     text: str
 
 
-Item = Line | Refused
+@dataclass(frozen=True)
+class LeftOut:
+    """A line that was understood and is not wanted: it belongs to somebody that a person did not ask for."""
+
+    number: int
+    reason: str
+    text: str
+
+
+Item = Line | Refused | LeftOut
+
+
+class Unwanted(Exception):
+    """Raised by a `Parse` for a row that is not wanted; its text is the reason."""
 
 
 def numbered(items: Iterator[Item]) -> Iterator[Item]:
     """The same, counted from 1."""
     return (replace(item, number=number) for number, item in enumerate(items, 1))
+
+
+def named(items: Iterator[Item], file: str) -> Iterator[Item]:
+    """The same; a reason says in which file of a folder, and on which line of it, where that is known."""
+    for item in items:
+        if isinstance(item, Refused) and not item.reason.startswith(file):
+            line = f", line {item.number}" if item.number else ""
+            yield replace(item, reason=f"{file}{line}: {item.reason}")
+        else:
+            yield item
 
 
 class Source(Protocol):
@@ -72,13 +111,15 @@ class Source(Protocol):
 class JsonLines:
     """A source of rows: `parse(row)` gives the records of each. JSON lines, or what amounts to them (see `rowfile.py`).
 
-    `beside(path)` gives the `parse` of a format whose rows say something only together with another file next to it.
+    `beside(path)` gives the `parse` of a format whose rows say something only together with another file next to it; `missing(path)` says
+    which such file is not there.
     """
 
     parse: Parse
     claims: Callable[[Row], bool]
     example: str
     beside: Callable[[Path], Parse] | None = None
+    missing: Callable[[Path], str | None] | None = None
 
     def read(self, path: Path, seen: Seen) -> Iterator[Item]:
         """See Source."""
@@ -97,3 +138,5 @@ class JsonLines:
             return Refused(number, explain(error), text)
         except Unreadable as error:
             return Refused(number, str(error), text)
+        except Unwanted as unwanted:
+            return LeftOut(number, str(unwanted), text)

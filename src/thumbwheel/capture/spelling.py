@@ -6,7 +6,7 @@ Lives here: the table, both ways. Not here: what a decision is (`sources/decisio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 FIELDS = {
@@ -18,6 +18,7 @@ FIELDS = {
     "new_section_header": "newSectionHeading",
     "suggested_content": "suggestedContent",
     "generated_content": "generatedContent",
+    "generated_document": "generatedContent",
     "source_citations": "sourceCitations",
     "urgency": "status",
 }
@@ -32,6 +33,14 @@ VALUES: Mapping[str, Mapping[str, str]] = {
     "method": {"NEW_SECTION": "CREATE_SECTION"},
 }  # fmt: skip
 """Declared field -> declared value -> live value."""
+KEYS = {
+    "FILER": ("swimlane", "priority", "labels", "status", "reasoning", "confidence"),
+    "LIBRARIAN": ("findings", "reasoning"),
+    "PRIORITIZER": ("recommendedItemId", "reasoning", "confidence"),
+    "STORER": ("location", "method", "reasoning", "confidence"),
+    "RETRIEVER": ("generatedContent", "sourceCitations", "reasoning", "confidence"),
+}
+"""Agent -> the declared fields of its action that its prompt asks for, in the order of the answer."""
 BACK = {key: {live: declared for declared, live in words.items()} for key, words in VALUES.items()}
 KINDS = (
     ("STORER", {"integrationDecision", "location", "method"}),
@@ -52,6 +61,47 @@ def _declared_value(key: str, value: Any) -> Any:
     if isinstance(value, list):
         return [declared(one) if isinstance(one, dict) else one for one in value]
     return BACK[key].get(value, value) if isinstance(value, str) and key in BACK else value
+
+
+def spelled_keys(agent: str, action: Mapping[str, Any]) -> list[str]:
+    """The fields of `KEYS` in the spelling of this action.
+
+    >>> spelled_keys("PRIORITIZER", {"recommended_item_id": "i1"})
+    ['recommended_item_id', 'reasoning', 'confidence']
+    """
+    return spelled(KEYS[agent], action)
+
+
+def spelled(fields: Sequence[str], action: Mapping[str, Any]) -> list[str]:
+    """Declared fields as this action has them; those that it has not, as they are declared."""
+    own = {FIELDS.get(key, key): key for key in action}
+    return [own.get(field, field) for field in fields]
+
+
+def spelled_value(field: str, value: str, action: Mapping[str, Any]) -> str:
+    """A declared value of a declared field in the spelling of this action."""
+    return VALUES[field].get(value, value) if _is_live(dict(action)) else value
+
+
+def in_order(agent: str | None, action: Mapping[str, Any]) -> dict[str, Any]:
+    """The action with its fields in the order of the agent's answers, others after them by name: a database keeps no order.
+
+    >>> list(in_order("FILER", {"confidence": 1, "aside": 2, "urgency": "To Do", "swimlane": "HOME"}))
+    ['swimlane', 'urgency', 'confidence', 'aside']
+    """
+    asked = KEYS.get(agent or "", ())
+
+    def place(key: str) -> tuple[int, str]:
+        field = FIELDS.get(key, key)
+        return (asked.index(field) if field in asked else len(asked)), key
+
+    return {key: _sorted(action[key]) for key in sorted(action, key=place)}
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(part) for part in value] if isinstance(value, list) else value
 
 
 def like(action: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

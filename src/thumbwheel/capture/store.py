@@ -7,16 +7,19 @@ Not here: how a record looks in the tables (`rows.py`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from thumbwheel.capture.erased import NAME, covered, marks
-from thumbwheel.capture.rows import TARGET_PREFIX, Named, Row, Rows, Scope, named, row_id
+from thumbwheel.capture.rows import PREFIXES, TARGET_PREFIX, Named, Row, Rows, Scope, case_objection, named, row_id
 from thumbwheel.capture.source import AnyRecord, Line
-from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord, Unreadable
+from thumbwheel.capture.types import OWNER_MARKS, CaseRecord, FeedbackRecord, TraceRecord, Unreadable
+from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
+from thumbwheel.db import standing
+from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import (
     cases,
@@ -36,11 +39,20 @@ MOST = 5_000
 """Values in one IN list; SQLite takes 32,766 parameters, PostgreSQL 65,535."""
 
 TABLES: Mapping[type[AnyRecord], sa.Table] = {TraceRecord: traces, FeedbackRecord: feedback, CaseRecord: cases}
+COMPLETED: Mapping[sa.Table, Sequence[str]] = {
+    traces: ("session_id", "subject_id", "occurred_at"),
+    feedback: ("rater_id", "occurred_at"),
+}
+"""Columns that a later record of the same identity may fill in."""
 WORDS: Mapping[type[AnyRecord], str] = {TraceRecord: "trace", FeedbackRecord: "feedback", CaseRecord: "case"}
 
 
 Target = tuple[str, str, int | None]
 """Kind, row id, position of the step."""
+
+
+Giver = tuple[str, str | None]
+"""Source and rater (row id; None where nobody is named) of a piece of feedback."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +72,14 @@ class _Known:
     fingerprints: dict[str, str]
     raters: Mapping[str, tuple[str, float]]
     unreviewed: Collection[str]
+    givers: dict[str, Giver]
+    """Feedback that these lines would replace or take back -> who gave it."""
 
 
 def keep(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list[Kept]:
     """Insert what is new in `lines`, each as a whole or not at all; a duplicate changes nothing, a contradiction is refused.
+
+    A record that is known by an identity of its own may complete its row, and is then among the new ones.
 
     What was erased is not stored again. A case that is stored with basis feedback becomes gold when somebody vouches for it now.
     """
@@ -71,11 +87,12 @@ def keep(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list
     if gone:
         rest = iter(keep(connection, scope, [line for at, line in enumerate(lines) if at not in gone]))
         return [Kept(line, (), erased=True) if at in gone else next(rest) for at, line in enumerate(lines)]
-    found = [_named(scope, line) for line in lines]
+    found = _restated(connection, scope, [_named(scope, line) for line in lines])
     everything = [one for names in found if not isinstance(names, str) for one in names]
     known = _known(connection, scope, everything)
     rows = Rows(scope, _versions(connection, scope, everything))
     vouched: dict[str, None] = {}
+    repeated: list[Named] = []
     kept = []
     for line, names in zip(lines, found, strict=True):
         reason = names if isinstance(names, str) else _objection(names, known, rows)
@@ -83,14 +100,59 @@ def keep(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list
             kept.append(Kept(line, (), reason))
             continue
         new = {one.id: one for one in names if one.id not in known.fingerprints}
+        repeated += [one for one in names if one.id in known.fingerprints and one.record.identity is not None]
         for one in new.values():
             rows.add(one)
             known.fingerprints[one.id] = one.fingerprint
+            if isinstance(one.record, FeedbackRecord):
+                known.givers[one.id] = (one.source, rows.feedback[-1]["rater_id"])
         approved = [one for one in names if one.id in known.unreviewed and one.id not in vouched]
         vouched |= dict.fromkeys(one.id for one in approved)
         kept.append(Kept(line, [one.record for one in (*new.values(), *approved)]))
     _insert(connection, rows, list(vouched))
-    return kept
+    completed = _complete(connection, scope, repeated, rows.versions)
+    return [replace(one, new=[*one.new, *(record for record in one.line.records if id(record) in completed)]) for one in kept]
+
+
+def _complete(connection: sa.Connection, scope: Scope, repeated: Sequence[Named], versions: Mapping[str, str]) -> set[int]:
+    """Fill in what these records, whose rows are there, say and their rows do not; which records (by `id()`) changed a row."""
+    completed = set()
+    for table, columns in COMPLETED.items():
+        again = {one.id: one for one in repeated if TABLES[type(one.record)] is table}
+        stored = {row["id"]: dict(row) for row in _rows(connection, table, again)}
+        for one in repeated:
+            if one.id not in stored:
+                continue
+            told = Rows(scope, versions)
+            told.add(one)
+            (row,) = told.traces or told.feedback
+            change = _news(stored[one.id], row, columns)
+            if not change:
+                continue
+            for owners, shared in ((sessions, told.sessions), (subjects, told.subjects), (raters, told.raters)):
+                _insert_missing(connection, owners, shared)
+            connection.execute(table.update().where(table.c.id == one.id).values(change))
+            stored[one.id] |= change
+            completed.add(id(one.record))
+    return completed
+
+
+def _rows(connection: sa.Connection, table: sa.Table, wanted: Iterable[str]) -> Iterator[sa.RowMapping]:
+    for some in _pieces(list(wanted)):
+        yield from connection.execute(sa.select(table).where(table.c.id.in_(some))).mappings()
+
+
+def _news(stored: Row, told: Row, columns: Sequence[str]) -> Row:
+    """What `told` changes in a stored row: it fills in what is missing, its later time counts, and so do its owner's marks."""
+    change = {}
+    for column in columns:
+        newer = column == "occurred_at" and None not in (stored[column], told[column]) and told[column] > stored[column]
+        if newer or (stored[column] is None and told[column] is not None):
+            change[column] = told[column]
+    before, now = stored["metadata"] or {}, told["metadata"] or {}
+    marks = {key: now[key] for key in OWNER_MARKS if key in now}
+    metadata = now | before | marks
+    return change if metadata == before else change | {"metadata": metadata}
 
 
 def _erased(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> set[int]:
@@ -131,7 +193,15 @@ def _known(connection: sa.Connection, scope: Scope, everything: Sequence[Named])
     stored = {row.id: (row.kind, row.weight) for row in _select(connection, raters.c.id, judges, raters.c.kind, raters.c.weight)}
     doubtful = [one.id for one in everything if scope.reviewer and isinstance(one.record, CaseRecord)]
     unreviewed = {row.id for row in _select(connection, cases.c.id, doubtful, cases.c.basis) if row.basis != "gold"}
-    return _Known(fingerprints, stored, unreviewed)
+    earlier = {name for one in everything if isinstance(one.record, FeedbackRecord) for name in _replaces(scope, one, one.record)}
+    columns = (feedback.c.source, feedback.c.rater_id)
+    givers: dict[str, Giver] = {row.id: (row.source, row.rater_id) for row in _select(connection, feedback.c.id, earlier, *columns)}
+    return _Known(fingerprints, stored, unreviewed, givers)
+
+
+def _replaces(scope: Scope, one: Named, record: FeedbackRecord) -> list[str]:
+    """The row ids of what this feedback replaces or takes back."""
+    return [scope.id_of("fbk", name, one.source) for name in (record.supersedes, record.retracts) if name is not None]
 
 
 def _versions(connection: sa.Connection, scope: Scope, everything: Sequence[Named]) -> dict[str, str]:
@@ -144,13 +214,19 @@ def _versions(connection: sa.Connection, scope: Scope, everything: Sequence[Name
 
 def _objection(names: Sequence[Named], known: _Known, rows: Rows) -> str | None:
     """Why this line contradicts what is stored, or itself; None where it does not."""
+    if (reason := case_objection([one.record for one in names], rows.scope.case_rule)) is not None:
+        return reason
     own: dict[str, str] = {}
     for one in names:
         before = own.setdefault(one.id, known.fingerprints.get(one.id, one.fingerprint))
-        if before != one.fingerprint:
+        if before != one.fingerprint and one.record.identity is None:
             return f"{WORDS[type(one.record)]} {one.name!r} differs from what is stored under that id"
-        if isinstance(one.record, FeedbackRecord) and (reason := _rater_objection(one, one.record, known, rows)):
-            return reason
+        if one.source == standing.OWNER != rows.scope.source:
+            return f"source {standing.OWNER!r} is the owner's command line; a line of {rows.scope.source!r} cannot speak for it"
+        if isinstance(one.record, FeedbackRecord):
+            reason = _rater_objection(one, one.record, known, rows) or _giver_objection(one, one.record, known, rows)
+            if reason:
+                return reason
         for step in one.record.steps if isinstance(one.record, TraceRecord) else ():
             if step.model_version and step.model_version not in rows.versions:
                 return f"model_version {step.model_version!r} is no version of agent {rows.scope.agent!r}"
@@ -167,6 +243,96 @@ def _rater_objection(one: Named, record: FeedbackRecord, known: _Known, rows: Ro
         said = f"{record.rater.kind or kind}, weight {weight if record.rater.weight is None else record.rater.weight:g}"
         return f"rater {record.rater.id!r} is stored as {kind}, weight {weight:g}; this line says {said}"
     return None
+
+
+def _giver_objection(one: Named, record: FeedbackRecord, known: _Known, rows: Rows) -> str | None:
+    """Why this line may not replace or take back what it names: it is neither its rater's nor the owner's.
+
+    What it names may come later; then it stands, and this line changes nothing (`standing.replaced`).
+    """
+    scope = rows.scope
+    if scope.source == standing.OWNER:
+        return None
+    verb, name = ("retracts", record.retracts) if record.retracts else ("supersedes", record.supersedes)
+    own = (one.source, row_id("rat", scope.agent, one.source, record.rater.id) if record.rater else None)
+    for earlier in _replaces(scope, one, record):
+        if one.source == scope.source and known.givers.get(earlier, own) == own:
+            continue
+        who = f"rater {record.rater.id!r}" if record.rater else "nobody by name"
+        reason = f"it {verb} {name!r}, which is of another rater or source, and it comes from {who} of source {scope.source!r}"
+        return f"{reason}; the owner can: thumbwheel feedback add --{verb}"
+    return None
+
+
+Slot = tuple[Any, ...]
+"""What a statement is one of: whose word of which kind about which things."""
+
+
+def _restated(connection: sa.Connection, scope: Scope, found: Sequence[list[Named] | str]) -> list[list[Named] | str]:
+    """The same, with a name of its own for feedback that says again what its rater, or the row that it stands in, had said before the last
+    word: False, True, False ends with False, although the first and the third line are the same."""
+    candidates = {
+        one.id: one
+        for names in found
+        if not isinstance(names, str)
+        for one in names
+        if isinstance(one.record, FeedbackRecord) and _may_be_restated(one.record)
+    }
+    stored = _select(connection, feedback.c.id, candidates, feedback.c.recorded_at)
+    there = [row.id for row in stored if row.recorded_at < scope.recorded_at]
+    if not there:
+        return list(found)
+    slots = {one_id: _slot_of(scope, candidates[one_id]) for one_id in there}
+    last = _last_words(connection, scope, set(slots.values()))
+    anew = {one_id for one_id, slot in slots.items() if slot in last and _value_key(candidates[one_id].record) not in last[slot]}
+    return [names if isinstance(names, str) else [_anew(scope, one) if one.id in anew else one for one in names] for names in found]
+
+
+def _may_be_restated(record: FeedbackRecord) -> bool:
+    """Whether it is known by what it says, has no time, and has a speaker: the newest import of it counts."""
+    speaks = record.rater is not None or not any(target.id.startswith(standing.BY_CONTENT) for target in record.targets)
+    return record.id is None and speaks and record.occurred_at is None and not (record.retracts or record.supersedes)
+
+
+def _anew(scope: Scope, one: Named) -> Named:
+    name = f"{one.name}@{scope.recorded_at.isoformat()}"
+    return replace(one, id=row_id(PREFIXES[FeedbackRecord], scope.agent, one.source, name), name=name)
+
+
+def _slot_of(scope: Scope, one: Named) -> Slot:
+    record = one.record
+    assert isinstance(record, FeedbackRecord)  # noqa: S101 - narrows the type; the caller has checked it
+    rater_id = row_id("rat", scope.agent, one.source, record.rater.id) if record.rater else None
+    targets = sorted((target.kind, target.source or one.source, target.id, target.step) for target in record.targets)
+    return (one.source, rater_id, record.kind, record.name, *targets)
+
+
+def _value_key(record: AnyRecord) -> str:
+    assert isinstance(record, FeedbackRecord)  # noqa: S101 - narrows the type; the caller has checked it
+    return ids.canonical(record.value)
+
+
+def _last_words(connection: sa.Connection, scope: Scope, slots: Collection[Slot]) -> dict[Slot, set[str]]:
+    """Slot -> the values of its newest statements (several of one import) before this import."""
+    names = {target[2] for slot in slots for target in slot[4:]}
+    about = _select(connection, feedback_targets.c.external_id, names, feedback_targets.c.feedback_id)
+    stored_ids = {row.feedback_id for row in about}
+    aims: dict[str, list[tuple[Any, ...]]] = {}
+    targets = feedback_targets.c
+    for row in _select(connection, targets.feedback_id, stored_ids, targets.kind, targets.source, targets.external_id, targets.step):
+        aims.setdefault(row.feedback_id, []).append((row.kind, row.source, row.external_id, row.step))
+    columns = (feedback.c.source, feedback.c.rater_id, feedback.c.kind, feedback.c.name, feedback.c.value, feedback.c.recorded_at)
+    latest: dict[Slot, tuple[Any, set[str]]] = {}
+    for row in _select(connection, feedback.c.id, stored_ids, *columns, standing.AT.label("at")):
+        slot = (row.source, row.rater_id, row.kind, row.name, *sorted(aims[row.id]))
+        if slot not in slots or row.recorded_at >= scope.recorded_at:
+            continue
+        at, values = latest.get(slot, (row.at, set()))
+        if row.at > at:
+            values = set()
+        if row.at >= at:
+            latest[slot] = (row.at, values | {ids.canonical(row.value)})
+    return {slot: values for slot, (_, values) in latest.items()}
 
 
 def _insert(connection: sa.Connection, rows: Rows, vouched: Sequence[str]) -> None:
@@ -201,7 +367,7 @@ def _insert_missing(connection: sa.Connection, table: sa.Table, rows: Mapping[st
     return missing
 
 
-def _select(connection: sa.Connection, key: sa.Column[Any], wanted: Iterable[Any], *columns: sa.Column[Any]) -> Iterator[Any]:
+def _select(connection: sa.Connection, key: sa.Column[Any], wanted: Iterable[Any], *columns: sa.ColumnElement[Any]) -> Iterator[Any]:
     """Rows (key, columns) whose key is among `wanted`, however many these are."""
     for some in _pieces(list(wanted)):
         yield from connection.execute(sa.select(key, *columns).where(key.in_(some)))
@@ -291,14 +457,16 @@ def named_targets(connection: sa.Connection, agent_id: str, name: str) -> list[s
     found: list[sa.Row[Any]] = []
     for kind, table in (("trace", traces), ("session", sessions)):
         columns = sa.literal(kind).label("kind"), table.c.id, table.c.source, table.c.external_id
-        query = sa.select(*columns).where(table.c.agent_id == agent_id, sa.or_(table.c.id == name, table.c.external_id == name))
+        query = sa.select(*columns).where(table.c.agent_id == agent_id, sa.or_(has_id(table.c.id, name), table.c.external_id == name))
         found += connection.execute(query)
     return found
 
 
 def named_feedback(connection: sa.Connection, agent_id: str, name: str) -> list[str]:
     """Ids of the feedback that has this id, ours or its source's."""
-    query = sa.select(feedback.c.id).where(feedback.c.agent_id == agent_id, sa.or_(feedback.c.id == name, feedback.c.external_id == name))
+    query = sa.select(feedback.c.id).where(
+        feedback.c.agent_id == agent_id, sa.or_(has_id(feedback.c.id, name), feedback.c.external_id == name)
+    )
     return list(connection.execute(query).scalars())
 
 
@@ -324,23 +492,52 @@ def targets_of(connection: sa.Connection, feedback_ids: Sequence[str]) -> list[s
 
 
 def signals(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
-    """(id, kind, name, value, scale, rater, rater_kind, supersedes, retracts) of all feedback, as a stream."""
-    one = feedback.c
-    columns = one.id, one.kind, one.name, one.value, one.scale, one.supersedes, one.retracts
+    """(id, kind, name, value, scale, rater, rater_kind, at, trace_id) of the newest words in force, as a stream.
+
+    `trace_id` is the trace that the first target names, or whose step it is; None for sessions and for what has not arrived.
+    """
+    one, target = feedback.c, feedback_targets.c
+    about_trace = sa.and_(target.feedback_id == one.id, target.position == 0, target.kind.in_(("trace", "step")))
     query = (
-        sa.select(*columns, raters.c.external_id.label("rater"), raters.c.kind.label("rater_kind"))
-        .join(raters, raters.c.id == one.rater_id, isouter=True)
-        .where(one.agent_id == agent_id)
+        sa.select(
+            one.id,
+            one.kind,
+            one.name,
+            one.value,
+            one.scale,
+            raters.c.external_id.label("rater"),
+            raters.c.kind.label("rater_kind"),
+            standing.AT.label("at"),
+            target.target_id.label("trace_id"),
+        )
+        .select_from(feedback.outerjoin(raters, raters.c.id == one.rater_id).outerjoin(feedback_targets, about_trace))
+        .where(one.id.in_(standing.newest_words(agent_id)))
     )
     yield from streamed(connection, query)
 
 
-def replaced(connection: sa.Connection, agent_id: str) -> set[str]:
-    """Ids of the feedback that later feedback supersedes or retracts."""
-    found: set[str] = set()
-    for column in (feedback.c.supersedes, feedback.c.retracts):
-        found |= set(connection.execute(sa.select(column).where(feedback.c.agent_id == agent_id, column.is_not(None))).scalars())
-    return found
+def feedback_count(connection: sa.Connection, agent_id: str) -> int:
+    """How many statements there are, those that no longer stand among them; what only takes something back is none."""
+    query = sa.select(sa.func.count()).where(feedback.c.agent_id == agent_id, feedback.c.retracts.is_(None))
+    return int(connection.execute(query).scalar_one())
+
+
+def answering_models(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
+    """(trace_id, number of the version, served_model, requested_model) of the last model call of every trace, as a stream."""
+    place = sa.func.row_number().over(partition_by=steps.c.trace_id, order_by=steps.c.position.desc()).label("place")
+    columns = (steps.c.trace_id, steps.c.model_version_id, steps.c.served_model, steps.c.requested_model)
+    calls = (
+        sa.select(*columns, place)
+        .join(traces, traces.c.id == steps.c.trace_id)
+        .where(traces.c.agent_id == agent_id, steps.c.kind == "llm")
+        .subquery()
+    )
+    query = (
+        sa.select(calls.c.trace_id, model_versions.c.number, calls.c.served_model, calls.c.requested_model)
+        .select_from(calls.outerjoin(model_versions, model_versions.c.id == calls.c.model_version_id))
+        .where(calls.c.place == 1)
+    )
+    yield from streamed(connection, query)
 
 
 def open_targets(connection: sa.Connection, agent_id: str) -> int:

@@ -1,7 +1,7 @@
 """Rows of CSV files (with a header line) and of Parquet files, as streams in constant memory.
 
-CSV cells are texts and an empty one is null; the separator is the one of , ; tab | that the header holds most often. In Parquet NaN is
-null, as pandas writes it. Not here: what the columns mean (`mapping.py`).
+CSV cells are texts and an empty one is null; the separator is the one of , ; tab | that the header holds most often. Parquet is read by a
+process of its own (`parquet_child.py`). Not here: what the columns mean (`mapping.py`).
 """
 
 from __future__ import annotations
@@ -9,22 +9,29 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
+from collections import Counter
 from collections.abc import Iterator
-from datetime import date, datetime
-from decimal import Decimal
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
+from thumbwheel.capture.json_text import json_value
 from thumbwheel.capture.lines import LONGEST, SHOWN, Seen, opened
+from thumbwheel.capture.parquet_child import COLUMNS, END, FAILED, POSITION, PROBLEM
+from thumbwheel.capture.regular_file import open_regular
+from thumbwheel.capture.types import Unreadable
+from thumbwheel.core import child
 from thumbwheel.core.errors import InputError
 
 Cells = tuple[int, dict[str, Any], str, str]
 """Line number, the row, its text, and why it cannot be taken (empty: it can)."""
 SEPARATORS = ",;\t|"
+MOST_COLUMNS = 10_000
+MOST_MEMORY = 3 * 2**29
+"""Bytes of data of the process that reads Parquet: room for a page of the file, a few rows of it and the libraries."""
 _MAGIC = b"PAR1"
 _EVERY = 200
-_BATCH = 500
 
 
 def is_csv(path: Path) -> bool:
@@ -33,12 +40,9 @@ def is_csv(path: Path) -> bool:
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether the first bytes say so; False where they cannot be read, which is found out by whoever reads the file."""
-    try:
-        with path.open("rb") as file:
-            return file.read(4) == _MAGIC
-    except OSError:
-        return False
+    """Whether the first bytes say so; raises InputError for what is no regular file."""
+    with open_regular(path) as file:
+        return file.read(4) == _MAGIC
 
 
 def columns_of(path: Path, container: str) -> list[str]:
@@ -46,13 +50,8 @@ def columns_of(path: Path, container: str) -> list[str]:
     if container == "csv":
         with opened(path) as (_, stream):
             return [name for name in _header(path, io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline=""))[0] if name]
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return list(pq.read_schema(path).names)
-    except (OSError, pa.ArrowException) as error:
-        raise _no_parquet(path, error) from None
+    with _parquet(path) as (names, _):
+        return names
 
 
 def csv_rows(path: Path, seen: Seen) -> Iterator[Cells]:
@@ -61,19 +60,18 @@ def csv_rows(path: Path, seen: Seen) -> Iterator[Cells]:
         text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
         header, separator = _header(path, text)
         csv.field_size_limit(LONGEST)
-        taken: list[str] = []
-        reader = csv.reader(_noted(text, taken), delimiter=separator, strict=True)
+        lines = _RecordLines(text)
+        reader = csv.reader(lines, delimiter=separator, strict=True)
         count = found = 0
         while True:
-            number = reader.line_num + 2
-            taken.clear()
+            number = lines.begin_record()
             try:
                 cells = next(reader)
             except StopIteration:
                 break
             except csv.Error as error:
                 found += 1
-                yield number, {}, _shown(taken), f"it is no CSV: {error}"
+                yield number, {}, lines.shown(), f"it is no CSV: {error}"
                 continue
             except (OSError, EOFError) as error:
                 raise InputError(f"file {str(path)!r}", f"it breaks off ({error})", "What was read before is kept; repair it") from None
@@ -82,7 +80,7 @@ def csv_rows(path: Path, seen: Seen) -> Iterator[Cells]:
                 seen(raw.tell())
             if any(cells):
                 found += 1
-                yield number, *_record(header, cells, _shown(taken))
+                yield number, *_record(header, cells, lines.shown())
         seen(raw.tell())
         if not found:
             raise InputError(f"file {str(path)!r}", "it has a header and no rows", "Give a file with rows")
@@ -91,26 +89,66 @@ def csv_rows(path: Path, seen: Seen) -> Iterator[Cells]:
 def _header(path: Path, text: io.TextIOWrapper) -> tuple[list[str], str]:
     line = text.readline(LONGEST).removeprefix("\ufeff")
     separator = max(SEPARATORS, key=line.count)
+    if line.count(separator) >= MOST_COLUMNS:  # more cells than that are not even taken apart
+        _too_wide(path, line.count(separator) + 1)
     names = [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
     why = "it is empty" if not any(names) else ""
-    twice = next((name for name in names if name and names.count(name) > 1), None)
-    why = f"its header has the column {twice!r} twice" if twice else why
     why = "its header is not UTF-8" if not why and _escaped(line) else why
     why = f"it begins with {line[:40].strip()!r}, not with the names of columns" if not why and line.lstrip()[:1] in "{[" else why
     if why:
         raise InputError(f"file {str(path)!r}", why, "Give a CSV file whose first line names each column once, in UTF-8")
+    _check_columns(path, names)
     return names, separator
 
 
-def _noted(text: io.TextIOWrapper, taken: list[str]) -> Iterator[str]:
-    """The lines; `taken` holds those of the record that is being read."""
-    while line := text.readline(LONGEST):
-        taken.append(line)
-        yield line
+def _check_columns(path: Path, names: list[Any]) -> None:
+    if len(names) > MOST_COLUMNS:
+        _too_wide(path, len(names))
+    twice = [name for name, count in Counter(map(str, names)).items() if name and count > 1]
+    if twice:
+        raise InputError(f"file {str(path)!r}", f"it has the column {twice[0]!r} twice", "Give a table that names each column once")
 
 
-def _shown(taken: list[str]) -> str:
-    return "".join(taken).rstrip("\r\n").encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+def _too_wide(path: Path, count: int) -> None:
+    why = f"it has {count:,} columns, more than the {MOST_COLUMNS:,} that are taken"
+    raise InputError(f"file {str(path)!r}", why, "Keep the columns that hold prompts, answers and ratings")
+
+
+class _RecordLines:
+    """The lines of the records, for csv.reader; a record of more than LONGEST characters ends as a csv.Error and is not held."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+        self._number = 1  # the header
+        self._record: list[str] = []
+
+    def __iter__(self) -> _RecordLines:
+        return self
+
+    def __next__(self) -> str:
+        line = self._text.readline(LONGEST)
+        if not line:
+            raise StopIteration
+        self._number += 1
+        complete = line.endswith(("\n", "\r")) or len(line) < LONGEST
+        while not complete:
+            rest = self._text.readline(LONGEST)
+            complete = rest.endswith(("\n", "\r")) or len(rest) < LONGEST
+        length = sum(map(len, self._record)) + len(line)
+        if length >= LONGEST:
+            self._record = [self.shown()[:SHOWN] or line[:SHOWN]]
+            raise csv.Error(f"it has more than the {LONGEST:,} characters that one record may have; only its beginning is shown")
+        self._record.append(line)
+        return line
+
+    def begin_record(self) -> int:
+        """Forget the record before; the number of the line on which the next one begins."""
+        self._record = []
+        return self._number + 1
+
+    def shown(self) -> str:
+        """The text of the record, with bytes that are not UTF-8 as \\xNN."""
+        return "".join(self._record).rstrip("\r\n").encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _record(header: list[str], cells: list[str], text: str) -> tuple[dict[str, Any], str, str]:
@@ -127,56 +165,50 @@ def _escaped(text: str) -> bool:
 
 def parquet_rows(path: Path, seen: Seen) -> Iterator[Cells]:
     """Every row, numbered from 1; a row whose cells are no JSON values (binary data) is refused."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        size = path.stat().st_size
-        with pq.ParquetFile(path) as file:
-            total, number = file.metadata.num_rows, 0
-            for batch in file.iter_batches(batch_size=_BATCH):
-                for row in _timed(batch).to_pylist():
-                    number += 1
-                    yield number, *_values(row)
-                seen(size * number // max(total, 1))
-    except (OSError, pa.ArrowException) as error:
-        raise _no_parquet(path, error) from None
+    number = 0
+    with _parquet(path) as (_, answers):
+        for kind, content in answers:
+            if kind == POSITION:
+                seen(int(content))
+                continue
+            number += 1
+            text = content.decode("utf-8", "backslashreplace")
+            if kind == PROBLEM:
+                shown, why = json.loads(text)
+                yield number, {}, shown, why
+                continue
+            try:
+                yield number, json_value(content), text, ""
+            except Unreadable as error:
+                yield number, {}, text[:SHOWN], str(error)
     if not number:
         raise InputError(f"file {str(path)!r}", "it holds no rows", "Give a file with rows")
 
 
-def _timed(batch: Any) -> Any:
-    """Times to the microsecond: Python has no shorter ones, and raises for them."""
-    import pyarrow as pa
-
-    kinds = [one.type if not pa.types.is_timestamp(one.type) else pa.timestamp("us", one.type.tz) for one in batch.schema]
-    return pa.table([one.cast(kind, safe=False) for one, kind in zip(batch.columns, kinds, strict=True)], names=batch.schema.names)
-
-
-def _no_parquet(path: Path, error: Exception) -> InputError:
-    return InputError(f"file {str(path)!r}", f"it is no readable Parquet file ({error})", "Check the path, or write it again")
-
-
-def _values(row: dict[str, Any]) -> tuple[dict[str, Any], str, str]:
-    try:
-        plain = {key: _plain(value) for key, value in row.items()}
-    except TypeError as error:
-        return {}, str(row)[:SHOWN], str(error)
-    return plain, json.dumps(plain, ensure_ascii=False), ""
+@contextmanager
+def _parquet(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[bytes, bytes]]]]:
+    """(the names of the columns, the answers that follow) of a child process that reads the file; raises InputError."""
+    with open_regular(path) as file:
+        process = child.start("thumbwheel.capture.parquet_child", str(LONGEST), str(MOST_MEMORY), stdin=file)
+        try:
+            answers = _answers(path, process)
+            kind, names = next(answers, (END, b""))
+            columns = [str(name) for name in json.loads(names)] if kind == COLUMNS else []
+            _check_columns(path, columns)
+            yield columns, answers
+        finally:
+            child.end(process)
 
 
-def _plain(value: Any) -> Any:
-    """`value` as JSON has it."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return _plain(float(value))
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    raise TypeError(f"it holds {type(value).__name__} data, not text or numbers")
+def _answers(path: Path, process: Popen[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """What the child says up to its end; raises InputError where it failed or broke down."""
+    assert process.stdout is not None  # noqa: S101 - narrows the type
+    while line := process.stdout.readline():
+        kind, content = line[:1], line[1:].rstrip(b"\n")
+        if kind == END:
+            return
+        if kind == FAILED:
+            raise InputError(f"file {str(path)!r}", content.decode(), "Check the path, or write it again in smaller pages and row groups")
+        yield kind, content
+    why = "it is no readable Parquet file: the process that reads it broke down"
+    raise InputError(f"file {str(path)!r}", why, "Write it again with another program")

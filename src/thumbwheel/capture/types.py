@@ -7,11 +7,14 @@ strict. Lives here: what a record is and what it refuses. Not here: how a file f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from thumbwheel.core import ids
 from thumbwheel.core.plugins import nearest
@@ -24,14 +27,38 @@ LLM_FIELDS = (
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 SCALES = {"rating": (1.0, 5.0), "score": (0.0, 1.0), "outcome": (0.0, 1.0)}
 """The scale of a number that comes without one."""
+OWNER_MARKS = ("is_training_data", "is_validation_data")
+"""Keys of a trace's metadata (true or false) by which its owner says what it is for; a later import may change them."""
 
 
 class Unreadable(ValueError):
     """A line or record that cannot be taken; its text is the reason. It is data (a refused line), never an error of the program."""
 
 
+@dataclass
+class NaiveTimes:
+    """The zone of times that are written without one, and how many there were."""
+
+    zone: tzinfo = UTC
+    count: int = 0
+
+
+_NAIVE: ContextVar[NaiveTimes] = ContextVar("naive_times")
+
+
+@contextmanager
+def naive_times(zone: tzinfo | None) -> Iterator[NaiveTimes]:
+    """Inside, times without a zone are of `zone` (None: UTC), and are counted."""
+    naive = NaiveTimes(zone or UTC)
+    before = _NAIVE.set(naive)
+    try:
+        yield naive
+    finally:
+        _NAIVE.reset(before)
+
+
 def parse_time(value: Any) -> datetime:
-    """An aware UTC time from ISO 8601 with T or space (naive means UTC) or a datetime; raises Unreadable.
+    """An aware UTC time from ISO 8601 with T or space (naive means UTC, or see `naive_times`) or a datetime; raises Unreadable.
 
     >>> parse_time("2026-01-05 08:30:00").isoformat()
     '2026-01-05T08:30:00+00:00'
@@ -40,7 +67,11 @@ def parse_time(value: Any) -> datetime:
         raise Unreadable(f"{value!r} is no time; write it as '2026-01-05T08:30:00Z'")
     try:
         at = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
-        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+        if at.tzinfo is None:
+            naive = _NAIVE.get(None) or NaiveTimes()
+            naive.count += 1
+            at = at.replace(tzinfo=naive.zone)
+        at = at.astimezone(UTC)
     except (ValueError, OverflowError):
         raise Unreadable(f"{value!r} is no possible time; write it as '2026-01-05T08:30:00Z'") from None
     if not 1970 <= at.year <= 2100:
@@ -83,7 +114,8 @@ Chat = Annotated[list[dict[str, Any]], BeforeValidator(_chat)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 StepKind = Literal["llm", "tool", "reasoning", "task", "decision"]
 TargetKind = Literal["trace", "step", "session"]
-RaterKind = Literal["person", "model", "checker"]
+RaterKind = Literal["person", "model", "checker", "reference"]
+"""`reference`: the file compared the answer with a right one that it holds, which is no opinion of a program."""
 FeedbackKind = Literal["thumb", "rating", "score", "correction", "preference", "label", "outcome", "comment"]
 
 
@@ -138,11 +170,25 @@ class Record(Part):
     source: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     id: Name | None = None
 
+    _identity: Any = PrivateAttr(None)
+
+    @property
+    def identity(self) -> Any:
+        """What the record is known by instead of its content; None where it is known by its content."""
+        return self._identity
+
+    def known_by(self, identity: Any) -> Self:
+        """The same record, known by this JSON value: one that differs in everything else is the same row, which it may complete."""
+        self._identity = identity
+        return self
+
     def identified(self) -> tuple[str, str]:
-        """(external id, sha256 of the content without id and source)."""
-        content = self.model_dump(mode="json", exclude_none=True, exclude={"id", "source"})
+        """(external id, sha256 of what it is known by: its identity, or its content without id and source)."""
+        known_by = self._identity
+        if known_by is None:
+            known_by = self.model_dump(mode="json", exclude_none=True, exclude={"id", "source"})
         try:
-            digest = ids.fingerprint(content)
+            digest = ids.fingerprint(known_by)
         except ValueError:
             raise Unreadable("it holds NaN or an infinite number") from None
         return self.id or f"sha256:{digest[:40]}", digest

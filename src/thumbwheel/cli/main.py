@@ -10,14 +10,18 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
 from thumbwheel import __version__
+from thumbwheel.core import ids, log
 
 COMMANDS = {
     "plan": ("thumbwheel.datasets.commands:plan", "What a file of feedback would teach; nothing is stored."),
@@ -44,6 +48,7 @@ COMMANDS = {
     "report": ("thumbwheel.loop.commands:report", "The model change report of a version: one HTML file and JSON."),
     "erase": ("thumbwheel.loop.erase_commands:erase", "Take a subject out of the home for good, and mark what learned from it."),
     "tools": ("thumbwheel.llm.commands:tools", "The programs of llama.cpp that GGUF needs: what is here, and getting them."),
+    "settings": ("thumbwheel.compat.commands:settings", "Turn the settings of a replaced system into ours."),
     "sandbox": ("thumbwheel.sandbox.commands:sandbox", "Whether code of answers may run on this machine: levels and attacks."),
     "demo": ("thumbwheel.demo.commands:demo", "One turn of the wheel on an embedded model."),
 }
@@ -54,6 +59,9 @@ WITHIN = {
 }
 """Commands of a group whose verbs belong to a higher stage than the group."""
 
+ENDLESS = frozenset({"serve"})
+"""Commands that are no work to come to an end, so that there is no progress to tell of."""
+
 INTRO = """Turn the feedback that people give your LLM app into a better model, on your own machine.
 
 Start with `thumbwheel plan FILE`: it says what your feedback could teach, in a minute, storing nothing.
@@ -61,41 +69,63 @@ Then: import -> dataset build -> train -> evaluate -> export -> deploy -> report
 """
 
 
+UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
+"""What typer raises for every command line that it does not understand; it exports only this child of it."""
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """What a disk may answer wherever something is written, standard output included."""
+
+
+@contextmanager
+def _visible_usage_errors() -> Iterator[None]:
+    """What was typed may be the name of somebody's file; typer prints its complaints by itself."""
+    try:
+        yield
+    except UsageError as error:
+        error.message = log.visible(error.message)
+        raise
 
 
 class Group(TyperGroup):
     """The top of the command line: says that Ctrl-C was heard and what becomes of the work."""
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Parse the global options."""
+        with _visible_usage_errors():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            with _visible_usage_errors():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
-            sys.stderr.write("interrupted: what was stored until here stays, and the same command may be given again\n")
+            log.complain("interrupted: what was stored until here stays, and the same command may be given again")
             raise typer.Exit(130) from None
 
 
 def main() -> None:
     """Run the command line; a ThumbwheelError becomes its message and its exit code."""
     from thumbwheel.core.errors import StorageError, ThumbwheelError
+    from thumbwheel.core.private import close_to_others
 
     # Threads that spin while they wait make every step several times slower as soon as another program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signal.signal(signal.SIGTERM, _terminated)
+    close_to_others()
     try:
-        build(sys.argv[1:])(prog_name="thumbwheel")
+        command = get_command(build(sys.argv[1:]))
+        _take_any_agent_name(command)
+        command(prog_name="thumbwheel")
     except ThumbwheelError as error:
-        sys.stderr.write(f"error: {error}\n")
+        log.complain(f"error: {error}")
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno not in DISK:
             raise
-        sys.stderr.write(f"error: {error.filename or 'the output'}: it cannot be written: {error.strerror}. Free space, then try again\n")
+        log.complain(f"error: {error.filename or 'the output'}: it cannot be written: {error.strerror}. Free space, then try again")
         os._exit(StorageError.exit_code)  # the interpreter would try to write the rest again, and complain
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        log.complain("interrupted")
         sys.exit(130)
 
 
@@ -103,6 +133,24 @@ def _terminated(*_: Any) -> None:
     """A service that is stopped cleans up as after Ctrl-C; `timeout` and others ask twice, which is no second Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda *_: None)
     raise KeyboardInterrupt
+
+
+def _take_any_agent_name(command: Any) -> None:
+    """Every command takes an agent's name as people write it, and says the slug that it is here."""
+    for subcommand in getattr(command, "commands", {}).values():
+        _take_any_agent_name(subcommand)
+    for parameter in command.params:
+        if parameter.name == "agent":
+            parameter.callback = _agent_slug
+
+
+def _agent_slug(ctx: Any, parameter: Any, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    slug = ids.slug_of(value)
+    if slug != value:
+        log.say(f"agent {value!r} is {slug!r} here")
+    return slug
 
 
 def build(arguments: list[str]) -> typer.Typer:
@@ -134,7 +182,7 @@ def _extend(group: typer.Typer, commands: dict[str, str]) -> None:
 
 def _version(asked: bool) -> None:
     if asked:
-        sys.stdout.write(f"thumbwheel {__version__}\n")
+        log.write(f"thumbwheel {__version__}\n")
         raise typer.Exit
 
 
@@ -148,8 +196,11 @@ def root(
     """Global options; they stand before the command."""
     if ctx.invoked_subcommand:
         from thumbwheel.app.open import opener
+        from thumbwheel.core import log
 
         ctx.obj = opener(home, config, log_level)
+        if ctx.invoked_subcommand not in ENDLESS:
+            ctx.with_resource(log.working(ctx.invoked_subcommand))
 
 
 def _load(location: str) -> Any:

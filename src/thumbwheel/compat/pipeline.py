@@ -14,7 +14,7 @@ from typing import Any
 
 from thumbwheel.app.open import opener
 from thumbwheel.core import log
-from thumbwheel.core.errors import Conflict, ThumbwheelError
+from thumbwheel.core.errors import Conflict, DataError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
 
 RESULTS = "pipeline_results.json"
@@ -24,7 +24,8 @@ class TrainingPipeline:
     """One agent's way from feedback to a deployed model. `method` is one of `thumbwheel train`'s, or `auto`: what the data plan recommends.
 
     `traces` is a folder of trace files and checkpoints to take in first; what was recorded in the home is there anyway. `settings` are
-    those of the method. Results and models go below `output_dir` (default ./rl_training/AGENT).
+    those of the method. Results and models go below `output_dir` (default ./rl_training/AGENT). Where `grpo` has nothing that could judge
+    fresh answers, it is `grpo_offline`, which says so and stands as the method in the results.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class TrainingPipeline:
         from thumbwheel.evaluation.policy import Verdict
         from thumbwheel.loop.ship import CANARY, OLLAMA, ready, ship
         from thumbwheel.training.train import train
+        from thumbwheel.training.types import RunState
 
         target = OLLAMA if served_as else None
         ready(ws, None, target)
@@ -78,10 +80,19 @@ class TrainingPipeline:
             ingest(ws, self.agent_name, "flowagent", self.traces)
         if self.method == AUTO:
             self.results["method"] = choose(ws, self.agent_name).method
+        elif self.method == "grpo" and not self._can_judge(ws):
+            self.results["method"] = "grpo_offline"
+            log.say("grpo answers afresh, and nothing here could judge that: there is no reward model, no reward function and no case")
+            log.say("so grpo_offline learns from the recorded answers of each question, as their grpo was meant to")
+        if self.results["method"] == "grpo_offline":
+            self._hold_out(ws)
         trained = train(ws, self.agent_name, self.results["method"], self.base_model, options=self.settings)
         self.results |= _of_run(ws, trained.run_id, self.results["method"], trained.metrics)
         if trained.version is None:
-            raise Conflict(f"run {trained.run_id!r}", "it was stopped, or it made a reward model", "Nothing was exported")
+            why = "it was stopped, or it made a reward model"
+            if trained.state is RunState.NOTHING_LEARNED:
+                why = str(trained.reason)
+            raise Conflict(f"run {trained.run_id!r}", why, "Nothing was exported")
         place = self.output_dir / trained.version
         made = ship(ws, self.agent_name, trained.version, format="merged", to=place, target=target, settings={"name": served_as})
         if made.verdict is Verdict.REJECTED:
@@ -92,6 +103,32 @@ class TrainingPipeline:
             log.say(f"approved for a canary only, so it answers as {public_name(self.agent_name, CANARY)!r} and nothing else was touched")
         named = served_as if everybody else public_name(self.agent_name, CANARY)
         self.results |= {"model_path": made.export and str(made.export.path), "ollama_model": made.deployed and named}
+
+    def _hold_out(self, ws: Workspace) -> None:
+        """Freeze what people said about single answers too: the gate compares by that, and a dataset of groups has none of it."""
+        from thumbwheel.datasets.build import build
+        from thumbwheel.datasets.types import DatasetConfig
+
+        for shape in ("pairs", "labels"):
+            try:
+                build(ws, self.agent_name, shape, ws.settings(DatasetConfig, "dataset"))
+            except DataError as error:
+                log.say(f"no held-out {shape}: {error}")
+
+    def _can_judge(self, ws: Workspace) -> bool:
+        """Whether fresh answers could be judged: by what the settings name, or by the rows' own references and checkers."""
+        from thumbwheel.datasets.build import build, load_rows
+        from thumbwheel.datasets.types import DatasetConfig
+        from thumbwheel.training.algorithms.grpo import GrpoConfig
+
+        config = ws.settings(GrpoConfig, "train.grpo", self.settings)
+        if config.reward_model is not None or any(name.partition("=")[0] != "checker" for name in config.reward_functions):
+            return True
+        try:
+            prompts = build(ws, self.agent_name, "prompts", ws.settings(DatasetConfig, "dataset"))
+        except DataError:
+            return False
+        return any(row.checker or row.reference is not None for row in load_rows(ws, prompts.id, "train"))
 
 
 def _of_run(ws: Workspace, run_id: str, method: str, metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import stat
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -20,8 +21,10 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from thumbwheel import sdk
+from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.core.plugins import nearest
+from thumbwheel.core.private import is_open, tighten
 
 PREFIX = "THUMBWHEEL_"
 FILE_NAME = "thumbwheel.yaml"
@@ -230,6 +233,13 @@ def _plain(annotation: Any) -> bool:
     return inner in (int, float, bool, str, Path, TEXTS) or typing.get_origin(inner) is typing.Literal
 
 
+ENTRIES = (
+    *("thumbwheel.db", "thumbwheel.db-wal", "thumbwheel.db-shm", "jobs.db", "writer.lock", "erased.key", "signing.key", "reports.jsonl"),
+    *("blobs", "runs", "inbox", "cache", "deployments", "exports", "unfinished", "world", "model", "gguf", "report.html", "report.json"),
+)
+"""What a home may hold; the folder may have been somebody's for other things before, and those stay as they are."""
+
+
 @dataclass(frozen=True)
 class Home:
     """The folder that holds everything of one installation; nothing here creates it except `prepare`."""
@@ -242,15 +252,30 @@ class Home:
         return cls(Path(path).expanduser().resolve() if path else sdk.home())
 
     def prepare(self) -> Home:
-        """Create the folders; raises ConfigError where that cannot be done."""
+        """Create the folders, for their owner only; raises ConfigError where that cannot be done."""
         try:
             for folder in (self.path, self.blobs, self.runs, self.inbox):
-                folder.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._close()
         except OSError as error:
             raise ConfigError(
                 f"home {str(self.path)!r}", error.strerror or str(error), "Name a writable folder with --home or THUMBWHEEL_HOME"
             ) from None
         return self
+
+    def _close(self) -> None:
+        """Take a home that others may read, as earlier ones were made, from them; said once."""
+        if not is_open(self.path):
+            return
+        others = {entry.name for entry in self.path.iterdir()} - set(ENTRIES)
+        if others and self.path.stat().st_mode & stat.S_ISVTX:  # an empty one is a file system of the owner's, made just now
+            why = "it is a folder for everybody (sticky), and a home is closed to all but its owner"
+            raise ConfigError(f"home {str(self.path)!r}", why, "Name a folder of your own with --home or THUMBWHEEL_HOME")
+        there = [self.path / name for name in ENTRIES if (self.path / name).exists()]
+        old = self.database.exists()
+        tighten(self.path, there)
+        if old:
+            log.say(f"note: home {self.path} was open to others on this machine; it is its owner's alone now")
 
     @property
     def database(self) -> Path:

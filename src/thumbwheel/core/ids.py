@@ -11,6 +11,8 @@ import json
 import os
 import re
 import time
+import unicodedata
+from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,9 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_asci
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"
 _TRIPLES = [one + two + three for one in _DIGITS for two in _DIGITS for three in _DIGITS]
 """base64.b32hexencode takes several times as long, and imports and builds do it a lot."""
+
+ABBREVIATED = re.compile(r"[a-z]+_[0-9a-v]{4,}")
+"""What may stand for a longer id: its kind and at least four of the characters after it."""
 
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,62}")
 
@@ -43,6 +48,22 @@ def derived(prefix: str, *parts: str) -> str:
     """
     named = f"[{', '.join(map(encode_basestring_ascii, parts))}]"  # as json.dumps has it, in a third of the time
     return f"{prefix}_{_base32hex(hashlib.sha256(named.encode()).digest()[:15])}"
+
+
+def stands_for(typed: str, row_id: str) -> bool:
+    """Whether `typed` is this id or, as in git, a beginning of it.
+
+    >>> stands_for("run_0f3k2", "run_0f3k2m8v1"), stands_for("run_", "run_0f3k2m8v1")
+    (True, False)
+    """
+    return typed == row_id or (ABBREVIATED.fullmatch(typed) is not None and row_id.startswith(typed))
+
+
+def require_single(typed: str, matches: Sequence[str]) -> None:
+    """Raise InputError where an abbreviated id stands for several."""
+    if len(matches) > 1:
+        several = ", ".join(matches[:5])
+        raise InputError(f"id {typed!r}", f"it is the beginning of several: {several}", "Give more of its characters")
 
 
 def fingerprint(value: Any) -> str:
@@ -82,6 +103,21 @@ def slug(value: str, what: str = "agent") -> str:
             "Choose another name, for example 'support-bot'",
         )
     return value
+
+
+def slug_of(name: str, what: str = "agent") -> str:
+    """The slug that a name leads to; raises InputError for what looks like a path, and where nothing of it can stand in a slug.
+
+    >>> [slug_of(name) for name in ("Support Bot", "support-bot", "Grüße 2.0!", "__A  b__")]
+    ['support-bot', 'support-bot', 'grusse-2.0', 'a-b__']
+    """
+    is_path = name.startswith(".") or any(character in "/\\" or not character.isprintable() for character in name)
+    if is_path or SLUG.fullmatch(name):
+        return slug(name, what)
+    plain = unicodedata.normalize("NFKD", name.casefold()).encode("ascii", "ignore").decode()
+    dashed = re.sub(r"[^a-z0-9._-]+", "-", plain)
+    short = re.sub(r"\.{2,}", ".", dashed).lstrip("._-")[:63].rstrip("-")
+    return slug(short, what) if short else slug(name, what)
 
 
 def _base32hex(raw: bytes) -> str:

@@ -63,7 +63,8 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
         fitted = kind.fit(facts, config)
         used = config.model_dump(mode="json", exclude={"plan", "allow", "checked"})
         paths = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
-        findings, content = _checked_and_written(selected, config, paths, kind, fitted, what)
+        texts = Texts(selected.facts.rows)
+        findings, content = _checked_and_written(selected, config, paths, kind, fitted, what, texts)
         reward = {} if values is None else {"reward": settings(ws, agent).fingerprint()}
         fingerprint = ids.fingerprint({"format": FORMAT, "shape": shape, "config": used, "rows": content} | reward)
         manifest = {
@@ -72,6 +73,8 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
             "prompts": dict(facts.prompts),
             "gate_groups": len(facts.held),
             **facts.to_json(),
+            **({} if collected.loudest is None else {"loudest": asdict(collected.loudest)}),
+            "characters": texts.characters(),
             "notes": dict(sorted(collected.notes.items())),
             "fitted": fitted,
             "health": {
@@ -88,7 +91,7 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
 
 
 def _checked_and_written(
-    selected: Selected, config: DatasetConfig, paths: Mapping[str, Path], kind: Shape, fitted: Mapping[str, Any], what: str
+    selected: Selected, config: DatasetConfig, paths: Mapping[str, Path], kind: Shape, fitted: Mapping[str, Any], what: str, texts: Texts
 ) -> tuple[list[Finding], str]:
     """The findings, none of which stops the build, and the hash of what was written beside checking; most of that needs no interpreter."""
     demand((), config.allow, what)
@@ -96,7 +99,7 @@ def _checked_and_written(
     with ThreadPoolExecutor(1) as beside:
         writing = beside.submit(_write, selected, paths, kind, fitted, stopped)
         try:
-            findings = _checked(selected, config)
+            findings = _checked(selected, config, texts)
             demand(findings, config.allow, what)
             return findings, writing.result()
         except BaseException:
@@ -104,9 +107,8 @@ def _checked_and_written(
             raise
 
 
-def _checked(selected: Selected, config: DatasetConfig) -> list[Finding]:
-    """Findings about the first rows of each split by id, which is a hash."""
-    texts = Texts(selected.facts.rows)
+def _checked(selected: Selected, config: DatasetConfig, texts: Texts) -> list[Finding]:
+    """Findings about the first rows of each split by id, which is a hash; they are added to `texts`."""
     for split in SPLITS if config.checked else ():
         left = config.checked
         for table in selected.tables(split):
@@ -165,7 +167,8 @@ def find(ws: Workspace, agent: str, name: str = LATEST) -> Dataset:
     """The dataset that `name` means: an id, a shape (the newest of it) or `latest`; raises NotFound with what exists."""
     require_agent(ws, agent)
     known = datasets(ws, agent)
-    matching = [one for one in known if name in (LATEST, one.id, one.shape)]
+    ids.require_single(name, [dataset.id for dataset in known if ids.stands_for(name, dataset.id)])
+    matching = [dataset for dataset in known if name in (LATEST, dataset.shape) or ids.stands_for(name, dataset.id)]
     if not matching:
         names = [one.id for one in known]
         first = f"Build one: thumbwheel dataset build --agent {agent} --shape pairs"
@@ -182,6 +185,7 @@ def by_id(ws: Workspace, dataset_id: str) -> Dataset:
         raise NotFound(
             f"dataset {dataset_id!r}", "there is no such dataset", "Give an id, or a shape or 'latest' together with --agent AGENT"
         )
+    ids.require_single(dataset_id, [dataset.id for dataset in found])
     return found[0]
 
 

@@ -1,8 +1,8 @@
 """From the database to spilled rows: in this process, or in several that share the prompts where there is much to do.
 
 Every process reads the same state of the database, its own range of prompts, in two steps: what its prompts claim of the split
-(`places`), then, once the claims of all are known, the rows. Run as a module this is one of these processes. Does not live here: what
-the evidence is (`gather`), what becomes of the rows (`build`).
+(`split_assignment`), then, once the claims of all are settled, the rows. Run as a module this is one of these processes. Does not live
+here: what the evidence is (`gather`), what becomes of the rows (`build`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ from thumbwheel.core.errors import StorageError
 from thumbwheel.datasets import store
 from thumbwheel.datasets.files import Spill
 from thumbwheel.datasets.gather import gather, merged
-from thumbwheel.datasets.places import Places
 from thumbwheel.datasets.rewarded import Reward
 from thumbwheel.datasets.shapes import SHAPES
+from thumbwheel.datasets.split_assignment import SplitAssignment, assign, assigned, loaded, saved
 from thumbwheel.datasets.types import DatasetConfig, Drop, Row, Tally
 from thumbwheel.db.engine import Database
+from thumbwheel.rewards.label import loudest
+from thumbwheel.rewards.types import Loudest
 
 SHARED = 50_000
 """Traces from which starting more processes pays."""
+CLAIMS, ASSIGNED = "claims.npz", "assigned.npz"
+"""What a process says of the split, and what came of it for all."""
 PROCESSES = 4
 """Most processes: the later passes over the rows are not shared."""
 
@@ -64,6 +68,7 @@ class Collected:
     notes: Counter[str] = field(default_factory=Counter)
     prompts: Counter[str] = field(default_factory=Counter)
     watermark: dict[str, Any] = field(default_factory=dict)
+    loudest: Loudest | None = None
 
     def add(self, folder: Path, said: Mapping[str, Any]) -> None:
         """What one process reports of the rows in `folder`."""
@@ -82,14 +87,15 @@ def collect(
     task = Task(agent, shape, config.model_dump(mode="json"), as_of.isoformat() if as_of else None)
     kind = SHAPES.get(shape)
     with db.read() as connection:
-        found = Collected(watermark=store.watermark(connection, task.agent_id, as_of))
+        one_voice = loudest(connection, agent, as_of, config.scope())
+        found = Collected(watermark=store.watermark(connection, task.agent_id, as_of), loudest=one_voice)
         if cuts := [] if kind.merges or values is not None else _cuts(connection, task.agent_id):
             bounds = zip([None, *cuts], [*cuts, None], strict=True)
             tasks = [Task(**(asdict(task) | {"first": first, "last": last})) for first, last in bounds]
-            if _shared(db, tasks, folder, store.state(connection, task.agent_id), found):
+            if _shared(db, tasks, folder, store.state(connection, task.agent_id), config, found):
                 return found
-        places = Places(connection, task.agent_id, config, config.scope(), unjudged=kind.unjudged)
-        found.add(folder, _spill(connection, task, places, folder, values))
+        assignment = assigned(connection, task.agent_id, config, config.scope(), unjudged=kind.unjudged)
+        found.add(folder, _spill(connection, task, assignment, folder, values))
     return found
 
 
@@ -99,14 +105,16 @@ def _cuts(connection: sa.Connection, agent_id: str) -> list[str]:
     return store.cuts(connection, agent_id, parts) if parts > 1 else []
 
 
-def _shared(db: Database, tasks: Sequence[Task], folder: Path, state: list[int], found: Collected) -> bool:
+def _shared(db: Database, tasks: Sequence[Task], folder: Path, state: list[int], config: DatasetConfig, found: Collected) -> bool:
     """Let a process do each task; False, with nothing done, where one of them sees another state of the database."""
     with ExitStack() as stack:
         parts = [stack.enter_context(_Part(db, task, folder / f"part-{number}")) for number, task in enumerate(tasks)]
         if any(answer != state for answer in [part.hear() for part in parts]):
             return False
+        keys, places = assign([loaded(part.folder / CLAIMS) for part in parts], config)
+        saved({"keys": keys, "places": places}, folder / ASSIGNED)
         for part in parts:
-            part.say([str(other.folder) for other in parts if other is not part])
+            part.say(str(folder / ASSIGNED))
         for part in parts:
             found.add(part.folder, part.hear())
     return True
@@ -152,14 +160,14 @@ class _Part:
 
 
 def _spill(
-    connection: sa.Connection, task: Task, places: Places, folder: Path, values: Mapping[str, Reward] | None = None
+    connection: sa.Connection, task: Task, assignment: SplitAssignment, folder: Path, values: Mapping[str, Reward] | None = None
 ) -> dict[str, Counter[str]]:
     """The rows of a task into `folder`; returns what was dropped, noted, and prompts by split."""
-    kind, config, tally = SHAPES.get(task.shape)(), places.config, Tally()
+    kind, config, tally = SHAPES.get(task.shape)(), assignment.config, Tally()
     spill, prompts = Spill(folder, kind.row), Counter[str]()
     as_of = datetime.fromisoformat(task.as_of) if task.as_of else None
     scope = config.scope(task.first, task.last)
-    every = gather(connection, task.agent, config, tally, as_of, unjudged=kind.unjudged, places=places, scope=scope, values=values)
+    every = gather(connection, task.agent, config, tally, as_of, unjudged=kind.unjudged, assignment=assignment, scope=scope, values=values)
     for evidence in merged(every, tally) if kind.merges else every:
         rows = []
         for found in kind.rows(evidence, config):
@@ -182,8 +190,7 @@ def _capped(rows: list[Row], config: DatasetConfig, tally: Tally) -> list[Row]:
 
 
 def main(folder: Path, path: Path) -> None:
-    """One of several processes: claim, wait for the others' claims, spill."""
-    import numpy as np
+    """One of several processes: claim, wait until the claims of all are settled, spill."""
 
     def say(what: Any) -> None:
         sys.stdout.write(json.dumps(what) + "\n")
@@ -193,12 +200,14 @@ def main(folder: Path, path: Path) -> None:
     config = DatasetConfig.model_validate(task.config)
     with Database(path, path.with_name("unused.lock")).read() as connection:
         state = store.state(connection, task.agent_id)
-        places = Places(connection, task.agent_id, config, config.scope(task.first, task.last), unjudged=SHAPES.get(task.shape).unjudged)
-        np.save(folder / "claims.npy", places.claims())
+        scope, unjudged = config.scope(task.first, task.last), SHAPES.get(task.shape).unjudged
+        assignment = SplitAssignment(connection, task.agent_id, config, scope, unjudged=unjudged)
+        saved(assignment.claims(), folder / CLAIMS)
         say(state)
-        if others := sys.stdin.readline():
-            places.settle(np.load(Path(other) / "claims.npy") for other in json.loads(others))
-            say(_spill(connection, task, places, folder))
+        if settled := sys.stdin.readline():
+            arrays = loaded(Path(json.loads(settled)))
+            assignment.settle(arrays["keys"], arrays["places"])
+            say(_spill(connection, task, assignment, folder))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thumbwheel.capture.place import place_of
 from thumbwheel.core.config import options as options_of
 from thumbwheel.datasets.types import DatasetConfig
 
@@ -27,11 +29,15 @@ dataset = typer.Typer(no_args_is_help=True)
 @options_of(DatasetConfig)
 def plan(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(help="Any file that a source reads, for example an export of ratings.")],
+    file: Annotated[
+        Path,
+        typer.Argument(parser=place_of, metavar="FILE", help="Any file, folder or address that a source reads: an export of ratings."),
+    ],
     options: dict[str, Any],
     source: Annotated[str | None, typer.Option(help="The source that reads it [default: the one that recognises its first rows].")] = None,
     column: Annotated[list[str] | None, typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question.")] = None,
     scale: Annotated[list[str] | None, typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10.")] = None,
+    timezone: Annotated[str | None, typer.Option(help="The zone of times that are written without one [default: UTC].")] = None,
     json: AsJson = False,
 ) -> None:
     """What a file of feedback would teach: which methods it permits, what is missing, whether to train at all.
@@ -43,7 +49,7 @@ def plan(
     from thumbwheel.datasets.plan import plan_file
 
     config = ctx.obj.settings().load(DatasetConfig, "dataset", options)
-    _present(plan_file(file, source, config=config, options=Options.parsed(column, scale)), json)
+    _present(plan_file(file, source, config=config, options=Options.parsed(column, scale, timezone=timezone)), json)
 
 
 @dataset.command("plan")
@@ -168,7 +174,7 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
     log.table(f"Datasets of {agent}", ("id", "shape", "train", "dev", "gate", "built (UTC)"), shown)
     for name, one in changed.items():
         if one:
-            log.console(stderr=False).print(f"{name} {one}", markup=False)
+            log.show(f"{name} {one}")
 
 
 @dataset.command()
@@ -209,7 +215,7 @@ def _present(found: DataPlan, json: bool) -> None:
         log.answer(found.to_json())
         return
     for line in found.to_words():
-        log.console(stderr=False).print(line, markup=False)
+        log.show(line)
 
 
 def _stale_rows(found: Stale | None) -> int:
@@ -229,16 +235,33 @@ def _describe(
         return
     manifest = found.manifest
     if stale:
-        log.console(stderr=False).print(str(stale), markup=False)
+        log.show(str(stale))
     for line in why or []:
-        log.console(stderr=False).print(line, markup=False)
+        log.show(line)
     log.table(f"{found.id}: {found.shape} of {found.agent}", ("split", "rows"), found.counts.items())
     log.table("Where they come from", ("origin", "rows"), manifest["origins"].items())
     log.table("Left out", ("reason", "how many"), manifest["drops"].items())
     told = (one for one in manifest["health"]["findings"] if one["verdict"] in ("warning", "error"))
     findings = (f"{one['check']} ({one['verdict']}): {one['text']}" for one in told)
+    figures = _figures(manifest)
     fitted = (f"{name}: {value}" for name, value in manifest["fitted"].items())
-    for line in (*manifest["warnings"], *findings, *fitted, f"rule: {manifest['rule']}"):
-        log.console(stderr=False).print(line, markup=False)
+    for line in (*manifest["warnings"], *findings, *figures, *fitted, f"rule: {manifest['rule']}"):
+        log.show(line)
     for row in rows or []:
         log.console(stderr=False).print_json(data=row)
+
+
+def _figures(manifest: dict[str, Any]) -> Iterator[str]:
+    """Contradictions, one loud rater, and what the rows are like; older datasets say less."""
+    from thumbwheel.datasets.dataplan import contradictions
+    from thumbwheel.datasets.facts import Scores
+    from thumbwheel.rewards.types import Loudest
+
+    if torn := contradictions(manifest["notes"], manifest["rule"]):
+        yield torn
+    if loudest := manifest.get("loudest"):
+        yield f"Careful: {Loudest(**loudest)}."
+    if scores := manifest.get("scores"):
+        yield f"scores: {Scores(**scores)}"
+    if characters := manifest.get("characters"):
+        yield f"mean length in characters: {', '.join(f'{name} {mean:g}' for name, mean in characters.items())}"

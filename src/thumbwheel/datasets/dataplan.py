@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from thumbwheel.datasets.episode import LAST_ONLY
+from thumbwheel.datasets.facts import Scores
 from thumbwheel.datasets.types import WAITS
-from thumbwheel.rewards.types import RULE, Reach, Signal
+from thumbwheel.rewards.types import RULE, Loudest, Reach, Signal
 from thumbwheel.stats.types import FEWEST
 
 NAMES = {"kto": "KTO", "dpo": "DPO", "sft": "SFT"}
@@ -25,6 +26,8 @@ class ShapePlan:
     origins: dict[str, int]
     drops: dict[str, int]
     warnings: list[str]
+    scores: Scores | None = None
+    """Figures of the numbers in the rows, of shapes that have some."""
 
     @property
     def rows(self) -> int:
@@ -77,6 +80,10 @@ class DataPlan:
     recommended: str | None
     why: str
     rule: str = RULE
+    loudest: Loudest | None = None
+    """The rater who gave more than half of the feedback, where there is one."""
+    marks: dict[str, int] = field(default_factory=dict)
+    """Traces that their owner has for training, for validation, for neither."""
     read_as: list[str] = field(default_factory=list)
     """Of the plan of a file: the source that read it, and what its columns were taken for."""
 
@@ -120,6 +127,11 @@ def _read(plan: DataPlan) -> Iterator[str]:
 def _given(plan: DataPlan) -> Iterator[str]:
     said = ", ".join(_signal(signal) for signal in plan.signals)
     yield f"{plural(plan.traces, 'trace')}; feedback: {said or 'none yet'}."
+    if scores := plan.shapes["scored"].scores:
+        yield f"Scores of answers: {scores}."
+    if plan.marks.get("validation") or plan.marks.get("neither"):
+        marks = f"{plan.marks['validation']:,} for validation, {plan.marks['neither']:,} for nothing"
+        yield f"Marked by the owner: {marks}; {plan.marks['training']:,} for training."
 
 
 def _signal(signal: Signal) -> str:
@@ -155,6 +167,11 @@ def _fresh(plan: DataPlan) -> Iterator[str]:
         yield f"GRPO: {plural(prompts.rows, 'prompt')}, {none}; it needs a reward model or a function of yours."
     if groups.rows:
         yield f"GRPO on recorded answers: {plural(groups.rows, 'group')} of two and more judged ones."
+    scored = plan.shapes["scored"]
+    if scored.rows:
+        split = "/".join(f"{count:,}" for count in scored.counts.values())
+        asked = f"PPO and GRPO then learn from it on {plural(prompts.rows, 'prompt')}"
+        yield f"Reward model: {scored.rows:,} scored answers (train/dev/gate {split}); {asked}."
 
 
 def _readiness(method: MethodPlan) -> str:
@@ -168,8 +185,10 @@ def _needed(missing: Mapping[str, int]) -> str:
 def _problems(plan: DataPlan) -> Iterator[str]:
     if runs := plan.notes.get(LAST_ONLY):
         yield f"{runs:,} {LAST_ONLY}."
-    if noted := ", ".join(f"{count:,} {what}" for what, count in plan.notes.items() if what != LAST_ONLY):
-        yield f"Contradictions: {noted}. Rule: {plan.rule}."
+    if torn := contradictions(plan.notes, plan.rule):
+        yield torn
+    if plan.loudest:
+        yield f"Careful: {plan.loudest}."
     if plan.drops:
         yield "Left out: " + ", ".join(f"{count:,} x {reason}" for reason, count in plan.drops.items()) + "."
     if awaited := sum(plan.reach.awaited.values()):
@@ -181,6 +200,12 @@ def _problems(plan: DataPlan) -> Iterator[str]:
     used = [plan.methods[name].shape for name in plan.eligible]
     for warning in dict.fromkeys(text for shape in used for text in plan.shapes[shape].warnings):
         yield f"Careful: {warning}."
+
+
+def contradictions(notes: Mapping[str, int], rule: str) -> str:
+    """How often raters contradicted each other; empty where they did not."""
+    noted = ", ".join(f"{count:,} {what}" for what, count in sorted(notes.items()) if what != LAST_ONLY)
+    return f"Contradictions: {noted}. Rule: {rule}." if noted else ""
 
 
 def _evaluation(plan: DataPlan) -> Iterator[str]:

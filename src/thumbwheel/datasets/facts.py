@@ -6,9 +6,10 @@ checks of the texts themselves are in `health`.
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from thumbwheel.datasets.types import SPLITS
@@ -19,11 +20,34 @@ LONGER = 0.75
 """Share of pairs whose chosen answer is the longer one, from which length itself would be learned."""
 ENOUGH = 20
 """Rows below which a share means nothing."""
-READS = ("split", "origin", "group", "label", "chosen", "rejected", "scale", "value")
+READS = ("split", "origin", "group", "label", "chosen", "rejected", "scale", "value", "values", "success")
 """Columns that figures are made of, where a shape has them."""
+
+UNIT = (0.0, 1.0)
 
 Columns = Mapping[str, Sequence[Any]]
 """Name of a field -> its values, one for each row."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Figures of numbers on `scale`; the deviation is that of a population."""
+
+    count: int
+    mean: float
+    deviation: float
+    least: float
+    most: float
+    scale: list[float]
+
+    @classmethod
+    def of(cls, values: Sequence[float], scale: list[float]) -> Scores:
+        """Of at least one value."""
+        return cls(len(values), statistics.fmean(values), statistics.pstdev(values), min(values), max(values), scale)
+
+    def __str__(self) -> str:
+        span = f"{self.least:.4g} to {self.most:.4g} on a scale of {self.scale[0]:g} to {self.scale[1]:g}"
+        return f"{self.count:,} numbers, mean {self.mean:.4g}, deviation {self.deviation:.4g}, {span}"
 
 
 @dataclass
@@ -40,6 +64,8 @@ class Facts:
     scales: Counter[tuple[float, ...]] = field(default_factory=Counter)
     values: list[tuple[tuple[float, ...], list[float]]] = field(default_factory=list)
     """Scores of training rows, with their scale, batch by batch."""
+    numbers: list[tuple[tuple[float, ...], float]] = field(default_factory=list)
+    """Every number of every row, with its scale: of scored answers, of the members of groups, of how well answers to a prompt did."""
     longer: int = 0
     unequal: int = 0
     prompts: Counter[str] = field(default_factory=Counter)
@@ -56,7 +82,13 @@ class Facts:
             self.labels.update(zip(split, columns["label"], strict=True))
         if "scale" in columns:
             rows = zip(columns["scale"], columns["value"], split, strict=True)
-            self._score([(tuple(scale), value) for scale, value, part in rows if part == "train"])
+            scored = [(tuple(scale), value, part) for scale, value, part in rows]
+            self._score([(scale, value) for scale, value, part in scored if part == "train"])
+            self.numbers.extend((scale, value) for scale, value, _ in scored)
+        if "values" in columns:
+            self.numbers.extend((UNIT, value) for values in columns["values"] for value in values)
+        elif "success" in columns:
+            self.numbers.extend((UNIT, value) for value in columns["success"] if value is not None)
         if "chosen" in columns:
             lengths = [(len(chosen), len(rejected)) for chosen, rejected in zip(columns["chosen"], columns["rejected"], strict=True)]
             self.unequal += sum(chosen != rejected for chosen, rejected in lengths)
@@ -81,6 +113,15 @@ class Facts:
         """Rows with this label."""
         return sum(count for (_, own), count in self.labels.items() if own is label)
 
+    def scores(self) -> Scores | None:
+        """Figures of the numbers; on 0 to 1 where their scales differ, None without any."""
+        if not self.numbers:
+            return None
+        scales = {scale for scale, _ in self.numbers}
+        if len(scales) == 1:
+            return Scores.of([value for _, value in self.numbers], list(scales.pop()))
+        return Scores.of([(value - scale[0]) / (scale[1] - scale[0]) for scale, value in self.numbers], list(UNIT))
+
     def warnings(self) -> list[str]:
         """What a person should know before training on these rows."""
         return [text for text in (self._largest(), *self._empty(), self._length()) if text]
@@ -103,7 +144,10 @@ class Facts:
 
     def to_json(self) -> dict[str, Any]:
         """For a manifest."""
-        return {"origins": dict(sorted(self.origins.items())), "drops": dict(sorted(self.drops.items())), "warnings": self.warnings()}
+        scores = self.scores()
+        figures = {} if scores is None else {"scores": asdict(scores)}
+        known = {"origins": dict(sorted(self.origins.items())), "drops": dict(sorted(self.drops.items())), "warnings": self.warnings()}
+        return known | figures
 
 
 def columns_of(rows: Sequence[Any]) -> Columns:

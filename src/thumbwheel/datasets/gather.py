@@ -1,14 +1,14 @@
 """Evidence: what the traces, the resolved feedback and the cases say together, prompt by prompt, ready for the shapes.
 
 Lives here: reading it in the order of the prompts, and which prompts are used. Does not live here: SQL (`store`), what is made of one
-prompt (`resolve`), where a prompt may be used (`places`), rows (`shapes/`).
+prompt (`resolve`), where a prompt may be used (`split_assignment`), rows (`shapes/`).
 Streams: one batch of prompts is in memory at a time, besides the place of every prompt, the cases and the comparisons (ids only).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain, groupby
@@ -19,17 +19,19 @@ import sqlalchemy as sa
 from thumbwheel.core import ids
 from thumbwheel.datasets import store
 from thumbwheel.datasets.episode import LAST_ONLY, history
-from thumbwheel.datasets.places import Places, aligned
-from thumbwheel.datasets.resolve import Resolving
+from thumbwheel.datasets.resolve import SEVERAL, Resolving
 from thumbwheel.datasets.rewarded import Reward, rewarded
 from thumbwheel.datasets.split import group_key, share_of
+from thumbwheel.datasets.split_assignment import SplitAssignment, aligned, assigned
 from thumbwheel.datasets.store import TraceRow, batched
-from thumbwheel.datasets.types import Answer, Case, DatasetConfig, Evidence, Message, Tally
+from thumbwheel.datasets.types import EXCLUDED, Answer, Case, DatasetConfig, Evidence, Message, Tally
 from thumbwheel.rewards.label import comparisons, judgements
 from thumbwheel.rewards.types import Comparison, Judgement, Scope
 
 BATCH = 500
 """Prompts whose messages are read at once."""
+UNHEARD = "no person said anything about it (require_feedback)"
+KEPT_OUT = "its owner keeps it out of training and validation data"
 
 
 Judged = list[tuple[TraceRow, Judgement | None]]
@@ -43,17 +45,17 @@ def gather(
     as_of: datetime | None = None,
     *,
     unjudged: bool = False,
-    places: Places | None = None,
+    assignment: SplitAssignment | None = None,
     scope: Scope | None = None,
     values: Mapping[str, Reward] | None = None,
 ) -> Iterator[Evidence]:
     """The evidence of every prompt of `agent` that feedback in force at `as_of` is about; `tally` is told what was met.
 
-    With `unjudged` also the prompts of its cases and of traces that no feedback is about. `scope` narrows both; the settled `places`
-    of the same scope may be given. `values`, trace -> reward, say how good the answers are, in place of what people said.
+    With `unjudged` also the prompts of its cases and of traces that no feedback is about. `scope` narrows both; the settled
+    `assignment` of the same scope may be given. `values`, trace -> reward, say how good the answers are, in place of what people said.
     """
     agent_id = ids.derived("agt", agent)
-    places = places or Places(connection, agent_id, config, scope, unjudged=unjudged)
+    assignment = assignment or assigned(connection, agent_id, config, scope, unjudged=unjudged)
     store.find_judged(connection, agent_id, scope)
     compared: dict[str, list[Comparison]] = defaultdict(list)
     for one in comparisons(connection, agent, as_of, replace(scope, first=None, last=None) if scope else None):
@@ -61,37 +63,62 @@ def gather(
         compared[one.better].append(one)
     open_cases = groupby(store.open_cases(connection, agent_id, scope), key=lambda case: case.prompt_id)
     cases = {prompt_id: tuple(some) for prompt_id, some in open_cases}
+    people = store.person_judged(connection, agent_id) if config.require_feedback else None
     met = set()
     for prompt, judged in _prompts(connection, agent, config, as_of, scope, values):
         first = judged[0][0]
         met.add(first.prompt_id)
         asked = cases.pop(first.prompt_id, ())
-        if (place := places.usable(first.prompt_id, len(judged), tally)) is None or not _sampled(first.prompt_id, config, tally):
+        judged = _of_people(_permitted(judged, tally), people, tally)
+        if config.require_feedback and not judged:
             continue
-        gathered = Resolving(prompt, place, config, tally)
-        several: Judged = []
-        for trace, judgement in judged:
-            if trace.calls > 1:
-                several.append((trace, judgement))
-            else:
-                gathered.add(trace, judgement)
-        runs = list(_runs(connection, prompt, several, tally, places, place)) if several else []
+        alone, several = _by_calls(judged)
+        split = assignment.usable(first.prompt_id, len(alone) or len(asked), tally) if alone or asked or not prompt else None
+        if not prompt or not _sampled(first.prompt_id, config, tally):
+            continue
+        gathered = Resolving(prompt, split or "train", config, tally)
+        for trace, judgement in alone if split else ():
+            gathered.add(trace, judgement)
+        runs = list(_runs(connection, prompt, several, tally, assignment)) if several else []
         whole = [_whole(shown, some, stands, config, tally) for shown, some, stands in runs]
         for trace, _ in judged if compared else ():
             for said in compared.pop(trace.id, ()):
                 next((other for other in whole if other.met(trace.id)), gathered).compare(said)
-        yield gathered.evidence(first.prompt_id, first.tools, asked)
+        yield gathered.evidence(first.prompt_id, first.tools, asked if split else ())
         for resolving, (shown, some, _) in zip(whole, runs, strict=True):
             task = some[0][0].task  # the same history is another row where it served another task
             name = ids.derived("run", ids.fingerprint(shown), *([task] if task else []))
             yield resolving.evidence(name, some[0][0].tools, ())._replace(task=task or first.prompt_id)
     if unjudged and not config.require_feedback:
         rows = (row for row in store.unjudged_traces(connection, agent_id, scope) if row.prompt_id not in met)
-        yield from _unjudged(connection, places, rows, cases, tally)
+        yield from _unjudged(connection, assignment, rows, cases, tally)
+
+
+def _by_calls(judged: Judged) -> tuple[Judged, Judged]:
+    """Those of one call, and runs of several."""
+    return [row for row in judged if row[0].calls <= 1], [row for row in judged if row[0].calls > 1]
+
+
+def _of_people(judged: Judged, people: Collection[str] | None, tally: Tally) -> Judged:
+    """The traces that a person said something about; all where `people` is None."""
+    if people is None:
+        return judged
+    heard = [row for row in judged if row[0].id in people]
+    if len(heard) < len(judged):
+        tally.drops[UNHEARD] += len(judged) - len(heard)
+    return heard
+
+
+def _permitted(judged: Judged, tally: Tally) -> Judged:
+    """Without the traces that their owner keeps out of training and validation."""
+    permitted = [row for row in judged if row[0].mark != EXCLUDED]
+    if len(permitted) < len(judged):
+        tally.drops[KEPT_OUT] += len(judged) - len(permitted)
+    return permitted
 
 
 def _runs(
-    connection: sa.Connection, prompt: list[Message], judged: Judged, tally: Tally, places: Places, place: str
+    connection: sa.Connection, prompt: list[Message], judged: Judged, tally: Tally, assignment: SplitAssignment
 ) -> Iterator[tuple[list[Message], Judged, str]]:
     """Runs of several steps by what their last answer was shown, with the split of that; those that cannot be used are counted."""
     steps = store.run_steps(connection, [trace.id for trace, _ in judged])
@@ -104,7 +131,7 @@ def _runs(
         tally.notes[LAST_ONLY] += 1
         found.setdefault((ids.fingerprint(shown), trace.task), (shown, []))[1].append((trace, judgement))
     for shown, some in (found[key] for key in sorted(found, key=str)):
-        if (stands := places.usable_run(shown, place, len(some), tally)) is not None:
+        if (stands := assignment.usable_run(shown, len(some), tally)) is not None:
             yield shown, some, stands
 
 
@@ -116,7 +143,7 @@ def _whole(shown: list[Message], some: Judged, place: str, config: DatasetConfig
 
 
 def _unjudged(
-    connection: sa.Connection, places: Places, traces: Iterable[TraceRow], cases: dict[str, tuple[Case, ...]], tally: Tally
+    connection: sa.Connection, assignment: SplitAssignment, traces: Iterable[TraceRow], cases: dict[str, tuple[Case, ...]], tally: Tally
 ) -> Iterator[Evidence]:
     """What was asked and never judged, in traces and in cases; there are no answers in it."""
     asked = ((prompt_id, list(some), cases.pop(prompt_id, ())) for prompt_id, some in groupby(traces, key=attrgetter("prompt_id")))
@@ -127,10 +154,15 @@ def _unjudged(
     for batch in batched(chain(asked, alone()), BATCH):
         chains = store.prompts(connection, [prompt_id for prompt_id, _, _ in batch])
         for prompt_id, rows, own in batch:
-            if (place := places.usable(prompt_id, 1, tally)) is None or not _sampled(prompt_id, places.config, tally):
+            permitted = [row for row, _ in _permitted([(row, None) for row in rows], tally)]
+            if all(row.calls > 1 for row in permitted) and not own:
+                tally.drops[SEVERAL] += len(permitted)
                 continue
-            gathered = Resolving(chains[prompt_id], place, places.config, tally)
-            for row in rows:
+            split = assignment.usable(prompt_id, 1, tally)
+            if split is None or not _sampled(prompt_id, assignment.config, tally):
+                continue
+            gathered = Resolving(chains[prompt_id], split, assignment.config, tally)
+            for row in permitted:
                 gathered.ask(row)
             yield gathered.evidence(prompt_id, rows[0].tools if rows else None, own)
 

@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from thumbwheel.core.errors import DataError, InputError
@@ -17,7 +18,8 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets import pii
 from thumbwheel.datasets.facts import ENOUGH, LONGER
 from thumbwheel.datasets.near import near_pairs
-from thumbwheel.datasets.types import SPLITS, Message
+from thumbwheel.datasets.split import asked_text, dialogue_keys, turn_key
+from thumbwheel.datasets.types import SPLITS
 
 OK, WARNING, ERROR, NONE = "ok", "warning", "error", "not applicable"
 SHOWN = 20
@@ -49,7 +51,10 @@ class Finding:
 
 @dataclass
 class Text:
-    """One row as the checks see it. `strength` is what was left of its weight after disagreement, from 0 to 1."""
+    """One row as the checks see it. `strength` is what was left of its weight after disagreement, from 0 to 1.
+
+    `answered` are its prompt with each of its answers, `remembered` the turns of its history (`split.turn_key`).
+    """
 
     row_id: str
     split: str
@@ -58,6 +63,8 @@ class Text:
     label: bool | None
     pair: bool
     strength: float
+    answered: frozenset[int] = frozenset()
+    remembered: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -77,7 +84,10 @@ class Texts:
         for row in rows:
             label = getattr(row, "label", None)
             scale = 1.0 if weights is None or label is None else weights["desirable" if label else "undesirable"]
-            told = (said(row.prompt), tuple(_answers(row)), label, hasattr(row, "chosen"), row.weight / scale)
+            answers = tuple(_answers(row))
+            key, turns = dialogue_keys(row.prompt)
+            answered = frozenset(turn_key(key, answer) for answer in answers)
+            told = (asked_text(row.prompt), answers, label, hasattr(row, "chosen"), row.weight / scale, answered, frozenset(turns))
             self.rows.append(Text(row.row_id, row.split, *told))
 
     def near(self) -> list[tuple[Text, Text, float]]:
@@ -88,14 +98,15 @@ class Texts:
             self._near = [(rows[one], rows[two], overlap) for one, two, overlap in pairs]
         return self._near
 
+    def characters(self) -> dict[str, float]:
+        """Mean lengths of the prompts and of the answers of these rows."""
+        prompts = [len(row.prompt) for row in self.rows]
+        answers = [len(answer) for row in self.rows for answer in row.answers]
+        return {name: round(fmean(some), 1) for name, some in (("prompt", prompts), ("answer", answers)) if some}
+
     def of(self, *splits: str) -> list[Text]:
         """Those of these splits."""
         return [row for row in self.rows if row.split in splits]
-
-
-def said(prompt: Iterable[Message]) -> str:
-    """What was asked: every message but instructions, as text."""
-    return "\n".join(str(one.get("content") or "") for one in prompt if one.get("role") not in ("system", "developer"))
 
 
 def _answers(row: Any) -> Iterator[str]:
@@ -157,13 +168,29 @@ def _leakage(texts: Texts) -> Finding:
     held = sum(place > 0 for place in strict)
     if not held or held == len(every):
         return _finding("leakage", NONE, "nothing is held out" if not held else "nothing is in train")
-    leaked: dict[int, float] = {}
-    for first, second, overlap in near_pairs(every):
+    copied: set[int] = set()
+    for first, second, _ in near_pairs(every, templates=False):
         if (strict[first] > 0) != (strict[second] > 0):
-            leaked.setdefault(first if strict[first] else second, overlap)
-    rows = [prompts[every[place]][0].row_id for place in leaked]
+            copied.add(first if strict[first] else second)
+    continued = _continued(texts, {prompt: number for number, prompt in enumerate(every) if strict[number]})
+    leaked = sorted(copied | continued)
+    rows = [prompts[every[number]][0].row_id for number in leaked]
     verdict = OK if not leaked else ERROR if len(leaked) > LEAK * held and len(leaked) >= ENOUGH else WARNING
-    return _finding("leakage", verdict, f"{len(leaked)} of {held} held-out prompts (dev and gate) have a near copy in train", rows)
+    text = (
+        f"of {held} held-out prompts (dev and gate) {len(copied)} have a near copy in train, {len(continued)} are of one dialogue with it"
+    )
+    return _finding("leakage", verdict, text, rows)
+
+
+def _continued(texts: Texts, held: Mapping[str, int]) -> set[int]:
+    """Numbers of the held-out prompts whose history holds a training prompt and its answer, or that stand in such a history."""
+    answered = frozenset[int]().union(*(row.answered for row in texts.of("train")))
+    remembered = frozenset[int]().union(*(row.remembered for row in texts.of("train")))
+    continued = set()
+    for row in texts.of("dev", "gate"):
+        if not answered.isdisjoint(row.remembered) or not remembered.isdisjoint(row.answered):
+            continued.add(held[row.prompt])
+    return continued
 
 
 def _conflict(texts: Texts) -> Finding:

@@ -1,17 +1,20 @@
 """Texts that are nearly the same: MinHash over word triples, candidates by bands, and the estimated overlap of each candidate pair.
 
-The overlap is the Jaccard similarity of the sets of triples (Broder 1997), estimated by `HASHES` hashes: within 0.1 of the truth in
-about 95 of 100 pairs near 0.85. Texts of fewer than `SHORT` words have too few triples and are compared as they are.
+The overlap is the Jaccard similarity of the sets of triples (Broder 1997). `near_pairs` estimates it by `HASHES` hashes: within 0.1 of
+the truth in about 95 of 100 pairs near 0.85; `near_ties` computes it. Texts of fewer than `SHORT` words have too few triples and are
+compared as they are.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
+from thumbwheel.datasets.disjoint_sets import DisjointSets
 from thumbwheel.datasets.split import plain
 
 if TYPE_CHECKING:
@@ -28,22 +31,52 @@ SPLIT = 1000
 """Texts that are split into words at once."""
 BUCKET = 50
 """Most texts of one bucket that are compared with each other; a template that thousands share would otherwise take for ever."""
+TEMPLATE, TEMPLATE_SHARE = 50, 0.05
+"""A triple that so many texts of a sample share, and at least this share of them, belongs to a template: prompts that an app writes around
+what a person asked are alike without asking the same."""
+SAMPLE = 5000
+"""Texts in which templates are looked for."""
+FEWEST = 4
+"""Triples that a text needs beside those of its template, to be compared."""
+PUNCTUATION = str.maketrans(dict.fromkeys(".,;:!?\"'`()\u2026\u2019\u2018\u201c\u201d\u00bf\u00a1", " "))
 
 
-def near_pairs(texts: Sequence[str], near: float = NEAR) -> Iterator[tuple[int, int, float]]:
+def bare(text: str) -> str:
+    """`plain` text without the marks that end or group sentences.
+
+    >>> bare("Is it  waterproof?") == bare("is it waterproof")
+    True
+    """
+    return " ".join(plain(text).translate(PUNCTUATION).split())
+
+
+def near_pairs(texts: Sequence[str], near: float = NEAR, *, templates: bool = True) -> Iterator[tuple[int, int, float]]:
     """Places of two texts and their overlap, from `near` to 1.0 (the same but for white space, case and Unicode forms), each pair once.
 
-    Equal texts are reported as a chain, each with the next, not as all pairs.
+    Equal texts are reported as a chain, each with the next, not as all pairs. Without `templates` what many texts share counts for nothing.
     """
     same: dict[str, list[int]] = defaultdict(list)
     for place, text in enumerate(texts):
         same[plain(text)].append(place)
     for places in same.values():
         yield from ((first, second, 1.0) for first, second in pairwise(places))
+    import numpy as np
+
     long = [(places[0], text) for text, places in same.items() if text.count(" ") >= SHORT - 1]
     if len(long) < 2:
         return
-    marks = _marks([text for _, text in long])
+    triples = word_triples([text for _, text in long])
+    if not templates:
+        triples, numbers = triples.distinctive(np.arange(len(long)))
+        long = [long[number] for number in numbers]
+        if len(long) < 2:
+            return
+    for first, second, overlap in _estimated(_marks(triples), near):
+        yield long[first][0], long[second][0], overlap
+
+
+def _estimated(marks: np.ndarray, near: float) -> Iterator[tuple[int, int, float]]:
+    """Pairs of texts that share a band, with their overlap by all hashes."""
     met: set[tuple[int, int]] = set()
     for bucket in _buckets(marks):
         for number, first in enumerate(bucket):
@@ -52,7 +85,7 @@ def near_pairs(texts: Sequence[str], near: float = NEAR) -> Iterator[tuple[int, 
                     met.add((first, second))
                     overlap = float((marks[first] == marks[second]).mean())
                     if overlap >= near:
-                        yield long[first][0], long[second][0], overlap
+                        yield first, second, overlap
 
 
 class _Hashed(dict[str, int]):
@@ -63,34 +96,117 @@ class _Hashed(dict[str, int]):
         return found
 
 
-def _triples(texts: Sequence[Sequence[str]], known: _Hashed) -> tuple[np.ndarray, np.ndarray]:
-    """(hashes of all triples of words, [texts + 1] where those of each text begin); every text has three words and more."""
+@dataclass(frozen=True)
+class WordTriples:
+    """Hashes of the word triples of some texts; those of text `n` are `hashes[starts[n]:starts[n + 1]]`."""
+
+    hashes: np.ndarray
+    starts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def of(self, number: int) -> np.ndarray:
+        """The distinct triples of a text, sorted."""
+        import numpy as np
+
+        return np.unique(self.hashes[self.starts[number] : self.starts[number + 1]])
+
+    def distinctive(self, order: np.ndarray) -> tuple[WordTriples, list[int]]:
+        """Without the triples of templates: what is left of the texts that have enough left, and their numbers.
+
+        The first texts by `order` are the sample; where that is a hash of them, the order in which they came decides nothing.
+        """
+        import numpy as np
+
+        sample = np.argsort(order, kind="stable")[:SAMPLE].tolist()
+        values, counts = np.unique(np.concatenate([self.of(number) for number in sample]), return_counts=True)
+        template = values[counts >= max(TEMPLATE, TEMPLATE_SHARE * len(sample))]
+        stays = np.ones(len(self.hashes), bool)
+        if len(template):
+            nearest = np.minimum(np.searchsorted(template, self.hashes), len(template) - 1)
+            stays = template[nearest] != self.hashes
+        lengths = np.diff(np.concatenate([[0], stays.cumsum()])[self.starts])
+        enough = lengths >= FEWEST
+        stays &= np.repeat(enough, np.diff(self.starts))
+        starts = np.concatenate([[0], lengths[enough].cumsum()])
+        return WordTriples(self.hashes[stays], starts), np.flatnonzero(enough).tolist()
+
+
+def word_triples(texts: Sequence[str]) -> WordTriples:
+    """Every text has three words and more; the words of some texts are in memory at a time."""
     import numpy as np
 
-    sizes = np.array([len(words) for words in texts])
-    words = np.fromiter(map(known.__getitem__, chain.from_iterable(texts)), np.uint64, int(sizes.sum()))
-    triples = (words[:-2] * MIXING + words[1:-1]) * MIXING + words[2:]
-    inside = np.ones(len(words), bool)
-    ends = sizes.cumsum()
-    inside[ends - 1] = inside[ends - 2] = False
-    return triples[inside[:-2]], np.concatenate([[0], (sizes - 2).cumsum()])
+    known = _Hashed()
+    hashes, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    for start in range(0, len(texts), SPLIT):
+        words = [text.split() for text in texts[start : start + SPLIT]]
+        sizes = np.array([len(some) for some in words])
+        flat = np.fromiter(map(known.__getitem__, chain.from_iterable(words)), np.uint64, int(sizes.sum()))
+        inside = np.ones(len(flat), bool)
+        ends = sizes.cumsum()
+        inside[ends - 1] = inside[ends - 2] = False
+        hashes.append(((flat[:-2] * MIXING + flat[1:-1]) * MIXING + flat[2:])[inside[:-2]])
+        lengths.append(sizes - 2)
+    return WordTriples(np.concatenate(hashes), np.concatenate([[0], np.concatenate(lengths).cumsum()]))
 
 
-def _marks(texts: Sequence[str]) -> np.ndarray:
-    """[texts, HASHES]; the words of some texts are in memory at a time."""
+def near_ties(triples: WordTriples, order: np.ndarray) -> list[tuple[int, int]]:
+    """Pairs of numbers that tie together all texts of which an overlap of `NEAR` or more was found; `order` are hashes of the texts.
+
+    What templates share counts for nothing. In a large bucket a text is compared with those only that are not near to an earlier one.
+    """
+    if len(triples) < 2:
+        return []
+    distinctive, numbers = triples.distinctive(order)
+    if len(distinctive) < 2:
+        return []
+    ties: list[tuple[int, int]] = []
+    sets = DisjointSets(len(distinctive))
+    ranks = order[numbers]
+    for bucket in _buckets(_marks(distinctive), limit=None):
+        compared: list[int] = []
+        for text in sorted(bucket, key=lambda number: ranks[number]):
+            tied = False
+            for other in compared:
+                if sets.find(other) == sets.find(text):
+                    tied = True
+                elif _overlap(distinctive.of(other), distinctive.of(text)) >= NEAR:
+                    sets.join(other, text)
+                    ties.append((numbers[other], numbers[text]))
+                    tied = True
+            if len(bucket) <= BUCKET or (not tied and len(compared) < BUCKET):
+                compared.append(text)
+    return ties
+
+
+def _overlap(first: np.ndarray, second: np.ndarray) -> float:
+    """The Jaccard similarity of two sorted sets."""
+    import numpy as np
+
+    smaller, larger = sorted((len(first), len(second)))
+    if smaller < NEAR * larger:
+        return 0.0
+    shared = len(np.intersect1d(first, second, assume_unique=True))
+    return shared / (smaller + larger - shared)
+
+
+def _marks(triples: WordTriples) -> np.ndarray:
+    """[texts, HASHES]: the smallest value of each hash over the triples of a text."""
     import numpy as np
     from rensa import RMinHash
 
-    known, found = _Hashed(), []
-    for start in range(0, len(texts), SPLIT):
-        hashes, starts = _triples([text.split() for text in texts[start : start + SPLIT]], known)
-        matrix = RMinHash.digest_matrix_from_flat_token_hashes(hashes, starts.astype(np.uint64), HASHES, 1)
-        found.append(np.array(matrix.to_rows(), np.uint32))
-    return np.concatenate(found)
+    marks = []
+    for first in range(0, len(triples), SPLIT):
+        starts = triples.starts[first : first + SPLIT + 1]
+        hashes = triples.hashes[starts[0] : starts[-1]]
+        matrix = RMinHash.digest_matrix_from_flat_token_hashes(hashes, (starts - starts[0]).astype(np.uint64), HASHES, 1)
+        marks.append(np.array(matrix.to_rows(), np.uint32))
+    return np.concatenate(marks)
 
 
-def _buckets(marks: np.ndarray) -> Iterator[list[int]]:
-    """Places that agree in all hashes of a band, at most `BUCKET` of them."""
+def _buckets(marks: np.ndarray, limit: int | None = BUCKET) -> Iterator[list[int]]:
+    """Places that agree in all hashes of a band, at most `limit` of them."""
     import numpy as np
 
     width = marks.shape[1] // BANDS
@@ -102,4 +218,4 @@ def _buckets(marks: np.ndarray) -> Iterator[list[int]]:
         starts = np.flatnonzero(np.diff(keys[order], prepend=~keys[order[:1]]))
         ends = np.append(starts[1:], len(order))
         for start, end in zip(starts[ends - starts > 1].tolist(), ends[ends - starts > 1].tolist(), strict=True):
-            yield order[start : min(end, start + BUCKET)].tolist()
+            yield order[start : end if limit is None else min(end, start + limit)].tolist()

@@ -7,6 +7,7 @@ how it is put into words (`dataplan`), building (`build`). The thresholds are se
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,15 +22,17 @@ from thumbwheel.datasets import store
 from thumbwheel.datasets.dataplan import DataPlan, MethodPlan, Power, ShapePlan
 from thumbwheel.datasets.facts import Facts, columns_of
 from thumbwheel.datasets.gather import gather, merged
+from thumbwheel.datasets.rewarded import Reward, ledger_values
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.shapes.labels import class_weights
-from thumbwheel.datasets.split import split_of
+from thumbwheel.datasets.split_assignment import SplitAssignment, assigned
 from thumbwheel.datasets.store import GOLD
-from thumbwheel.datasets.types import DatasetConfig, Drop, Evidence, PlanConfig, Row, Tally
+from thumbwheel.datasets.types import MACHINES, DatasetConfig, Drop, Evidence, PlanConfig, Row, Tally
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
-from thumbwheel.rewards.label import reach, signals
+from thumbwheel.rewards.checker import refusal
+from thumbwheel.rewards.label import loudest, reach, signals
 
 METHODS = {"kto": "labels", "dpo": "pairs", "sft": "chats"}
 """Method -> the shape that it needs, in the order in which they are recommended where nothing else decides."""
@@ -44,16 +47,20 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
     require_agent(ws, agent)
     config = config or DatasetConfig()
     tally, facts = Tally(), {name: Facts() for name in SHAPES.names()}
+    values = ledger_values(ws, agent) if config.reward == "ledger" else None
     with ws.db.read() as connection:
-        _count(connection, agent, config, tally, facts)
+        assignment = assigned(connection, ids.derived("agt", agent), config, config.scope(), unjudged=True)
+        _count(connection, agent, assignment, tally, facts, values)
+        one_voice = loudest(connection, agent, scope=config.scope())
+        marks = store.marked(connection, ids.derived("agt", agent))
         cases = store.case_inputs(connection, ids.derived("agt", agent))
         traces = store.trace_count(connection, ids.derived("agt", agent))
         given, about = signals(connection, agent, config=config.label), reach(connection, agent)
     labels = {name: facts["labels"].of_label(label) for name, label in (("desirable", True), ("undesirable", False))}
     methods = _methods(facts, labels, config.plan)
     recommended, why = _recommend(methods, facts)
-    gold = [group for _, basis, group in cases if basis == GOLD]
-    held = [group for prompt_id, basis, group in cases if basis != GOLD and split_of(prompt_id, config) == "gate"]
+    gold = [case.group for case in cases if case.basis == GOLD]
+    held = [case.group for case in cases if case.basis != GOLD and assignment.split_of(case.prompt_id) == "gate"]
     ranked = METHODS[recommended or "kto"]
     groups = {"gold": len(set(gold)), "feedback cases in gate": len(set(held)), "rows in gate": len(facts[ranked].held)}
     power = {name: Power(n, foreseen(n, config.plan.discordance)) for name, n in groups.items()}
@@ -66,19 +73,21 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
         signals=given,
         reach=about,
         shapes={
-            name: ShapePlan(one.counts, dict(one.origins.most_common()), dict(one.drops.most_common()), one.warnings())
+            name: ShapePlan(one.counts, dict(one.origins.most_common()), dict(one.drops.most_common()), one.warnings(), one.scores())
             for name, one in facts.items()
         },
         labels=labels,
         class_weights=_weights(facts["labels"], config),
         methods=methods,
-        drops=dict(tally.drops.most_common()),
+        drops=dict((tally.drops + _withheld(facts)).most_common()),
         notes=dict(+tally.notes),
         gold=len(gold),
         held_cases=len(held),
         power=power,
         recommended=recommended,
         why=why,
+        loudest=one_voice,
+        marks=marks,
     )
 
 
@@ -90,9 +99,9 @@ def plan_file(
     `options` say what its columns are. No other home is opened. Raises InputError for a file that no source can read, or several can.
     """
     chosen = detect(path, options, source)
-    with tempfile.TemporaryDirectory(prefix="thumbwheel-plan-") as folder, Workspace.open(Home.at(folder)) as ws:
+    with tempfile.TemporaryDirectory(prefix="thumbwheel-plan-") as folder, Workspace.open(Home.at(folder), None, refusal) as ws:
         report = ingest(ws, agent, chosen.source, path, options=options)
-        found = replace(data_plan(ws, agent, config), read_as=[chosen.words(), *chosen.mapping])
+        found = replace(data_plan(ws, agent, config), read_as=[chosen.words(), *chosen.mapping, *report.words()])
     if not report.refused:
         return found
     first = report.refusals[0]
@@ -100,14 +109,19 @@ def plan_file(
     return replace(found, drops=refused | found.drops)
 
 
-def _count(connection: sa.Connection, agent: str, config: DatasetConfig, tally: Tally, facts: Mapping[str, Facts]) -> None:
+def _count(
+    connection: sa.Connection, agent: str, assignment: SplitAssignment, tally: Tally, facts: Mapping[str, Facts],
+    values: Mapping[str, Reward] | None,
+) -> None:  # fmt: skip
+    config = assignment.config
     shapes: dict[str, Shape] = {name: SHAPES.get(name)() for name in facts}
     rows: dict[str, list[Row]] = {name: [] for name in facts}
     runs: list[Evidence] = []
 
     def every() -> Iterator[tuple[Evidence, Iterable[str]]]:
         apart = [name for name in shapes if not shapes[name].merges]
-        for evidence in gather(connection, agent, config, tally, unjudged=True):
+        scope = config.scope()
+        for evidence in gather(connection, agent, config, tally, unjudged=True, assignment=assignment, scope=scope, values=values):
             runs.extend([evidence] if evidence.task else [])
             yield evidence, apart if evidence.task else shapes
         yield from ((evidence, set(shapes).difference(apart)) for evidence in merged(runs, Tally()))
@@ -124,6 +138,11 @@ def _count(connection: sa.Connection, agent: str, config: DatasetConfig, tally: 
                 rows[name].clear()
     for name, rest in rows.items():
         facts[name].take(columns_of(rest))
+
+
+def _withheld(facts: Mapping[str, Facts]) -> Counter[str]:
+    """What the gate may not hold, of the shape that loses most by it."""
+    return Counter({MACHINES: max(shape.drops[MACHINES] for shape in facts.values())})
 
 
 def _weights(labels: Facts, config: DatasetConfig) -> dict[str, float]:

@@ -7,17 +7,29 @@ counted. Does not live here: reading (`gather`), rows (`shapes/`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from thumbwheel.core import ids
-from thumbwheel.datasets.split import group_of, split_of
+from thumbwheel.datasets.split import group_of
 from thumbwheel.datasets.store import TraceRow
-from thumbwheel.datasets.types import Answer, Asked, Case, DatasetConfig, Edge, Evidence, Message, Tally
+from thumbwheel.datasets.types import (
+    REWARD,
+    WITHHELD_JUDGEMENT,
+    WITHHELD_VALUE,
+    Answer,
+    Asked,
+    Case,
+    DatasetConfig,
+    Edge,
+    Evidence,
+    Message,
+    Tally,
+)
 from thumbwheel.rewards.types import Comparison, Judgement, Value
 
-MACHINES = "only checkers or models judged it: not for the gate"
+SEVERAL = "the answer took several model or tool steps"
 
 
 class _Vote(NamedTuple):
@@ -27,6 +39,11 @@ class _Vote(NamedTuple):
     origin: str
     feedback_ids: tuple[str, ...]
     automatic: bool
+
+    @property
+    def of_person(self) -> bool:
+        """Whether people said it themselves; a combined reward is computed, whoever is a part of it."""
+        return not self.automatic and self.origin != REWARD
 
 
 @dataclass(slots=True)
@@ -38,6 +55,7 @@ class _Draft:
     votes: list[_Vote] = field(default_factory=list)
     conflict: bool = False
     corrected: bool = False
+    corrected_by_person: bool = False
     traces: list[TraceRow] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     own: TraceRow | None = None
@@ -50,6 +68,7 @@ class _Draft:
 
     def answer(self) -> Answer:
         """The rule once more, over the votes of all traces with this text."""
+        self._let_people_speak()
         if len(self.votes) <= 1 and len(self.traces) == 1 and len(self.values) <= 1:
             return self._alone()
         total = sum(vote.signed for vote in self.votes)
@@ -76,6 +95,32 @@ class _Draft:
             logps=_logps(self.own),
             automatic=self.automatic,
         )
+
+    def _let_people_speak(self) -> None:
+        """What people said about one of the traces silences what was computed for another, and their edit what was computed for good."""
+        votes_of_people = [vote for vote in self.votes if vote.of_person]
+        values_of_people = [value for value in self.values if not value.automatic and value.kind != REWARD]
+        if values_of_people:
+            self.values = values_of_people
+        if votes_of_people:
+            self.votes = votes_of_people
+            if not values_of_people:
+                self._take_sides()
+        elif values_of_people:
+            self.votes = []
+        elif self.corrected_by_person:
+            self.votes = [vote for vote in self.votes if vote.signed < 0]
+            self.values = [value for value in self.values if not value.automatic or value.sides_with(good=False)]
+
+    def _take_sides(self) -> None:
+        """Computed numbers on the other side than people give way to the people's verdict."""
+        total = sum(vote.signed for vote in self.votes)
+        if abs(total) < 1e-9:
+            self.values = []
+        elif any(not value.sides_with(total > 0) for value in self.values):
+            feedback_ids = tuple(sorted({name for vote in self.votes for name in vote.feedback_ids}))
+            unit = (1 + total / sum(abs(vote.signed) for vote in self.votes)) / 2
+            self.values = [Value(unit, self.values[0].scale, self.votes[0].origin, feedback_ids)]
 
     def _alone(self) -> Answer:
         """The same for what one trace and one vote say, which is most of what there is."""
@@ -140,11 +185,8 @@ class Resolving:
         """Whether this trace asked the prompt in a way that one answer of a model can be about; a run of several steps is asked by its
         `whole` history only."""
         group = group_of(trace.prompt_id, trace.kept_with)
-        if split_of(group, self._config) != self._split:
-            self._tally.drops[f"the prompt also stands in {self._split}"] += 1
-            return False
         if trace.calls > 1 and not self._whole:
-            self._tally.drops["the answer took several model or tool steps"] += 1
+            self._tally.drops[SEVERAL] += 1
             return False
         self._asked.append(Asked(group, trace.id, trace.subject_id))
         return True
@@ -175,7 +217,7 @@ class Resolving:
         if judgement.edit_conflict:
             self._tally.notes["answers with different corrections"] += 1
             if judgement.edit is None:
-                self._tally.drops["different corrections without a majority"] += 1
+                self._tally.drops["different corrections without a plurality"] += 1
 
     def _edit(self, trace: TraceRow, original: str, group: str, judgement: Judgement) -> None:
         assert judgement.edit is not None  # noqa: S101 - narrows the type; the caller has checked it
@@ -188,6 +230,7 @@ class Resolving:
         draft.traces.append(trace)
         if original:
             self._drafts[original].corrected = True
+            self._drafts[original].corrected_by_person |= not judgement.edit.automatic
             self._edges.append(_Above(text, original, "correction", 1.0, judgement.edit.feedback_ids, judgement.edit.automatic))
 
     def compare(self, one: Comparison) -> None:
@@ -199,42 +242,62 @@ class Resolving:
         elif better == worse:
             self._tally.drops["the compared answers are the same text"] += 1
         elif not one.decided:
-            self._tally.drops["no majority for either answer" if one.conflict else "the compared answers are tied"] += 1
+            self._tally.drops["no plurality for either answer" if one.conflict else "the compared answers are tied"] += 1
         else:
             self._edges.append(_Above(better, worse, "preference", one.strength, one.feedback_ids, one.automatic))
 
     def evidence(self, prompt_id: str, tools: list[dict[str, Any]] | None, cases: tuple[Case, ...]) -> Evidence:
         """What was collected; answers in the order of a hash of their text, so that no choice depends on when or where they came from."""
-        if cases and split_of(group_of(prompt_id), self._config) != self._split:
-            self._tally.drops[f"the prompt also stands in {self._split}"] += len(cases)
-            cases = ()
         order = sorted(self._drafts, key=ids.fingerprint) if len(self._drafts) > 1 else list(self._drafts)
         places = {text: place for place, text in enumerate(order)}
-        answers = [self._permitted(self._drafts[text].answer()) for text in order]
-        edges = self._merged([edge for edge in self._edges if self._may_judge(edge.automatic)], places)
-        return Evidence(prompt_id, self._prompt, tools, self._split, tuple(answers), tuple(edges), cases, tuple(self._asked))
+        drafted = {text: self._drafts[text].answer() for text in order}
+        left_out = self._below_floor(drafted)
+        answers = [_without_word(drafted[text]) if text in left_out else self._permitted(drafted[text]) for text in order]
+        above = [edge for edge in self._edges if edge.better not in left_out and edge.worse not in left_out]
+        above = [edge for edge in above if not self._contradicted(edge, drafted)]
+        permitted = [edge for edge in above if not edge.automatic or self._split != "gate"]
+        withheld = len(above) - len(permitted)
+        edges = tuple(self._merged(permitted, places))
+        asked = tuple(self._asked)
+        return Evidence(prompt_id, self._prompt, tools, self._split, tuple(answers), edges, cases, asked, withheld_edges=withheld)
+
+    def _below_floor(self, answers: Mapping[str, Answer]) -> set[str]:
+        """Texts whose number is below `min_reward`, and edits of nothing else."""
+        floor = self._config.min_reward
+        if floor is None:
+            return set()
+        below = {text for text, answer in answers.items() if answer.value is not None and answer.value.raw < floor}
+        if not below:
+            return below
+        self._tally.drops[f"the number of the answer is below min_reward ({floor:g})"] += len(below)
+        edited: dict[str, set[str]] = defaultdict(set)
+        for edge in self._edges:
+            if edge.origin == "correction":
+                edited[edge.better].add(edge.worse)
+        return below | {text for text, originals in edited.items() if originals <= below and self._drafts[text].own is None}
 
     def _permitted(self, answer: Answer) -> Answer:
-        """The answer with what may be used of its judgements."""
-        floor = self._config.min_reward
-        if floor is not None and answer.value is not None and answer.value.raw < floor:
-            self._tally.drops[f"the number of the answer is below min_reward ({floor:g})"] += 1
-            return answer._replace(good=None, strength=0.0, origin="", feedback_ids=(), value=None)
-        kept = answer
-        if self._split == "gate" and answer.automatic:
-            kept = kept._replace(good=None, strength=0.0, origin="", feedback_ids=())
-        if self._split == "gate" and answer.value is not None and answer.value.automatic:
-            kept = kept._replace(value=None)
-        if kept is not answer:
-            self._tally.drops[MACHINES] += 1
-        return kept
+        """The answer with what may be used of its judgements: only checkers' and models' word cannot fill the gate, which has to catch
+        what they miss."""
+        if self._split != "gate":
+            return answer
+        withheld = set()
+        if answer.automatic:
+            answer = answer._replace(good=None, strength=0.0, origin="", feedback_ids=())
+            withheld.add(WITHHELD_JUDGEMENT)
+        if answer.value is not None and answer.value.automatic:
+            answer = answer._replace(value=None)
+            withheld.add(WITHHELD_VALUE)
+        return answer._replace(withheld=frozenset(withheld)) if withheld else answer
 
-    def _may_judge(self, automatic: bool) -> bool:
-        """What only checkers and models said cannot fill the gate, which has to catch what they miss."""
-        if automatic and self._split == "gate":
-            self._tally.drops[MACHINES] += 1
-            return False
-        return True
+    def _contradicted(self, edge: _Above, answers: Mapping[str, Answer]) -> bool:
+        """Whether people called the better one of a computed comparison bad and the worse one good."""
+        better, worse = answers[edge.better], answers[edge.worse]
+        judged = better.by_people and worse.by_people
+        if edge.automatic and judged and worse.good and not better.good:
+            self._tally.drops["a computed comparison that people contradict"] += 1
+            return True
+        return False
 
     def _merged(self, edges: Iterable[_Above], places: dict[str, int]) -> Iterator[Edge]:
         """One edge for each pair of texts; comparisons of equal texts in several traces are summed, and may cancel out."""
@@ -242,7 +305,9 @@ class Resolving:
         for edge in edges:
             first, second = places[edge.better], places[edge.worse]
             pairs[min(first, second), max(first, second)].append((edge.strength if first < second else -edge.strength, edge))
-        for (first, second), found in sorted(pairs.items()):
+        for (first, second), every in sorted(pairs.items()):
+            of_people = [(signed, edge) for signed, edge in every if not edge.automatic]
+            found = of_people or every
             total = sum(signed for signed, _ in found)
             if abs(total) < 1e-9:
                 self._tally.drops["comparisons of the same two texts contradict each other"] += 1
@@ -253,6 +318,11 @@ class Resolving:
             named = tuple(sorted({one for _, edge in found for one in edge.feedback_ids}))
             origin = min(edge.origin for signed, edge in found if signed * total > 0)  # correction before preference
             yield Edge(better, worse, origin, abs(total) / len(found), named)
+
+
+def _without_word(answer: Answer) -> Answer:
+    """An answer that no shape makes a row of."""
+    return answer._replace(good=None, strength=0.0, origin="", feedback_ids=(), value=None, corrected=False)
 
 
 def _origin(judgement: Judgement) -> str:

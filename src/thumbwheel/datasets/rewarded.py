@@ -1,6 +1,7 @@
 """Rewards of the ledger as what says how good an answer is: the values of a build, and the judgement of one trace by them.
 
-Corrections and preferences stay what they are: a text, and a direct comparison. A trace without a reward is neither good nor bad.
+A person's word wins: rewards fill what nobody judged. Corrections and preferences stay what they are: a text, and a direct comparison. A
+trace that nobody judged and that has no reward is neither good nor bad.
 Does not live here: how a reward is combined (`rewards/combine`), when a dataset of them is out of date (`stale`).
 """
 
@@ -10,11 +11,12 @@ from datetime import datetime
 from typing import NamedTuple
 
 from thumbwheel.core.errors import DataError
+from thumbwheel.datasets.types import REWARD
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.function import Status
-from thumbwheel.rewards.reading import EDGE
+from thumbwheel.rewards.reading import EDGE, verdict_value
 from thumbwheel.rewards.types import Judgement, LabelConfig, Value
 
 SCALE = (0.0, 1.0)
@@ -48,19 +50,44 @@ def ledger_values(ws: Workspace, agent: str, as_of: datetime | None = None) -> d
 
 
 def rewarded(said: Judgement | None, trace_id: str, reward: Reward | None, config: LabelConfig) -> Judgement | None:
-    """What `reward` says about a trace, with the correction of what was `said`. It is automatic unless a person said something that
-    makes an answer good or bad, gives it a number or corrects it, and a component that hears that is a part of it."""
+    """What is known about a trace where rewards say how good answers are: what people `said`, and `reward` where they said nothing.
+
+    Where people judged, their verdict is the label. The reward stays the number where it lies on their side, and gives way to theirs, or
+    to their verdict as a number, where it does not. A correction stays what it is. A reward alone is automatic, unless a component of it
+    heard a person.
+    """
     if said is None and reward is None:
         return None
-    blank = said or Judgement(trace_id, None, None, None, (), False, None, False)
+    judgement = said or Judgement(trace_id, None, None, None, (), False, None, False)
+    if _judged_by_people(judgement):
+        return judgement._replace(value=_number(judgement, reward))
     if reward is None:
-        return blank._replace(good=None, strength=None, kind=None, conflict=False, value=None)
-    value, automatic = reward.value, not (reward.heard and said is not None and _by_people(said))
-    good = True if value >= config.good_from - EDGE else False if value <= config.bad_to + EDGE else None
-    number, strength = Value(value, SCALE, "reward", blank.feedback_ids, automatic), None if good is None else 1.0
-    return blank._replace(good=good, strength=strength, kind="reward", conflict=False, value=number, automatic=automatic)
+        return judgement._replace(good=None, strength=None, kind=None, conflict=False, value=None)
+    heard_people = reward.heard and said is not None and _by_people(said)
+    good = True if reward.value >= config.good_from - EDGE else False if reward.value <= config.bad_to + EDGE else None
+    return judgement._replace(
+        good=good,
+        strength=None if good is None else 1.0,
+        kind=REWARD,
+        conflict=False,
+        value=Value(reward.value, SCALE, REWARD, judgement.feedback_ids, not heard_people),
+        automatic=not heard_people,
+    )
+
+
+def _number(judgement: Judgement, reward: Reward | None) -> Value | None:
+    own = judgement.value if judgement.value and not judgement.value.automatic else None
+    if reward is not None and judgement.good is not None:
+        combined = Value(reward.value, SCALE, REWARD, judgement.feedback_ids)
+        if combined.sides_with(judgement.good):
+            return combined
+    return own or verdict_value(judgement, SCALE)
+
+
+def _judged_by_people(said: Judgement) -> bool:
+    """Whether a person called the answer good or bad, or gave it a number."""
+    return bool(said.feedback_ids and not said.automatic) or bool(said.value and not said.value.automatic)
 
 
 def _by_people(said: Judgement) -> bool:
-    edit, value = said.edit, said.value
-    return bool(said.feedback_ids and not said.automatic) or bool(value and not value.automatic) or bool(edit and not edit.automatic)
+    return _judged_by_people(said) or bool(said.edit and not said.edit.automatic)

@@ -1,7 +1,6 @@
-"""The split in train, dev and gate: by group, stable, salted; adding data never moves a group that was there before.
+"""What the split in train, dev and gate is made of: a salted hash, and what makes two prompts, or two turns of a dialogue, the same.
 
-A group is a session; where there is none, the prompt of the case that was run, else the prompt. `split_of(prompt id)` is also the split
-of a case, so that an evaluation can use the cases whose prompt is in `gate`. Nothing here reads data.
+Nothing here reads data. Which prompts are split together is `split_assignment`'s.
 """
 
 from __future__ import annotations
@@ -18,16 +17,20 @@ INSTRUCTIONS = {"system", "developer"}
 _SORTED = json.JSONEncoder(sort_keys=True)
 
 
-def split_of(group: str, config: DatasetConfig) -> str:
-    """`train`, `dev` or `gate`, by sha256(salt:group) alone.
+def split_of(group: str, config: DatasetConfig, *, held_out: bool = False) -> str | None:
+    """`train`, `dev` or `gate`, by sha256(salt:group) alone; `held_out` takes dev or gate, and None where both are empty.
 
-    >>> split_of("msg_1", DatasetConfig()) == split_of("msg_1", DatasetConfig())
+    >>> split_of("g1", DatasetConfig()) == split_of("g1", DatasetConfig())
     True
     """
-    place = share_of(config.salt, group)
-    if place < config.gate:
+    share = share_of(config.salt, group)
+    if held_out:
+        share *= config.gate + config.dev
+    if share < config.gate:
         return "gate"
-    return "dev" if place < config.gate + config.dev else "train"
+    if share < config.gate + config.dev:
+        return "dev"
+    return None if held_out else "train"
 
 
 @lru_cache(maxsize=4096)
@@ -37,7 +40,7 @@ def share_of(salt: str, group: str) -> float:
 
 
 def group_of(prompt_id: str, kept_with: str | None = None) -> str:
-    """What is kept together: the session, else the prompt of the case, else the prompt. The group of a case is its prompt."""
+    """What an interval counts as one: the session, else the prompt of the case, else the prompt. The group of a case is its prompt."""
     return kept_with or prompt_id
 
 
@@ -54,6 +57,28 @@ def group_key(prompt: Sequence[Message], tools: object = None) -> bytes:
     return _digest([*prompt, {"tools": tools}])
 
 
+def dialogue_keys(prompt: Sequence[Message]) -> tuple[int, list[int]]:
+    """The key of a prompt, 64 bits that are equal where `prompt_key` is, and the turns that its history holds (`turn_key`)."""
+    key = 0
+    turns: list[int] = []
+    for message in [message for message in prompt if message["role"] not in INSTRUCTIONS] or prompt:
+        content = message.get("content")
+        if message["role"] == "assistant" and key and isinstance(content, str):
+            turns.append(turn_key(key, content))
+        key = _hash64(key.to_bytes(8, "big") + _SORTED.encode(_normal(message)).encode("utf-8", "surrogatepass"))
+    return key, turns
+
+
+def turn_key(key: int, answer: str) -> int:
+    """A prompt (by its key) and an answer to it."""
+    return _hash64(key.to_bytes(8, "big") + plain(answer).encode("utf-8", "surrogatepass"))
+
+
+def asked_text(prompt: Sequence[Message]) -> str:
+    """What was asked and answered before, as text: every message but instructions."""
+    return "\n".join(str(message.get("content") or "") for message in prompt if message.get("role") not in INSTRUCTIONS)
+
+
 def plain(text: str) -> str:
     """Text without differences that do not matter.
 
@@ -63,6 +88,14 @@ def plain(text: str) -> str:
     return " ".join((text if text.isascii() else unicodedata.normalize("NFKC", text)).casefold().split())
 
 
+def _normal(message: Message) -> Message:
+    return {key: plain(value) if isinstance(value, str) else value for key, value in message.items()}
+
+
+def _hash64(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+
+
 def _digest(messages: Sequence[Message]) -> bytes:
-    said = [{key: plain(value) if isinstance(value, str) else value for key, value in message.items()} for message in messages]
-    return hashlib.sha256(_SORTED.encode(said).encode()).digest()[:16]
+    normal = [_normal(message) for message in messages]
+    return hashlib.sha256(_SORTED.encode(normal).encode()).digest()[:16]

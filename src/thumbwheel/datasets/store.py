@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
@@ -9,10 +10,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
+from thumbwheel.capture.types import OWNER_MARKS
 from thumbwheel.datasets.episode import RunStep
-from thumbwheel.datasets.types import Case, Dataset, Message
+from thumbwheel.datasets.types import EXCLUDED, HELD_OUT, Case, Dataset, Message, owner_mark
+from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
-from thumbwheel.db.schema import agents, cases, datasets, feedback, feedback_targets, messages, rewards, steps, traces
+from thumbwheel.db.schema import agents, cases, datasets, feedback, feedback_targets, messages, raters, rewards, steps, traces
 from thumbwheel.rewards.cases import given_tools
 from thumbwheel.rewards.types import Scope
 
@@ -22,6 +25,8 @@ Links = dict[str, tuple[str | None, Message]]
 GOLD = "gold"
 VARIABLES = 500
 """Values in one IN (...): SQLite takes at least 999 variables."""
+AUTOMATIC = ("checker", "model")
+"""Kinds of raters that are no persons."""
 CALLS = ("llm", "tool")
 """Kinds of steps that are calls of a model or a tool."""
 JUDGED = sa.Table("judged", sa.MetaData(), sa.Column("place", sa.Integer), sa.Column("input_id", sa.String), prefixes=["TEMPORARY"])
@@ -34,7 +39,7 @@ KEPT_WITH = sa.func.coalesce(traces.c.session_id, cases.c.input_id)
 class TraceRow(NamedTuple):
     """A trace that feedback is about. `calls` counts its model and tool steps; the model fields are those of its last model step.
 
-    `kept_with` is what it may not be split from: its session, else the prompt of its case; None where it has neither.
+    `kept_with` is what an interval counts as one with it: its session, else the prompt of its case; None where it has neither.
     """
 
     id: str
@@ -49,6 +54,8 @@ class TraceRow(NamedTuple):
     logps: list[float] | None
     task: str | None
     """The prompt of its case."""
+    mark: str | None = None
+    """What its owner said that it is for, see `types.owner_mark`."""
 
 
 def find_judged(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> None:
@@ -89,7 +96,7 @@ def _traces(connection: sa.Connection, others: sa.ColumnElement[bool] | None) ->
     query = _in_order(sa.select(*told, calls, *said).select_from(answered), others)
     for name, prompt_id, kept, subject, output, metadata, count, reason, tokens, logps, task, asked in streamed(connection, query):
         tools = given_tools(asked, metadata) if asked or metadata else None
-        yield TraceRow(name, prompt_id, kept, subject, output, tools, count, reason, tokens, logps, task)
+        yield TraceRow(name, prompt_id, kept, subject, output, tools, count, reason, tokens, logps, task, owner_mark(metadata))
 
 
 def run_steps(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, list[RunStep]]:
@@ -108,22 +115,69 @@ def _range(prompt_id: sa.Column[Any], scope: Scope | None) -> list[sa.ColumnElem
     return [*found, prompt_id < scope.last] if scope and scope.last else found
 
 
-def judged_groups(
-    connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
-) -> Iterator[tuple[str, str | None, bool]]:
-    """(prompt id, what it is kept with, whether its case is gold) of the judged traces, or of all others."""
+class AskedTrace(NamedTuple):
+    """A trace as far as the split goes. `several`: it took several model and tool calls, so its prompt is not what its answer answers."""
+
+    prompt_id: str
+    trace_id: str
+    several: bool
+    gold: bool
+    """Whether its case is."""
+    case_prompt_id: str | None
+    output: str | None
+    mark: str | None
+    """What its owner said that it is for, see `types.owner_mark`."""
+
+
+def asked_traces(connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True) -> Iterator[AskedTrace]:
+    """The judged traces, or all others, in the order of their prompts."""
     others = None if judged else _others(agent_id, scope)
-    told = sa.select(traces.c.input_id, KEPT_WITH, sa.func.coalesce(cases.c.basis == GOLD, sa.false()))
-    yield from streamed(connection, _in_order(told.select_from(_of_cases(others)), others))
+    columns = [traces.c.input_id, traces.c.id, _several(), sa.func.coalesce(cases.c.basis == GOLD, sa.false()), cases.c.input_id]
+    columns += [traces.c.output if judged else sa.null(), _marked()]
+    query = _in_order(sa.select(*columns).select_from(_of_cases(others)), others)
+    for prompt_id, trace_id, several, gold, case_prompt_id, output, metadata in streamed(connection, query):
+        yield AskedTrace(prompt_id, trace_id, bool(several), bool(gold), case_prompt_id, output, owner_mark(metadata))
 
 
-def judged_runs(connection: sa.Connection) -> Iterator[tuple[str, str, str | None, str | None]]:
-    """(trace id, prompt id, what it is kept with, output) of the judged traces of several model and tool steps."""
+def _several() -> sa.ColumnElement[bool]:
     later: sa.Select[Any] = sa.select(sa.literal_column("1")).where(steps.c.trace_id == traces.c.id, steps.c.position > 0)
     calls = sa.select(sa.func.count()).where(steps.c.trace_id == traces.c.id, steps.c.kind.in_(CALLS)).scalar_subquery()
-    told = sa.select(traces.c.id, traces.c.input_id, KEPT_WITH, traces.c.output).select_from(_of_cases(None))
     # most traces have one step: that there is a later one is told by the index alone
-    yield from streamed(connection, _in_order(told.where(later.exists(), calls > 1), None))
+    return sa.and_(later.exists(), calls > 1)
+
+
+def _marked() -> sa.ColumnElement[Any]:
+    """The metadata of traces whose owner said what they are for, which few do; null elsewhere."""
+    text = sa.cast(traces.c.metadata, sa.Text)
+    return sa.case((sa.or_(*(text.contains(name, autoescape=True) for name in OWNER_MARKS)), traces.c.metadata))
+
+
+def person_judged(connection: sa.Connection, agent_id: str) -> set[str]:
+    """Ids of the traces that a person said something about, whatever it was; who is unnamed counts as a person."""
+    about = feedback.join(feedback_targets, feedback_targets.c.feedback_id == feedback.c.id).outerjoin(raters)
+    query = sa.select(feedback_targets.c.target_id).distinct().select_from(about)
+    wanted = [feedback.c.agent_id == agent_id, feedback_targets.c.kind == "trace", feedback_targets.c.target_id.is_not(None)]
+    wanted.append(sa.func.coalesce(raters.c.kind, "person").not_in(AUTOMATIC))
+    return {trace_id for (trace_id,) in streamed(connection, query.where(*wanted))}
+
+
+def marked(connection: sa.Connection, agent_id: str) -> dict[str, int]:
+    """Traces of the agent by what their owner said that they are for."""
+    counts = Counter[str]()
+    query = sa.select(_marked()).where(traces.c.agent_id == agent_id)
+    for (metadata,) in streamed(connection, query):
+        counts[owner_mark(metadata) or "training"] += 1
+    return {"training": counts["training"], "validation": counts[HELD_OUT], "neither": counts[EXCLUDED]}
+
+
+def edits(connection: sa.Connection, agent_id: str) -> Iterator[tuple[str, str]]:
+    """(trace id, text) of every correction."""
+    about = feedback.join(feedback_targets, feedback_targets.c.feedback_id == feedback.c.id)
+    query = sa.select(feedback_targets.c.target_id, feedback.c.value).select_from(about)
+    wanted = (feedback.c.agent_id == agent_id, feedback.c.kind == "correction", feedback_targets.c.kind == "trace")
+    for trace_id, text in streamed(connection, query.where(*wanted, feedback_targets.c.target_id.is_not(None))):
+        if isinstance(text, str):
+            yield trace_id, text
 
 
 def _of_cases(others: sa.ColumnElement[bool] | None) -> sa.Join:
@@ -160,11 +214,20 @@ def cuts(connection: sa.Connection, agent_id: str, parts: int) -> list[str]:
     return sorted({cut for cut in found if cut})
 
 
-def case_inputs(connection: sa.Connection, agent_id: str) -> list[tuple[str, str, str]]:
-    """(prompt id, basis, group) of every case of the agent; without a group of its own it is grouped by its prompt."""
+class CaseInput(NamedTuple):
+    """A case as far as the split goes; without a group of its own it is grouped by its prompt."""
+
+    prompt_id: str
+    basis: str
+    group: str
+    reference: Any
+
+
+def case_inputs(connection: sa.Connection, agent_id: str) -> list[CaseInput]:
+    """Every case of the agent."""
     group = sa.func.coalesce(cases.c.group_key, cases.c.input_id)
-    query = sa.select(cases.c.input_id, cases.c.basis, group).where(cases.c.agent_id == agent_id).order_by(cases.c.id)
-    return [(input_id, basis, group) for input_id, basis, group in connection.execute(query)]
+    query = sa.select(cases.c.input_id, cases.c.basis, group, cases.c.reference).where(cases.c.agent_id == agent_id).order_by(cases.c.id)
+    return [CaseInput(*row) for row in connection.execute(query)]
 
 
 def open_cases(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> Iterator[Case]:
@@ -276,6 +339,6 @@ def find(connection: sa.Connection, agent: str | None = None, dataset_id: str | 
     if agent is not None:
         query = query.where(agents.c.slug == agent)
     if dataset_id is not None:
-        query = query.where(datasets.c.id == dataset_id)
+        query = query.where(has_id(datasets.c.id, dataset_id))
     rows = connection.execute(query.order_by(datasets.c.recorded_at, datasets.c.id)).mappings()
     return [Dataset(row["id"], row["slug"], row["shape"], row["fingerprint"], row["manifest"], row["recorded_at"]) for row in rows]

@@ -13,14 +13,28 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
+from thumbwheel.capture.types import OWNER_MARKS
 from thumbwheel.core.config import Config
 from thumbwheel.rewards.types import LabelConfig, Scope, Value
 
 Message = dict[str, Any]
 WAITS = "case that waits for feedback"
 """Origin of prompts whose case is judged by what is said later about an answer, so that a fresh one cannot be checked."""
+REWARD = "reward"
+"""Kind and origin of what the ledger says about an answer: computed, though people may have been heard in it."""
 SPLITS = ("train", "dev", "gate")
-"""In order of strictness: a prompt that stands in a later one may not be used in an earlier one."""
+"""Rows to learn from, rows that stop a training and choose a method, and rows that an evaluation reads once a candidate."""
+HELD_OUT, EXCLUDED = "held out", "excluded"
+
+
+def owner_mark(metadata: Any) -> str | None:
+    """HELD_OUT for validation data, which may stand in dev and gate only; EXCLUDED for what is neither for training nor for validation."""
+    if not isinstance(metadata, dict):
+        return None
+    training, validation = (metadata.get(name) for name in OWNER_MARKS)
+    if validation is True:
+        return HELD_OUT
+    return EXCLUDED if training is False else None
 
 
 class PlanConfig(Config):
@@ -82,9 +96,10 @@ class DatasetConfig(Config):
     per_subject: int | None = Field(default=None, ge=1)
     """Most rows of one subject in each split, chosen by a hash."""
     min_reward: float | None = None
-    """Answers with a number below this one (on its own scale) are left out. Unset by default: the worst answers teach most."""
+    """Answers with a number below this one (on its own scale) are left out, with their corrections and comparisons. Unset by default: the
+    worst answers teach most."""
     require_feedback: bool = False
-    """Only prompts that feedback is about; matters for `prompts`, which needs none."""
+    """Only answers that a person said something about, and prompts with such an answer; a reward that a program stored is not enough."""
     allow: tuple[str, ...] = ()
     """Health checks whose errors do not stop the build."""
     checked: int = Field(default=20_000, ge=0)
@@ -145,8 +160,21 @@ class Answer(NamedTuple):
     logps: tuple[float, ...] | None = None
     automatic: bool = False
     """Nobody but checkers and models called it good or bad; `value` has its own."""
+    withheld: frozenset[str] = frozenset()
+    """What it lost because only checkers and models said it: WITHHELD_JUDGEMENT, WITHHELD_VALUE."""
     prompt: list[Message] | None = None
     """What it answered, where that is not the prompt of its evidence: runs of one task meet different users and tools."""
+
+    @property
+    def by_people(self) -> bool:
+        """Whether people called it good or bad themselves; a combined reward is computed, whoever is a part of it."""
+        return self.good is not None and not self.automatic and self.origin != REWARD
+
+
+MACHINES = "only checkers or models judged it: not for the gate"
+
+
+WITHHELD_JUDGEMENT, WITHHELD_VALUE = "judgement", "value"
 
 
 class Edge(NamedTuple):
@@ -192,6 +220,8 @@ class Evidence(NamedTuple):
     asked: tuple[Asked, ...] = ()
     task: str | None = None
     """The task of runs of several steps: comparable across their prompts."""
+    withheld_edges: int = 0
+    """Comparisons and corrections that only checkers and models made, and that the gate may not hold."""
 
     @property
     def success(self) -> float | None:
@@ -202,7 +232,7 @@ class Evidence(NamedTuple):
     @property
     def liked(self) -> Answer | None:
         """What somebody wrote instead of an answer, else the answer that people most clearly called good; None without either."""
-        good = [one for one in self.answers if one.good and not (one.corrected or one.conflict or one.automatic)]
+        good = [one for one in self.answers if one.good and one.by_people and not (one.corrected or one.conflict)]
         return max(good, key=lambda one: (one.origin == "correction", one.strength, one.text), default=None)
 
 

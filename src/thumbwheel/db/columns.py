@@ -12,7 +12,20 @@ from functools import lru_cache
 from typing import Any
 
 import pydantic_core
-from sqlalchemy import JSON, Column, DateTime, Dialect, ForeignKey, String, Text, TypeDecorator
+from sqlalchemy import (
+    JSON,
+    Column,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    String,
+    Text,
+    TypeDecorator,
+    and_,
+)
+
+from thumbwheel.core.ids import ABBREVIATED
 
 NAMING = {
     "pk": "pk_%(table_name)s",
@@ -27,6 +40,13 @@ Id = String(40)
 def refers(name: str, target: str, **options: Any) -> Column[Any]:
     """An id that has to be in `target`."""
     return Column(name, Id, ForeignKey(target), **options)
+
+
+def has_id(column: ColumnElement[str], typed: str) -> ColumnElement[bool]:
+    """Rows whose id is `typed` or, as in git, begins with it (`trc_8f2k`)."""
+    if not ABBREVIATED.fullmatch(typed):
+        return column == typed
+    return and_(column >= typed, column < typed + "~")
 
 
 def by_agent() -> Column[Any]:

@@ -84,6 +84,9 @@ def streamed(connection: sa.Connection, query: sa.Select[Any]) -> Iterator[Any]:
 
 def _engine(path: Path, mode: str, wait: float) -> sa.Engine:
     def connect() -> sqlite3.Connection:
+        if mode != "ro":
+            with suppress(OSError):  # SQLite says it better
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # its log and index take the rights of the file
         return sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=wait, isolation_level=None, check_same_thread=False
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -10,6 +10,14 @@ from typing import Any
 from thumbwheel.core.config import C, Home, Sources
 from thumbwheel.db.engine import Database
 from thumbwheel.db.migrate import upgrade
+
+CaseRule = Callable[[str | None, Mapping[str, Any] | None, Any], str | None]
+"""Why a case with this checker, these settings and this reference is not taken; None where it is."""
+
+
+def any_case(checker: str | None, settings: Mapping[str, Any] | None, reference: Any) -> str | None:
+    """Take every case; whatever it asks for is checked again where it is judged."""
+    return None
 
 
 @dataclass
@@ -19,13 +27,15 @@ class Workspace:
     home: Home
     db: Database
     sources: Sources
+    case_rule: CaseRule = any_case
+    """What cases are taken; the stage that judges them knows, and is composed in by who opens the home."""
 
     @classmethod
-    def open(cls, home: Home, sources: Sources | None = None) -> Workspace:
+    def open(cls, home: Home, sources: Sources | None = None, case_rule: CaseRule = any_case) -> Workspace:
         """Open `home`, creating folders and database where needed."""
         home.prepare()
         upgrade(home.database, home.lock)
-        return cls(home, Database(home.database, home.lock), sources or Sources.read())
+        return cls(home, Database(home.database, home.lock), sources or Sources.read(), case_rule)
 
     def settings(self, cls: type[C], section: str, options: Mapping[str, Any] | None = None) -> C:
         """The settings of `section` from file, environment and `options`."""

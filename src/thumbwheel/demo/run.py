@@ -20,6 +20,7 @@ from thumbwheel.core import log
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError, TrainingError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.demo.base import ensure_base
 from thumbwheel.demo.emit import WORLD, EmitOptions, Emitted, emit
 from thumbwheel.demo.ship import Shown, show_deployment, show_llama_server, write_gguf
 from thumbwheel.deploy import processes
@@ -66,8 +67,11 @@ def write_world(directory: Path, options: EmitOptions) -> Emitted:
     _demand_folder(directory, "--emit")
     if directory.exists() and any(directory.iterdir()) and not (directory / WORLD).is_file():
         raise Conflict(f"--emit {str(directory)!r}", "it holds something else than a world of the demo", "Name a new folder")
-    with quiet(), base_progress() as progress:
-        files = emit(directory, options, base_cache(), progress=progress)
+    with quiet():
+        with base_progress() as progress:
+            ensure_base(base_cache(), progress=progress)
+        with log.progress("the app answers the person's mail", None):
+            files = emit(directory, options, base_cache())
     _copy(files.base, directory / "base")
     return files._replace(base=directory / "base")
 
@@ -132,6 +136,8 @@ def best_candidate(ws: Workspace, methods: list[str], base: Path, reasons: list[
             raise KeyboardInterrupt
         if result.version:
             trained[result.version] = method
+        else:
+            log.say(f"  {result.reason}")
     if not trained:
         reasons.append("no method gave a candidate")
         return None, None
@@ -185,13 +191,13 @@ def step(what: str) -> Iterator[None]:
 
 @contextmanager
 def base_progress() -> Iterator[Any]:
-    """A callback (done, total, loss) for the base's training that draws a progress bar."""
+    """A callback (done, total, loss) for the base's training that shows how far it is."""
     with log.progress("base model", None, "steps") as advance:
         seen = 0
 
         def show(done: int, total: int, loss: float) -> None:
             nonlocal seen
-            advance(done - seen, f"of {total}, loss {loss:.2f}")
+            advance(done - seen, f"loss {loss:.2f}", total)
             seen = done
 
         yield show

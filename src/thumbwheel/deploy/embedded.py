@@ -6,6 +6,7 @@ has for it; `models.json` in its folder remembers them, so that a server that wa
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import os
@@ -13,19 +14,32 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from thumbwheel.core import ids
+from thumbwheel.core import ids, log
 from thumbwheel.core.errors import DataError, InputError, NotFound, ThumbwheelError
 from thumbwheel.deploy.processes import write
-from thumbwheel.deploy.speaker import Piece, Speaker, finite
+from thumbwheel.deploy.speaker import Piece, Speaker, Speech, finite
 from thumbwheel.deploy.targets.embedded import MODELS, SPEC, TOKEN
 from thumbwheel.llm.port import HOST
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+BODY = 16 << 20
+"""Bytes of a request; a context of 128 k tokens of text has about half a megabyte."""
+TOO_LARGE = f"the body is larger than {BODY} bytes, which no context of this model can hold"
+MOST_TOPS = 20
+"""Of the most likely tokens, shown beside each that was drawn; as OpenAI has it."""
+LOOK = 0.2
+"""Seconds between two looks whether the client is still there."""
+GONE = 499
+"""Status, as other servers log it, of a request whose client left; nobody reads it."""
 REFUSED = ("logit_bias", "frequency_penalty", "presence_penalty", "response_format", "functions", "suffix", "echo")
 """Parameters of OpenAI's that would change the answer and are not supported: a request with one is refused, never half obeyed."""
 
@@ -48,8 +62,9 @@ class Ask(BaseModel):
     stop: str | list[str] | None = None
     stream: bool = False
     stream_options: dict[str, Any] | None = None
-    logprobs: bool | int | None = None
-    top_logprobs: int = Field(default=0, ge=0, le=20)
+    logprobs: bool | Annotated[int, Field(ge=0, le=MOST_TOPS)] | None = None
+    """Of a chat: whether. Of a plain completion: how many of the most likely tokens besides."""
+    top_logprobs: int = Field(default=0, ge=0, le=MOST_TOPS)
     n: int = 1
 
     def check(self) -> None:
@@ -80,7 +95,7 @@ class Server:
             try:
                 self.speaker.load(name, Path(path) if path else None)
             except ThumbwheelError as error:  # one damaged adapter takes no other model down
-                sys.stderr.write(f"{name} is not served: {error}\n")
+                log.complain(f"{name} is not served: {error}")
                 del self._paths[name]
 
     def load(self, asked: Loading) -> None:
@@ -98,8 +113,8 @@ class Server:
         write(self._file, json.dumps(paths, indent=1))
         self._paths = paths
 
-    def answer(self, ask: Ask, chat: bool) -> Any:
-        """The reply, whole or streamed."""
+    def begin(self, ask: Ask, chat: bool) -> Reply:
+        """The reply, which is computed from now on."""
         ask.check()
         self.speaker.check(ask.model)
         prompt = self._prompt(ask, chat)
@@ -110,12 +125,10 @@ class Server:
         drawn = {"temperature": ask.temperature, "top_p": ask.top_p, "top_k": ask.top_k, "stop": stop, "seed": seed}
         sampling = finite(drawn | {"max_new_tokens": min(limit, 1 << 16), "stop_ids": self.speaker.builder.stop_ids})
         pieces = self.speaker.speak(ask.model, prompt, sampling, tops)
-        reply = _Reply(ask, chat, len(prompt), self.speaker.tokenizer)
-        if ask.stream:
-            return StreamingResponse(reply.events(pieces), media_type="text/event-stream")
-        return reply.whole(list(pieces))
+        return Reply(ask, chat, len(prompt), self.speaker.tokenizer, pieces)
 
     def _prompt(self, ask: Ask, chat: bool) -> list[int]:
+        self.speaker.check_length(ask.messages, ask.tools, ask.prompt)
         if chat:
             if not ask.messages:
                 raise DataError("the request", "it has no messages", "Give it at least one")
@@ -127,25 +140,35 @@ class Server:
         return ask.prompt
 
 
-class _Reply:
-    """Pieces in OpenAI's words."""
+class Reply:
+    """The `pieces` of an answer in OpenAI's words."""
 
-    def __init__(self, ask: Ask, chat: bool, prompt: int, tokenizer: Any) -> None:
+    def __init__(self, ask: Ask, chat: bool, prompt: int, tokenizer: Any, pieces: Speech) -> None:
         self._ask, self._chat, self._prompt, self._tokenizer = ask, chat, prompt, tokenizer
+        self.pieces = pieces
         kind = "chat.completion" if chat else "text_completion"
         self._head = {"id": ids.new("cmpl"), "object": kind, "created": int(time.time()), "model": ask.model}
 
-    def whole(self, pieces: list[Piece]) -> dict[str, Any]:
+    def whole(self) -> dict[str, Any]:
+        """Once it has ended."""
+        pieces = list(self.pieces)
         text = "".join(piece.text for piece in pieces)
         body = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         return {**self._head, "choices": [self._choice(body, pieces, pieces[-1].finish)], "usage": self._usage(len(pieces))}
 
-    def events(self, pieces: Iterator[Piece]) -> Iterator[str]:
+    def events(self) -> Iterator[str]:
+        """As it comes; a reader that leaves ends it."""
+        try:
+            yield from self._events()
+        finally:
+            self.pieces.close()
+
+    def _events(self) -> Iterator[str]:
         head = self._head | ({"object": "chat.completion.chunk"} if self._chat else {})
         count = 0
         if self._chat:
             yield _event({**head, "choices": [self._choice({"delta": {"role": "assistant", "content": ""}}, [], None)]})
-        for piece in pieces:
+        for piece in self.pieces:
             count += 1
             body = {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
             yield _event({**head, "choices": [self._choice(body, [piece], piece.finish)]})
@@ -154,7 +177,7 @@ class _Reply:
         yield "data: [DONE]\n\n"
 
     def _choice(self, body: dict[str, Any], pieces: list[Piece], finish: str | None) -> dict[str, Any]:
-        asked = self._ask.logprobs not in (None, False) and pieces
+        asked = self._ask.logprobs is not None and self._ask.logprobs is not False and pieces  # 0 asks for no others
         return {"index": 0, **body, "logprobs": self._logprobs(pieces) if asked else None, "finish_reason": finish}
 
     def _logprobs(self, pieces: list[Piece]) -> dict[str, Any]:
@@ -184,12 +207,7 @@ def _event(value: dict[str, Any]) -> str:
 def application(server: Server, token: str) -> FastAPI:
     """The app of `server`; every path needs the token."""
     app = FastAPI(openapi_url=None)
-
-    @app.middleware("http")
-    async def guard(request: Request, go_on: Any) -> Any:
-        if not hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {token}".encode()):
-            return JSONResponse({"error": {"message": "the bearer token is missing or wrong", "type": "authentication_error"}}, 401)
-        return await go_on(request)
+    app.add_middleware(Guard, token=token)
 
     @app.exception_handler(ThumbwheelError)
     def refuse(request: Request, error: ThumbwheelError) -> JSONResponse:
@@ -211,14 +229,67 @@ def application(server: Server, token: str) -> FastAPI:
         return {"ok": True, "left": len(server.speaker.names)}
 
     @app.post("/v1/chat/completions")
-    def chat(ask: Ask) -> Any:
-        return server.answer(ask, chat=True)
+    async def chat(ask: Ask, request: Request) -> Any:
+        return await _answered(server, ask, request, chat=True)
 
     @app.post("/v1/completions")
-    def completions(ask: Ask) -> Any:
-        return server.answer(ask, chat=False)
+    async def completions(ask: Ask, request: Request) -> Any:
+        return await _answered(server, ask, request, chat=False)
 
     return app
+
+
+async def _answered(server: Server, ask: Ask, request: Request, chat: bool) -> Any:
+    """The reply, whole or streamed; a client that is gone ends the computing of either."""
+    reply = await run_in_threadpool(server.begin, ask, chat)
+    if ask.stream:
+        return StreamingResponse(reply.events(), media_type="text/event-stream")
+    whole = asyncio.create_task(run_in_threadpool(reply.whole))
+    try:
+        while not (await asyncio.wait({whole}, timeout=LOOK))[0]:
+            if await request.is_disconnected():
+                reply.pieces.close()
+                await asyncio.wait({whole})
+                return Response(status_code=GONE)
+        return whole.result()
+    finally:
+        reply.pieces.close()
+
+
+class Guard:
+    """Every request needs the token, and none may be larger than `BODY`; as ASGI, so that a body is counted while it comes."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._expected = app, f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Request(scope).headers
+        if not hmac.compare_digest(headers.get("authorization", "").encode(), self._expected):
+            await _refusal("the bearer token is missing or wrong", "authentication_error", 401)(scope, receive, send)
+            return
+        stated = headers.get("content-length", "0")
+        if not stated.isdecimal() or int(stated) > BODY:
+            await _refusal(TOO_LARGE, "invalid_request_error", 413)(scope, receive, send)
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > BODY:
+                raise HTTPException(413, TOO_LARGE)
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _refusal(message: str, kind: str, status: int) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, "type": kind}}, status, headers={"connection": "close"})
 
 
 def main(arguments: list[str]) -> None:

@@ -19,6 +19,7 @@ def modelfile(
     quant: Annotated[str | None, typer.Option(help="Precision of the GGUF file: Q4_K_M, Q8_0, ...; see thumbwheel export.")] = None,
     to: Annotated[Path | None, typer.Option(help="File to write [default: standard output].")] = None,
     template: Annotated[bool, typer.Option(help="Write the chat template in Go. Ollama 0.30 and newer can do without.")] = True,
+    system: Annotated[str | None, typer.Option(help="System text [default: what all of the agent's prompts begin with].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the parts as JSON.")] = False,
     options: dict[str, Any] | None = None,
 ) -> None:
@@ -28,7 +29,7 @@ def modelfile(
 
     Example: thumbwheel modelfile v3 --agent support --quant Q4_K_M --to Modelfile
     """
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     from thumbwheel.core import log
     from thumbwheel.core.config import build
@@ -41,6 +42,8 @@ def modelfile(
     with ctx.obj() as ws:
         planned = rollout.plan(ws, agent, version, "ollama", None, quant)
         parcel = prepare.package(ws, versions.version(ws, agent, version), planned)
+    if system is not None:
+        parcel = replace(parcel, system=system)
     made = files.of(parcel, settings, go_text(parcel) if template else None)
     environment = settings.hosting().ollama_environment()
     if as_json:
@@ -48,7 +51,7 @@ def modelfile(
         return
     text = made.text()
     if to is None:
-        typer.echo(text, nl=False)
+        log.write(text)
     else:
         to.write_text(text, encoding="utf-8")
         log.say(f"written: {to}; next: ollama create {parcel.name} -f {to}")

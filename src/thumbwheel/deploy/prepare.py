@@ -12,6 +12,7 @@ from typing import Any
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, StorageError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy.store import FOLDER
 from thumbwheel.deploy.types import Kind, Package
 from thumbwheel.evaluation.rows import own_prompts
 from thumbwheel.evaluation.sides import base_of
@@ -77,7 +78,7 @@ def package(ws: Workspace, one: ModelVersion, planned: Plan, accept: str | None 
         base=_base_file(ws, one, planned, accept) if planned.kind is Kind.LORA_GGUF else base if planned.kind is Kind.ADAPTER else folder,
         base_fingerprint=one.base_fingerprint if whole or planned.kind is Kind.ADAPTER else None,
         tokenizer=folder if hf else base,
-        place=ws.home.path / "deployments" / planned.target,
+        place=ws.home.path / FOLDER / planned.target,
         export_id=None if done is None else done.id,
         stops=() if done is None else done.stops,
         system=common_system(prompts(ws, one)),

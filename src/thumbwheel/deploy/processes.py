@@ -2,6 +2,7 @@
 
 The folder holds `process.json` (readable by its owner only, for the token is in it), `server.log` and whatever the server itself keeps.
 A number of a process is used again by the system, so a record counts only while the process with that number began when it says.
+It counts for the folder that it was written for only: a copied home neither asks nor ends the servers of the original.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import httpx
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, ModelError, StorageError
+from thumbwheel.core.private import UMASK
 from thumbwheel.llm.port import HOST, free_port
 
 RECORD, LOG, LOCK = "process.json", "server.log", "lock"
@@ -42,6 +44,8 @@ class Running:
     started: str
     port: int
     token: str
+    place: str
+    """The folder that the record was written for: a copy of a home has no part in the servers of the original."""
 
     @property
     def url(self) -> str:
@@ -115,12 +119,13 @@ def start(place: Path, command: Command, ready: Ready, *, what: str, wait: float
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=os.environ | env,
+                umask=UMASK,
                 start_new_session=True,  # Ctrl-C and the end of the terminal are the starter's business
             )
     except OSError as error:
         raise StorageError(what, f"it cannot be started: {error.strerror or error}", "Free space, or install the program again") from error
     try:
-        one = Running(child.pid, _started(child.pid) or "", chosen, token)
+        one = Running(child.pid, _started(child.pid) or "", chosen, token, str(place.resolve()))
         write(place / RECORD, json.dumps(asdict(one)))
         _await(one, place, ready, what, wait)
     except BaseException:
@@ -171,9 +176,10 @@ def write(path: Path, text: str) -> None:
 
 def _recorded(place: Path) -> Running | None:
     try:
-        return Running(**json.loads((place / RECORD).read_text(encoding="utf-8")))
+        record = Running(**json.loads((place / RECORD).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
+    return record if record.place == str(place.resolve()) else None
 
 
 def _port(asked: int, last: int, what: str) -> int:

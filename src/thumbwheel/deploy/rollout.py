@@ -20,6 +20,7 @@ from thumbwheel.deploy.canary import Canary, Verdict
 from thumbwheel.deploy.prepare import Plan
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import Deployment, DeploymentState, Endpoint, Health, Package, public_name
+from thumbwheel.evaluation.approval import require_approval
 from thumbwheel.export.types import Acceptance
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE, ModelVersion, State, Switch
@@ -40,7 +41,7 @@ class Deployed:
 def plan(ws: Workspace, agent: str, version: str, target: str, alias: str | None = LIVE, quant: str | None = None) -> Plan:
     """What `deploy` would do; raises what it would raise before it touches anything."""
     one = versions.version(ws, agent, version)
-    _check(one, alias)
+    _check(ws, one, alias)
     return prepare.plan(ws, one, target, TARGETS.get(target).kinds, quant)
 
 
@@ -63,6 +64,7 @@ def deploy(
     planned = plan(ws, agent, version, target, alias, quant)
     one, at, agent_id = versions.version(ws, agent, version), TARGETS.get(target), versions.require_agent(ws, agent)
     chosen = ws.settings(at.Config, f"deploy.{target}", settings)
+    at.check(chosen)
     taken = Acceptance.read(accept) if accept else None
     pointing = versions.aliases_of(ws, agent)
     before = pointing.get(alias or LIVE) or pointing.get(LIVE)
@@ -117,14 +119,14 @@ def _proven(one: Deployment) -> bool:
     return seen.get("verdict") != Verdict.INCONCLUSIVE or any("accepted by" in note for note in seen["notes"])
 
 
-def _check(one: ModelVersion, alias: str | None) -> None:
+def _check(ws: Workspace, one: ModelVersion, alias: str | None) -> None:
     if alias is not None:
         versions.check_alias_name(alias)
     if one.endpoint is not None:
         why = f"it is served elsewhere ({one.endpoint['url']}), and its weights are not here"
         raise Conflict(f"version {one.name!r} of agent {one.agent!r}", why, "Deploy a version that was trained here")
     if alias is not None:
-        one.check_alias(alias)
+        require_approval(ws, one, alias)
     elif one.tainted or one.state in (State.REJECTED, State.RETIRED):
         why = "it is tainted: data that it was trained on was erased" if one.tainted else f"it is {one.state}"
         raise Conflict(f"version {one.name!r} of agent {one.agent!r}", why, "Deploy another version")
@@ -187,7 +189,7 @@ def rollback(ws: Workspace, agent: str, alias: str = LIVE) -> Switch:
                 continue
             one = versions.by_id(ws, last.from_id)
             try:
-                one.check_alias(alias)
+                require_approval(ws, one, alias)
             except Conflict as error:
                 log.say(f"passed over {one.name}: {error.why}")
                 continue
@@ -208,6 +210,7 @@ def standing(history: list[Switch]) -> list[Switch]:
 
 def _switch(ws: Workspace, one: ModelVersion, alias: str, reason: str, evidence: Mapping[str, Any], earlier: str | None) -> Switch:
     """`earlier`: rather the deployment with this id. Going back starts again what does not answer any more."""
+    require_approval(ws, one, alias)
     found = _choose(ws, one, earlier)
     state = health(found)
     if not state.alive and UNDOES in evidence:
@@ -243,7 +246,7 @@ def _goes_on(before: Deployment, target: str) -> bool:
 
 def _warm(ws: Workspace, one: ModelVersion) -> list[Deployment]:
     with ws.db.read() as connection:
-        return [row for row in store.find(connection, store.of_version(one.id)) if row.state is DeploymentState.WARM]
+        return [row for row in store.find(connection, ws.home.path, store.of_version(one.id)) if row.state is DeploymentState.WARM]
 
 
 def _choose(ws: Workspace, one: ModelVersion, earlier: str | None = None) -> Deployment:
@@ -264,7 +267,7 @@ def _switching(ws: Workspace, agent: str, alias: str) -> Iterator[None]:
     """One switch of an alias at a time over all processes, so that database and target end with the same one."""
     versions.require_agent(ws, agent)
     versions.check_alias_name(alias)
-    with processes.held(ws.home.path / "deployments" / "switching" / f"{agent}.{alias}"):
+    with processes.held(ws.home.path / store.FOLDER / "switching" / f"{agent}.{alias}"):
         yield
 
 
@@ -282,18 +285,19 @@ def revive(ws: Workspace, one: Deployment) -> Deployment:
     for alias in versions.aliases_of(ws, one.agent):
         answering = behind(ws, one.agent, alias)[1]
         if answering is not None and answering.id == one.id:  # a target that was started again may have lost its own aliases
+            require_approval(ws, versions.by_id(ws, one.version_id), alias)
             TARGETS.get(one.target).point(public_name(one.agent, alias), endpoint_of(one))
     return one
 
 
 def _restart(ws: Workspace, one: Deployment) -> Deployment:
     version, at = versions.version(ws, one.agent, one.version), TARGETS.get(one.target)
-    _check(version, None)
+    _check(ws, version, None)
     settings = dict(one.settings)
     planned = prepare.plan(ws, version, one.target, at.kinds, settings.pop("quant", None))
     parcel = replace(prepare.package(ws, version, planned), name=one.name)
     endpoint = at.apply(parcel, ws.settings(at.Config, f"deploy.{one.target}", settings))
-    ws.db.write(lambda connection: store.move_endpoint(connection, one, endpoint))
+    ws.db.write(lambda connection: store.move_endpoint(connection, ws.home.path, one, endpoint))
     return by_id(ws, one.id)
 
 
@@ -335,7 +339,7 @@ def undeploy(ws: Workspace, agent: str, version: str, target: str | None = None,
     """
     one = versions.version(ws, agent, version)
     with ws.db.read() as connection:
-        found = [row for row in store.find(connection, store.of_version(one.id)) if target in (None, row.target)]
+        found = [row for row in store.find(connection, ws.home.path, store.of_version(one.id)) if target in (None, row.target)]
     if not found:
         raise NotFound(f"a deployment of {one.name!r} of agent {agent!r}", "there is none", "See: thumbwheel deployments --agent AGENT")
     served = [name for name, at in versions.aliases_of(ws, agent).items() if at == one.id]
@@ -361,14 +365,14 @@ def deployments(ws: Workspace, agent: str, ended: bool = False) -> list[Deployme
     """The agent's, newest first; with `ended` those too that are no more."""
     agent_id = versions.require_agent(ws, agent)
     with ws.db.read() as connection:
-        found = store.find(connection, store.of_agent(agent_id))
+        found = store.find(connection, ws.home.path, store.of_agent(agent_id))
     return [one for one in found if ended or one.state is not DeploymentState.ENDED]
 
 
 def by_id(ws: Workspace, deployment_id: str) -> Deployment:
     """The deployment with this id."""
     with ws.db.read() as connection:
-        return store.find(connection, store.by_id(deployment_id))[0]
+        return store.find(connection, ws.home.path, store.by_id(deployment_id))[0]
 
 
 def resolve(ws: Workspace, name: str) -> Deployment:
@@ -382,6 +386,7 @@ def resolve(ws: Workspace, name: str) -> Deployment:
         raise Conflict(what, "its version is deployed nowhere", "Deploy it, or roll back: thumbwheel rollback --agent AGENT")
     if found.tainted:
         raise Conflict(what, f"{found.version} is tainted: data that it was trained on was erased", "Roll back, or deploy another version")
+    require_approval(ws, versions.by_id(ws, found.version_id), alias or LIVE)
     return found
 
 
@@ -389,7 +394,7 @@ def behind(ws: Workspace, agent: str, alias: str) -> tuple[bool, Deployment | No
     """(whether the alias points anywhere, the deployment that answers for it)."""
     agent_id = ids.derived("agt", ids.slug(agent))
     with ws.db.read() as connection:
-        return store.behind(connection, agent_id, alias)
+        return store.behind(connection, ws.home.path, agent_id, alias)
 
 
 def endpoint_of(one: Deployment) -> Endpoint:

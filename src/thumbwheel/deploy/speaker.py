@@ -46,6 +46,7 @@ class Speaker:
         self.builder = PromptBuilder(self.tokenizer)
         self.vocabulary = int(self._model.get_input_embeddings().num_embeddings)
         self.room = decode.context_of(self._model)
+        self._longest = max((len(token) for token in self.tokenizer.get_vocab()), default=1)
         self._start, _ = decode.choose(self._model)
         self._adapters: dict[str, str | None] = {}
         self._loaded = 0
@@ -74,7 +75,23 @@ class Speaker:
             known = ", ".join(self._adapters) or "none"
             raise NotFound(f"model {name!r}", "it is not served here", f"Known: {known}.{nearest(name, self._adapters)}")
 
-    def speak(self, name: str, prompt: Sequence[int], sampling: Sampling, tops: int = 0) -> Iterator[Piece]:
+    def check_length(self, *texts: Any) -> None:
+        """Raise DataError for texts (any JSON) that cannot fit into the context, before a tokenizer spends time and memory on them."""
+        most = self.room * self._longest
+        length = 0
+        waiting: list[Any] = list(texts)
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, dict):
+                waiting += [*value, *value.values()]
+            elif isinstance(value, list):
+                waiting += value
+            length += len(value) if isinstance(value, str) else 1
+            if length > most:
+                why = f"it has more than {most} characters, which are more than the model's context of {self.room} tokens"
+                raise DataError("the prompt", why, "Shorten it")
+
+    def speak(self, name: str, prompt: Sequence[int], sampling: Sampling, tops: int = 0) -> Speech:
         """The tokens of one answer as they come. It goes on being computed while nobody reads, and ends when the reader leaves."""
         self.check(name)
         if not prompt or len(prompt) >= self.room:
@@ -84,7 +101,8 @@ class Speaker:
         pieces: queue.SimpleQueue[Piece | Exception | None] = queue.SimpleQueue()
         left = threading.Event()
         worker = threading.Thread(target=self._work, args=(name, tuple(prompt), sampling, tops, pieces, left), daemon=True)
-        return _read(worker, pieces, left)
+        worker.start()
+        return Speech(pieces, left)
 
     def _work(self, name: str, prompt: tuple[int, ...], sampling: Sampling, tops: int, pieces: Any, left: threading.Event) -> None:
         try:
@@ -112,7 +130,7 @@ class Speaker:
                 ids.append(int(tokens[0]))
                 ended = ending.reached(ids)
                 finish = "stop" if ended else "length" if len(ids) == sampling.max_new_tokens else None
-                best = zip(*(one.tolist() for one in reversed(logps.topk(tops))), strict=True) if tops else ()
+                best = zip(*(one.tolist() for one in reversed(logps.topk(min(tops, len(logps))))), strict=True) if tops else ()
                 yield Piece(ids[-1], float(logps[ids[-1]]), tuple(best), shown.new(ending.text(ids, ended), finish is not None), finish)
                 if finish:
                     return
@@ -165,15 +183,27 @@ class _Shown:
         return part
 
 
-def _read(worker: threading.Thread, pieces: Any, left: threading.Event) -> Iterator[Piece]:
-    worker.start()
-    try:
-        while (piece := pieces.get()) is not None:
-            if isinstance(piece, Exception):
-                raise piece
-            yield piece
-    finally:
-        left.set()
+class Speech(Iterator[Piece]):
+    """The pieces of an answer while it is computed; `close`, from any thread, ends the computing."""
+
+    def __init__(self, pieces: queue.SimpleQueue[Piece | Exception | None], left: threading.Event) -> None:
+        self._pieces, self._left = pieces, left
+
+    def __next__(self) -> Piece:
+        piece = self._pieces.get()
+        if piece is None:
+            self._pieces.put(None)  # whoever asks again hears the same
+            raise StopIteration
+        if isinstance(piece, Exception):
+            raise piece
+        return piece
+
+    def close(self) -> None:
+        """The reader is gone."""
+        self._left.set()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def finite(sampling: dict[str, Any]) -> Sampling:

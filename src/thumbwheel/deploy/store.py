@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +14,8 @@ from thumbwheel.core import ids
 from thumbwheel.db.schema import agents, aliases, deployments, model_versions, switches
 from thumbwheel.deploy.types import Deployment, DeploymentState, Endpoint
 
+FOLDER = "deployments"
+"""Of the home: what targets need to find their servers again."""
 _COLUMNS = (deployments, model_versions.c.number, model_versions.c.tainted, agents.c.slug)
 _JOINED = (
     sa.select(*_COLUMNS)
@@ -42,10 +45,10 @@ def settle(connection: sa.Connection, one: Deployment, to: DeploymentState, endp
     connection.execute(deployments.update().where(deployments.c.id == one.id).values(**values))
 
 
-def move_endpoint(connection: sa.Connection, one: Deployment, endpoint: Endpoint) -> None:
+def move_endpoint(connection: sa.Connection, home: Path, one: Deployment, endpoint: Endpoint) -> None:
     """The server was started again and may answer elsewhere, with all others that it serves."""
     before, warm = one.endpoint, (deployments.c.target == one.target) & (deployments.c.state == DeploymentState.WARM)
-    for row in find(connection, warm):
+    for row in find(connection, home, warm):
         if row.id == one.id:
             now = endpoint
         elif before and row.endpoint and _server(row.endpoint) == _server(before):
@@ -80,12 +83,12 @@ def of_version(version_id: str) -> sa.ColumnElement[bool]:
     return (deployments.c.version_id == version_id) & (deployments.c.state != DeploymentState.ENDED)
 
 
-def find(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Deployment]:
+def find(connection: sa.Connection, home: Path, *where: sa.ColumnElement[bool]) -> list[Deployment]:
     """Deployments that match, newest first."""
-    return [_deployment(row) for row in connection.execute(_JOINED.where(*where).order_by(*_NEWEST)).mappings()]
+    return [_deployment(home, row) for row in connection.execute(_JOINED.where(*where).order_by(*_NEWEST)).mappings()]
 
 
-def behind(connection: sa.Connection, agent_id: str, alias: str) -> tuple[bool, Deployment | None]:
+def behind(connection: sa.Connection, home: Path, agent_id: str, alias: str) -> tuple[bool, Deployment | None]:
     """(whether the alias points anywhere, the warm deployment that answers for it: the one that it was switched to)."""
     moves = (switches.c.agent_id == agent_id) & (switches.c.alias == alias)
     newest = sa.select(switches.c.evidence["deployment"].as_string()).where(moves)
@@ -100,10 +103,20 @@ def behind(connection: sa.Connection, agent_id: str, alias: str) -> tuple[bool, 
         .where((aliases.c.agent_id == agent_id) & (aliases.c.name == alias))
     )
     row = connection.execute(query.order_by((deployments.c.id == switched).desc(), *_NEWEST).limit(1)).mappings().first()
-    return row is not None, None if row is None or row["id"] is None else _deployment(row)
+    return row is not None, None if row is None or row["id"] is None else _deployment(home, row)
 
 
-def _deployment(row: sa.RowMapping) -> Deployment:
+def _endpoint(home: Path, stored: Mapping[str, Any]) -> Endpoint:
+    """Where it answers, with the target's folder in this home: a copy keeps no path into the home that it was copied from."""
+    details = dict(stored["details"])
+    if "place" in details:
+        parts = Path(details["place"]).parts
+        last = len(parts) - 1 - parts[::-1].index(FOLDER)
+        details["place"] = str(home.joinpath(*parts[last:]))
+    return Endpoint(**dict(stored) | {"details": details})
+
+
+def _deployment(home: Path, row: sa.RowMapping) -> Deployment:
     return Deployment(
         id=row["id"],
         agent=row["slug"],
@@ -114,7 +127,7 @@ def _deployment(row: sa.RowMapping) -> Deployment:
         target=row["target"],
         name=row["name"],
         settings=row["settings"],
-        endpoint=Endpoint(**row["endpoint"]) if row["endpoint"] else None,
+        endpoint=_endpoint(home, row["endpoint"]) if row["endpoint"] else None,
         state=DeploymentState(row["state"]),
         canary=row["canary"],
         recorded_at=row["recorded_at"],

@@ -21,6 +21,9 @@ class Target(Protocol):
     named: ClassVar[bool]
     """Whether clients of its own find versions by the names that `point` gives, and go on doing so when an alias moves elsewhere."""
 
+    def check(self, settings: Any) -> None:
+        """Raise ModelError where what should answer is not there, before anything is converted for it; a server of our own is started."""
+
     def apply(self, package: Package, settings: Any) -> Endpoint:
         """Make `package` answer under `package.name` and return where, once it does; where a server has died it is started again.
 

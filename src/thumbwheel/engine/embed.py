@@ -18,11 +18,12 @@ DIGITS = 6
 
 
 class Embedder:
-    """`name` is a folder or a hub id. Raises ModelError for a model that cannot be loaded, MissingExtra without torch."""
+    """`name` is a folder or a hub id; with `local_only` nothing is fetched for it. Raises ModelError for a model that cannot be loaded,
+    MissingExtra without torch."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, local_only: bool = False) -> None:
         self.name = name
-        self._model, self._tokenizer, self.fingerprint = load_trunk(name)
+        self._model, self._tokenizer, self.fingerprint = load_trunk(name, local_only=local_only)
         places = getattr(self._model.config, "max_position_embeddings", None)
         self._most = min(LONGEST, places - RESERVED) if places else LONGEST
 

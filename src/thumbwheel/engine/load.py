@@ -20,6 +20,7 @@ from pydantic import Field
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import MissingExtra, ModelError
 from thumbwheel.core.plugins import nearest
+from thumbwheel.engine.config_check import check_config
 from thumbwheel.engine.forward import classifies, is_encoder, trunk_of
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ def load_base(
     return model, tokenizer
 
 
-def load_trunk(path_or_hub_id: str) -> tuple[Any, Any, str]:
+def load_trunk(path_or_hub_id: str, *, local_only: bool = False) -> tuple[Any, Any, str]:
     """(model, tokenizer, fingerprint) as `load_base`, without a head and in fp32: the layers that give hidden states."""
-    model, tokenizer, fresh = _pretrained("AutoModel", path_or_hub_id, "float32", False, "none", "cpu")
+    model, tokenizer, fresh = _pretrained("AutoModel", path_or_hub_id, "float32", local_only, "none", "cpu")
     stored = [(name, one) for name, one in sorted(model.named_parameters()) if name not in fresh]  # a pooler is drawn, and not used
     return model, tokenizer, fingerprint_of(stored)
 
@@ -115,12 +116,10 @@ def _pretrained(
             model, found = getattr(transformers, form).from_pretrained(
                 path_or_hub_id, dtype=kind, use_safetensors=True, output_loading_info=True, **given, **packed, **more
             )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise _load_error(path_or_hub_id, error) from None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a strange config may raise anything in the library
         if type(error).__module__.startswith("safetensors"):
             raise _damaged(path_or_hub_id, error) from None
-        raise
+        raise _load_error(path_or_hub_id, error) from None
     _check_tokenizer(tokenizer, path_or_hub_id)
     for module in model.modules() if packed else ():
         if hasattr(module, "support_avx512bf16_for_cpu"):  # bitsandbytes' kernel for it has no gradient, and says nothing
@@ -148,7 +147,7 @@ def load_tokenizer(path_or_hub_id: str) -> Any:
     try:
         with quiet():
             found = AutoTokenizer.from_pretrained(path_or_hub_id, trust_remote_code=False, local_files_only=Path(path_or_hub_id).exists())
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # noqa: BLE001 - as of a base
         raise _load_error(path_or_hub_id, error) from None
     _check_tokenizer(found, path_or_hub_id)
     return found
@@ -160,7 +159,7 @@ def load_config(folder: str | Path) -> Any:
 
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # noqa: BLE001 - as of a base
         raise _load_error(str(folder), error) from None
 
 
@@ -186,6 +185,14 @@ def quiet() -> Iterator[None]:
 
 
 def _check_tokenizer(tokenizer: Any, given: str) -> None:
+    if not isinstance(tokenizer.chat_template, str | dict | None):
+        kind = type(tokenizer.chat_template).__name__
+        raise ModelError(f"base model {given!r}", f"the chat_template of its tokenizer is {kind}, not a text", "Correct or remove it")
+    try:
+        tokenizer("Hello, world", add_special_tokens=False)
+    except Exception as error:  # noqa: BLE001 - strange settings show when it is used
+        why = f"its tokenizer cannot be used ({' '.join(str(error).split())[:200]})"
+        raise ModelError(f"base model {given!r}", why, "Copy its tokenizer files again") from None
     special = {str(token) for token in tokenizer.all_special_tokens}
     if not any(token not in special for token in tokenizer.get_vocab()):  # transformers makes an empty one where there are no files
         raise ModelError(f"base model {given!r}", "it has no tokenizer", "Add its tokenizer files: tokenizer.save_pretrained(folder)")
@@ -211,10 +218,11 @@ def _check_folder(given: str) -> None:
             "it has no safetensors, and other weight files can run code when they are read",
             "Convert it where you trust it: model.save_pretrained(folder, safe_serialization=True)",
         )
+    check_config(folder)
 
 
 def _load_error(given: str, error: Exception) -> ModelError:
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()) or type(error).__name__
     if "trust_remote_code" in text or "custom code" in text:
         return ModelError(
             f"base model {given!r}", "it needs code from its own repository, which is never run", "Choose a model that transformers knows"
@@ -323,7 +331,7 @@ def load_adapter(model: Any, directory: str | Path, *, trainable: bool = False) 
     try:
         with quiet():
             return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
-    except (ValueError, RuntimeError, KeyError, TypeError) as error:
+    except Exception as error:  # noqa: BLE001 - as of a base
         raise ModelError(
             f"adapter {str(directory)!r}", " ".join(str(error).split())[:300], "Load it on the base that it was trained on"
         ) from None
@@ -335,7 +343,7 @@ def adapter_base(directory: str | Path) -> str:
 
     try:
         return str(PeftConfig.from_pretrained(str(directory)).base_model_name_or_path or "")
-    except (ValueError, OSError, TypeError, KeyError) as error:
+    except Exception as error:  # noqa: BLE001 - as of a base
         raise ModelError(
             f"adapter {str(directory)!r}", " ".join(str(error).split())[:200], "Name a folder that PEFT's save_pretrained wrote"
         ) from None

@@ -75,6 +75,13 @@ def parameters_of(layers: list[Any], adapter: str) -> list[torch.nn.Parameter]:
     return found
 
 
+def changes_nothing(model: Any) -> bool:
+    """Whether what trains is a LoRA adapter that is still the zero change as which it starts: the model is its base to the last bit."""
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    second_factors = [parameter for name, parameter in trained if "lora_B" in name]
+    return len(trained) == 2 * len(second_factors) > 0 and not any(bool(parameter.any()) for parameter in second_factors)
+
+
 @contextmanager
 def switched(model: Any, layers: list[Any], adapter: str | None) -> Iterator[None]:
     """`model` under one adapter inside, or under none. PEFT's own switches also change what trains, which a role must not."""

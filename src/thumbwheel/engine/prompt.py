@@ -17,6 +17,7 @@ from typing import Any
 
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.messages import FALLBACKS, Message, normalise, turns
+from thumbwheel.engine.render import render_chat, template_of
 
 MARK = "Qx7answerx7Q"  # stands for an answer where the template is asked what follows one; survives trimming
 CUT = frozenset({"length", "content_filter"})  # finish reasons of answers that the model did not end itself
@@ -196,16 +197,5 @@ class PromptBuilder:
         return ids if self._bos is None or ids[:1] == [self._bos] else [self._bos, *ids]
 
     def _apply(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None, *, generation: bool) -> str:
-        from jinja2 import TemplateError
-
-        try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    messages, tools=None if tools is None else list(tools), add_generation_prompt=generation, tokenize=False, **self.options
-                )
-            )
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-            roles = ", ".join(str(message["role"]) for message in messages[-6:])
-            raise DataError(
-                f"messages with roles {roles}", f"the chat template refuses them ({error})", "Change the roles or leave it out"
-            ) from None
+        variables = {**self.tokenizer.special_tokens_map, **self.options}
+        return render_chat(template_of(self.tokenizer, tools), messages, tools, generation=generation, variables=variables)

@@ -22,7 +22,7 @@ from thumbwheel.engine.forward import is_encoder, language_model
 from thumbwheel.engine.load import adapter_base, base_fingerprint, load_adapter, load_config, load_scorer
 from thumbwheel.engine.messages import Message
 from thumbwheel.engine.pairing import PairBuilder
-from thumbwheel.engine.prompt import PromptBuilder, Target
+from thumbwheel.engine.prompt import Fitted, PromptBuilder, Target, TokenRow
 from thumbwheel.engine.score import LAST, Role, ScoreEngine, Voice
 from thumbwheel.engine.tree import Branch, Example
 
@@ -130,15 +130,40 @@ class RewardModel:
         return self.card.scale
 
     def score(self, answers: Sequence[Read]) -> list[float]:
-        """The model's own output for each answer; no number (nan) for what is longer than it learned on, or refused."""
-        found = [math.nan] * len(answers)
-        fitted = [self._builder.fit(one.prompt, [Target(one.text, one.finish)], self.card.max_length, one.tools) for one in answers]
-        places = [place for place, one in enumerate(fitted) if not one.refused]
-        rows = [fitted[place].rows[0] for place in places]
-        examples = [Example(row.prompt_ids, (Branch(row.completion_ids),), "") for row in rows]
-        for at, score in self._scores(examples):
-            found[places[at]] = score
-        return found
+        """The model's own output for each answer alone; no number (nan) for what is longer than it learned on, or refused."""
+        return [score for (score,) in self.score_together([[answer] for answer in answers])]
+
+    def score_together(self, groups: Sequence[Sequence[Read]]) -> list[list[float]]:
+        """The outputs for answers that are compared with each other; those of a group share their prompt and tools.
+
+        A group is read after one prompt: the older turns that its longest answer leaves no room for go for all of them, as in training.
+        """
+        scores = [[math.nan] * len(group) for group in groups]
+        origins: list[tuple[int, int]] = []
+        examples: list[Example] = []
+        for group_number, group in enumerate(groups):
+            for answer_number, row in self._rows(group).items():
+                origins.append((group_number, answer_number))
+                examples.append(Example(row.prompt_ids, (Branch(row.completion_ids),), ""))
+        for example_number, score in self._scores(examples):
+            group_number, answer_number = origins[example_number]
+            scores[group_number][answer_number] = score
+        return scores
+
+    def _rows(self, group: Sequence[Read]) -> dict[int, TokenRow]:
+        """Answer number -> its tokens after the prompt that all have in common; an answer that does not even fit alone is left out."""
+        fitted = self._fit(group)
+        if not fitted.refused:
+            return dict(enumerate(fitted.rows))
+        readable = {number: answer for number, answer in enumerate(group) if not self._fit([answer]).refused}
+        if not readable:
+            return {}
+        rows = self._fit(list(readable.values())).rows
+        return dict(zip(readable, rows, strict=True)) if rows else {}
+
+    def _fit(self, answers: Sequence[Read]) -> Fitted:
+        targets = [Target(answer.text, answer.finish) for answer in answers]
+        return self._builder.fit(answers[0].prompt, targets, self.card.max_length, answers[0].tools)
 
     def _scores(self, examples: Sequence[Example]) -> list[tuple[int, float]]:
         """(place, score) of each; out of memory, fewer tokens at once from then on."""
@@ -153,16 +178,17 @@ class RewardModel:
                 return [pair for batch, last in found for pair in zip(batch.example_ids, last.tolist(), strict=True)]
         return []
 
-    def earned(self, answers: Sequence[Read]) -> list[float]:
-        """What each answer earns in training: its chance of being good (0 to 1) from a model that learned classes, otherwise its score.
+    def earned(self, groups: Sequence[Sequence[Read]]) -> list[list[float]]:
+        """What each answer earns in training beside the others to its prompt: its chance of being good (0 to 1) from a model that learned
+        classes, otherwise its score.
 
         A chance has an end: from an already good answer there is little more to gain by what the model happens to overrate.
         """
         import torch
 
-        scores = self.score(answers)
+        scores = self.score_together(groups)
         if self.card.loss_type == "classification":
-            return [float(one) for one in torch.tensor(scores, dtype=torch.float64).sigmoid()]
+            return [torch.tensor(group, dtype=torch.float64).sigmoid().tolist() for group in scores]
         return scores
 
 

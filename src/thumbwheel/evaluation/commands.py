@@ -112,7 +112,7 @@ def answer(evaluation: Evaluation, stored: StoredDecision | None) -> dict[str, A
     decided = None
     if stored is not None:
         decided = {"id": stored.id, **stored.decision.model_dump(mode="json"), "policy": stored.policy.model_dump(mode="json")}
-    return {**evaluation.model_dump(mode="json", exclude={"read"}), "decision": decided}
+    return {**evaluation.model_dump(mode="json", exclude={"read", "signature"}), "decision": decided}
 
 
 def _write(output: Path, results: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from thumbwheel.evaluation.types import (
     FORMAT,
     LENGTH,
     NLL,
+    NLL_LIKED,
     RANKING,
     RANKING_PER_TOKEN,
     Answer,
@@ -259,17 +260,29 @@ def guard(name: str, measure: Measure) -> Guard:
 
 
 def nll_guard(logged: Sequence[Logged], level: float) -> Guard:
-    """Negative log-likelihood a token of recorded good answers, over all their tokens; each (prompt, answer) counts once."""
-    good = list({(json.dumps(one.row.prompt), one.row.text): one for one in logged if one.row.good}.values())
-    tokens = sum(one.tokens for one in good)
+    """Negative log-likelihood a token of recorded good answers, whoever wrote them."""
+    return _nll(NLL, [one for one in logged if one.row.good], level)
+
+
+def liked_guard(logged: Sequence[Logged], level: float) -> Guard:
+    """The same of answers that the app gave itself and people liked: what the model could do, and has to be able to do still."""
+    return _nll(NLL_LIKED, [one for one in logged if one.row.liked], level)
+
+
+def _nll(name: str, logged: Sequence[Logged], level: float) -> Guard:
+    """Over all their tokens; each (prompt, answer) counts once."""
+    answers = list({(json.dumps(one.row.prompt), one.row.text): one for one in logged}.values())
+    tokens = sum(one.tokens for one in answers)
     if not tokens:
-        return Guard(name=NLL, before=None, after=None, n=0)
-    before, after = (-sum(getattr(one, side) for one in good) / tokens for side in ("before", "after"))
-    sums, sizes = Counter[str](), Counter[str]()
-    for one in good:
-        sums[one.row.group] += one.before - one.after  # type: ignore[assignment] # of floats
+        return Guard(name=name, before=None, after=None, n=0)
+    before = -sum(one.before for one in answers) / tokens
+    after = -sum(one.after for one in answers) / tokens
+    sums: dict[str, float] = {}
+    sizes = Counter[str]()
+    for one in answers:
+        sums[one.row.group] = sums.get(one.row.group, 0.0) + one.before - one.after
         sizes[one.row.group] += one.tokens
     estimate = paired_mean(np.array([sums[group] for group in sizes], float), np.array(list(sizes.values()), float), None)
     interval = estimate.interval(level)
     ends = {"low": interval.low, "high": interval.high} if isfinite(interval.low) else {}
-    return Guard(name=NLL, before=before, after=after, n=len(good), clusters=len(sizes), spread=Spread.of(estimate), **ends)
+    return Guard(name=name, before=before, after=after, n=len(answers), clusters=len(sizes), spread=Spread.of(estimate), **ends)

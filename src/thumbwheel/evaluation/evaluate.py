@@ -8,12 +8,13 @@ is counted as another read of what was held out.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from thumbwheel.core import ids
+from thumbwheel.core import ids, log
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.datasets.split import prompt_key
 from thumbwheel.db.workspace import Workspace
@@ -25,14 +26,26 @@ from thumbwheel.evaluation.policy import Look
 from thumbwheel.evaluation.rows import HeldOut, gate_rows, train_rows
 from thumbwheel.evaluation.side import Side, ask
 from thumbwheel.evaluation.sides import RECORDED, Sides, base_of
+from thumbwheel.evaluation.signing import WHY, genuine, signed_evaluation
 from thumbwheel.evaluation.spending import number, row_keys
 from thumbwheel.evaluation.suite import Material, Outcome, Suite
 from thumbwheel.evaluation.suites import SUITES
-from thumbwheel.evaluation.types import Ask, Evaluation, EvaluationConfig, Measure, Serving, SuiteResult
+from thumbwheel.evaluation.types import (
+    ANCHOR_NLL,
+    NLL,
+    NLL_LIKED,
+    Ask,
+    Evaluation,
+    EvaluationConfig,
+    Guard,
+    Measure,
+    Serving,
+    SuiteResult,
+)
 from thumbwheel.models import reward_models, versions
 from thumbwheel.models.types import LIVE, Basis, ModelVersion
 
-METHOD = 5
+METHOD = 6
 """Raise it when the meaning of a result changes, so that stored evaluations are not taken for new ones."""
 WITHOUT_ROWS = {"regression", "benchmark"}
 """Suites that need nothing that was held out."""
@@ -82,17 +95,34 @@ def evaluate(
     suites = _suites(material_of(ws, candidate, rows, config), leading)
     sides = Sides(ws, config, rows.cases, candidate, incumbent, form, against_form)
     key, aside = _key(sides, rows, suites, config, leading), _aside(ws, sides, suites)
-    with ws.db.read() as connection:
-        known = store.find(connection, candidate.id)
-    stored = next((one for one in known if one.key == key), None)
+    stored = _stored(ws, candidate, key)
     if stored is not None:  # what runs today may be another version by now
-        return stored.model_copy(update={"aside": aside, "limit": _limit(ws, sides, aside)})
+        return signed_evaluation(ws, stored.model_copy(update={"aside": aside, "limit": _limit(ws, sides, aside)}))
     run = _Run(ws, sides, rows, config, suites, leading, aside)
     try:
         evaluation = _measure(run, key)
     finally:
         sides.close()
-    return ws.db.write(lambda c: store.add(c, run.agent_id, evaluation))
+    return keep(ws, evaluation)
+
+
+def keep(ws: Workspace, evaluation: Evaluation) -> Evaluation:
+    """Sign and store what was measured; where another process stored the same one first, that one."""
+    agent_id = versions.require_agent(ws, evaluation.agent)
+    signed = signed_evaluation(ws, evaluation)
+    return ws.db.write(lambda connection: store.add(connection, agent_id, signed, lambda known: genuine(ws, known)))
+
+
+def _stored(ws: Workspace, candidate: ModelVersion, key: str) -> Evaluation | None:
+    """The evaluation under `key`; one that was edited is not used, and that is said."""
+    with ws.db.read() as connection:
+        evaluations = [known for known in store.find(connection, candidate.id) if known.key == key]
+    for evaluation in evaluations:
+        if genuine(ws, evaluation):
+            return evaluation
+    if evaluations:
+        log.say(f"note: evaluation {evaluations[0].id} is not used: {WHY}. {candidate.name} is measured again")
+    return None
 
 
 def evaluations(ws: Workspace, agent: str, version: str) -> list[Evaluation]:
@@ -207,7 +237,7 @@ def _measure(run: _Run, key: str) -> Evaluation:
         suites=results,
         prompting=_prompting(run, replies["after"]),
         serving=_serving(run, name, asked, replies, primary),
-        guards=tuple({guard.name: guard for outcome in outcomes.values() for guard in outcome.guards}.values()),
+        guards=_guards(run, outcomes),
         slices=found[name].slices,
         examples=outcomes[name].examples,
         reads=reads,
@@ -226,7 +256,18 @@ def _measure(run: _Run, key: str) -> Evaluation:
         rows=run.rows.fingerprint,
         key=ids.fingerprint([key, blocked, store.seen(primary)]) if blocked else key,
         config=run.config,
+        weights=candidate.weights,
     )
+
+
+def _guards(run: _Run, outcomes: Mapping[str, Outcome]) -> tuple[Guard, ...]:
+    """Those of all suites; the ones in nats a token with what a uniform guess over the base's vocabulary would get."""
+    guards = {guard.name: guard for outcome in outcomes.values() for guard in outcome.guards}
+    for name in (NLL, NLL_LIKED, ANCHOR_NLL):
+        if name in guards and guards[name].before is not None:
+            chance = math.log(len(run.sides.own.builder.tokenizer))
+            guards[name] = guards[name].model_copy(update={"chance": chance})
+    return tuple(guards.values())
 
 
 def _basis(run: _Run, name: str, asked: Sequence[Any]) -> Basis:

@@ -8,17 +8,16 @@ policy that was declared for the agent (`declare.py`). A decision is signed with
 
 from __future__ import annotations
 
-import hmac
-
-from thumbwheel.core import ids
+from thumbwheel.core import ids, log
 from thumbwheel.core.errors import Conflict, InputError, NotFound
-from thumbwheel.core.seal import make_seal
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
+from thumbwheel.evaluation.approval import approvals
 from thumbwheel.evaluation.declare import FIRST, changes
-from thumbwheel.evaluation.guards import RULES, Standing, described, standing
+from thumbwheel.evaluation.guards import RULES, described, lenience, standing
 from thumbwheel.evaluation.material import optimised_by
 from thumbwheel.evaluation.policy import Decision, GateInputs, GatePolicy, StoredDecision, Verdict
+from thumbwheel.evaluation.signing import WHY, check_decision, check_evaluation, genuine, signed_decision
 from thumbwheel.evaluation.types import Evaluation, Guard
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion, State
@@ -32,12 +31,12 @@ def decide(inputs: GateInputs, policy: GatePolicy) -> Decision:
     failures, limits, seen = _primary_failures(inputs, policy), _limits(inputs), []
     for guard in inputs.guards:
         known, words = standing(guard, policy)
-        lenience = {Standing.WORSE: "reject", Standing.OPEN: policy.open_guard, Standing.UNMEASURED: policy.unmeasured_guard}.get(known)
-        if lenience == "reject":
+        verdict = lenience(known, policy)
+        if verdict == "reject":
             failures.append(described(guard, words))
-        elif lenience == "canary":
+        elif verdict == "canary":
             limits.append(f"canary only: {described(guard, words)}")
-        elif lenience == "allow":
+        elif verdict == "allow":
             seen.append(described(guard, words))
     seen += inputs.changes
     if failures:
@@ -125,6 +124,7 @@ def inputs_of(
         changes=changes,
         limit=evaluation.limit or unproven or "",
         blocked=sum(evaluation.blocked.values()),
+        weights=evaluation.weights,
     )
 
 
@@ -154,8 +154,10 @@ def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None
     """Decide on the candidate of `evaluation`, store the decision, and move the version's state where it is still a candidate.
 
     `policy`: another one than declared, which the decision then says; the first one is the declaration. Deciding again on the same
-    evaluation under the same policy returns the stored decision. Raises Conflict where that was changed by other hands.
+    evaluation under the same policy returns the stored decision, unless that was changed by other hands. Raises Conflict for an
+    evaluation that was.
     """
+    check_evaluation(ws, evaluation)
     agent_id = versions.require_agent(ws, evaluation.agent)
     version = versions.by_id(ws, evaluation.candidate_id)
     settings = ws.settings(GatePolicy, "gate")
@@ -166,8 +168,11 @@ def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None
     used = policy or (declared[-1].policy if declared else settings)
     said = changes(declared, used, settings)
     inputs = inputs_of(evaluation, used, tainted=version.tainted, optimised=optimised, changes=said)
-    found = next((one for one in known if (one.inputs, one.policy) == (inputs, used)), None)
+    same = [one for one in known if (one.inputs, one.policy) == (inputs, used)]
+    found = next((one for one in same if genuine(ws, one)), None)
     if found is None:
+        for changed in same:
+            log.say(f"note: decision {changed.id} is not used: {WHY}")
         made = StoredDecision(
             id=ids.new("dec"),
             version_id=version.id,
@@ -176,12 +181,19 @@ def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None
             inputs=inputs,
             policy=used,
         )
-        made = StoredDecision(**made.model_dump(mode="json"))  # with every default written out, as it is stored and signed
-        found = made.model_copy(update={"signature": _signature(ws, made)})
+        found = signed_decision(ws, made)
+        version = _undecided(ws, version)
         ws.db.write(lambda connection: store.add_decision(connection, agent_id, found, None if declared else FIRST))
-    _check(ws, found)
     _move(ws, version, found)
     return found
+
+
+def _undecided(ws: Workspace, version: ModelVersion) -> ModelVersion:
+    """The version; as a candidate again where it is marked approved and no signed decision says so."""
+    if version.state is not State.APPROVED or version.adapter is None or approvals(ws, version):
+        return version
+    log.say(f"note: {version.name} was marked {version.state} without a signed decision; it counts as a candidate")
+    return versions.withdraw(ws, version)
 
 
 def _move(ws: Workspace, version: ModelVersion, made: StoredDecision) -> None:
@@ -206,21 +218,6 @@ def replay(ws: Workspace, decision_id: str) -> tuple[StoredDecision, Decision]:
         found = store.find_decisions(connection, decision_id=decision_id)
     if not found:
         raise NotFound(f"decision {decision_id!r}", "there is no such decision", "`thumbwheel evaluate VERSION --json` names its decision")
-    _check(ws, found[0])
+    ids.require_single(decision_id, [stored.id for stored in found])
+    check_decision(ws, found[0])
     return found[0], decide(found[0].inputs, found[0].policy)
-
-
-def _signature(ws: Workspace, stored: StoredDecision) -> str:
-    """Over what was written then: a setting that the gate got later is not part of it."""
-    content = stored.model_dump(mode="json", exclude={"signature"}, exclude_unset=True)
-    return make_seal(ws.home.signing).of("decision", ids.canonical(content))
-
-
-def _check(ws: Workspace, stored: StoredDecision) -> None:
-    """Raise Conflict for a decision whose signature is not that of its content."""
-    if not hmac.compare_digest(stored.signature or "", _signature(ws, stored)):
-        raise Conflict(
-            f"decision {stored.id!r}",
-            "its signature does not fit: it was changed after it was made, or the home's signing.key is another one",
-            "Restore the home from a backup, or evaluate a new candidate",
-        )

@@ -16,7 +16,7 @@ from thumbwheel.models import reward_models, versions
 from thumbwheel.models.types import ModelVersion, RewardModelRecord
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.cases import Stored
-from thumbwheel.rewards.component import components
+from thumbwheel.rewards.component import components, located
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 
 CHUNK = 32
@@ -32,9 +32,19 @@ def material_of(ws: Workspace, candidate: ModelVersion, rows: HeldOut, config: E
     others = [one.name for one in known if one.name not in optimised]
     named = config.reward_model or (others[-1] if others and "reward" in config.suite else None)
     opinions = {one.name: _opinion(ws, one) for one in known if one.name == named}
-    identity = [ledger.settings(ws, candidate.agent).fingerprint(), sorted(opinions)]
-    rewards, verdicts = _rewards(ws, candidate.agent, optimised), _verdicts(ws, candidate.agent)
-    return Material(rows.cases, rows.given, config, rewards, opinions, optimised, verdicts, identity)
+    reward_config = ledger.settings(ws, candidate.agent)
+    return Material(
+        rows.cases,
+        rows.given,
+        config,
+        rewards=_rewards(ws, candidate.agent, optimised),
+        opinions=opinions,
+        optimised=optimised,
+        verdicts=_verdicts(ws, candidate.agent),
+        checkers=located(ws, candidate.agent, reward_config.checkers),
+        home=str(ws.home.path),
+        identity=[reward_config.fingerprint(), sorted(opinions)],
+    )
 
 
 def optimised_by(ws: Workspace, candidate: ModelVersion) -> tuple[str, ...]:
@@ -97,14 +107,17 @@ def _named(ws: Workspace, agent: str, model: str | None) -> str | None:
 
 
 def _opinion(ws: Workspace, one: RewardModelRecord) -> Opinion:
-    """The scores of a reward model; nan for what is too long for it."""
+    """The scores of a reward model, the answers of all sides to a prompt after the same turns of it; nan for what is too long."""
 
-    def score(prompts: Sequence[Any], answers: Sequence[Answer]) -> list[float]:
+    def score(prompts: Sequence[Any], sides: Sequence[Sequence[Answer]]) -> list[list[float]]:
         from thumbwheel.engine.reward_model import Read, RewardModel
         from thumbwheel.training.hardware import device
 
-        return RewardModel.load(reward_models.folder(ws, one), device=device()).score(
-            [Read(prompt, one.text.strip(), one.finish) for prompt, one in zip(prompts, answers, strict=True)]
-        )
+        model = RewardModel.load(reward_models.folder(ws, one), device=device())
+        compared: list[list[Read]] = []
+        for prompt, *answers in zip(prompts, *sides, strict=True):
+            compared.append([Read(prompt, answer.text.strip(), answer.finish) for answer in answers])
+        by_prompt = model.score_together(compared)
+        return [[scores[side] for scores in by_prompt] for side in range(len(sides))]
 
     return score

@@ -10,7 +10,7 @@ from typing import Any
 from thumbwheel.core.errors import ConfigError, NotFound
 from thumbwheel.evaluation.types import Answer, Answers, Case, Judged
 from thumbwheel.rewards import function as rewards
-from thumbwheel.rewards.checker import checker, checker_of
+from thumbwheel.rewards.checker import OwnerSettings, checker, checker_of
 from thumbwheel.rewards.function import Score, Status
 
 REASON = 200
@@ -18,12 +18,12 @@ REASON = 200
 UNANSWERED = Judged("", None, None, False, None, {"status": "unanswered", "reason": "this side has no answer"})
 
 
-def judge(cases: Sequence[Case], replies: Sequence[Answers]) -> list[Judged]:
-    """What the checker of each case says about the first answer to it."""
+def judge(cases: Sequence[Case], replies: Sequence[Answers], owner: OwnerSettings) -> list[Judged]:
+    """What the checker of each case, with the settings that its owner gives it, says about the first answer to it."""
     answered = [place for place, one in enumerate(replies) if one]
     given = {place: replies[place][0] for place in answered}
     texts = [given[place].text.strip() for place in answered]
-    scores = score([cases[place] for place in answered], texts)
+    scores = score([cases[place] for place in answered], texts, owner)
     judged = {place: _judged(given[place], text, one) for place, text, one in zip(answered, texts, scores, strict=True)}
     return [judged.get(place, UNANSWERED) for place in range(len(replies))]
 
@@ -32,13 +32,14 @@ def _judged(answer: Answer, text: str, one: Score) -> Judged:
     return Judged(text, one.value, one.well_formed, answer.finish == "stop", answer.tokens, {"status": str(one.status), **one.evidence})
 
 
-def score(cases: Sequence[Case], texts: Sequence[str]) -> list[Score]:
+def score(cases: Sequence[Case], texts: Sequence[str], owner: OwnerSettings) -> list[Score]:
     """One score per answer, by the checker that its case names, else by the one that its kind of reference has.
 
-    A case whose checker is unknown or has impossible settings says nothing about any answer (`checkers`).
+    A case whose checker is unknown, has impossible settings, or brings one that only the owner may set says nothing about any answer
+    (`checkers`).
     """
     found: dict[int, Score] = {}
-    for function, places in _checkers(cases):
+    for function, places in _checkers(cases, owner):
         if isinstance(function, str):
             found.update((place, Score.none(Status.NOT_APPLICABLE, function)) for place in places)
             continue
@@ -47,13 +48,13 @@ def score(cases: Sequence[Case], texts: Sequence[str]) -> list[Score]:
     return [found[place] for place in range(len(cases))]
 
 
-def checkers(cases: Sequence[Case]) -> list[str]:
+def checkers(cases: Sequence[Case], owner: OwnerSettings) -> list[str]:
     """The checkers of the cases with their versions, and why some cannot be used; installing what has them changes it."""
-    found = {one if isinstance(one, str) else f"{type(one).__name__} {one.version}" for one, _ in _checkers(cases)}
+    found = {one if isinstance(one, str) else f"{type(one).__name__} {one.version}" for one, _ in _checkers(cases, owner)}
     return sorted(found)
 
 
-def _checkers(cases: Sequence[Case]) -> Iterator[tuple[rewards.RewardFunction[Any] | str, list[int]]]:
+def _checkers(cases: Sequence[Case], owner: OwnerSettings) -> Iterator[tuple[rewards.RewardFunction[Any] | str, list[int]]]:
     """The checker of some cases, or why there is none, with their places."""
     groups: dict[tuple[str, str], list[int]] = {}
     for place, case in enumerate(cases):
@@ -61,7 +62,7 @@ def _checkers(cases: Sequence[Case]) -> Iterator[tuple[rewards.RewardFunction[An
         groups.setdefault((case.checker or checker_of(case.reference), settings), []).append(place)
     for (name, settings), places in groups.items():
         try:
-            yield checker(name, json.loads(settings), None, f"case {cases[places[0]].id!r}"), places
+            yield checker(name, json.loads(settings), None, f"case {cases[places[0]].id!r}", owner), places
         except (NotFound, ConfigError) as error:
             yield f"the checker cannot be used: {error}", places
 

@@ -33,12 +33,11 @@ class GatePolicy(Config):
     primary: str | None = None
     """The suite whose main measure decides; without one success of fresh answers, or without cases the ranking of recorded ones."""
     alpha: float = Field(default=0.05, gt=0, lt=0.5)
-    """How likely all candidates that are judged on the same held-out rows may together get past the gate without a gain. It holds for
-    answers that are right or wrong; among graded ones a rare great loss may not have been met."""
+    """How likely all candidates that are judged on the same held-out rows may together get past the gate without a gain."""
     min_cases: int = Field(default=FEWEST, ge=2)
     """Fewest groups of cases (or ranked pairs) on which anything is decided."""
     min_guard: int = Field(default=20, ge=1)
-    """A guard measured on fewer groups neither passes nor fails; it is named as not measured."""
+    """A guard measured on fewer groups is named as not measured; seen beyond its margin all the same, it allows a canary at most."""
     min_interval: int | None = Field(default=None, ge=1)
     """On fewer groups a guard is held to what was seen instead of its interval, and named; unset, where no interval fits into its margin
     even if nothing changed (55 groups for 0.05)."""
@@ -54,6 +53,12 @@ class GatePolicy(Config):
     """Nats a token by which general text may become less likely."""
     margin_tasks: float = Field(default=0.1, ge=0, le=1)
     """Drop in the share of short general tasks that are solved."""
+    relative_nats: float = Field(default=0.1, ge=0)
+    """Where this share of the nats a token that what runs today has is more than a margin in nats, it is the margin: who finds a text
+    unlikely moves more for the same change of use."""
+    near_chance: float = Field(default=0.1, ge=0, lt=1)
+    """A guard on which what runs today has less than this share of what can be had (likelihood beyond a uniform guess, answers that end,
+    have their form or are right) is shown and decides nothing: there is nothing to lose."""
     open_guard: Lenience = "canary"
     """What becomes of a candidate with a guard whose interval reaches beyond its margin while the guard itself does not."""
     unmeasured_guard: Lenience = "allow"
@@ -99,6 +104,8 @@ class GateInputs(Config):
     """What else keeps it from more than a canary."""
     blocked: int = 0
     """Judgements that were blocked."""
+    weights: str | None = None
+    """Fingerprint of the base and the adapter files that were measured."""
 
 
 class Decision(Config):

@@ -1,13 +1,14 @@
 """Which held-out rows judge a version: cases, and recorded answers of a split that training did not see.
 
 Gold cases come first; without any, the feedback cases whose prompt falls in the gate split; without these, recorded answers can only be
-ranked. Whatever asks the same as a training row of the version is left out and counted, whoever put it there.
+ranked. Whatever asks the same as a row that the version learned from, or that chose its checkpoint (dev), is left out and counted,
+whoever put it there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 from thumbwheel.core import ids
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import by_id, datasets, load_rows
-from thumbwheel.datasets.split import group_of, prompt_key, split_of
+from thumbwheel.datasets.split import prompt_key
+from thumbwheel.datasets.split_assignment import assigned
 from thumbwheel.datasets.types import ChatRow, Dataset, DatasetConfig, LabelRow, PairRow
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
@@ -48,13 +50,14 @@ def gate_rows(ws: Workspace, version: ModelVersion, needed: bool = True) -> Held
     agent_id = ids.derived("agt", version.agent)
     dropped: Counter[str] = Counter()
     trained_on = dataset_of(ws, version)
-    seen = _prompt_keys(ws, _lineage(ws, version))
+    seen = _prompt_keys(ws, _lineage(ws, version), ("train", "dev"))
     with ws.db.read() as connection:
         gold = store.judgeable(connection, agent_id, Basis.GOLD)
         basis, found = (Basis.GOLD, gold) if gold else (Basis.FEEDBACK, store.judgeable(connection, agent_id, Basis.FEEDBACK))
-    if basis is Basis.FEEDBACK:
-        config = _split_config(trained_on)
-        found = [one for one in found if split_of(group_of(one.prompt_id), config) == "gate"]
+    if basis is Basis.FEEDBACK and found:
+        with ws.db.read() as connection:
+            assignment = assigned(connection, agent_id, _split_config(trained_on))
+        found = [case for case in found if assignment.split_of(case.prompt_id) == "gate"]
     cases = list(_unseen(found, seen, dropped))
     given = list(_unseen(_given(ws, version.agent, trained_on, ["gate"]), seen, dropped))
     if needed and not cases and not given:
@@ -78,14 +81,14 @@ def _lineage(ws: Workspace, version: ModelVersion) -> Iterator[Dataset]:
 def train_rows(ws: Workspace, version: ModelVersion, cases: Sequence[Case]) -> list[Given]:
     """Recorded answers that `version` may have learned from, without those to a prompt of `cases`; none for one that nothing trained."""
     own = dataset_of(ws, version)
-    held_out = {prompt_key(case.prompt) for case in cases}
+    held_out = {prompt_key(case.prompt): "case" for case in cases}
     return list(_unseen(_given(ws, version.agent, own, ["train"]), held_out, Counter())) if own else []
 
 
 def dev_rows(ws: Workspace, agent: str, versions: Sequence[ModelVersion]) -> list[Given]:
     """Recorded answers of the dev split of which none of `versions` saw the prompt in training. Raises DataError without any."""
     own = [dataset for one in versions if (dataset := dataset_of(ws, one))]
-    seen = _prompt_keys(ws, own)
+    seen = _prompt_keys(ws, own, ("train",))
     if len({_splitting(one) for one in own}) > 1:
         raise DataError(
             f"versions {', '.join(one.name for one in versions)}",
@@ -141,25 +144,40 @@ def _given(ws: Workspace, agent: str, own: Dataset | None, splits: Collection[st
 def given(row: Any) -> Iterator[Given]:
     """The recorded answers of one dataset row; a shape that has none gives none."""
     common = (row.row_id, row.group, row.prompt, row.tools)
+    answered = row.origin != "correction"
     if isinstance(row, PairRow):
-        yield Given(*common, row.chosen, True, pair=row.row_id, finish_reason=row.chosen_finish)
+        yield Given(*common, row.chosen, True, pair=row.row_id, finish_reason=row.chosen_finish, liked=answered)
         yield Given(*common, row.rejected, False, pair=row.row_id, finish_reason=row.rejected_finish)
     elif isinstance(row, LabelRow):
-        yield Given(*common, row.completion, row.label, label=True, finish_reason=row.finish_reason)
+        liked = answered and row.label
+        yield Given(*common, row.completion, row.label, label=True, finish_reason=row.finish_reason, liked=liked)
     elif isinstance(row, ChatRow):
-        yield Given(*common, row.completion, True, finish_reason=row.finish_reason)
+        yield Given(*common, row.completion, True, finish_reason=row.finish_reason, liked=answered)
 
 
-def _prompt_keys(ws: Workspace, trained_on: Iterable[Dataset]) -> set[bytes]:
-    return {prompt_key(row.prompt) for dataset in trained_on for row in load_rows(ws, dataset.id, "train")}
+def _prompt_keys(ws: Workspace, trained_on: Iterable[Dataset], splits: Sequence[str]) -> dict[bytes, str]:
+    """The questions that were asked in `splits` -> the first of these splits that asked it."""
+    keys: dict[bytes, str] = {}
+    for dataset in trained_on:
+        for split in splits:
+            for row in load_rows(ws, dataset.id, split):
+                keys.setdefault(prompt_key(row.prompt), split)
+    return keys
 
 
-def _unseen(rows: Iterable[Any], seen: Collection[bytes], dropped: Counter[str]) -> Iterator[Any]:
+SEEN_IN = {
+    "train": "a training row asks the same",
+    "dev": "a dev row, which chose the checkpoint, asks the same",
+    "case": "a case asks the same",
+}
+
+
+def _unseen(rows: Iterable[Any], seen: Mapping[bytes, str], dropped: Counter[str]) -> Iterator[Any]:
     for row in rows:
         if not row.prompt:
             dropped["the prompt cannot be read back: a message is missing"] += 1
-        elif prompt_key(row.prompt) in seen:
-            dropped["a training row asks the same"] += 1
+        elif (split := seen.get(prompt_key(row.prompt))) is not None:
+            dropped[SEEN_IN[split]] += 1
         else:
             yield row
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 
 from thumbwheel.core import ids
+from thumbwheel.db.columns import has_id
 from thumbwheel.db.schema import answers, cases, decisions, evaluations, messages, runs, steps, traces
 from thumbwheel.db.schema import declarations as declarations_
 from thumbwheel.evaluation.policy import Decision, Declaration, GateInputs, GatePolicy, Look, StoredDecision
@@ -151,18 +153,22 @@ def _recorded(row: sa.RowMapping) -> Answer:
 def find(connection: sa.Connection, candidate_id: str) -> list[Evaluation]:
     """Evaluations of a candidate, oldest first."""
     query = sa.select(evaluations).where(evaluations.c.candidate_id == candidate_id).order_by(evaluations.c.recorded_at, evaluations.c.id)
-    return [_evaluation(row) for row in connection.execute(query).mappings()]
+    return [evaluation for row in connection.execute(query).mappings() if (evaluation := _evaluation(row)) is not None]
 
 
-def _evaluation(row: sa.RowMapping) -> Evaluation:
-    return Evaluation(**row["results"], id=row["id"], config=EvaluationConfig(**row["config"]))
+def _evaluation(row: sa.RowMapping) -> Evaluation | None:
+    """None for a row that was edited into something that is no evaluation."""
+    try:
+        return Evaluation(**row["results"] | {"id": row["id"], "config": EvaluationConfig(**row["config"])})
+    except (ValidationError, TypeError):
+        return None
 
 
-def add(connection: sa.Connection, agent_id: str, evaluation: Evaluation) -> Evaluation:
-    """Keep `evaluation`; where another process kept the same one first, that one is returned."""
-    known = next((one for one in find(connection, evaluation.candidate_id) if one.key == evaluation.key), None)
-    if known is not None:
-        return known
+def add(connection: sa.Connection, agent_id: str, evaluation: Evaluation, genuine: Callable[[Evaluation], bool]) -> Evaluation:
+    """Keep `evaluation`; where another process kept the same one first and it is `genuine`, that one is returned."""
+    for known in find(connection, evaluation.candidate_id):
+        if known.key == evaluation.key and genuine(known):
+            return known
     connection.execute(
         evaluations.insert().values(
             id=evaluation.id,
@@ -201,12 +207,23 @@ def add_decision(connection: sa.Connection, agent_id: str, stored: StoredDecisio
 def find_decisions(
     connection: sa.Connection, *, decision_id: str | None = None, evaluation_id: str | None = None, version_id: str | None = None
 ) -> list[StoredDecision]:
-    """Decisions that match what is given, oldest first."""
-    wanted = ((decisions.c.id, decision_id), (decisions.c.evaluation_id, evaluation_id), (decisions.c.version_id, version_id))
-    where = [column == value for column, value in wanted if value is not None]
+    """Decisions that match what is given, oldest first. Ids may be abbreviated.
+
+    A row that was edited into something that is no decision is left out.
+    """
+    wanted = (
+        (decisions.c.id, decision_id),
+        (decisions.c.evaluation_id, evaluation_id),
+        (decisions.c.version_id, version_id),
+    )
+    where = [has_id(column, value) for column, value in wanted if value is not None]
     rows = connection.execute(sa.select(decisions).where(*where).order_by(decisions.c.recorded_at, decisions.c.id)).mappings()
-    return [
-        StoredDecision(
+    return [decision for row in rows if (decision := _decision(row)) is not None]
+
+
+def _decision(row: sa.RowMapping) -> StoredDecision | None:
+    try:
+        return StoredDecision(
             id=row["id"],
             version_id=row["version_id"],
             evaluation_id=row["evaluation_id"],
@@ -215,8 +232,8 @@ def find_decisions(
             policy=GatePolicy(**row["policy"]),
             signature=row["signature"],
         )
-        for row in rows
-    ]
+    except (ValidationError, TypeError):
+        return None
 
 
 def add_declaration(connection: sa.Connection, agent_id: str, policy: GatePolicy, reason: str) -> Declaration:
@@ -237,12 +254,18 @@ def declarations(connection: sa.Connection, agent_id: str) -> list[Declaration]:
 
 
 def looks(connection: sa.Connection, agent_id: str) -> list[Look]:
-    """Every look at held-out rows by an evaluation of the agent, oldest first."""
-    query = sa.select(evaluations.c.results).where(evaluations.c.agent_id == agent_id).order_by(evaluations.c.recorded_at, evaluations.c.id)
-    return [
-        Look(tuple(one.get("sides", ())), one["primary"]["name"], frozenset(one.get("read", ())), seen(one["primary"]))
-        for one in connection.execute(query).scalars()
-    ]
+    """Every look at held-out rows of this home, oldest first.
+
+    Rows are known by their content, so a look by another agent at the same rows counts. An evaluation that did not say what it read
+    counts for its own agent only.
+    """
+    query = sa.select(evaluations.c.agent_id, evaluations.c.results).order_by(evaluations.c.recorded_at, evaluations.c.id)
+    history = []
+    for owner, results in connection.execute(query).tuples():
+        rows = frozenset(results.get("read", ()))
+        if rows or owner == agent_id:
+            history.append(Look(tuple(results.get("sides", ())), results["primary"]["name"], rows, seen(results["primary"])))
+    return history
 
 
 def seen(primary: Mapping[str, Any] | Measure) -> tuple[float, ...]:

@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 
 from thumbwheel.evaluation.types import Answer, Ask, Case, Changed, EvaluationConfig, Given, Guard, Known, Measure
 from thumbwheel.rewards import function as rewards
+from thumbwheel.rewards.checker import OwnerSettings
 from thumbwheel.rewards.function import Score
 
-Opinion = Callable[[Sequence[Any], Sequence[Answer]], list[float]]
-"""What a reward model says of an answer to each of these prompts."""
+Opinion = Callable[[Sequence[Any], Sequence[Sequence[Answer]]], list[list[float]]]
+"""What a reward model says of the answers of several sides to each of these prompts: a list of scores a side."""
 Scorer = Callable[[rewards.RewardFunction[Any], Sequence[rewards.Case]], list[Score]]
 """Scores answers by a function, one each."""
 
@@ -38,6 +39,10 @@ class Material:
     optimised: frozenset[str] = frozenset()
     verdicts: Scorer = lambda function, cases: function.score(cases)
     """Asks a model that judges; what it was asked before is known."""
+    checkers: OwnerSettings = field(default_factory=dict)
+    """What the owner gives the functions that cases name as their checkers."""
+    home: str | None = None
+    """The home whose secret signs statements about judges."""
     identity: Any = None
     """By what rewards and opinions are known again: settings of the agent's reward, names of reward models."""
 

@@ -22,7 +22,7 @@ RANKING = "preference accuracy, summed log-probability"
 RANKING_PER_TOKEN = "preference accuracy, log-probability per token"
 AREA = "good above bad (AUC), summed log-probability"
 AREA_PER_TOKEN = "good above bad (AUC), log-probability per token"
-NLL, EOS, LENGTH, FORMAT = "nll_good", "eos_rate", "answer_tokens", "format_rate"
+NLL, NLL_LIKED, EOS, LENGTH, FORMAT = "nll_good", "nll_liked", "eos_rate", "answer_tokens", "format_rate"
 ANCHOR_NLL, ANCHOR_TASKS = "nll_anchor", "anchor_tasks"
 
 
@@ -107,6 +107,8 @@ class Given:
     pair: str | None = None
     label: bool = False
     finish_reason: str | None = None
+    liked: bool = False
+    """The app's own answer, and people were content with it; nobody wrote it for them."""
 
 
 @dataclass(frozen=True)
@@ -173,17 +175,18 @@ class Spread(Config):
     degrees: float
     limit: float | None
     drawn: float = 1.0
+    units: tuple[tuple[float, float, int], ...] = ()
 
     @classmethod
     def of(cls, known: Estimate) -> Spread:
         """As it is stored: no limit is None."""
         limit = None if math.isinf(known.limit) else known.limit
-        return cls(centre=known.centre, error=known.error, degrees=known.degrees, limit=limit, drawn=known.drawn)
+        return cls(centre=known.centre, error=known.error, degrees=known.degrees, limit=limit, drawn=known.drawn, units=known.units)
 
     def around(self, change: float) -> Estimate:
         """The estimate of a change, as it was; without a limit its intervals end at the largest number."""
         limit = sys.float_info.max if self.limit is None else self.limit
-        return Estimate(change, self.centre, self.error, self.degrees, limit, self.drawn)
+        return Estimate(change, self.centre, self.error, self.degrees, limit, self.drawn, self.units)
 
 
 class Measure(Config):
@@ -222,6 +225,8 @@ class Guard(Config):
     """Upper end."""
     spread: Spread | None = None
     """What that interval is at other levels."""
+    chance: float | None = None
+    """What a uniform guess over the vocabulary gets, of guards in nats a token; None where that is not known."""
 
 
 class Changed(Config):
@@ -317,6 +322,10 @@ class Evaluation(Config):
     key: str
     """Fingerprint of everything that the result follows from; the same key is the same evaluation."""
     config: EvaluationConfig
+    weights: str | None = None
+    """Fingerprint of the candidate's base and adapter files, as they were measured."""
+    signature: str | None = None
+    """Keyed hash over all else, with the home's key (signing.py)."""
 
     @property
     def weights_pay(self) -> str:

@@ -32,7 +32,10 @@ def export(
     ] = None,
     to: Annotated[Path | None, typer.Option(help="The new folder [default: ./AGENT-VERSION-FORMAT].")] = None,
     tree: Annotated[
-        bool, typer.Option("--tree", help="Write AGENT/VERSION/policy below --to [./models], beside it training_results.json.")
+        bool,
+        typer.Option(
+            "--tree", help="Write AGENT/VERSION/policy below --to [./models], beside it the reward model and training_results.json."
+        ),
     ] = False,
     accept: Annotated[str | None, typer.Option(help='Keep it though parity fails: "your name: the reason"; it is recorded.')] = None,
     cases: Annotated[int, typer.Option(min=0, help="Held-out cases that a smaller precision answers, beside the trained model.")] = 24,

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
-from thumbwheel.core.errors import ModelError, ThumbwheelError
+from thumbwheel.core.errors import DataError, ModelError, ThumbwheelError
 from thumbwheel.engine.load import load_config, load_tokenizer
 from thumbwheel.engine.prompt import PromptBuilder
+from thumbwheel.engine.render import render_chat, template_of
 from thumbwheel.export.format import POSITIONS
 from thumbwheel.export.opened import Tokenized
 from thumbwheel.export.types import Messages
@@ -114,11 +115,10 @@ class GgufFile(Tokenized):
         return [int(token) for token in self._server.post("/tokenize", asked)["tokens"]]
 
     def _rendered(self, messages: Messages) -> list[int]:
-        from jinja2 import TemplateError
-
+        template = self._template or template_of(self.tokenizer)
         try:
-            text = self.tokenizer.apply_chat_template(messages, chat_template=self._template, add_generation_prompt=True, tokenize=False)
-        except (TemplateError, ValueError):
+            text = render_chat(template, messages, generation=True, variables=self.tokenizer.special_tokens_map)
+        except DataError:
             return []
         bos = self.tokenizer.bos_token
         twice = bool(bos and text.startswith(bos) and self._model.tokens("a", special=True)[:1] == [self.tokenizer.bos_token_id])

@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thumbwheel.core.errors import DataError
+from thumbwheel.engine.render import render_chat, template_of
 from thumbwheel.export.format import POSITIONS
 from thumbwheel.export.types import Messages
 
@@ -30,13 +32,13 @@ class Tokenized:
         return AutoTokenizer.from_pretrained(self.folder)
 
     def prompt_ids(self, messages: Messages) -> list[int]:
-        """By the saved chat template."""
-        from jinja2 import TemplateError
-
+        """By the saved chat template, as apply_chat_template makes them."""
+        template, variables = template_of(self.tokenizer), self.tokenizer.special_tokens_map
         try:
-            return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False))
-        except (TemplateError, ValueError):
+            text = render_chat(template, messages, generation=True, variables=variables)
+        except DataError:
             return []
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def text_ids(self, text: str) -> list[int]:
         """Without BOS."""

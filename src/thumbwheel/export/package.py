@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from thumbwheel.core import ids, log
+from thumbwheel.core.config import Home
 from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, StorageError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
@@ -25,8 +25,11 @@ from thumbwheel.export import parity, score, store
 from thumbwheel.export.format import Format
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.types import Acceptance, Export, Parity, Source
+from thumbwheel.export.unfinished import scratch
 from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion, State
+from thumbwheel.rewards import ledger
+from thumbwheel.rewards.component import located
 from thumbwheel.sdk.disk import sync
 from thumbwheel.training.base import pristine, require_training
 
@@ -72,9 +75,9 @@ def ladder(
     places = {one: folder / _name(work, one) for one in named}
     for place in places.values():
         _check_target(place)
-    with tempfile.TemporaryDirectory(prefix="thumbwheel-ladder-", dir=folder) as scratch:
+    with scratch(ws.home, folder, "thumbwheel-ladder-") as shared:
         for one, place in places.items():
-            yield _export(replace(work, source=replace(work.source, scratch=Path(scratch))), one, place, None, keep_failed=True)
+            yield _export(replace(work, source=replace(work.source, scratch=shared)), one, place, None, keep_failed=True)
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ class _Work:
         if not self.known:
             probes = [*parity.PROBES, *islice(own_prompts(self.ws, self.version), OWN)]
             cases = score.cases_of(self.ws, self.version, self.cases if self.form.quants else 0)
-            self.known.append(parity.reference(self.source, probes, cases))
+            checkers = located(self.ws, self.version.agent, ledger.settings(self.ws, self.version.agent).checkers)
+            self.known.append(replace(parity.reference(self.source, probes, cases), checkers=checkers))
         return self.known[0]
 
 
@@ -131,7 +135,7 @@ def _export(work: _Work, quant: str | None, to: Path | None, accept: Acceptance 
     target = (to or Path(_name(work, quant))).expanduser().resolve()
     _check_target(target)
     one, form, source = work.version, work.form, replace(work.source, quant=quant)
-    with _staging(target) as folder:
+    with _staging(work.ws.home, target) as folder:
         with quiet():
             form.write(source, folder)
         log.say(f"comparing the {_what(work.format, quant)} export with the trained model")
@@ -214,24 +218,27 @@ def _check_target(target: Path) -> None:
 
 
 @contextmanager
-def _staging(target: Path) -> Iterator[Path]:
+def _staging(home: Home, target: Path) -> Iterator[Path]:
     """A folder beside `target` that is gone afterwards unless it was renamed."""
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(scratch(home, target.parent, f".{target.name}-", ".unfinished"))
+        except OSError as error:
+            raise _unnameable(target, error) from None
+        with _explained(target):
+            yield folder
+
+
+@contextmanager
+def _explained(target: Path) -> Iterator[None]:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix=".unfinished", dir=target.parent))
-        folder.chmod(0o755)
-    except OSError as error:
-        raise _unnameable(target, error) from None
-    try:
-        yield folder
+        yield
     except OSError as error:
         raise _unwritable(target, error) from error
     except Exception as error:
         if type(error).__module__.startswith("safetensors"):  # SafetensorError is how its writer says "disk full"
             raise _unwritable(target, error) from error
         raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _unnameable(target: Path, error: OSError) -> InputError:

@@ -9,7 +9,7 @@ import gc
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from thumbwheel.export import score
 from thumbwheel.export.format import Format, Opened
 from thumbwheel.export.opened import logits
 from thumbwheel.export.types import Limits, Messages, Parity, Source
+from thumbwheel.rewards.checker import OwnerSettings
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,7 @@ LIMITS = {
     "float16": Limits(1e-3, 0.98),
     "bfloat16": Limits(1e-2, 0.95),
     "F32": Limits(1e-4, 0.99),
-    "F16": Limits(1e-3, 0.98),
+    "F16": Limits(1e-3, 0.99, logits=0.05),
     "BF16": Limits(1e-2, 0.95),
     "Q8_0": Limits(0.02, 0.90, None),
     "Q6_K": Limits(0.05, 0.85, None),
@@ -92,6 +93,8 @@ class Reference:
     """The trained model's, one a case."""
     room: int = LONGEST
     """Tokens of prompt and answer together."""
+    checkers: OwnerSettings = field(default_factory=dict)
+    """What the owner gives the functions that cases name as their checkers."""
 
     @property
     def ids(self) -> list[list[int]]:
@@ -153,7 +156,7 @@ def against(known: Reference, form: Format, folder: Path) -> Parity:
             ends=tuple(text for text, one in ends if one not in opened.ends()),
             size=_size(folder),
             tokens_per_second=speed(opened, known.ids),
-            task=score.task(opened, known.builder, known.cases, known.answers, known.room) if known.cases else None,
+            task=score.task(opened, known.builder, known.cases, known.answers, known.room, known.checkers) if known.cases else None,
             notes=(*opened.notes, *_differences(known.builder, opened)),
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import load_tokenizer
 from thumbwheel.engine.prompt import PromptBuilder
 
@@ -72,6 +73,9 @@ def _base_generation(base: str) -> dict[str, Any]:
         return dict(GenerationConfig.from_pretrained(base).to_diff_dict())
     except OSError:  # the base has no such file
         return {}
+    except Exception as error:  # noqa: BLE001 - strange settings may raise anything in the library
+        why = f"its generation_config.json cannot be read ({' '.join(str(error).split())[:200]})"
+        raise ModelError(f"base model {base!r}", why, "Correct or remove the file") from None
 
 
 def complete_config(folder: Path) -> None:

@@ -15,6 +15,7 @@ from thumbwheel.evaluation.types import Answer, Answers, Case
 from thumbwheel.export.format import Opened
 from thumbwheel.export.types import Task
 from thumbwheel.models.types import ModelVersion
+from thumbwheel.rewards.checker import OwnerSettings
 from thumbwheel.stats.paired import compare
 
 MOST = 128
@@ -44,7 +45,14 @@ def trained_answers(model: Any, builder: PromptBuilder, cases: Sequence[Case]) -
     return found
 
 
-def task(opened: Opened, builder: PromptBuilder, cases: Sequence[Case], trained: Sequence[Answers], room: int) -> Task | None:
+def task(
+    opened: Opened,
+    builder: PromptBuilder,
+    cases: Sequence[Case],
+    trained: Sequence[Answers],
+    room: int,
+    owner: OwnerSettings,
+) -> Task | None:
     """The score of the exported model beside that of the trained one, prompt and answer in `room` tokens; None where no
     case could be judged."""
     found = []
@@ -52,7 +60,7 @@ def task(opened: Opened, builder: PromptBuilder, cases: Sequence[Case], trained:
         for case in cases:
             found.append(_answer(opened, builder, case, room))
             advance()
-    pairs = list(paired(judge(cases, trained), judge(cases, found)))
+    pairs = list(paired(judge(cases, trained, owner), judge(cases, found, owner)))
     if not pairs:
         return None
     groups = [cases[place].group for place, *_ in pairs]

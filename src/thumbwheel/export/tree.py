@@ -1,52 +1,94 @@
-"""Exports in a tree by agent and version: `AGENT/VERSION/policy`, and beside it what the training came to, as training_results.json."""
+"""Exports in a tree by agent and version: `AGENT/VERSION/policy`, beside it the reward model that judged the run, as `reward_model/`, and
+what the training came to, as training_results.json.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.core.errors import Conflict, NotFound
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.rows import dataset_of
 from thumbwheel.export import package
 from thumbwheel.export.types import Export
-from thumbwheel.models import versions
+from thumbwheel.models import reward_models, versions
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.training import rundir
+from thumbwheel.training.train import find_run
 
 RESULTS = "training_results.json"
+REWARD_MODEL = "reward_model"
 
 
 def export(ws: Workspace, agent: str, version: str, format: str = "merged", root: Path | None = None, *more: Any) -> Export:
-    """As package.export, into `AGENT/VERSION/policy` below `root` (default ./models), with the results of the run beside it."""
-    one = versions.version(ws, agent, version)
-    done = package.export(ws, agent, one.name, format, (root or Path("models")) / agent / one.name / "policy", *more)
+    """As package.export, into `AGENT/VERSION/policy` below `root` (default ./models), with what belongs to the run beside it.
+
+    Raises Conflict where a reward model lies there already, or the one that judged the run is tainted.
+    """
+    exported = versions.version(ws, agent, version)
+    folder = (root or Path("models")) / agent / exported.name
+    judge = _judge(ws, exported)
+    if judge is not None and (folder / REWARD_MODEL).exists():
+        raise Conflict(f"folder {str(folder / REWARD_MODEL)!r}", "it is there already", "Move it away, or name another --to")
+    done = package.export(ws, agent, exported.name, format, folder / "policy", *more)
+    beside = done.path.with_name(REWARD_MODEL) if judge else None
     results = done.path.with_name(RESULTS)
     try:
-        rundir.replace(results, json.dumps(_results(ws, one, done.path), indent=2) + "\n")
+        if judge is not None and beside is not None:
+            shutil.copytree(judge, beside)
+        figures = {"model_path": str(done.path), "reward_model_path": beside and str(beside)} | results_of(ws, exported)
+        rundir.replace(results, json.dumps(figures, indent=2) + "\n")
     except OSError as error:
         raise rundir.unwritable(results, error) from error
     return done
 
 
-def _results(ws: Workspace, one: ModelVersion, policy: Path) -> dict[str, Any]:
-    """What is known of the run: a figure that its method does not have is null, a history empty."""
-    lines = rundir.RunDir(ws.home.runs / one.run_id).read_metrics() if one.run_id else []
-    rewards = [line for line in lines if line.get("reward") is not None]
+def _judge(ws: Workspace, version: ModelVersion) -> Path | None:
+    """The folder of the reward model that judged the run of this version; None where none did, or it is gone."""
+    if version.run_id is None:
+        return None
+    named = find_run(ws, version.run_id).config.get("reward_model")
+    if named is None:
+        return None
+    if Path(named).expanduser().is_dir():
+        return Path(named).expanduser()
+    try:
+        return reward_models.folder(ws, reward_models.find(ws, version.agent, named))
+    except NotFound:
+        return None
+
+
+def results_of(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
+    """What is known of the run, up to the checkpoint that the version is: a figure that its method does not have is null, a history empty.
+
+    The final reward is that of answers to held-out prompts where the run measured it, else that of the last batch.
+    """
+    run = rundir.RunDir(ws.home.runs / version.run_id) if version.run_id else None
+    lines = run.read_metrics() if run else []
+    status = run.status() if run else None
+    best = (status.result or {}).get("best_step") if status else None
+    last = max((line.get("step") or 0 for line in lines), default=0)
+    step = last if best is None else best
+    until = [line for line in lines if (line.get("step") or 0) <= step]
+    rewards = [line for line in until if line.get("reward") is not None]
+    held_out = [line for line in until if line.get("step") == step and line.get("eval_reward") is not None]
     final: Mapping[str, Any] = rewards[-1] if rewards else {}
+    if held_out:
+        final = {"reward": held_out[-1]["eval_reward"], "reward_std": held_out[-1].get("eval_reward_std")}
     return {
-        "model_path": str(policy),
-        "reward_model_path": None,
-        "feedback_count": _feedback(ws, one),
+        "feedback_count": _feedback(ws, version),
         "final_reward_mean": final.get("reward"),
         "final_reward_std": final.get("reward_std"),
-        "training_steps": max((line.get("step") or 0 for line in lines), default=0),
+        "training_steps": step,
         "reward_history": [line["reward"] for line in rewards],
-        "kl_history": [line["kl"] for line in lines if line.get("kl") is not None],
-        "loss_history": [line["loss"] for line in lines if line.get("loss") is not None],
+        "kl_history": [line["kl"] for line in until if line.get("kl") is not None],
+        "loss_history": [line["loss"] for line in until if line.get("loss") is not None],
     }
 
 

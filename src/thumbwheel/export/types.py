@@ -54,6 +54,8 @@ class Limits:
     """Least share of positions where both name the same most likely token."""
     of_effect: float | None = 0.25
     """Most that the mean KL may be of what training moved; None where it may be noise of any size that leaves the change standing."""
+    logits: float | None = None
+    """Most that a logit may differ by; None where the mean KL says enough."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class Parity:
             f"its answers do not end at {', '.join(self.ends)}": bool(self.ends),
             f"mean KL {self.mean_kl:.2g} is above {self.limits.mean_kl:.2g}": not self.mean_kl <= self.limits.mean_kl,
             f"top-1 agreement {self.top1:.4f} is below {self.limits.top1}": not self.top1 >= self.limits.top1,
+            f"a logit differs by {self.max_abs_diff:.2g}, above {self.limits.logits}": self._apart,
             f"mean KL {self.mean_kl:.2g} is not small beside what was trained ({self._effect:.2g}): rounding loses it": self._drowned,
             f"it is nearer to the base (KL {self.base_kl or 0:.2g}) than to the trained model ({self.mean_kl:.2g})": self._lost,
         }
@@ -116,6 +119,10 @@ class Parity:
     @property
     def _effect(self) -> float:
         return self.effect_kl or 0.0
+
+    @property
+    def _apart(self) -> bool:
+        return self.limits.logits is not None and not self.max_abs_diff <= self.limits.logits
 
     @property
     def _drowned(self) -> bool:

@@ -49,13 +49,13 @@ def install(
 
 def _show(found: dict[str, Tool | None], json: bool) -> None:
     from thumbwheel.core import log
-    from thumbwheel.llm.tools import FIX, FOR
+    from thumbwheel.llm.tools import FOR, fix
 
     if json:
         log.answer({name: tool and {"path": tool.path, "origin": tool.origin, "version": tool.version} for name, tool in found.items()})
         return
     rows: Iterable[tuple[Any, ...]] = (
-        (name, FOR[name], tool.origin if tool else "missing", f"{tool.path} ({tool.version})" if tool else FIX[name])
+        (name, FOR[name], tool.origin if tool else "missing", f"{tool.path} ({tool.version})" if tool else fix(name))
         for name, tool in found.items()
     )
     log.table("llama.cpp", ("tool", "what it does", "from", "where"), rows)

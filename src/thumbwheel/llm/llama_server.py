@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from thumbwheel.core.errors import Conflict, ModelError, NotFound
+from thumbwheel.core.private import UMASK
 from thumbwheel.llm import tools
 from thumbwheel.llm.port import HOST, free_port
 
@@ -116,6 +117,7 @@ class LlamaServer:
             stdout=self._stream(),
             stderr=subprocess.STDOUT,
             env=os.environ | environment(self.api_key),
+            umask=UMASK,
             preexec_fn=die_with_parent,
         )
         end = time.monotonic() + self._wait

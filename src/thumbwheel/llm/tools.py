@@ -97,12 +97,19 @@ def _whole(name: str, path: Path) -> bool:
     return path.is_file() and (name != "converter" or ((path.parent / "conversion").is_dir() and (path.parent / "gguf-py").is_dir()))
 
 
+def fix(name: str) -> str:
+    """What gets a missing tool; for a program that something present replaces, that nothing is missing."""
+    if name == "llama-quantize" and find("library"):
+        return "Not needed: the library quantises. For the program: thumbwheel tools install --build"
+    return FIX[name]
+
+
 def require(name: str) -> Tool:
     """As `find`; raises NotFound that names the fix."""
     found = find(name)
     if found is None:
         elsewhere = "" if name in PAIR else "in THUMBWHEEL_LLAMA_CPP, on the PATH or "
-        raise NotFound(f"{name} ({FOR[name]})", f"it is not {elsewhere}among what we installed", FIX[name])
+        raise NotFound(f"{name} ({FOR[name]})", f"it is not {elsewhere}among what we installed", fix(name))
     return found
 
 

@@ -132,7 +132,7 @@ def lineage(
         log.answer(found.to_json())
         return
     for depth, text in verbs.tree(found):
-        log.console(stderr=False).print("   " * depth + text, markup=False)
+        log.show("   " * depth + text)
 
 
 def _show_uses(found: list[Any], of: str, json: bool) -> None:
@@ -168,10 +168,13 @@ def alias(
     """
     from thumbwheel.core import log
     from thumbwheel.deploy import rollout
+    from thumbwheel.evaluation.approval import require_approval
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
         one = versions.version(ws, agent, version)
+        versions.check_alias_name(name)
+        require_approval(ws, one, name)
         if any(row.state == "warm" for row in rollout.deployments(ws, agent)):  # an alias then moves together with what answers for it
             rollout.promote(ws, agent, version, name, reason="named by hand")
         else:

@@ -31,6 +31,7 @@ from thumbwheel.datasets.rewrite import without
 from thumbwheel.db import schema
 from thumbwheel.db.engine import compact
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation.signing import resigned
 from thumbwheel.loop import store
 from thumbwheel.loop.purge import changed_reports, check_idle, purge
 from thumbwheel.loop.retrain import retrain
@@ -246,6 +247,8 @@ def _rewrite(job: _Job, seal: Seal, dataset_id: str, rows: set[str]) -> None:
     manifest = scrubbed(dataset.manifest, job.doomed.ids | rows)
     manifest |= {"files": made.files, "counts": made.counts, "origins": dict(sorted(made.origins.items()))}
     manifest["gate_groups"] = len(made.gate_groups)
+    for figures in ("scores", "characters", "loudest"):  # of rows that are gone too
+        manifest.pop(figures, None)
     manifest["erased"] = [*manifest.get("erased", ()), note]
     old = [
         ("hash", seal.of("hash", name)) for name in {dataset.fingerprint, *dataset.manifest["files"].values()} - set(made.files.values())
@@ -290,7 +293,7 @@ def _rows(job: _Job, seal: Seal) -> None:
 
     def work(connection: sa.Connection) -> None:
         for row_id in sorted(job.tainted.evaluations):
-            _forget_answers(connection, row_id, shown)
+            _forget_answers(job.ws, connection, row_id, shown)
         store.delete(connection, job.doomed)
         store.forget_replies(connection, job.agent_id)
         if job.doomed.ids:
@@ -302,14 +305,15 @@ def _rows(job: _Job, seal: Seal) -> None:
     job.ws.db.write(work)
 
 
-def _forget_answers(connection: sa.Connection, evaluation_id: str, names: set[str]) -> None:
+def _forget_answers(ws: Workspace, connection: sa.Connection, evaluation_id: str, names: set[str]) -> None:
     """The figures of an evaluation stay; the answers that it shows go, and slices that are named after what was erased."""
-    results = dict((store.one(connection, schema.evaluations, evaluation_id) or {})["results"])
+    row = store.one(connection, schema.evaluations, evaluation_id) or {}
+    results = dict(row["results"])
     results["examples"] = []
     results["slices"] = _nameless(results.get("slices", ()), names)
     results["suites"] = [{**one, "details": {}, "slices": _nameless(one["slices"], names)} for one in results.get("suites", ())]
     results["notes"] = [*results.get("notes", ()), "its examples were erased"]
-    store.set_values(connection, schema.evaluations, evaluation_id, {"results": results})
+    store.set_values(connection, schema.evaluations, evaluation_id, {"results": resigned(ws, row, results)})
 
 
 def _nameless(slices: Iterable[Record], names: set[str]) -> list[Record]:

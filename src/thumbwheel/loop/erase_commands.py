@@ -25,7 +25,7 @@ def why(
         log.answer(found)
         return
     for depth, text in origin.in_words(found):
-        log.console(stderr=False).print("   " * depth + text, markup=False)
+        log.show("   " * depth + text)
 
 
 def used_in(
@@ -107,4 +107,4 @@ def _show(found: Any) -> None:
             log.table("Tainted" if done else "Would be tainted", ("what", "which"), tainted)
     lines = [*found.notes, *(["To train anew:", *(f"  {command}" for command in found.retrain)] if found.retrain else [])]
     for line in lines:
-        log.console(stderr=False).print(line, markup=False, soft_wrap=True)
+        log.show(line)

@@ -12,6 +12,7 @@ from itertools import chain
 import sqlalchemy as sa
 
 from thumbwheel.capture.erased import NAME
+from thumbwheel.core import ids
 from thumbwheel.core.errors import NotFound
 from thumbwheel.core.seal import read_seal
 from thumbwheel.datasets.build import load_rows
@@ -106,7 +107,9 @@ def named_sources(ws: Workspace, connection: sa.Connection, agent: str, source: 
     wanted = set(store.source_ids(connection, agent_id, source))
     if not wanted:
         raise NotFound(f"{source!r} of agent {agent!r}", *_missing(ws, connection, agent_id, source))
-    return wanted | {found for one in wanted for found in store.feedback_on(connection, one)}
+    ids.require_single(source, sorted(row_id for row_id in wanted if row_id != source and ids.stands_for(source, row_id)))
+    about = {feedback_id for row_id in wanted for feedback_id in store.feedback_on(connection, row_id)}
+    return wanted | about
 
 
 def _missing(ws: Workspace, connection: sa.Connection, agent_id: str, source: str) -> tuple[str, str]:

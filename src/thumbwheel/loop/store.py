@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
+from thumbwheel.db.columns import has_id
 from thumbwheel.db.schema import (
     agents,
     aliases,
@@ -119,7 +120,7 @@ def source_ids(connection: sa.Connection, agent_id: str, name: str) -> list[str]
     """The ids of feedback, traces or subjects of the agent that `name` means: an id, or an external id of any source."""
     found = []
     for table in (feedback, traces, subjects):
-        named = (table.c.agent_id == agent_id) & ((table.c.id == name) | (table.c.external_id == name))
+        named = (table.c.agent_id == agent_id) & (has_id(table.c.id, name) | (table.c.external_id == name))
         found += list(connection.execute(sa.select(table.c.id).where(named)).scalars())
     return found
 
@@ -150,7 +151,7 @@ def of_agent(connection: sa.Connection, table: sa.Table, agent_id: str | None) -
 def agent_slug(connection: sa.Connection, row_id: str) -> str | None:
     """The name of the agent that has a piece of feedback, a trace or a subject with this id of ours."""
     for table in (feedback, traces, subjects):
-        query = sa.select(agents.c.slug).join(table, table.c.agent_id == agents.c.id).where(table.c.id == row_id)
+        query = sa.select(agents.c.slug).join(table, table.c.agent_id == agents.c.id).where(has_id(table.c.id, row_id))
         if found := connection.execute(query).scalar():
             return str(found)
     return None

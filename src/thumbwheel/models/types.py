@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict
 
 
@@ -100,6 +101,11 @@ class ModelVersion:
     def name(self) -> str:
         """`v3`."""
         return f"v{self.number}"
+
+    @property
+    def weights(self) -> str:
+        """Fingerprint of what it consists of: the base's weights and the adapter's files."""
+        return ids.fingerprint([self.base_fingerprint, self.adapter])
 
     def check_move(self, to: State) -> None:
         """Raise Conflict where the design has no move from this state to `to`, and for a tainted version's approval."""

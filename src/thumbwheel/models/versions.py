@@ -135,9 +135,10 @@ def version(ws: Workspace, agent: str, name: str) -> ModelVersion:
     with ws.db.read() as connection:
         named = store.alias_names(connection, agent)
     wanted = known[-1].id if name == LATEST and known else named.get(name, name)
-    for one in known:
-        if wanted in (one.id, one.name, str(one.number)):
-            return one
+    ids.require_single(wanted, [version.id for version in known if ids.stands_for(wanted, version.id)])
+    for known_version in known:
+        if wanted in (known_version.name, str(known_version.number)) or ids.stands_for(wanted, known_version.id):
+            return known_version
     names = [one.name for one in known] + list(named)
     raise NotFound(
         f"version {name!r} of agent {agent!r}",
@@ -156,6 +157,12 @@ def move(ws: Workspace, one: ModelVersion, to: State, basis: Basis | None = None
 
     ws.db.write(work)
     return by_id(ws, one.id)
+
+
+def withdraw(ws: Workspace, version: ModelVersion) -> ModelVersion:
+    """A candidate again, because nothing stands behind the state that is written; the caller has made sure of that."""
+    ws.db.write(lambda connection: store.set_state(connection, version.id, State.CANDIDATE, None))
+    return by_id(ws, version.id)
 
 
 def confirm(ws: Workspace, one: ModelVersion, basis: Basis) -> None:

@@ -21,13 +21,14 @@ import sqlalchemy as sa
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import DataError
+from thumbwheel.core.seal import make_seal
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import documents
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
 from thumbwheel.rewards.cases import stored_cases
 from thumbwheel.rewards.function import Case
-from thumbwheel.rewards.functions.judge import Judge, pair_of
+from thumbwheel.rewards.functions.judge import Judge, pair_of, signature
 from thumbwheel.rewards.reading import newest, place_of, reading, voice
 from thumbwheel.rewards.types import LabelConfig
 from thumbwheel.stats.agreement import Agreement, Level, alpha, kappa
@@ -157,7 +158,8 @@ def _compared(connection: sa.Connection, agent_id: str) -> list[tuple[tuple[str,
 
 
 def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
-    """Ask the judge about at most `most` pairs that people compared, and keep the statement of how far it agrees with their plurality.
+    """Ask the judge about at most `most` pairs that people compared, and keep the signed statement of how far it agrees with their
+    plurality.
 
     Which answer of a pair is called the first follows the traces' hashed ids, so that neither side is favoured by it. Raises DataError
     where people compared nothing. Pairs without a verdict are counted and no agreement.
@@ -192,6 +194,7 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
         "share": found["share"],
     }
     stated |= {"without_verdict": len(asked) - len(people), "reasons": [list(one) for one in reasons]}
+    stated["signature"] = signature(stated, make_seal(ws.home.signing))
     return stated | {"sha256": documents.keep(ws, KIND, stated)}
 
 

@@ -1,4 +1,9 @@
-"""Which reward function judges a case: the one that its row names, else the one that its kind of reference has."""
+"""Which reward function judges a case: the one that its row names, else the one that its kind of reference has.
+
+A case is data, and may come from a stranger. It may bring the settings that the function declares for that (`case_settings`); all others
+come from the owner (`rewards.checkers` in the settings). Both are held apart here, at import (`refusal`) and again where a case is judged
+(`checker`), because a home may hold cases from before.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,54 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pydantic import Field
+
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import ConfigError, NotFound
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 from thumbwheel.rewards.functions import FUNCTIONS
 
+OwnerSettings = Mapping[str, Mapping[str, Any]]
+"""Name of a reward function -> the settings that the owner gives it where a case names it."""
 
-def checker(name: str | None, settings: Mapping[str, Any] | None, reference: Any, where: str) -> RewardFunction[Any]:
-    """The function for a case; raises NotFound for an unknown one and ConfigError for impossible settings, named after `where`."""
-    found = name or checker_of(reference)
-    return FUNCTIONS.get(found).create(settings, f"checker {found!r} of {where}")
+
+def checker(
+    name: str | None,
+    settings: Mapping[str, Any] | None,
+    reference: Any,
+    where: str,
+    owner: OwnerSettings,
+) -> RewardFunction[Any]:
+    """The function for a case, with the owner's settings and what the case may bring.
+
+    Raises NotFound for an unknown function, ConfigError, named after `where`, for impossible settings and for what no case may set.
+    """
+    function_name = name or checker_of(reference)
+    function = FUNCTIONS.get(function_name)
+    if (reason := refusal(name, settings, reference)) is not None:
+        raise ConfigError(
+            f"checker_config of {where}",
+            reason,
+            f"Remove it from the case, or set it for all cases: rewards: {{checkers: {{{function_name}: ...}}}}",
+        )
+    merged = {**owner.get(function_name, {}), **(settings or {})}
+    return function.create(merged, f"checker {function_name!r} of {where}")
+
+
+def refusal(name: str | None, settings: Mapping[str, Any] | None, reference: Any) -> str | None:
+    """Why a case may not bring these settings; None where it may, and for a function that is not installed: it judges nothing."""
+    function_name = name or checker_of(reference)
+    if not settings or function_name not in FUNCTIONS.names():
+        return None
+    allowed = FUNCTIONS.get(function_name).case_settings
+    known = FUNCTIONS.get(function_name).Config.model_fields
+    forbidden = [key for key in settings if key in known and key not in allowed]
+    if not forbidden:
+        return None
+    permitted = ", ".join(sorted(allowed)) or "nothing"
+    return (
+        f"it sets {', '.join(map(repr, forbidden))} of {function_name!r}, which only the owner's settings may; a case may set {permitted}"
+    )
 
 
 def checker_of(reference: Any) -> str:
@@ -37,16 +80,24 @@ def waits(name: str | None) -> bool:
     return name in FUNCTIONS.names() and "feedback" in FUNCTIONS.get(name).reads
 
 
-class NoSettings(Config):
-    """`checker` has no settings of its own: the case brings them."""
+class CheckerConfig(Config):
+    """Settings of `checker`: what the owner gives the functions that cases name. The case brings the rest."""
+
+    functions: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Function -> its settings; filled in from `rewards.checkers`."""
 
 
-class Checked(RewardFunction[NoSettings]):
+class Checked(RewardFunction[CheckerConfig]):
     """The component `checker`: judges by what the trace's own case names, or what its kind of reference has."""
 
-    Config = NoSettings
+    Config = CheckerConfig
     low, high = -math.inf, math.inf
     reads = frozenset({"text", "reference", "prompt", "steps", "finish", "status", "metadata"})
+
+    def identity(self) -> Any:
+        """Nothing: the identity of the function that judges a case is among its `inputs`, so a setting of one function re-judges only
+        the cases that name it."""
+        return {}
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
         """What the named function depends on, and which it is."""
@@ -75,4 +126,5 @@ class Checked(RewardFunction[NoSettings]):
     def _function(self, case: Case) -> RewardFunction[Any] | None:
         if case.reference is None and not case.metadata.get("checker"):
             return None
-        return checker(case.metadata.get("checker"), case.metadata.get("checker_config"), case.reference, "its case")
+        settings = case.metadata.get("checker_config")
+        return checker(case.metadata.get("checker"), settings, case.reference, "its case", self.config.functions)

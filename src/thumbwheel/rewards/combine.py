@@ -20,6 +20,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.config import Config
 from thumbwheel.core.plugins import nearest
 from thumbwheel.rewards.function import Score, Status
+from thumbwheel.rewards.functions import FUNCTIONS
 
 CHECKER = "checker"
 """The component that judges by what the trace's own case names."""
@@ -78,6 +79,9 @@ class RewardConfig(Config):
     """Where to start from: default (the checker of a case, and what people said), isaa, ocd, or none."""
     components: dict[str, ComponentConfig] = Field(default_factory=dict)
     """Added to those of the preset; of one that the preset has, only what is set here changes."""
+    checkers: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Settings of functions that cases name as their checker, as {judge: {url: "http://127.0.0.1:11434/v1", model: qwen3}}. A case may
+    itself bring only what the function declares harmless; addresses, keys, paths, limits and trust are set here."""
     arithmetic: Arithmetic | None = None
     """applicable: what has no value leaves the mean; isaa: it counts as a middle, and a failure as 0. Unset: the preset's own."""
     good_from: float = 0.6
@@ -89,6 +93,14 @@ class RewardConfig(Config):
         if name not in PRESETS:
             raise ValueError(f"known are {', '.join(PRESETS)}.{nearest(name, PRESETS)}")
         return name
+
+    @field_validator("checkers")
+    @classmethod
+    def _installed(cls, checkers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name in checkers:
+            if name not in FUNCTIONS.names():
+                raise ValueError(f"there is no reward function {name!r}.{nearest(name, FUNCTIONS.names())}")
+        return checkers
 
     def parts(self) -> dict[str, ComponentConfig]:
         """Every component that is to be run, by name."""
@@ -106,19 +118,23 @@ class RewardConfig(Config):
     def fingerprint(self) -> str:
         """Of all that turns scores into a reward."""
         parts = {name: [part.function or name, part.weight, part.settings] for name, part in self.parts().items()}
-        return ids.fingerprint([parts, self.arithmetic or PRESETS[self.preset][0]])
+        checkers = [self.checkers] if self.checkers else []
+        return ids.fingerprint([parts, self.arithmetic or PRESETS[self.preset][0], *checkers])
 
 
 class RewardsConfig(RewardConfig):
     """The section `rewards`: for all agents, and in `agents` what differs for one."""
 
     agents: dict[str, RewardConfig] = Field(default_factory=dict)
-    """agent -> its own settings, in place of those above; of a component, only what is set there changes."""
+    """agent -> its own settings, in place of those above; of a component, only what is set there changes, and a function under
+    `checkers` has the settings that stand there."""
 
     def of(self, agent: str) -> RewardConfig:
         """The settings of `agent`."""
         own = self.agents.get(agent, RewardConfig())
-        given = {name: getattr(own, name) for name in own.model_fields_set} | {"components": merged(self.components, own.components)}
+        given = {name: getattr(own, name) for name in own.model_fields_set}
+        given["components"] = merged(self.components, own.components)
+        given["checkers"] = {**self.checkers, **own.checkers}
         return RewardConfig(**({name: getattr(self, name) for name in RewardConfig.model_fields} | given))
 
 

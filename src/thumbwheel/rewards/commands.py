@@ -84,9 +84,7 @@ def list_(
     columns = ("component", "weight", "mean", "ok", "n/a", "pending", "failed", "blocked", "not judged")
     log.table(f"Rewards of {agent}, {found['traces']} traces", columns, rows)
     whole = found["reward"]
-    log.console(stderr=False).print(
-        f"reward: {whole['n']} traces, mean {_number(whole['mean'])}, {whole['good']} good ({whole['good_from']:g} or more)", markup=False
-    )
+    log.show(f"reward: {whole['n']} traces, mean {_number(whole['mean'])}, {whole['good']} good ({whole['good_from']:g} or more)")
     if found["lowest"]:
         log.table("Lowest rewards", ("trace", "reward"), [(one["trace"], _number(one["reward"])) for one in found["lowest"]])
 
@@ -112,7 +110,7 @@ def explain(
         log.answer(found.as_dict())
         return
     for line in found.to_words():
-        log.console(stderr=False).print(line, markup=False)
+        log.show(line)
 
 
 @reward.command()
@@ -141,7 +139,7 @@ def reweight(
     rows = [(name, found[name]["n"], *(_number(found[name][key]) for key in ("mean", "least", "most"))) for name in ("before", "after")]
     log.table(f"Rewards of {agent} by other weights", ("", "traces", "mean", "least", "most"), rows)
     good = f"{found['now_good']} would be good that are not, {found['no_longer_good']} would no longer be"
-    log.console(stderr=False).print(f"{found['changed']} rewards would change; {good}.\n\n{found['yaml']}", markup=False)
+    log.show(f"{found['changed']} rewards would change; {good}.\n\n{found['yaml']}")
     if found["not_run_yet"]:
         log.say(f"Not judged yet, so without a part in this: {', '.join(found['not_run_yet'])}. Then: thumbwheel reward run")
 

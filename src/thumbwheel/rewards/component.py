@@ -10,7 +10,7 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Any
 
 from thumbwheel.core import ids
-from thumbwheel.core.errors import NotFound
+from thumbwheel.core.errors import ConfigError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.artifacts import Artifacts
@@ -91,21 +91,45 @@ def components(ws: Workspace, agent: str, config: RewardConfig, only: Collection
     for name in only:
         if name not in parts:
             raise NotFound(f"component {name!r}", f"the reward of {agent!r} has none", f"It has: {', '.join(parts)}.{nearest(name, parts)}")
-    return [_component(ws, agent, name, part) for name, part in parts.items() if not only or name in only]
+    return [_component(ws, agent, config, name, part) for name, part in parts.items() if not only or name in only]
 
 
-def _component(ws: Workspace, agent: str, name: str, part: ComponentConfig) -> Component:
+def located(ws: Workspace, agent: str, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The owner's settings of functions, by name, with names of this home (rm1, latest) as the files that they mean.
+
+    Raises NotFound for a model or classifier that is not there.
+    """
+    return {function_name: _located(ws, agent, function_name, given) for function_name, given in settings.items()}
+
+
+def _component(ws: Workspace, agent: str, config: RewardConfig, name: str, part: ComponentConfig) -> Component:
     called = part.function or name
-    given = dict(part.settings)
-    if called == "reward_model" and MODEL_NAME.fullmatch(str(given.get("model", ""))):
+    kind: type[RewardFunction[Any]]
+    if called == CHECKER:
+        if part.settings:
+            what = f"settings of component {name!r}: {', '.join(part.settings)}"
+            fix = "Set those of the functions that cases name under rewards.checkers"
+            raise ConfigError(what, "the checker has none of its own", fix)
+        kind = Checked
+        settings = {"functions": located(ws, agent, config.checkers)}
+    else:
+        kind = FUNCTIONS.get(called)
+        settings = _located(ws, agent, called, part.settings)
+    function = kind.create(settings, f"rewards.components.{name}.settings")
+    return Component(name, function, ids.fingerprint([called, function.version, function.identity()]), part.timeout)
+
+
+def _located(ws: Workspace, agent: str, function_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    located = dict(settings)
+    if function_name == "reward_model" and MODEL_NAME.fullmatch(str(located.get("model", ""))):
         from thumbwheel.models import reward_models
 
-        given["model"] = str(reward_models.folder(ws, reward_models.find(ws, agent, given["model"])))
-    if called == "learned" and CLASSIFIER_NAME.fullmatch(str(given.get("classifier", ""))):
-        given["classifier"] = _classifier(ws, agent, str(given["classifier"]))
-    kind = Checked if called == CHECKER else FUNCTIONS.get(called)
-    function = kind.create(given, f"rewards.components.{name}.settings")
-    return Component(name, function, ids.fingerprint([called, function.version, function.identity()]), part.timeout)
+        located["model"] = str(reward_models.folder(ws, reward_models.find(ws, agent, located["model"])))
+    if function_name == "learned" and CLASSIFIER_NAME.fullmatch(str(located.get("classifier", ""))):
+        located["classifier"] = _classifier(ws, agent, str(located["classifier"]))
+    if function_name == "judge" and located.get("agreement"):
+        located["home"] = str(ws.home.path)
+    return located
 
 
 def _classifier(ws: Workspace, agent: str, name: str) -> str:

@@ -122,6 +122,10 @@ class RewardFunction(ABC, Generic[C]):
     """Scores lie between them, both included."""
     reads: ClassVar[frozenset[str]] = frozenset({"text", "reference"})
     """Fields of `Case` that a score depends on: where none of them has changed, a stored score stands."""
+    case_settings: ClassVar[frozenset[str]] = frozenset()
+    """Settings that a case may bring in its `checker_config`; none unless they are named here. Cases come in files of strangers: what
+    lowers safety, names an address, a variable, a model or a path, or raises a limit is never named here. The owner sets it under
+    `rewards.checkers`."""
 
     def __init__(self, config: C) -> None:
         self.config = config

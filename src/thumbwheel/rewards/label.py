@@ -18,8 +18,8 @@ import sqlalchemy as sa
 
 from thumbwheel.core import ids
 from thumbwheel.rewards import store
-from thumbwheel.rewards.reading import judge, newest, reading
-from thumbwheel.rewards.types import Comparing, Comparison, Judgement, LabelConfig, Reach, Scope, Signal
+from thumbwheel.rewards.reading import judge, newest, people_first, reading
+from thumbwheel.rewards.types import Comparing, Comparison, Judgement, LabelConfig, Loudest, Reach, Scope, Signal
 
 
 def judgements(
@@ -48,11 +48,19 @@ def signals(connection: sa.Connection, agent: str, as_of: datetime | None = None
     """How much there is of every kind of feedback in force, the most frequent kind first."""
     counts: dict[str, Counter[bool | None]] = defaultdict(Counter)
     raters: dict[str, set[str]] = defaultdict(set)
-    for said in store.all_in_force(connection, ids.derived("agt", agent), as_of):
+    for said in store.newest_words(connection, ids.derived("agt", agent), as_of):
         counts[said.kind][reading(said, config or LabelConfig())] += 1
         raters[said.kind].add(said.rater)
     found = [Signal(kind, one.total(), one[True], one[False], len(raters[kind])) for kind, one in counts.items()]
     return sorted(found, key=lambda signal: (-signal.count, signal.kind))
+
+
+def loudest(connection: sa.Connection, agent: str, as_of: datetime | None = None, scope: Scope | None = None) -> Loudest | None:
+    """The named person who gave more than half of what persons said; None where nobody did."""
+    counts = store.by_rater(connection, ids.derived("agt", agent), as_of, scope)
+    total = sum(count for _, count in counts)
+    most = max((count for rater_id, count in counts if rater_id is not None), default=0)
+    return Loudest(most, total) if most > 1 and 2 * most > total else None
 
 
 def reach(connection: sa.Connection, agent: str, as_of: datetime | None = None) -> Reach:
@@ -72,6 +80,7 @@ class _Vote:
     at: datetime
     side: int
     automatic: bool
+    lone: bool
 
 
 def _sides(one: Comparing) -> Iterator[tuple[tuple[str, str], _Vote]]:
@@ -79,11 +88,13 @@ def _sides(one: Comparing) -> Iterator[tuple[tuple[str, str], _Vote]]:
     places = {trace_id: rank for rank, place in enumerate(one.ranking) for trace_id in place}
     for first, second in combinations(sorted(places), 2):
         difference = places[second] - places[first]
-        yield (first, second), _Vote(one.feedback_id, one.rater, one.weight, one.at, (difference > 0) - (difference < 0), one.automatic)
+        side = (difference > 0) - (difference < 0)
+        yield (first, second), _Vote(one.feedback_id, one.rater, one.weight, one.at, side, one.automatic, one.lone)
 
 
 def _compare(pair: tuple[str, str], votes: Iterable[_Vote]) -> Comparison:
-    latest, torn = newest((vote for vote in votes if vote.weight > 0), lambda vote: (vote.rater,), lambda vote: vote.side)
+    heard = people_first(vote for vote in votes if vote.weight > 0)
+    latest, torn = newest(heard, lambda vote: (vote.rater,), lambda vote: vote.side)
     weights = {side: math.fsum(vote.weight for vote in latest if vote.side == side) for side in (1, 0, -1)}
     leading = [side for side, weight in weights.items() if weight == max(weights.values()) > 0]
     side = leading[0] if len(leading) == 1 else 0

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from thumbwheel.core import log
 from thumbwheel.core.config import options
 from thumbwheel.rewards.label_config import LearnConfig
 
@@ -35,7 +36,6 @@ def learn_(
 
     Example: thumbwheel label learn --agent support --out classifier.json
     """
-    from thumbwheel.core import log
     from thumbwheel.models.documents import as_bytes
     from thumbwheel.rewards.learn import learn
 
@@ -59,7 +59,6 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _show_report(title: str, report: Mapping[str, Any]) -> None:
-    from thumbwheel.core import log
 
     rows = [("labels", f"{report['labels']}: {report['good']} good, {report['bad']} bad, of {report['groups']} prompts or sessions")]
     rows += [("accuracy", f"{_interval(report['accuracy'])}; always the more frequent label: {report['majority']:.3f}")]
@@ -89,7 +88,6 @@ def suggest_(
     Suggestions are not feedback: nothing learns from one until a person has reviewed or accepted it.
     Example: thumbwheel label suggest --agent support --limit 50
     """
-    from thumbwheel.core import log
     from thumbwheel.rewards.suggest import suggest
 
     with ctx.obj() as ws:
@@ -117,7 +115,6 @@ def review(
     Each verdict is stored at once as a thumb of yours; stop whenever you like, and the same command goes on.
     Example: thumbwheel label review --agent support --rater anna
     """
-    from thumbwheel.core import log
     from thumbwheel.rewards.suggest import decide, questions
 
     became: dict[str, int] = {}
@@ -130,7 +127,7 @@ def review(
             state = decide(ws, agent, question, KEYS[key], rater, "shown" if show else "review")
             became[state] = became.get(state, 0) + 1
     if as_json:
-        sys.stdout.write(json.dumps({"done": became}) + "\n")
+        log.answer({"done": became}, indent=None)
     else:
         log.say(", ".join(f"{count} {state}" for state, count in became.items()) or "nothing was decided")
 
@@ -139,13 +136,10 @@ def _ask(question: Any, show: bool, as_json: bool) -> None:
     told = {"good": question.good, "confidence": round(question.confidence, 3)} if show else {}
     if as_json:
         row = {"id": question.id, "trace": question.trace_id, "prompt": list(question.prompt), "answer": question.text, **told}
-        sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+        log.answer(row, indent=None)
         return
     from rich.panel import Panel
     from rich.text import Text
-
-    from thumbwheel.core import log
 
     screen = log.console(stderr=False)
     for message in question.prompt:
@@ -160,8 +154,7 @@ def _key(as_json: bool) -> str:
     """y, n, s or q; the end of the input is q, and anything else is asked again."""
     while True:
         if not as_json:
-            sys.stdout.write("Is this answer good? [y/n/s/q] ")
-            sys.stdout.flush()
+            log.write("Is this answer good? [y/n/s/q] ")
         line = sys.stdin.readline()
         typed = line.strip().strip('"').lower()[:1]
         if not line or typed == "q":
@@ -183,7 +176,6 @@ def accept_(
 
     Example: thumbwheel label accept --agent support --rater anna --min-confidence 0.95
     """
-    from thumbwheel.core import log
     from thumbwheel.rewards.suggest import accept
 
     with ctx.obj() as ws:
@@ -197,7 +189,6 @@ def accept_(
 @label.command("status")
 def status_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
     """Labels, suggestions by state, and how often reviewers agreed with suggestions, by their confidence."""
-    from thumbwheel.core import log
     from thumbwheel.rewards.suggest import status
 
     with ctx.obj() as ws:
@@ -222,7 +213,6 @@ def agreement_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> Non
 
     Example: thumbwheel label agreement --agent support
     """
-    from thumbwheel.core import log
     from thumbwheel.models.documents import documents
     from thumbwheel.rewards.agreement import KIND, agreement
 
@@ -245,7 +235,6 @@ def agreement_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> Non
 
 
 def _show_judges(stated: Iterable[Mapping[str, Any]]) -> None:
-    from thumbwheel.core import log
 
     rows = [
         (one["model"], one["judge"][:12], one["pairs"], _interval({**one, "value": one["kappa"]}), one["recorded_at"][:16])
@@ -274,7 +263,6 @@ def trust_(
 
     Example: thumbwheel label trust --agent support --url http://127.0.0.1:11434/v1 --model qwen3:8b --out agreement.json
     """
-    from thumbwheel.core import log
     from thumbwheel.core.config import build
     from thumbwheel.models.documents import as_bytes
     from thumbwheel.rewards.agreement import trust

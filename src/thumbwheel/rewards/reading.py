@@ -26,6 +26,14 @@ class Said(Protocol):
     def at(self) -> datetime:
         """When it was said."""
 
+    @property
+    def lone(self) -> bool:
+        """Whether it has neither rater nor time."""
+
+    @property
+    def automatic(self) -> bool:
+        """Whether no person said it."""
+
 
 S = TypeVar("S", bound=Said)
 SCALES = {"rating": (1.0, 5.0), "score": (0.0, 1.0), "outcome": (0.0, 1.0)}
@@ -39,14 +47,15 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
     if len(heard) == 1:
         return _alone(trace_id, heard[0], config)
     votes = {s.feedback_id: reading(s, config) for s in heard if s.kind != "correction"}
-    opinions = [s for s in heard if s.kind != "correction" and (s.kind != "label" or votes[s.feedback_id] is not None)]
+    every = [s for s in heard if s.kind != "correction" and (s.kind != "label" or votes[s.feedback_id] is not None)]
+    opinions = people_first(every)
     counted, torn = newest(opinions, voice, lambda s: votes[s.feedback_id]) if len(opinions) > 1 else (opinions, False)
     last = {voice(s): s.at for s in counted}  # a rating and a thumb may be given at once, and both are the newest word
     for_, against = (sorted((s for s in counted if votes[s.feedback_id] is side), key=_when) for side in (True, False))
     gain, loss = (math.fsum(s.weight for s in side) for side in (for_, against))
     good = None if gain == loss else gain > loss
     edit, edit_conflict = edit_of(heard)
-    return Judgement(
+    judgement = Judgement(
         trace_id,
         good,
         None if good is None else abs(gain - loss) / (gain + loss),
@@ -58,6 +67,48 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
         value_of([s for s in opinions if last.get(voice(s)) == s.at], config),
         bool(for_ or against) and all(s.automatic for s in (*for_, *against)),
     )
+    if judgement.value is None and len(opinions) < len(every):
+        computed = value_of([s for s in every if s.automatic], config)
+        return judgement._replace(value=beside_verdict(judgement, computed))
+    return judgement
+
+
+def beside_verdict(judgement: Judgement, computed: Value | None) -> Value | None:
+    """The number of an answer that people judged without a number, where checkers or models have `computed` one.
+
+    The computed number stands where it lies on the side that people took. Where it contradicts them their verdict stands alone, as the
+    end of the scale that it means, nearer to the middle the more they disagree. A draw among people is no number.
+    """
+    if computed is None or judgement.good is None or computed.sides_with(judgement.good):
+        return computed if judgement.good is not None else None
+    return verdict_value(judgement, computed.scale)
+
+
+def verdict_value(judgement: Judgement, scale: tuple[float, float]) -> Value | None:
+    """What people called good or bad as a number on `scale`; None where they called it neither."""
+    if judgement.good is None:
+        return None
+    margin = judgement.strength or 0.0
+    unit = (1 + margin if judgement.good else 1 - margin) / 2
+    return Value(unit, scale, judgement.kind or "", judgement.feedback_ids)
+
+
+P = TypeVar("P", bound="_Spoken")
+
+
+class _Spoken(Protocol):
+    """What a person said, or not."""
+
+    @property
+    def automatic(self) -> bool:
+        """Whether no person said it."""
+
+
+def people_first(said: Iterable[P]) -> list[P]:
+    """What people said; all of it where no person is among them."""
+    every = list(said)
+    people = [s for s in every if not s.automatic]
+    return people or every
 
 
 def _alone(trace_id: str, said: Statement, config: LabelConfig) -> Judgement:
@@ -143,7 +194,7 @@ def voice(said: Statement) -> tuple[str, ...]:
 
 def edit_of(said: Iterable[Statement]) -> tuple[Edit | None, bool]:
     """The correction that the raters settled on, and whether they differ."""
-    edits = [s for s in said if s.kind == "correction" and isinstance(s.value, str)]
+    edits = people_first(s for s in said if s.kind == "correction" and isinstance(s.value, str))
     if len(edits) < 2:  # the rule below comes to the same; a million traces have one statement each
         return (Edit(edits[0].value, (edits[0].feedback_id,), edits[0].automatic) if edits else None), False
     latest, torn = newest(edits, voice, lambda s: s.value)
@@ -161,7 +212,8 @@ def edit_of(said: Iterable[Statement]) -> tuple[Edit | None, bool]:
 def newest(said: Iterable[S], speaker: Callable[[S], tuple[str, ...]], meaning: Callable[[S], Any]) -> tuple[list[S], bool]:
     """The newest of each voice, and whether a voice contradicts itself at the same instant: such a voice does not count.
 
-    Among several of the same instant one that means nothing (None) gives way to one that does.
+    Among several of the same instant one that means nothing (None) gives way to one that does. Those with neither rater nor time all
+    count: nobody knows that they are one person's, and their order in a file means nothing.
     """
     voices: dict[tuple[str, ...], list[S]] = defaultdict(list)
     for one in said:
@@ -173,7 +225,9 @@ def newest(said: Iterable[S], speaker: Callable[[S], tuple[str, ...]], meaning: 
             continue
         last = max(s.at for s in own)
         final = sorted((s for s in own if s.at == last), key=lambda s: (meaning(s) is None, s.feedback_id))
-        if len({meaning(s) for s in final if meaning(s) is not None}) > 1:
+        if all(s.lone for s in final):
+            kept.extend(final)
+        elif len({meaning(s) for s in final if meaning(s) is not None}) > 1:
             torn = True
         else:
             kept.append(final[0])

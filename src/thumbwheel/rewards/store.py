@@ -8,33 +8,21 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from thumbwheel.db import standing
+from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import cases, feedback, feedback_targets, messages, raters, rewards, steps, suggestions, traces
 from thumbwheel.rewards.types import Comparing, Scope, Statement
 
 JUDGING = ("thumb", "rating", "score", "label", "outcome", "correction")
 AUTOMATIC = ("checker", "model")
-"""Kinds of raters that are no persons."""
-AT = sa.func.coalesce(feedback.c.occurred_at, feedback.c.recorded_at, type_=feedback.c.recorded_at.type)
-"""When it was said; when it was recorded, where nobody knows that."""
+"""Kinds of raters whose word alone fills no gate. A grade against a known right answer (`reference`) may."""
+AT = standing.AT
 
 
 def in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
-    """Condition: feedback of the agent recorded by `as_of` that nothing recorded by then supersedes or retracts.
-
-    What was superseded stays out even when its successor is withdrawn: who takes back their last word has no word.
-    """
-    return sa.and_(feedback.c.agent_id == agent_id, _in_force(agent_id, as_of))
-
-
-def _in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
-    """The same of feedback that is known to be the agent's; naming the agent makes SQLite begin with all its feedback, and sort."""
-    later = feedback.alias("later")
-    known = [] if as_of is None else [later.c.recorded_at <= as_of]
-    replaced = sa.select(later.c.supersedes).where(later.c.agent_id == agent_id, later.c.supersedes.is_not(None), *known)
-    withdrawn = sa.select(later.c.retracts).where(later.c.agent_id == agent_id, later.c.retracts.is_not(None), *known)
-    own = [feedback.c.retracts.is_(None), feedback.c.id.not_in(replaced), feedback.c.id.not_in(withdrawn)]
-    return sa.and_(*own, *([] if as_of is None else [feedback.c.recorded_at <= as_of]))
+    """Condition: feedback of the agent recorded by `as_of` that nothing recorded by then supersedes or retracts."""
+    return sa.and_(feedback.c.agent_id == agent_id, standing.in_force(agent_id, as_of))
 
 
 def statements(
@@ -49,9 +37,9 @@ def statements(
     about += [] if arrived_by is None else [traces.c.recorded_at <= arrived_by]
     about += [] if scope is None else within(agent_id, as_of, scope)
     query = (
-        sa.select(*_FEEDBACK, traces.c.id.label("trace_id"))
+        sa.select(*_spoken(standing.speaker(traces.c.external_id)), traces.c.id.label("trace_id"))
         .select_from(_ABOUT_TRACES)
-        .where(traces.c.agent_id == agent_id, _in_force(agent_id, as_of), feedback.c.kind.in_(JUDGING), *about)
+        .where(traces.c.agent_id == agent_id, standing.in_force(agent_id, as_of), feedback.c.kind.in_(JUDGING), *about)
         .order_by(traces.c.input_id, traces.c.id, feedback_targets.c.feedback_id)
     )
     for *said, about in streamed(connection, query):
@@ -70,11 +58,24 @@ def within(agent_id: str, as_of: datetime | None, scope: Scope) -> list[sa.Colum
     return found + ([traces.c.input_id < scope.last] if scope.last else [])
 
 
+def by_rater(connection: sa.Connection, agent_id: str, as_of: datetime | None, scope: Scope | None = None) -> list[tuple[str | None, int]]:
+    """(id of a rater, None for the unnamed; how much they said) of the persons who said something in force about a trace."""
+    about = [] if scope is None else within(agent_id, as_of, scope)
+    person = sa.func.coalesce(raters.c.kind, "person").not_in(AUTOMATIC)
+    query = (
+        sa.select(feedback.c.rater_id, sa.func.count(feedback.c.id.distinct()))
+        .select_from(_ABOUT_TRACES)
+        .where(in_force(agent_id, as_of), feedback_targets.c.kind == "trace", person, *about)
+        .group_by(feedback.c.rater_id)
+    )
+    return [(rater_id, count) for rater_id, count in connection.execute(query)]
+
+
 def preferences(connection: sa.Connection, agent_id: str, as_of: datetime | None, scope: Scope | None = None) -> Iterator[Comparing]:
     """Every preference in force with the traces that have arrived."""
     about = [] if scope is None else within(agent_id, as_of, scope)
     query = (
-        sa.select(*_FEEDBACK, feedback_targets.c.position, traces.c.id.label("trace_id"))
+        sa.select(*_spoken(standing.speaker(traces.c.external_id)), feedback_targets.c.position, traces.c.id.label("trace_id"))
         .select_from(_ABOUT_TRACES)
         .where(in_force(agent_id, as_of), feedback.c.kind == "preference", feedback_targets.c.kind == "trace", *about)
         .order_by(feedback.c.id, feedback_targets.c.position)
@@ -89,9 +90,10 @@ def preferences(connection: sa.Connection, agent_id: str, as_of: datetime | None
         yield _comparing(group)
 
 
-def all_in_force(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> Iterator[Statement]:
-    """Every piece of feedback in force, of any kind, whether or not its targets have arrived."""
-    query = sa.select(*_FEEDBACK).select_from(feedback.outerjoin(raters)).where(in_force(agent_id, as_of))
+def newest_words(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> Iterator[Statement]:
+    """The newest words in force, of any kind, whether or not their targets have arrived."""
+    standing_ids = standing.newest_words(agent_id, as_of)
+    query = sa.select(*_spoken(standing.speaker())).select_from(feedback.outerjoin(raters)).where(feedback.c.id.in_(standing_ids))
     for row in streamed(connection, query):
         yield Statement(*row)
 
@@ -109,24 +111,39 @@ _ABOUT_TRACES = (  # what feedback is about belongs to its agent (capture)
     .join(feedback, feedback.c.id == feedback_targets.c.feedback_id)
     .outerjoin(raters, raters.c.id == feedback.c.rater_id)
 )
-_FEEDBACK = (  # in the order of the fields of a statement
-    feedback.c.id,
-    feedback.c.kind,
-    feedback.c.name,
-    feedback.c.value,
-    feedback.c.scale,
-    sa.func.coalesce(feedback.c.rater_id, "unnamed:" + feedback.c.source).label("rater"),
-    sa.func.coalesce(raters.c.weight, 1.0).label("weight"),
-    AT.label("at"),
-    sa.func.coalesce(raters.c.kind.in_(AUTOMATIC), sa.false()).label("automatic"),
-)
+
+
+def _spoken(speaker: sa.ColumnElement[str]) -> tuple[sa.ColumnElement[Any], ...]:
+    """The columns of a statement, in the order of its fields."""
+    return (
+        feedback.c.id,
+        feedback.c.kind,
+        feedback.c.name,
+        feedback.c.value,
+        feedback.c.scale,
+        speaker.label("rater"),
+        sa.func.coalesce(raters.c.weight, 1.0).label("weight"),
+        AT.label("at"),
+        sa.func.coalesce(raters.c.kind.in_(AUTOMATIC), sa.false()).label("automatic"),
+        feedback.c.occurred_at.is_not(None).label("timed"),
+        feedback.c.rater_id.is_not(None).label("named"),
+    )
 
 
 def _comparing(rows: list[Any]) -> Comparing:
     arrived = {row.position: row.trace_id for row in rows}
     first = rows[0]
+    speaker = max(row.rater for row in rows)  # one name for all of them, or that of the statement where a compared text has none
     ranking = (tuple(arrived[position] for position in place if position in arrived) for place in first.value["ranking"])
-    return Comparing(first.id, tuple(place for place in ranking if place), first.rater, first.weight, first.at, first.automatic)
+    return Comparing(
+        first.id,
+        tuple(place for place in ranking if place),
+        speaker,
+        first.weight,
+        first.at,
+        first.automatic,
+        not (first.timed or first.named),
+    )
 
 
 def stored(connection: sa.Connection, agent_id: str, as_of: datetime | None, trace_id: str | None) -> Iterator[sa.RowMapping]:
@@ -155,7 +172,7 @@ def _among(agent_id: str, as_of: datetime | None, trace_id: str | None) -> list[
 def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[tuple[str, str]]:
     """(id, source) of the traces that have this id, ours or their source's."""
     query = sa.select(traces.c.id, traces.c.source).where(traces.c.agent_id == agent_id)
-    return list(connection.execute(query.where(sa.or_(traces.c.id == name, traces.c.external_id == name))).tuples())
+    return list(connection.execute(query.where(sa.or_(has_id(traces.c.id, name), traces.c.external_id == name))).tuples())
 
 
 def steps_of(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, list[sa.RowMapping]]:

@@ -149,12 +149,21 @@ def accept(ws: Workspace, agent: str, rater: str, names: Collection[str], least:
     if not names and least is None:
         raise InputError("accept", "nothing says which suggestions", "Name some, or give --min-confidence 0.95")
     waiting = list(questions(ws, agent))
-    if unknown := set(names) - {name for one in waiting for name in (one.id, one.trace_id)}:
-        raise NotFound(f"suggestion {min(unknown)!r}", "it is no open one", f"See: thumbwheel label review --agent {agent}")
-    taken = [one for one in waiting if {one.id, one.trace_id} & set(names) or (least is not None and one.confidence >= least)]
+    named = {row_id for name in names for row_id in _suggestion_ids(agent, waiting, name)}
+    taken = [suggestion for suggestion in waiting if suggestion.id in named or (least is not None and suggestion.confidence >= least)]
     for one in taken:
         decide(ws, agent, one, one.good, rater, "unseen")
     return [one.id for one in taken]
+
+
+def _suggestion_ids(agent: str, waiting: Sequence[Question], name: str) -> list[str]:
+    """The open suggestions of this id, or about the trace of this id; raises NotFound."""
+    matches = [suggestion for suggestion in waiting if ids.stands_for(name, suggestion.id) or ids.stands_for(name, suggestion.trace_id)]
+    if not matches:
+        fix = f"See: thumbwheel label review --agent {agent}"
+        raise NotFound(f"suggestion {name!r}", "it is no open one", fix)
+    ids.require_single(name, sorted({suggestion.trace_id for suggestion in matches}))
+    return [suggestion.id for suggestion in matches]
 
 
 def status(ws: Workspace, agent: str) -> dict[str, Any]:

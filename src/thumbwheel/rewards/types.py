@@ -15,7 +15,10 @@ from pydantic import Field
 
 from thumbwheel.core.config import Config
 
-RULE = "the newest statement of each rater counts; the weighted majority of raters decides; an exact tie gives no label"
+RULE = (
+    "people come before checkers and models; the newest statement of each rater counts, and each statement without a rater and a time; "
+    "the side with the most weight decides (a plurality); an exact tie gives no label"
+)
 """How contradicting raters are resolved; reports and manifests quote it."""
 
 
@@ -36,7 +39,11 @@ class LabelConfig(Config):
 
 @dataclass(frozen=True)
 class Statement:
-    """One current piece of feedback about one trace, as given. `rater` names who speaks; unnamed feedback of a source is one rater."""
+    """One current piece of feedback about one trace, as given.
+
+    `rater` names who speaks. Where the feedback names nobody, that is its source, for a trace that has a name of its own; for a trace that
+    is known by its content only, it is the statement itself, because anybody may have met the same text.
+    """
 
     feedback_id: str
     kind: str
@@ -48,6 +55,15 @@ class Statement:
     at: datetime
     automatic: bool = False
     """Said by a checker or a model, not by a person."""
+    timed: bool = True
+    """Whether it says when it was given; `at` is the time of its import otherwise."""
+    named: bool = True
+    """Whether it says who gave it."""
+
+    @property
+    def lone(self) -> bool:
+        """Neither rater nor time: it replaces nothing of its own import, and nothing there replaces it."""
+        return not (self.named or self.timed)
 
 
 @dataclass(frozen=True)
@@ -60,6 +76,8 @@ class Comparing:
     weight: float
     at: datetime
     automatic: bool = False
+    lone: bool = False
+    """As of a statement."""
 
 
 @dataclass(frozen=True)
@@ -115,14 +133,19 @@ class Value(NamedTuple):
         automatic = all(one.automatic for one, _ in said)
         return cls(unit, scales.pop() if len(scales) == 1 else (0.0, 1.0), kind, tuple(named), automatic)
 
+    def sides_with(self, good: bool) -> bool:
+        """Whether the number lies on this side of the middle of its scale."""
+        return self.unit > 0.5 if good else self.unit < 0.5
+
 
 class Judgement(NamedTuple):
     """What the current feedback says about one trace.
 
-    `good` is None where nothing decides: no vote, only neutral ones, or an exact tie. `strength` is the margin of the majority,
-    |for - against| / (for + against), and None with `good`. `conflict` says that raters contradicted each other, decided or not.
+    `good` is None where nothing decides: no vote, only neutral ones, or an exact tie. `strength` is the margin of the winning
+    side, |for - against| / (for + against), and None with `good`. `conflict` says that raters contradicted each other, decided or not.
     `feedback_ids` are all votes that counted, on both sides; `kind` is the first kind of the winning side. `value` is the mean of the
-    raters' numbers, None where nobody gave one.
+    raters' numbers, None where nobody gave one. People come first in all of it: what checkers and models said counts where no person spoke,
+    and a number of theirs beside a person's verdict stands only on that person's side (`beside_verdict`).
     """
 
     trace_id: str
@@ -140,7 +163,7 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the current preferences say about two traces: `better` over `worse`, or no side (`decided` is False: ties, or no majority).
+    """What the current preferences say about two traces: `better` over `worse`, or no side (`decided` is False: ties, or no plurality).
 
     `strength` is the margin of the winning side over the other, as a part of all votes, ties included.
     """
@@ -168,6 +191,18 @@ class Signal:
     def neither(self) -> int:
         """Neutral, or of a kind that calls nothing good or bad."""
         return self.count - self.good - self.bad
+
+
+@dataclass(frozen=True)
+class Loudest:
+    """One rater gave `count` of the `total` pieces of feedback of persons, more than half. Who it is, is not kept."""
+
+    count: int
+    total: int
+
+    def __str__(self) -> str:
+        share = f"{self.count:,} of the {self.total:,} pieces of feedback of persons ({self.count / self.total:.0%})"
+        return f"one rater gave {share}, so the model learns that one's taste; --per-rater N hears at most N of each"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Attacks that must fail before any code runs here: `level` says how safe it is, `examine` shows attack by attack.
 
 One attack that succeeds refuses the sandbox. To add one: an expression in ATTACKS that gives 'held' where the attack failed; `tried`
-gives that for an OSError, `call` makes a system call by its numbers on x86_64 and aarch64.
+gives that for an OSError, `call` makes a system call by its numbers on x86_64 and aarch64. Those on the verdict are whole programs, in
+OWN_VERDICTS and OWN_ENDS.
 """
 
 from __future__ import annotations
@@ -155,6 +156,50 @@ def together():
 """
 
 
+SAYS_YES = """
+def f(x): return 0
+def is_close(*values): return True
+def wanted(*values): return 0
+"""
+OWN_VERDICTS = {
+    "judging itself by a helper": ("assert is_close(f(2), 4)", "f"),
+    "the same, compared with True": ("assert is_close(f(2), 4) == True", "f"),
+    "the same within bool()": ("assert bool(is_close(f(2), 4))", "f"),
+    "the same within all()": ("assert all([is_close(f(2), 4)])", "f"),
+    "the same by a variable": ("right = is_close(f(2), 4)\nassert right", "f"),
+    "the same where no entry point is named": ("assert is_close(f(2), 4) == True", None),
+    "naming what is wanted": ("assert f(2) == wanted()", "f"),
+}
+"""Name -> a test that the program would pass by its own word, and the entry point. The program is SAYS_YES."""
+
+OWN_ENDS = {
+    "saying by exit that it is done": Job("import os\nos._exit(0)"),
+    "saying by the conversation that it is done": Job(
+        """
+import gc, os, socket
+from inside import wire
+for one in gc.get_objects():
+    if isinstance(one, socket.socket):
+        try: one.sendall(wire.pack({'id': None, 'done': True}))
+        except OSError: pass
+os._exit(0)
+"""
+    ),
+    "saying by every descriptor that it is done": Job(
+        """
+import os
+for number in range(3, 200):
+    for word in (b'end 0\\n', b'{"done": true}\\n'):
+        try: os.write(number, word)
+        except OSError: pass
+os._exit(0)
+"""
+    ),
+    "a script that says it is done": Job("echo 'end 0' >&9\nexit 0", "shell"),
+}
+"""Name -> a program without tests that leaves before its end."""
+
+
 @dataclass(frozen=True)
 class Report:
     """What an examination found. `attacks` maps each to "held" or to what it got."""
@@ -220,6 +265,7 @@ def _run(attacks: dict[str, str], reached: Level) -> dict[str, str]:
     pool = Pool(SMALL, workers=1, level=reached)
     try:
         found = _values(pool, PRELUDE + "kept = []\n", attacks)
+        found |= _verdicts(pool)
         if reached is Level.STANDARD:
             found |= _values(pool, PRELUDE + TOGETHER, {"memory of many processes together": "together()"})
         return found
@@ -237,6 +283,21 @@ def _values(pool: Pool, prelude: str, attacks: dict[str, str]) -> dict[str, str]
     for name, passed in zip(attacks, outcome.passed, strict=True):
         if not passed:
             shown[name] = outcome.detail  # that of the first one, which is the one that is reported
+    return shown
+
+
+def _verdicts(pool: Pool) -> dict[str, str]:
+    """What came of programs that would be right, or done, by their own word. Raises Refused where a right one is not right either."""
+    (right,) = pool.run([Job("def f(x): return 2 * x", tests=Tests(("assert f(2) == 4",), entry_point="f"))])
+    if right.passed != (True,):
+        raise Refused(f"a right answer is not found right: {right.state} ({right.detail})", "Run: thumbwheel sandbox check")
+    shown = {}
+    for name, (test, entry) in OWN_VERDICTS.items():
+        (outcome,) = pool.run([Job(SAYS_YES, tests=Tests((test,), entry_point=entry))])
+        shown[name] = "it passed" if any(outcome.passed) else "held"
+    for name, job in OWN_ENDS.items():
+        (outcome,) = pool.run([job])
+        shown[name] = "it counts as done" if outcome.state is State.DONE else "held"
     return shown
 
 

@@ -24,7 +24,7 @@ OPTIONAL = {"memory.swap.max", "memory.memsw.limit_in_bytes"}
 """Not on every kernel; swap is bounded by the machine's then."""
 OVERHEAD_MB = 48
 """The warm interpreter and bubblewrap."""
-OVERHEAD_PROCESSES = 8
+OVERHEAD_PROCESSES = 9
 PAGE = 65536
 
 

@@ -104,10 +104,11 @@ class Worker:
         return self._cells[kind].begin(job)
 
     def _plain(self, job: Job, deadline: float) -> Outcome | None:
-        number = secrets.token_hex(16)
-        run = self._begin("candidate", {"kind": job.language, "code": job.code, "id": number})
-        state, detail = _started(run, number, deadline)
-        return self._outcome(run, state, detail)
+        run = self._begin("candidate", {"kind": job.language, "code": job.code})
+        answer = _answer(run, None, deadline)
+        if isinstance(answer, tuple) or "ended" not in answer:
+            return self._outcome(run, *_started(answer))
+        return self._outcome(run, State.DIED, "", ended=int(answer["ended"]))
 
     def _judged(self, job: Job, deadline: float) -> Outcome | None:
         assert job.tests is not None  # noqa: S101 - the caller asked
@@ -116,7 +117,7 @@ class Worker:
         wire.pack(tests)  # too long is known before anything runs
         program = {"kind": "python", "code": job.code, "id": number, "questions": True}
         run = self._begin("candidate", program)
-        state, detail = _started(run, number, deadline)
+        state, detail = _started(_answer(run, number, deadline))
         passed: tuple[bool, ...] = ()
         if state is State.DONE:
             judge = self._begin("judge", tests)
@@ -125,20 +126,22 @@ class Worker:
                 self._drop("judge")
         return self._outcome(run, state, detail, passed)
 
-    def _outcome(self, run: Run, state: State, detail: str, passed: tuple[bool, ...] = ()) -> Outcome | None:
-        """The outcome, with what the parent of the program says about its end; None where the sandbox was lost."""
+    def _outcome(self, run: Run, state: State, detail: str, passed: tuple[bool, ...] = (), ended: int | None = None) -> Outcome | None:
+        """The outcome, with what the parent of the program says about its end, or with the exit code `ended` that a watcher saw; None where
+        the sandbox was lost."""
         how = run.finish()
         if "code" not in how:
             self._drop("candidate")
             return None
         limits = self._pool.limits
+        code = how["code"] if ended is None else ended
         if state is State.DIED and run.stopped:
             state, detail = State.TIMEOUT, "it closed the conversation and went on"
-        elif state is State.DIED and how["code"] == KILLED:
+        elif state is State.DIED and code == KILLED:
             spent = how["cpu"] >= NEAR * limits.cpu_seconds
             state, detail = (State.TIMEOUT, "processor time used up") if spent else (State.MEMORY, "killed, out of memory")
         elif state is State.DIED:
-            detail = f"it ended with {how['code']} before its end"
+            detail = f"it ended with {code} before its end"
         shown = detail[:LONGEST_DETAIL].encode(errors="replace").decode()
         return Outcome(state, shown, run.output, passed, round(how["cpu"], 3))
 
@@ -151,11 +154,12 @@ class Worker:
             self._drop(kind)
 
 
-def _started(run: Run, number: str, deadline: float) -> tuple[State, str]:
+def _started(answer: dict[str, Any] | tuple[State, str]) -> tuple[State, str]:
     """How the program itself went, before any question."""
-    answer = _answer(run, number, deadline)
     if isinstance(answer, tuple):
         return answer
+    if answer.get("lied"):
+        return State.LIED, "it said something on the line by which its end is told"
     if answer.get("done"):
         return State.DONE, ""
     text = str(answer.get("text"))
@@ -164,8 +168,8 @@ def _started(run: Run, number: str, deadline: float) -> tuple[State, str]:
     return (State.LEFT if answer.get("exit") else State.RAISED), text
 
 
-def _answer(run: Run, number: str, deadline: float) -> dict[str, Any] | tuple[State, str]:
-    """What the candidate sent, or what became of it."""
+def _answer(run: Run, number: str | None, deadline: float) -> dict[str, Any] | tuple[State, str]:
+    """What the candidate sent, or what became of it. `number`: that of the question; None where no candidate has the conversation."""
     try:
         answer = run.receive(deadline)
     except Ended:

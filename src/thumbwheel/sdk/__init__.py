@@ -11,7 +11,8 @@ recording an agent's own methods (`hook`). Not here: reading, training, or anyth
 
 from thumbwheel.sdk.collector import TraceCollector
 from thumbwheel.sdk.hook import Hook, hook_into_agent
-from thumbwheel.sdk.record import SIGNALS, feedback, home, spool, trace
+from thumbwheel.sdk.judgement import SIGNALS
+from thumbwheel.sdk.record import feedback, home, spool, trace
 from thumbwheel.sdk.tracefile import ExecutionTrace, ReasoningStep, ToolCallTrace
 
 __all__ = [

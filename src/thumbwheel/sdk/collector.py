@@ -62,13 +62,17 @@ class TraceCollector:
         self.agent = agent
         self._lock = threading.Lock()
 
-    def start_trace(self, session_id: str, user_query: str, *, owner: object | None = None) -> ExecutionTrace:
-        """Open the trace of a run in this context; what is recorded from now on, here and in tasks that start here, belongs to it."""
+    def start_trace(self, session_id: str, user_query: str, *, user_id: str | None = None, owner: object | None = None) -> ExecutionTrace:
+        """Open the trace of a run in this context; what is recorded from now on, here and in tasks that start here, belongs to it.
+
+        `user_id` says whose run it is: the subject, whom an erasure finds.
+        """
         now = datetime.now().astimezone().isoformat()
         trace = ExecutionTrace(uuid.uuid4().hex, clip(session_id, 512) or "default", now, str(plain(user_query)))
         around = RUNS.get()
         parents = [run.trace.trace_id for run in around if not run.closed]
         trace.extra = ({"agent": self.agent} if self.agent else {}) | ({"parent_trace_id": parents[-1]} if parents else {})
+        trace.extra |= {"user_id": str(plain(user_id))} if user_id else {}
         RUNS.set((*around, Run(self, trace, owner)))
         return trace
 
@@ -145,7 +149,7 @@ class TraceCollector:
     ) -> ExecutionTrace:
         """Close the open trace (or `trace`), write its file and, with an agent, its line in the inbox, both without secrets.
 
-        Numbers nobody knows stay null.
+        Numbers nobody knows stay null. What a full disk refuses is dropped with a RuntimeWarning.
         """
         found = self._open(trace)
         self.leave(found)
@@ -154,9 +158,13 @@ class TraceCollector:
         found.total_cost, found.execution_duration_ms = total_cost, execution_duration_ms
         found.llm_calls_count = llm_calls_count
         stored = ExecutionTrace.from_dict(redacted(found.as_dict()))
-        write_trace(self.storage_path / f"{datetime.now():%Y-%m-%d}" / f"{stored.trace_id}.json", stored)
+        try:
+            write_trace(self.storage_path / f"{datetime.now():%Y-%m-%d}" / f"{stored.trace_id}.json", stored)
+        except OSError as error:  # a full disk is no reason for the app to fail
+            text = f"the file of trace {stored.trace_id} is not written: {self.storage_path}: {error.strerror or error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
         if self.agent:
-            record.spool(self.agent, {"type": "trace", **line_of(stored)})
+            record.record_or_drop(self.agent, {"type": "trace", **line_of(stored)})
         return found
 
     def leave(self, trace: ExecutionTrace) -> None:

@@ -98,8 +98,8 @@ class Hook:
         async def a_run(*args: Any, **kwargs: Any) -> Any:
             if not self.active:
                 return await method(*args, **kwargs)
-            query, session = _asked(signature, args, kwargs, self.agent)
-            trace = self._safely(lambda: self.collector.start_trace(session, query, owner=self))
+            query, session, user = _asked(signature, args, kwargs, self.agent)
+            trace = self._safely(lambda: self.collector.start_trace(session, query, user_id=user, owner=self))
             started = time.monotonic()
             with self._counting() as turn:
                 try:
@@ -222,8 +222,8 @@ def _signature(method: Method) -> inspect.Signature | None:
         return None
 
 
-def _asked(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any], agent: Any) -> tuple[str, str]:
-    """(query, session) of a call, however they were passed."""
+def _asked(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any], agent: Any) -> tuple[str, str, str | None]:
+    """(query, session, user) of a call, however they were passed."""
     found = dict(kwargs)
     try:
         bound = signature.bind(*args, **kwargs) if signature else None
@@ -234,7 +234,9 @@ def _asked(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: d
         found = bound.arguments | found
     query = found.get("query", args[0] if args else "")
     session = found.get("session_id") or getattr(agent, "active_session", None) or "default"
-    return query if isinstance(query, str) else str(query), str(session)
+    rest = found.get("kwargs")
+    user = found.get("user_id") or (rest.get("user_id") if isinstance(rest, dict) else None)
+    return query if isinstance(query, str) else str(query), str(session), str(user) if user else None
 
 
 def _thought(collector: TraceCollector, trace: ExecutionTrace, name: str, said: Mapping[str, Any], result: Any) -> bool:

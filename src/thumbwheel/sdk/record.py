@@ -1,15 +1,20 @@
 """`trace()` and `feedback()`: each call appends one JSON line to a spool in the home's inbox and returns when the line is on disk.
 
-Any `thumbwheel` command drains the inbox into the database. Not here: runs of an agent step by step (`collector`).
+Any `thumbwheel` command drains the inbox into the database. Where the disk refuses, a trace is dropped with a warning, because an app must
+not fail for being recorded; feedback raises, because a person's word must not be lost silently. Not here: what feedback may say
+(`judgement`), runs of an agent step by step (`collector`).
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +22,9 @@ from typing import Any
 import platformdirs
 
 from thumbwheel.sdk.disk import sync
+from thumbwheel.sdk.judgement import check_agent, check_feedback
 
-SIGNALS = ("thumb", "rating", "score", "correction", "label", "outcome", "comment", "preference")
-"""The kinds of feedback that `feedback()` takes as keywords."""
+logger = logging.getLogger("thumbwheel.sdk")
 
 
 def home() -> Path:
@@ -42,8 +47,11 @@ def trace(
 ) -> str:
     """Record one run of `agent` and return its id, which `feedback()` takes.
 
-    `input` is the user's text or the list of chat messages; `fields` are further keys of a trace line (docs: import format).
+    `input` is the user's text or the list of chat messages; `fields` are further keys of a trace line (docs: import format). A full or
+    read-only disk raises nothing: the trace is lost, with a RuntimeWarning and a line in the log `thumbwheel.sdk`. Raises TypeError or
+    ValueError for what is no agent's name and no JSON.
     """
+    check_agent(agent)
     messages = [{"role": "user", "content": input}] if isinstance(input, str) else [dict(message) for message in input]
     line = {
         "type": "trace",
@@ -57,7 +65,7 @@ def trace(
         "occurred_at": _now(),
         **fields,
     }
-    spool(agent, {key: value for key, value in line.items() if value not in (None, [])})
+    record_or_drop(agent, {key: value for key, value in line.items() if value not in (None, [])})
     return str(line["id"])
 
 
@@ -66,19 +74,17 @@ def feedback(agent: str, target: str | Sequence[str], *, rater: str | None = Non
 
     The signal is exactly one keyword: `thumb=True`, `rating=4`, `score=0.7`, `correction="text"`, `label="spam"`, `outcome=1.0`,
     `comment="text"` or `preference=0` (the index of the better target, None for a tie). `comment` may also stand beside another
-    signal, as its remark; further keywords are keys of the line. Raises TypeError for none or two signals.
+    signal, as its remark; further keywords are keys of the line. What an import would refuse is refused here: raises TypeError for none or
+    two signals and for an unknown keyword, ValueError for an impossible value (`rating=9`). OSError where it cannot be written.
     """
-    kinds = [kind for kind in SIGNALS if kind in signal]
-    if len(kinds) == 2 and "comment" in kinds:
-        kinds.remove("comment")  # beside another signal it is that signal's remark
-    if len(kinds) != 1:
-        raise TypeError(f"feedback() takes exactly one of {', '.join(SIGNALS)}; got {', '.join(kinds) or 'none'}")
+    check_agent(agent)
     targets = [target] if isinstance(target, str) else list(target)
+    kind = check_feedback(targets, rater, signal)
     line = {
         "type": "feedback",
         "id": id or uuid.uuid4().hex,
-        "kind": kinds[0],
-        "value": signal.pop(kinds[0]),
+        "kind": kind,
+        "value": signal.pop(kind),
         "targets": [{"trace": one} for one in targets],
         "rater": rater,
         "occurred_at": _now(),
@@ -88,10 +94,21 @@ def feedback(agent: str, target: str | Sequence[str], *, rater: str | None = Non
     return str(line["id"])
 
 
+def record_or_drop(agent: str, line: Mapping[str, Any]) -> None:
+    """As `spool`; where the disk refuses, the line is dropped, with a warning and a line in the log."""
+    try:
+        spool(agent, line)
+    except OSError as error:
+        text = f"a trace of {agent!r} is not recorded: {error.filename or home()}: {error.strerror or error}"
+        logger.error(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
 def spool(agent: str, line: Mapping[str, Any]) -> None:
     """Append `line` to today's spool of the inbox; on disk when this returns. Safe for threads and processes."""
     inbox = home() / "inbox"
-    inbox.mkdir(parents=True, exist_ok=True)
+    inbox.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # the home: nobody else on the machine reads what is said in the app
+    inbox.mkdir(mode=0o700, exist_ok=True)
     data = json.dumps({"agent": agent, **line}, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
     while True:
         path = inbox / "spool.jsonl"
@@ -117,7 +134,8 @@ def _append(handle: int, data: bytes, inbox: Path) -> None:
         if start == 0:
             sync(inbox)  # a new file is on disk only when its name is
     except OSError:
-        os.ftruncate(handle, start)  # half a line would spoil the next one
+        with suppress(OSError):  # what went wrong first is what is said
+            os.ftruncate(handle, start)  # half a line would spoil the next one
         raise
 
 

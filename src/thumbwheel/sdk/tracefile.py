@@ -1,8 +1,8 @@
 """The form of a recorded run: `ExecutionTrace` with its tool calls and reasoning steps, its JSON file, and its line of our own format.
 
-A file has exactly the keys of `ExecutionTrace`, and `agent` and `parent_trace_id` where there are such. Numbers that nobody knows are
-null, never 0. Reading is tolerant: unknown keys are kept in `extra`, missing ones get their default. Not here: when a file is written
-(`collector`), what else there is in somebody's folder (the source `flowagent`).
+A file has exactly the keys of `ExecutionTrace`, and `agent`, `parent_trace_id` and `user_id` where there are such. Numbers that nobody
+knows are null, never 0. Reading is tolerant: unknown keys are kept in `extra`, missing ones get their default. Not here: when a file is
+written (`collector`), what else there is in somebody's folder (the source `flowagent`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ExecutionTrace:
     manual_review: bool = False
     review_notes: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Keys that are not ours: `agent`, `parent_trace_id`, and what others wrote."""
+    """Further keys: `agent`, `parent_trace_id`, `user_id` (the subject), and what others wrote."""
 
     @property
     def status(self) -> str:
@@ -149,6 +149,7 @@ def line_of(trace: ExecutionTrace) -> dict[str, Any]:
     line = {
         "id": trace.trace_id,
         "session": trace.session_id or None,
+        "subject": _subject(trace),
         "parent": trace.extra.get("parent_trace_id"),
         "input": trace.user_query,
         "output": trace.final_response or None,
@@ -158,6 +159,16 @@ def line_of(trace: ExecutionTrace) -> dict[str, Any]:
         "metadata": metadata | ({"error": errors[0]} if errors else {}),
     }
     return dict(plain({key: _known(value) for key, value in line.items() if value not in (None, {})}))
+
+
+def _subject(trace: ExecutionTrace) -> str | None:
+    """Whose run it is: `user_id`, where the agent was told."""
+    metadata = trace.extra.get("metadata")
+    for holder in (trace.extra, metadata if isinstance(metadata, Mapping) else {}):
+        user = holder.get("user_id")
+        if isinstance(user, str | int) and not isinstance(user, bool) and str(user).strip():
+            return str(user)[:512]
+    return None
 
 
 def _known(value: Any) -> Any:

@@ -5,7 +5,8 @@ mean has a closed form, with their degrees of freedom. For values of a known spa
 +span and one at -span; over single items this is the Laplace adjustment of Bonett and Price (J. Educ. Behav. Stat. 37, 2012), which
 Fagerland, Lydersen and Laake (Statistics in Medicine 33, 2014) recommend for paired rates. It is why no discordance gives a narrow
 interval and not one of zero width, and why five changes for the better and none for the worse do not exclude zero, but six do
-(as in the exact test). `tests/unit/stats/test_coverage.py` holds the simulations that chose it.
+(as in the exact test). Where values are graded, its interval is widened to that of `bounded`, which does not trust the sample's spread.
+`tests/unit/stats/test_coverage.py` holds the simulations that chose it.
 
 `bootstrap` resamples whole clusters; it is the second opinion, and the interval of statistics that are no mean.
 """
@@ -13,12 +14,14 @@ interval and not one of zero width, and why five changes for the better and none
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from thumbwheel.core.errors import InputError
+from thumbwheel.stats.bounded import graded, units_of
 from thumbwheel.stats.rates import check_level
 from thumbwheel.stats.types import Comparison, Estimate, Interval
 
@@ -45,6 +48,8 @@ def compare(
     codes, sizes = _clusters(clusters, len(difference))
     sums = np.bincount(codes, weights=difference, minlength=len(sizes)).astype(float)
     found = mean(sums, sizes, span)
+    if span is not None and found.error is not None and graded(difference, span):
+        found = replace(found, units=units_of(sums, sizes))
     changed = int((difference != 0).sum())
     before_mean, after_mean = float(first.mean()), float(second.mean())
     return Comparison(before_mean, after_mean, found.value, found.interval(level), len(difference), len(sizes), changed, found)

@@ -28,6 +28,7 @@ class Estimate:
     """A value with its t interval at any level: `centre` +- quantile * `error`, widened to hold `value`, within +-`limit`.
 
     `error` None: nothing is known but the limit. Two estimates that differ by a constant differ in nothing else.
+    `units`: of graded values, where a rare great loss may not have been met; their interval is widened to that of `bounded`.
     """
 
     value: float
@@ -37,6 +38,8 @@ class Estimate:
     limit: float = math.inf
     drawn: float = 1.0
     """How much nearer to zero than `value` the centre is drawn, as a factor (the pseudo-clusters of `paired.mean`)."""
+    units: tuple[tuple[float, float, int], ...] = ()
+    """(total, size, how many) of the clusters of graded values; empty for values that are right or wrong, or without a limit."""
 
     def interval(self, level: float) -> Interval:
         """Two-sided, at confidence `level`."""
@@ -46,6 +49,11 @@ class Estimate:
             return Interval(-self.limit, self.limit, level)
         half = float(stats.t.isf((1 - level) / 2, self.degrees)) * self.error
         low, high = min(self.centre - half, self.value), max(self.centre + half, self.value)
+        if self.units:
+            from thumbwheel.stats import bounded
+
+            low = min(low, bounded.lowest(self.units, self.limit, (1 - level) / 2))
+            high = max(high, -bounded.lowest(bounded.turned(self.units), self.limit, (1 - level) / 2))
         return Interval(max(low, -self.limit), min(high, self.limit), level)
 
     @property
@@ -55,7 +63,13 @@ class Estimate:
 
         if self.error is None or self.centre * self.value <= 0:
             return 1.0
-        return float(2 * stats.t.sf(abs(self.centre) / self.error, self.degrees)) if self.error else 0.0
+        found = float(2 * stats.t.sf(abs(self.centre) / self.error, self.degrees)) if self.error else 0.0
+        if self.units:
+            from thumbwheel.stats import bounded
+
+            units = self.units if self.value > 0 else bounded.turned(self.units)
+            found = max(found, min(1.0, 2 * bounded.p_above(units, self.limit)))
+        return found
 
     def detectable(self, level: float, power: float) -> float | None:
         """The true value whose interval at `level` lies above zero with probability `power`, at this error; None beyond the limit."""
@@ -63,8 +77,10 @@ class Estimate:
 
         if not self.error:
             return None
-        quantiles = float(stats.t.isf((1 - level) / 2, self.degrees)) + float(stats.t.isf(1 - power, self.degrees))
-        found = quantiles * self.error * self.drawn
+        reach = float(stats.t.isf((1 - level) / 2, self.degrees)) * self.error
+        if self.units:
+            reach = max(reach, self.value - self.interval(level).low)
+        found = (reach + float(stats.t.isf(1 - power, self.degrees)) * self.error) * self.drawn
         return found if found <= self.limit else None
 
 

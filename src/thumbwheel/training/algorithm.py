@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=TrainConfig)
 Row = Mapping[str, Any]
-Metrics = dict[str, tuple["torch.Tensor", float]]
+Metrics = dict[str, tuple["torch.Tensor", "torch.Tensor | float"]]
+"""name -> (sum, count): of a whole micro-batch, or of each of its rows, [examples].
+
+Those by which a checkpoint may be chosen come by row."""
 Score = Callable[[Sequence[Example]], tuple["torch.Tensor", "torch.Tensor"]]
 """No-grad sums in nats over the branches of some examples, in the order of the forward passes: (policy, reference), each [branches]."""
 
@@ -68,6 +71,8 @@ class Outcome:
     tokens: int
     stop: str | None = None
     unfit: str | None = None
+    rows: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """Of an evaluation: metric -> a value for each item, whose mean is the metric; None where an item has none."""
 
 
 Apply = Callable[[float], float]
@@ -119,6 +124,8 @@ class Parts:
     builder: PromptBuilder
     cache: Path
     reward_model: Path | None = None
+    checkers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What the owner gives the reward functions that rows name as their checkers."""
 
 
 class Method(ABC, Generic[C]):
@@ -177,6 +184,15 @@ class Scored:
         like = self.logp if self.last is None else self.last
         return like.new_tensor([example.weight for example in self.batch.examples for _ in example.branches])
 
+    def by_row(self, values: torch.Tensor) -> torch.Tensor:
+        """[branches] -> [examples], summed; differentiable."""
+        return values.new_zeros(len(self.batch.examples)).index_add(0, self.batch.example_of, values)
+
+    def mean(self, values: torch.Tensor, having: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """`values` [branches] as a metric by row: (sums, counts), detached; of those branches only that are `having`."""
+        counted = values.new_ones(values.shape) if having is None else having.to(values)
+        return self.by_row(values.detach() * counted), self.by_row(counted)
+
     def having(self, *roles: str) -> torch.Tensor:
         """Which branches have one of these roles, bool [branches]."""
         import torch
@@ -194,7 +210,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class LossOut:
-    """This micro-batch's share of the optimiser batch's loss, and its metrics as (sum, count)."""
+    """This micro-batch's share of the optimiser batch's loss, whole or by row [examples], and its metrics as (sum, count)."""
 
     loss: torch.Tensor
     metrics: Metrics
@@ -246,12 +262,11 @@ class Algorithm(Method[C]):
         return metrics
 
     def anchor(self, scored: Scored, totals: Totals) -> tuple[torch.Tensor, Metrics]:
-        """Negative log-likelihood of the good answers a token, as this micro-batch's share, and its metric `nll/good`."""
-        policy, _, count = scored.sums()
-        good = scored.having(*self.good)
-        weight = scored.weights()
-        share = -(policy * weight)[good].sum() / totals.good_tokens
-        return share, {"nll/good": (-policy.detach()[good].sum(), float(count[good].sum()))}
+        """Negative log-likelihood of the good answers a token, as this micro-batch's share by row, and its metric `nll/good`."""
+        policy, _, _ = scored.sums()
+        good = scored.having(*self.good).to(policy)
+        share = -scored.by_row(policy * scored.weights() * good) / totals.good_tokens
+        return share, likelihood(scored, good)
 
 
 def targets(branch: Branch) -> int:
@@ -268,6 +283,12 @@ def fitted(row: Row, answers: Sequence[Target], builder: PromptBuilder, max_leng
     notes["rows that lost older turns"] += found.dropped_turns > 0
     notes["completions whose first token merges with the prompt"] += sum(made.boundary_mismatch for made in found.rows)
     return found.rows
+
+
+def likelihood(scored: Scored, good: torch.Tensor) -> Metrics:
+    """The metric `nll/good`: negative log-likelihood a token of the branches that are `good`, by row."""
+    policy, _, count = scored.sums()
+    return {"nll/good": (-scored.by_row(policy.detach() * good), scored.by_row(count * good))}
 
 
 def mean(values: torch.Tensor) -> tuple[torch.Tensor, float]:

@@ -85,6 +85,7 @@ def assemble(
     cache: Path,
     reward_model: Path | None = None,
     start: Path | None = None,
+    checkers: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Assembly:
     """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or that of `start`, make tokens of `rows`.
 
@@ -113,7 +114,7 @@ def assemble(
         log.say(f"no adapter is on the experts' weights {', '.join(left)}; name them in lora_targets to train them too")
     if method.judges:
         engine.add(Role.REWARD, voice_of(adapted))
-    steps = steps_of(method, Parts(engine, builder, cache, reward_model))
+    steps = steps_of(method, Parts(engine, builder, cache, reward_model, checkers or {}))
     return Assembly(config, method, builder, adapted, engine, steps, train, dev, matched, dtype)
 
 

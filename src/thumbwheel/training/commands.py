@@ -12,6 +12,9 @@ from thumbwheel.core.config import Config, build
 from thumbwheel.core.config import options as options_of
 from thumbwheel.training.algorithms import ALGORITHMS
 
+NOT_APPROVED = 1
+"""Exit code of a run that ended as it should and gave no candidate: it learned nothing, or the gate rejected what it gave."""
+
 
 @dataclass(frozen=True)
 class Sequel:
@@ -91,7 +94,7 @@ def _train(
         code, outcome = sequel.run(ws, agent, result.version, then, as_json) if sequel and result.version else (0, {})
     if as_json:
         log.answer(asdict(result) | outcome)
-    code = 130 if result.state is RunState.STOPPED else code
+    code = {RunState.STOPPED: 130, RunState.NOTHING_LEARNED: NOT_APPROVED}.get(result.state, code)
     if code:
         raise typer.Exit(code)
 
@@ -104,13 +107,23 @@ def _show(result: dict[str, Any], agent: str, name: str) -> None:
         log.say(f"dropped: {reason} ({count})")
     if result["reason"]:
         log.say(result["reason"])
-    if result["reward_model"]:
+    if result["state"] == "nothing_learned":
+        log.say(f"nothing was made of it; next: {_after_nothing(agent, name)}")
+    elif result["reward_model"]:
         log.say(f"reward model {result['reward_model']}; next: thumbwheel reward-model show {result['reward_model']} --agent {agent}")
     elif result["version"]:
         log.say(f"candidate {result['version']}; next: thumbwheel evaluate {result['version']} --agent {agent}")
     else:
         command = f"thumbwheel train {name} --agent {agent} --resume {result['run_id']}"
         log.say(f"stopped at step {result['metrics'].get('steps', 0)}; go on: {command}")
+
+
+def _after_nothing(agent: str, name: str) -> str:
+    health = f"thumbwheel dataset health {ALGORITHMS.get(name).needs} --agent {agent}"
+    return (
+        f"see what the feedback holds ({health}), collect more of it, or try another learning_rate or "
+        "more epochs. --no-require-gain keeps the best checkpoint all the same"
+    )
 
 
 def _figures(metrics: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -127,18 +140,20 @@ def _number(value: Any) -> str:
 
 def _show_dry_run(found: dict[str, Any], as_json: bool) -> None:
     from thumbwheel.core import log
+    from thumbwheel.datasets.facts import Scores
 
     if as_json:
         log.answer(found)
         return
     counted = {"dropped": "", "notes": "", "memory_gb": " GB"}
-    plain = {
-        name: value for name, value in found.items() if name not in {*counted, "held_out_rows", "detectable_gain", "detectable_gain_of"}
-    }
+    told_below = {"held_out_rows", "detectable_gain", "detectable_gain_of", "scores"}
+    plain = {name: value for name, value in found.items() if name not in counted and name not in told_below}
     rows = [(name.replace("_", " "), "; ".join(value) if isinstance(value, list) else value) for name, value in plain.items()]
     for name, unit in counted.items():
         rows += [(f"{name.removesuffix('_gb')}: {part.replace('_', ' ')}", f"{count}{unit}") for part, count in found[name].items()]
     log.table("dry run: nothing was trained", ("", ""), rows)
+    if scores := found["scores"]:
+        log.say(f"scores: {Scores(**scores)}")
     log.say(f"time and memory: {found['probed_steps']} real steps on this machine as it is now, and {found['past_runs']} past runs like it")
     gain, about = found["detectable_gain"], {"answers": "at 30 % discordance", "AUC": "of AUC (good answers ranked above bad ones)"}
     shows = "too few to decide on" if gain is None else f"about {100 * gain:.0f} points {about[found['detectable_gain_of']]}"

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from thumbwheel.core.private import UMASK
 from thumbwheel.datasets.types import Dataset
 from thumbwheel.stats.power import foreseen
 from thumbwheel.training.algorithm import Row
@@ -25,6 +26,8 @@ DISCORDANCE = 0.3
 SAME = ("dev_rows", "dropped", "notes", "tokens", "steps", "token_budget", "changes", "matched_modules", "trainable_parameters", "dtype",
         "layout")  # fmt: skip
 """Figures that a dry run has from its trial as they are."""
+ENDED = (RunState.FINISHED, RunState.NOTHING_LEARNED)
+"""States of runs that took all the time that they were given."""
 ALIKE = 3.0
 """A past run says something of one that is at most so many times larger or smaller."""
 
@@ -34,7 +37,13 @@ def trial(run: RunDir) -> Status:
     command = [sys.executable, "-P", "-m", "thumbwheel.training.trial", str(run.path)]
     with run.log.open("ab") as out:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment(os.environ), check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=environment(os.environ),
+            umask=UMASK,
+            check=False,
         )
     found = run.status()
     if found is not None:
@@ -66,6 +75,7 @@ def estimate(
         detectable_gain=_detectable(*data),
         detectable_gain_of="AUC" if dataset.shape == "labels" else "answers",
         probed_steps=found["times"]["steps"],
+        scores=dataset.manifest.get("scores"),
         **{name: found[name] for name in SAME},
     )
 
@@ -100,7 +110,7 @@ def _rates(algorithm: str, found: Mapping[str, Any], past: Sequence[Run], tokens
     for run in past:
         metrics = run.metrics or {}
         seen = metrics.get("planned_tokens", 0.0) * metrics.get("steps", 0) / max(1, metrics.get("planned_steps", 1))
-        same = run.algorithm == algorithm and run.state is RunState.FINISHED and metrics.get("dtype") == found["dtype"]
+        same = run.algorithm == algorithm and run.state in ENDED and metrics.get("dtype") == found["dtype"]
         if same and seen and not metrics.get("resumed") and 1 / ALIKE < seen / tokens < ALIKE:
             rates.append(metrics["seconds"] / seen)
     return rates

@@ -23,11 +23,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.core.log import say
+from thumbwheel.core.private import UMASK
 from thumbwheel.rewards.combine import CHECKER, weighted_mean
 
 if TYPE_CHECKING:
@@ -76,7 +78,8 @@ class Reward:
 
 
 class Judge:
-    """Judges with `functions` (name -> weight) and with `model`, each function at most `timeout` seconds on an answer.
+    """Judges with `functions` (name -> weight) and with `model`, each function at most `timeout` seconds on an answer. `settings` are those
+    of the functions, `checkers` those that the owner gives functions which rows name.
 
     Raises ConfigError for a function that cannot be had and for weights that give no mean. Close it: it holds processes.
     """
@@ -89,6 +92,7 @@ class Judge:
         timeout: float = 5.0,
         workers: int = 1,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
+        checkers: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self._weights = dict(functions) | ({} if model is None else {MODEL: model_weight})
         _check(self._weights)
@@ -97,6 +101,8 @@ class Judge:
         self._idle: SimpleQueue[_Process] = SimpleQueue()
         given = {name: dict((settings or {}).get(name, {})) for name in self._functions}
         _check_settings(given, settings or {})
+        if CHECKER in given:
+            given[CHECKER] = dict(checkers or {})
         self._processes = [_Process(given) for _ in range(workers if functions else 0)]
         self._pool = ThreadPoolExecutor(max(workers, 1), "judge")
         for refused in list(self._pool.map(_Process.start, self._processes)):
@@ -123,13 +129,17 @@ class Judge:
         """Their rewards, in this order. The reward model judges now, all together, on the caller's thread: it shares the policy's base."""
         modelled: list[Reply] = [{} for _ in started]
         if self._model is not None and started:
-            from thumbwheel.engine.reward_model import Read
-
-            asks = [one.ask for one in started]
-            values = self._model.earned([Read(one.prompt, one.text, one.finish, one.row.get("tools")) for one in asks])
-            modelled = [{MODEL: _finite(value)} for value in values]
+            modelled = [{MODEL: _finite(value)} for value in self._opinions(self._model, [judging.ask for judging in started])]
         waited = [{name: reply.result() for name, reply in one.replies.items()} for one in started]
         return [self._reward(own | more) for own, more in zip(waited, modelled, strict=True)]
+
+    def _opinions(self, model: RewardModel, asks: Sequence[Ask]) -> list[float]:
+        """What the reward model pays for each; answers to one row stand side by side in `asks` and are read after one prompt."""
+        from thumbwheel.engine.reward_model import Read
+
+        by_row = [list(asked) for _, asked in groupby(asks, key=lambda ask: id(ask.row))]
+        paid = model.earned([[Read(ask.prompt, ask.text, ask.finish, ask.row.get("tools")) for ask in asked] for asked in by_row])
+        return [value for group in paid for value in group]
 
     def close(self) -> None:
         """End the processes; what was submitted is given up."""
@@ -170,7 +180,8 @@ def _check_settings(functions: Mapping[str, Any], settings: Mapping[str, Any]) -
             raise ConfigError(
                 f"settings of reward function {name!r}",
                 "it is none of the table that judges here",
-                f"Functions that judge: {', '.join(functions)}; a checker has the settings of its case, a function of yours its own",
+                f"Functions that judge: {', '.join(functions)}; settings of a row's checker stand under rewards: {{checkers: ...}}, "
+                "and a function of yours has its own",
             )
 
 
@@ -198,6 +209,7 @@ class _Process:
             [sys.executable, "-m", "thumbwheel.training.judge_process", str(os.getpid()), json.dumps(self._functions)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            umask=UMASK,
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
         )

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.rewards.checker import checker
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.training.judge import READY
 from thumbwheel.training.process import die_with
 
@@ -29,7 +30,7 @@ MEMORY = 4 << 30
 """Bytes of address space; what needs more raises MemoryError (Linux; other systems do not enforce it)."""
 LONGEST_REASON = 300
 SETTINGS: dict[str, Mapping[str, Any]] = {}
-"""Name of a function of the table -> its settings here."""
+"""Name of a function of the table -> its settings here; of `checker`, the settings of the functions that rows name."""
 
 
 def main(parent: int, functions: Mapping[str, Mapping[str, Any]]) -> None:
@@ -82,7 +83,8 @@ def judged(name: str, ask: Mapping[str, Any], seconds: float, begin: Callable[[]
         return number(function(prompt=ask["prompt"], answer=ask["text"], reference=reference, **rest))
     case = Case(ask["text"], reference, ask["prompt"], tools=row.get("tools"), finish=ask["finish"], metadata=row)
     if name == "checker":
-        found = checker(row.get("checker"), row.get("checker_config"), reference, f"row {row.get('row_id', '')!r}")
+        where = f"row {row.get('row_id', '')!r}"
+        found = checker(row.get("checker"), row.get("checker_config"), reference, where, SETTINGS.get(name, {}))
     else:
         found = of_table(name)
     found = found.ready(seconds)
@@ -100,7 +102,7 @@ def imported(name: str) -> Any:
 @cache
 def of_table(name: str) -> RewardFunction[Any]:
     """The function of the table with its settings; raises NotFound and ConfigError."""
-    return checker(name, SETTINGS.get(name), None, "reward_settings")
+    return FUNCTIONS.get(name).create(SETTINGS.get(name), "reward_settings")
 
 
 def scored(score: Score) -> dict[str, Any]:

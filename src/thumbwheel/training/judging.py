@@ -1,6 +1,7 @@
-"""What becomes of a run that made a reward model: its figures on rows that nobody looked at, and its record.
+"""What becomes of a run that made a reward model: its figures on dev rows, and its record.
 
-The gate's rows are opened here, once, after the training is over and in the parent's process.
+The gate's rows stay closed: a reward model is a tool of training and evaluation, and what shapes a candidate may not have read them.
+Dev rows chose the model's checkpoint too, so that its figures are a little better than on rows that nobody looked at.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from thumbwheel.models import reward_models
 from thumbwheel.models.types import RewardModelRecord
 
 if TYPE_CHECKING:
-    from thumbwheel.engine.reward_model import RewardModel, Scale
+    from thumbwheel.engine.reward_model import Read, RewardModel, Scale
 
 
 def register(ws: Workspace, agent: str, run_id: str, dataset_id: str, result: Path) -> RewardModelRecord:
-    """The reward model in folder `result` as the next one of `agent`, with its held-out figures."""
+    """The reward model in folder `result` as the next one of `agent`, with its figures on dev rows."""
     from thumbwheel.engine.reward_model import RewardModel
     from thumbwheel.training.hardware import device
 
     model = RewardModel.load(result, device=device("auto"))
     card = model.card
-    figures = {"loss_type": card.loss_type, "dev": dict(card.dev), "held_out": held_out(model, load_rows(ws, dataset_id, "gate"))}
+    figures = {"loss_type": card.loss_type, "dev": dict(card.dev), "held_out": held_out(model, load_rows(ws, dataset_id, "dev"))}
     return reward_models.add(ws, agent, run_id, card.base, card.base_fingerprint, result, figures)
 
 
@@ -37,11 +38,10 @@ def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
 
     kept = list(rows)
     if model.card.loss_type == "bradley_terry":
-        chosen, rejected = (
-            model.score([Read(row.prompt, getattr(row, side), getattr(row, f"{side}_finish"), row.tools) for row in kept])
-            for side in ("chosen", "rejected")
-        )
-        ranked = [(a > b, row) for a, b, row in zip(chosen, rejected, kept, strict=True) if not math.isnan(a + b)]
+        compared = model.score_together([_both_sides(row) for row in kept])
+        ranked = [
+            (chosen > rejected, row) for (chosen, rejected), row in zip(compared, kept, strict=True) if not math.isnan(chosen + rejected)
+        ]
         return of_answers([right for right, _ in ranked], len(kept), [row.group for _, row in ranked])
     scores = model.score([Read(row.prompt, row.completion, row.finish_reason, row.tools) for row in kept])
     read = [(score, row) for score, row in zip(scores, kept, strict=True) if not math.isnan(score)]
@@ -50,6 +50,12 @@ def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
     right = of_answers([(score > 0) == row.label for score, row in read], len(kept), [row.group for _, row in read])
     good = sum(row.label for _, row in read)
     return right | ({"majority": max(good, len(read) - good) / len(read)} if read else {})
+
+
+def _both_sides(row: Any) -> list[Read]:
+    from thumbwheel.engine.reward_model import Read
+
+    return [Read(row.prompt, getattr(row, side), getattr(row, f"{side}_finish"), row.tools) for side in ("chosen", "rejected")]
 
 
 def of_answers(right: Sequence[bool], asked: int, groups: Sequence[str]) -> dict[str, Any]:

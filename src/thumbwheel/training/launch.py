@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core import log
+from thumbwheel.core.private import UMASK
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import RunState, Status
 
@@ -60,6 +61,7 @@ def launch(run: RunDir, lock: int) -> Status:
             stderr=subprocess.STDOUT,
             env=environment(os.environ),
             pass_fds=(lock,),
+            umask=UMASK,
             process_group=0,  # Ctrl-C reaches the parent only, which hands it on
         )
     try:
@@ -98,8 +100,9 @@ def _followed(child: subprocess.Popen[bytes], run: RunDir) -> bool:
 
 def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
     """Show the progress until the child has ended."""
-    while child.poll() is None and not _planned(run):
-        time.sleep(POLL)
+    with log.progress("preparing the run", None):
+        while child.poll() is None and not _planned(run):
+            time.sleep(POLL)
     tail, done = Tail(run.metrics), 0
     with log.progress("training", _planned(run), "steps") as advance:
         while True:

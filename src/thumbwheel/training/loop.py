@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.training.algorithm import Outcome, Steps, Wrong
 from thumbwheel.training.checkpoint import Checkpoints, Trained
+from thumbwheel.training.gain import Gain, Rows, gain_of
 from thumbwheel.training.metrics import MetricsFile
 from thumbwheel.training.probe import Probe
 from thumbwheel.training.reporting import PROJECT
@@ -32,13 +33,15 @@ RISING = {"rewards/margins", "rewards/accuracies", "reward", "accuracy"}
 
 @dataclass(frozen=True)
 class Ending:
-    """How the loop ended: `wrong` is a reason of watch.py, `reason` one that is no failure; `best` is the step to take the adapter from."""
+    """How the loop ended: `wrong` is a reason of watch.py, `reason` one that is no failure; `best` is the step to take the adapter from,
+    `gain` what the dev rows say of it, where there are such rows."""
 
     step: int
     best: int | None
     interrupted: bool = False
     reason: str | None = None
     wrong: str | None = None
+    gain: Gain | None = None
 
 
 class Loop:
@@ -83,6 +86,9 @@ class Loop:
         self._worse = 0
         self._stop: str | None = None
         self._unfit: str | None = None
+        self._base_rows: Mapping[str, Rows] = {}
+        self._rows: Mapping[str, Rows] = {}
+        self._best_rows: Mapping[str, Rows] = {}
 
     def run(self, resume_from: int | None = None) -> Ending:
         """Train to the end, or until something stops it; `resume_from` is a step that has a sound checkpoint."""
@@ -90,10 +96,16 @@ class Loop:
             self._resume(resume_from)
         self._fire("on_train_begin")
         if not self._dev:
-            log.say("there are no dev rows: the last checkpoint counts as the best, and no figure on dev rows can end the run early")
+            log.say(
+                "there are no dev rows: the last checkpoint counts as the best, nothing tells whether it gained anything, and no figure on "
+                "dev rows can end the run early"
+            )
         elif resume_from is None:
             self._watch.start(self._first_evaluation())
+            self._base_rows = self._rows
         ending = self._steps()
+        if ending.best is not None and not ending.interrupted and not ending.wrong:
+            ending = replace(ending, gain=self._gain())
         self._fire("on_train_end")
         return ending
 
@@ -109,9 +121,18 @@ class Loop:
             raise ConfigError(f"metric_for_best_model {name!r}", "the dev rows give no such metric", f"Take one of: {known}")
         return found
 
+    def _gain(self) -> Gain | None:
+        """What the dev rows say of the best checkpoint."""
+        if not self._base_rows or not self._best_rows:
+            return None
+        groups = [item.group for item in self._dev][: len(self._base_rows["loss"])]  # methods that answer take the first ones only
+        over = self.config.continue_from or "the base"
+        return gain_of(self._deciding, self._deciding in RISING, self._base_rows, self._best_rows, groups, over)
+
     def _resume(self, step: int) -> None:
-        self.state, method = self._checkpoints.load(step, self._trained)
-        self._method.restore(method)
+        self.state, saved = self._checkpoints.load(step, self._trained)
+        self._method.restore(saved["method"])
+        self._base_rows, self._best_rows = saved["base_rows"], saved["best_rows"]
         kept = cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"]
         self._watch.restore(kept["watch"])
         self._worse, self._deciding, self._unfit = kept["worse"], kept["deciding"], kept["unfit"]
@@ -127,7 +148,8 @@ class Loop:
             if self.state.global_step % self.order.steps_an_epoch == 0:
                 self._fire("on_epoch_end")
             if self._stale():
-                return self._ending(reason=f"early stopping: no better dev {self._deciding} in {self._worse} evaluations")
+                steps = self.state.global_step - self._better_at
+                return self._ending(reason=f"early stopping: no better dev {self._deciding} in {self._worse} evaluations, {steps} steps")
             if self._stop:
                 return self._stopped(self._stop)
             if self._interrupted():
@@ -217,6 +239,7 @@ class Loop:
         """Loss and metrics of the dev rows, and the probe's rates."""
         outcome: Outcome = self._method.evaluate(self._dev)
         self._stop, self._unfit = self._stop or outcome.stop, outcome.unfit
+        self._rows = outcome.rows
         found = {"loss": outcome.loss} | outcome.metrics | (self._probe.run() if self._probe else {})
         named = {f"eval_{name}": value for name, value in found.items()}
         self._log(named, {})
@@ -232,18 +255,28 @@ class Loop:
             self.state.best_metric, self.state.best_global_step = value, self.state.global_step
             self.state.best_model_checkpoint = self._checkpoints.at(self.state.global_step).name
             self._worse, self.control.should_save = 0, True
+            self._best_rows = self._rows
         else:
             self._worse += 1
 
+    @property
+    def _better_at(self) -> int:
+        """The step of the newest evaluation that was better than those before it; 0 before there is one."""
+        return self.state.best_global_step or 0
+
     def _stale(self) -> bool:
+        """A short run is evaluated after every step, and single steps are noise: patience is a part of the epochs asked for besides."""
         patience = self.config.early_stopping_patience
-        return patience is not None and self._worse >= patience
+        if patience is None or self._worse < patience:
+            return False
+        return 10 * (self.state.global_step - self._better_at) >= patience * self.order.steps
 
     def _save(self) -> None:
         cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"] = {
             "watch": self._watch.state(), "worse": self._worse, "deciding": self._deciding, "unfit": self._unfit,
         }  # fmt: skip
-        self._checkpoints.save(self._trained, self.state, self._method.state())
+        saved = {"method": self._method.state(), "base_rows": dict(self._base_rows), "best_rows": dict(self._best_rows)}
+        self._checkpoints.save(self._trained, self.state, saved)
         self._saved_at = time.monotonic()
         self._fire("on_save")
 

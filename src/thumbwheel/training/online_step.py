@@ -232,7 +232,9 @@ class OnlineSteps:
             seen.held_out = {name: [one.parts.get(name) for (one,) in watched] for name in self.config.held_out}
             for name, values in seen.held_out.items():
                 metrics |= _known(f"held_out/{name}", values)
-        return Outcome(-metrics["reward"], metrics, 0, self._guard.evaluation(seen), self._guard.unfit())
+        losses = [None if value is None else -value for value in seen.rewards]
+        rows = {"reward": seen.rewards, "loss": losses}
+        return Outcome(-metrics["reward"], metrics, 0, self._guard.evaluation(seen), self._guard.unfit(), rows)
 
     def examples(self, items: Sequence[Task]) -> Sequence[Example]:
         """Every prompt with its answers at full length, no two of them alike."""
@@ -291,8 +293,17 @@ def judges(config: Any, parts: Parts) -> tuple[Judge, Judge | None]:
     settings = config.reward_settings
     watching = {name: own for name, own in settings.items() if name in watched}
     judging = {name: own for name, own in settings.items() if name in functions or name not in watched}
-    rewards = Judge(functions, model, config.reward_model_weight, config.reward_timeout, config.reward_workers, judging)
-    return rewards, Judge(watched, None, 0.0, config.reward_timeout, 1, watching) if watched else None
+    rewards = Judge(
+        functions,
+        model,
+        config.reward_model_weight,
+        config.reward_timeout,
+        config.reward_workers,
+        judging,
+        parts.checkers,
+    )
+    watcher = Judge(watched, None, 0.0, config.reward_timeout, 1, watching, parts.checkers) if watched else None
+    return rewards, watcher
 
 
 def weighted(given: str) -> tuple[str, float]:
@@ -358,7 +369,7 @@ def _kept(collected: Collected) -> dict[str, list[float | None]]:
     found: dict[str, list[float | None]] = {name: [] for name in KEPT}
     for task, (answer,), (reward,) in zip(collected.tasks, collected.rollouts, collected.rewards, strict=True):
         liked = task.row.get("liked")
-        same = checker(None, None, liked, "what people liked").score([Case(answer.text, liked)])[0] if liked else None
+        same = checker(None, None, liked, "what people liked", {}).score([Case(answer.text, liked)])[0] if liked else None
         formed = same.well_formed if same and reward.well_formed is None else reward.well_formed
         found["format_rate"].append(None if formed is None else float(formed))
         found["eos_rate"].append(float(answer.finish == "stop"))

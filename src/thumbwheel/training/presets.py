@@ -22,6 +22,10 @@ ROW = 768
 """Tokens of memory for a row that is computed at once; on a processor, whose threads compute side by side, twice as many."""
 
 
+RYZEN = ("5950X", "5900X")
+"""In the names of the processors that the preset `ryzen` is for."""
+
+
 @dataclass(frozen=True)
 class Tier:
     """What `memory_gb` and more allow: rows at once, the largest base that is comfortable, rank of the adapter, answers a prompt."""
@@ -44,10 +48,16 @@ BY_RAM = tuple(Tier(*one, 2 * ROW) for one in ((64, 4, "3B", 16, 8), (32, 2, "1.
 BY_GPU = (Tier(24, 8, "7B", 32), Tier(16, 4, "3B", 16), Tier(8, 2, "1.5B", 16), Tier(0, 1, "0.5B", 8))
 
 
+def tier_of(table: tuple[Tier, ...], memory_gb: float) -> Tier:
+    """The tier of `table` that so much memory allows."""
+    return next(tier for tier in table if memory_gb >= tier.memory_gb)
+
+
 def tier(machine: Machine) -> Tier:
     """The tier of the memory in which a run would compute."""
-    table, size = (BY_GPU, machine.gpu.memory_gb) if machine.gpu else (BY_RAM, machine.ram_gb or 0)
-    return next(one for one in table if size >= one.memory_gb)
+    if machine.gpu:
+        return tier_of(BY_GPU, machine.gpu.memory_gb)
+    return tier_of(BY_RAM, machine.ram_gb or 0)
 
 
 @dataclass(frozen=True)
@@ -59,8 +69,7 @@ class Preset:
 
 
 def _cpu(machine: Machine) -> dict[str, Any]:
-    size = machine.ram_gb or 0
-    return {"device": "cpu"} | next(one for one in BY_RAM if size >= one.memory_gb).settings
+    return {"device": "cpu"} | tier_of(BY_RAM, machine.ram_gb or 0).settings
 
 
 def _at_once(machine: Machine) -> dict[str, Any]:
@@ -93,7 +102,7 @@ PRESETS: dict[str, Preset] = {
 def choose(machine: Machine) -> str:
     """The preset that `auto` means on `machine`."""
     if machine.gpu is None:
-        return "ryzen" if any(name in machine.cpu for name in ("5950X", "5900X")) and (machine.ram_gb or 0) >= 32 else "cpu"
+        return "ryzen" if any(name in machine.cpu for name in RYZEN) and (machine.ram_gb or 0) >= 32 else "cpu"
     if machine.gpu.kind == "mps":
         return "apple_silicon"
     return "default" if machine.gpu.memory_gb >= 16 else "small_gpu"

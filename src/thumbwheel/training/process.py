@@ -144,6 +144,7 @@ def made_to_fit(run: RunDir, spec: RunSpec) -> Assembly:
             Path(spec.reference_cache),
             Path(spec.reward_model) if spec.reward_model else None,
             Path(spec.start) if spec.start else None,
+            spec.checkers,
         )
 
     config = settings(spec.algorithm, spec.config)
@@ -218,6 +219,7 @@ def _result(run: RunDir, made: Assembly, ending: Ending) -> dict[str, Any]:
         "best_step": ending.best,
         "dev_base": evaluations.get(0),
         "dev_best": evaluations.get(ending.best) if ending.best else None,
+        "gain": ending.gain.to_json() if ending.gain else None,
         "last_step": steps[-1] if steps else None,
         "token_budget": made.at_work.budget.tokens,
         "changes": made.at_work.budget.changes,
@@ -242,8 +244,13 @@ def _finish(run: RunDir, spec: RunSpec, made: Assembly, ending: Ending, result: 
         }
         run.write_status(Status(RunState.FAILED, ending.step, ending.wrong, error, result))
         return 6
+    gain = ending.gain
+    if gain is not None and gain.nothing and made.config.require_gain:
+        run.write_status(Status(RunState.NOTHING_LEARNED, ending.step, gain.nothing, result=result))
+        return 0
     write_adapter(run, spec, made, ending.best or ending.step, result["dev_best"] or {})
-    run.write_status(Status(RunState.FINISHED, ending.step, ending.reason, result=result))
+    reasons = [reason for reason in (ending.reason, gain and (gain.nothing or gain.unsure)) if reason]
+    run.write_status(Status(RunState.FINISHED, ending.step, "; ".join(reasons) or None, result=result))
     return 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,12 +34,12 @@ def list_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
     rows = [
         (one.name, one.metrics["loss_type"], _held_out(one.metrics["held_out"]), one.base, f"{one.recorded_at:%Y-%m-%d}") for one in found
     ]
-    log.table(f"reward models of {agent}", ("name", "learned by", "held out", "base", "recorded"), rows)
+    log.table(f"reward models of {agent}", ("name", "learned by", "on dev rows", "base", "recorded"), rows)
 
 
 @reward_model.command()
 def show(ctx: typer.Context, name: Name, agent: Agent, as_json: AsJson = False) -> None:
-    """One reward model: what it is made of, and its figures on dev rows and on held-out ones.
+    """One reward model: what it is made of, and its figures on dev rows, while it learned and at the end.
 
     Example: thumbwheel reward-model show latest --agent support
     """
@@ -49,7 +51,7 @@ def show(ctx: typer.Context, name: Name, agent: Agent, as_json: AsJson = False) 
     if as_json:
         log.answer(_as_json(one))
         return
-    rows = [("learned by", one.metrics["loss_type"]), ("held out", _held_out(one.metrics["held_out"]))]
+    rows = [("learned by", one.metrics["loss_type"]), ("on dev rows", _held_out(one.metrics["held_out"]))]
     rows += [(f"dev {key}", f"{value:.4g}") for key, value in one.metrics["dev"].items()]
     rows += [("base", one.base), ("fingerprint", one.base_fingerprint), ("run", one.run_id)]
     log.table(f"{agent} {one.name}", ("", ""), rows + [(f"file {file}", sha256) for file, sha256 in one.files.items()])
@@ -81,7 +83,9 @@ def score(
     require_training()
     with ctx.obj() as ws:
         model = RewardModel.load(reward_models.folder(ws, reward_models.find(ws, agent, name)), device=device("auto"))
-    scores = model.score([Read(messages, text) for _, messages, text in asked])
+    by_line = [list(answers) for _, answers in groupby(asked, key=itemgetter(0))]  # a line's answers are read after the same turns
+    compared = model.score_together([[Read(messages, text) for _, messages, text in answers] for answers in by_line])
+    scores = [score for line_scores in compared for score in line_scores]
     found = [{"line": line, "answer": text, "score": None if value != value else value, **_meaning(model, value)}
              for (line, _, text), value in zip(asked, scores, strict=True)]  # fmt: skip
     if as_json:

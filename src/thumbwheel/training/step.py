@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from thumbwheel.engine.lora import changes_nothing
 from thumbwheel.engine.refcache import RefCache, reference_logp, references
 from thumbwheel.engine.score import LAST, LOGP, Role, ScoreEngine
 from thumbwheel.engine.tree import Example, TreeBatch
@@ -36,15 +37,17 @@ class Stepper:
 
     def train(self, items: Sequence[Example], step: int, apply: Apply) -> Outcome:
         """One update."""
-        outcome = self.budget.run(items, lambda: self.run(items, grad=True))
+        unchanged = step == 0 and changes_nothing(self.engine.model)
+        outcome = self.budget.run(items, lambda: self.run(items, grad=True, unchanged=unchanged))
         return replace(outcome, metrics={"grad_norm": apply(outcome.loss)} | outcome.metrics)
 
     def evaluate(self, items: Sequence[Example]) -> Outcome:
         """The items as one batch."""
         import torch
 
+        unchanged = changes_nothing(self.engine.model)
         with torch.no_grad():
-            return self.budget.run(items, lambda: self.run(items, grad=False))
+            return self.budget.run(items, lambda: self.run(items, grad=False, unchanged=unchanged))
 
     def examples(self, items: Sequence[Example]) -> Sequence[Example]:
         """Themselves."""
@@ -67,45 +70,82 @@ class Stepper:
         """The cache's connection."""
         self._cache.close()
 
-    def run(self, examples: Sequence[Example], grad: bool) -> Outcome:
+    def run(self, examples: Sequence[Example], grad: bool, unchanged: bool = False) -> Outcome:
         """The loss of `examples` as one optimiser batch, whatever number of forward passes the budget makes of it.
 
-        With `grad` the gradients are added to the adapter's.
+        With `grad` the gradients are added to the adapter's. `unchanged`: the adapter changes nothing yet, so
+        the policy's own log-probs are the reference. Those of another pass differ by rounding, and rounding
+        would decide which of two equal rewards is larger.
         """
 
         totals = self.algorithm.totals(examples)
         losses: list[torch.Tensor] = []
         found: list[Metrics] = []
-        tokens = 0
+        places: list[int] = []
+        tokens = done = 0
         each = self.engine.backward if grad else self.engine.each
         for block in self.algorithm.blocks(examples):
-            baseline = self.algorithm.baseline(block, partial(self._sums, block))
+            baseline = self.algorithm.baseline(block, partial(self._sums, block, unchanged))
             known = self._references(block) if self.algorithm.reference else None
-            for batch, (loss, metrics) in each(block, self.budget.tokens, partial(self._lost, totals, baseline, known, grad)):
+            work = partial(self._lost, totals, baseline, known, grad, unchanged)
+            for batch, (_, (loss, metrics)) in each(block, self.budget.tokens, work):
                 losses.append(loss)
                 found.append(metrics)
+                places += [done + number for number in batch.example_ids]
                 tokens += batch.n_rows
-        return Outcome(float(sum(losses)), self.algorithm.derived(means(found)), tokens)
+            done += len(block)
+        total = float(sum(loss.sum() for loss in losses))
+        rows = {} if grad else self._rows(losses, found, places)
+        return Outcome(total, self.algorithm.derived(means(found)), tokens, rows=rows)
+
+    def _rows(self, losses: Sequence[torch.Tensor], found: Sequence[Metrics], places: Sequence[int]) -> dict[str, list[float | None]]:
+        """metric -> the value of each example; `places` says which one each row of the micro-batches is."""
+        import torch
+
+        count = len(places)
+        by_name: dict[str, list[float]] = {}
+        if all(loss.dim() for loss in losses):
+            by_name["loss"] = (torch.cat(list(losses)).detach().double() * count).tolist()
+        for name in found[0]:
+            parts = [metrics[name] for metrics in found]
+            if not all(sums.dim() for sums, _ in parts):
+                continue
+            counted = float(sum(float(torch.as_tensor(counts).sum()) for _, counts in parts))
+            if counted:
+                by_name[name] = (torch.cat([sums for sums, _ in parts]).double() * count / counted).tolist()
+        derived = [self.algorithm.derived(dict(zip(by_name, values, strict=True))) for values in zip(*by_name.values(), strict=True)]
+        order = sorted(range(count), key=lambda row: places[row])
+        return {name: [derived[row][name] for row in order] for name in derived[0]} if derived else {}
 
     def _lost(
-        self, totals: Totals, baseline: Any, known: Known | None, grad: bool, engine: ScoreEngine, batch: TreeBatch
-    ) -> tuple[torch.Tensor, Metrics]:
-        """(loss, metrics) of one micro-batch, whose references are `known`."""
+        self,
+        totals: Totals,
+        baseline: Any,
+        known: Known | None,
+        grad: bool,
+        unchanged: bool,
+        engine: ScoreEngine,
+        batch: TreeBatch,
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, Metrics]]:
+        """(loss, (the loss by row where the method gives that, metrics)) of one micro-batch, whose references are `known`."""
         batch = batch.to(engine.device)
-        reference = None if known is None else reference_logp(engine, batch, known)
         role, want = (Role.REWARD, LAST) if self.algorithm.judges else (Role.POLICY, LOGP)
         found = engine.score(batch, role, want, grad)
+        reference = None
+        if known is not None:
+            reference = found.logp.detach() if unchanged else reference_logp(engine, batch, known)
         out = self.algorithm.loss(Scored(batch, found.logp, reference, found.last), totals, baseline)
-        return out.loss, out.metrics
+        return out.loss.sum(), (out.loss.detach(), out.metrics)
 
-    def _sums(self, beside: Sequence[Example], examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sums(self, beside: Sequence[Example], unchanged: bool, examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums a branch without gradient, for baselines. References are found together with those of `beside`, whose prompts they share;
         they are cached too, since dev rows and another run of the same seed pair up alike."""
         import torch
 
         known = self._references([*beside, *examples])
         sums = [found for _, found in self.engine.each(examples, self.budget.tokens, partial(_both, known))]
-        return torch.cat([policy for policy, _ in sums]), torch.cat([reference for _, reference in sums])
+        policy = torch.cat([policy for policy, _ in sums])
+        return policy, policy if unchanged else torch.cat([reference for _, reference in sums])
 
     def _references(self, examples: Sequence[Example]) -> Known:
         return references(self.engine, examples, self.budget.tokens, self._cache)
@@ -117,9 +157,13 @@ def _both(known: Known, engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Te
     return batch.branch_sum(engine.score(batch, Role.POLICY).logp), batch.branch_sum(reference_logp(engine, batch, known))
 
 
+def _total(count: torch.Tensor | float) -> float:
+    return float(count) if isinstance(count, float | int) else float(count.sum())
+
+
 def means(found: Sequence[Metrics]) -> dict[str, float]:
     """The metrics of several micro-batches as one."""
     names = dict.fromkeys(name for metrics in found for name in metrics)
     sums = {name: [metrics[name] for metrics in found if name in metrics] for name in names}
-    counts = {name: sum(count for _, count in parts) for name, parts in sums.items()}
-    return {name: float(sum(total for total, _ in parts)) / counts[name] for name, parts in sums.items() if counts[name]}
+    counts = {name: sum(_total(count) for _, count in parts) for name, parts in sums.items()}
+    return {name: sum(float(total.sum()) for total, _ in parts) / counts[name] for name, parts in sums.items() if counts[name]}

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from thumbwheel.db.columns import has_id
 from thumbwheel.db.schema import agents, runs
 from thumbwheel.training.types import Run, RunState
 
@@ -30,10 +31,15 @@ def end(connection: sa.Connection, run_id: str, state: RunState, reason: str | N
     connection.execute(runs.update().where(runs.c.id == run_id).values(**values))
 
 
-def by_id(connection: sa.Connection, run_id: str) -> Run | None:
-    """The run with this id."""
-    row = connection.execute(_JOINED.where(runs.c.id == run_id)).mappings().first()
-    return _run(row) if row else None
+def by_id(connection: sa.Connection, run_id: str) -> list[Run]:
+    """The runs whose id is this or begins with it."""
+    return [_run(row) for row in connection.execute(_JOINED.where(has_id(runs.c.id, run_id))).mappings()]
+
+
+def by_state(connection: sa.Connection, state: RunState) -> list[Run]:
+    """The runs of all agents that are in this state, oldest first."""
+    rows = connection.execute(_JOINED.where(runs.c.state == state).order_by(runs.c.recorded_at)).mappings()
+    return [_run(row) for row in rows]
 
 
 def by_agent(connection: sa.Connection, agent: str) -> list[Run]:

@@ -27,6 +27,8 @@ from thumbwheel.models import reward_models
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.models.versions import adapter_folder, add_candidate, check_base, ensure_base, require_agent
 from thumbwheel.models.versions import version as find_version
+from thumbwheel.rewards import ledger
+from thumbwheel.rewards.component import located
 from thumbwheel.training import store
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.base import locate, require_training
@@ -37,7 +39,7 @@ from thumbwheel.training.launch import launch
 from thumbwheel.training.presets import with_preset
 from thumbwheel.training.rate import with_rate
 from thumbwheel.training.rundir import RunDir
-from thumbwheel.training.types import DryRun, Run, RunResult, RunState, Status, TrainConfig
+from thumbwheel.training.types import DryRun, Run, RunResult, RunState, Status, TrainConfig, TrainingSwitch
 
 LOCKED = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy")
 """Packages whose versions are stored with a run."""
@@ -74,11 +76,14 @@ def train(
 ) -> RunResult:
     """Train a candidate, or a reward model, by `algorithm` over `base`, or go on with run `resume`.
 
-    `dataset` is built from the feedback in force by default. A finished run has a candidate version, a stopped one (Ctrl-C) can be
-    resumed. Raises the error of a failed run: TrainingError for one that stopped itself or died, StorageError for a full disk,
-    DataError, ModelError, Conflict for a run in progress.
+    `dataset` is built from the feedback in force by default. A finished run has a candidate version. One that
+    learned nothing has none; a stopped one (Ctrl-C) can be resumed. Raises the error of a failed run:
+    TrainingError for one that stopped itself or died, StorageError for a full disk, DataError, ModelError,
+    Conflict for a run in progress.
     """
     require_training()
+    if not ws.settings(TrainingSwitch, "training").enabled:
+        raise Conflict("training", "it is switched off: training.enabled is false in the settings", "Switch it on, then train")
     if resume is not None:
         return _resume(ws, agent, algorithm, resume, base, dataset, options)
     plan = _plan(ws, agent, algorithm, base, dataset, options)
@@ -202,16 +207,20 @@ def _fingerprint(folder: Path) -> str:
 
 
 def _spec(ws: Workspace, plan: Plan, run_id: str) -> dict[str, Any]:
+    config = plan.config.model_dump(mode="json")
+    if "reward_settings" in config:
+        config["reward_settings"] = located(ws, plan.agent, config["reward_settings"])
     return {
         "run_id": run_id,
         "agent": plan.agent,
         "algorithm": plan.algorithm,
         "base": plan.base,
         "folder": str(plan.folder),
-        "config": plan.config.model_dump(mode="json"),
+        "config": config,
         "reference_cache": str(ws.home.cache / "reference.db"),
         "start": str(adapter_folder(ws, plan.start)) if plan.start else None,
         "reward_model": _reward_model(ws, plan.agent, plan.config.model_dump()),
+        "checkers": located(ws, plan.agent, ledger.settings(ws, plan.agent).checkers),
     }
 
 
@@ -266,13 +275,16 @@ def _resume(
     options: Mapping[str, Any] | None,
 ) -> RunResult:
     known = runs(ws, agent)
-    found = next((run for run in known if run.id == run_id), None)
-    if found is None:
+    matches = [run for run in known if ids.stands_for(run_id, run.id)]
+    ids.require_single(run_id, [run.id for run in matches])
+    if not matches:
         names = [run.id for run in known]
         fix = f"Known: {', '.join(names) or 'none'}.{nearest(run_id, names)}"
         raise NotFound(f"run {run_id!r} of agent {agent!r}", "there is no such run", fix)
+    found = matches[0]
+    run_id = found.id
     _same(found, algorithm, base, dataset, options)
-    if found.state is RunState.FINISHED:
+    if found.state in (RunState.FINISHED, RunState.NOTHING_LEARNED):
         raise Conflict(f"run {run_id!r}", "it is finished", "Start a new run, without --resume")
     run = run_dir(ws, found)
     handle = run.lock()
@@ -312,7 +324,7 @@ def _supervise(ws: Workspace, agent: str, run: RunDir, run_id: str, parent: Mode
     ws.db.write(lambda c: store.end(c, run_id, status.state, status.reason, metrics))
     if status.state is RunState.FAILED:
         raise _error(run, run_id, status)
-    if status.state is RunState.STOPPED:
+    if status.state in (RunState.STOPPED, RunState.NOTHING_LEARNED):
         return RunResult(run_id, status.state, status.reason, metrics)
     if parent is None:
         made = register(ws, agent, run_id, find_run(ws, run_id).dataset_id, run.adapter)
@@ -333,6 +345,7 @@ def find_run(ws: Workspace, run_id: str) -> Run:
     """The run with this id; raises NotFound."""
     with ws.db.read() as connection:
         found = store.by_id(connection, run_id)
-    if found is None:
+    ids.require_single(run_id, [run.id for run in found])
+    if not found:
         raise NotFound(f"run {run_id!r}", "there is no such run", "Runs are named in the lineage: thumbwheel models show")
-    return found
+    return found[0]

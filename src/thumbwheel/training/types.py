@@ -20,6 +20,13 @@ Metric = Literal["loss", "nll/good", "rewards/margins", "rewards/accuracies", "r
 DASHBOARDS = ("tensorboard", "trackio", "wandb")
 
 
+class TrainingSwitch(Config):
+    """Whether anything is trained in this home at all."""
+
+    enabled: bool = True
+    """False: no run starts or goes on, whoever asks for it; recording, importing and evaluating are not touched."""
+
+
 class TrainConfig(Config):
     """What all algorithms share. Rows are counted per optimiser step; memory is bounded by `token_budget`, which changes no result."""
 
@@ -56,9 +63,11 @@ class TrainConfig(Config):
     eval_steps: int | None = Field(None, ge=1)
     """Steps between two evaluations on the dev rows; without it ten times a run."""
     early_stopping_patience: int | None = Field(4, ge=1)
-    """Stop after so many evaluations without a better one; needs dev rows."""
+    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation; needs dev rows."""
     metric_for_best_model: Metric = "loss"
     """The dev metric that decides which checkpoint is best."""
+    require_gain: bool = True
+    """End as nothing learned, without a result, where no evaluation of the dev rows was better than that of the base."""
     save_steps: int | None = Field(None, ge=1)
     """Steps between two checkpoints, besides the best and the last one; without it as often as an evaluation."""
     save_minutes: float = Field(10.0, gt=0)
@@ -118,10 +127,12 @@ class TrainConfig(Config):
 
 
 class RunState(StrEnum):
-    """`stopped` can be resumed; `failed` can too where a checkpoint exists and its cause is gone."""
+    """`stopped` can be resumed; `failed` can too where a checkpoint exists and its cause is gone. `nothing_learned` ended as `finished`
+    does, and made nothing, because no dev figure was better than that of the base."""
 
     RUNNING = "running"
     FINISHED = "finished"
+    NOTHING_LEARNED = "nothing_learned"
     STOPPED = "stopped"
     FAILED = "failed"
 
@@ -146,6 +157,8 @@ class RunSpec:
     """Folder of the reward model that judges, where one was named."""
     start: str | None = None
     """Folder of the adapter to start from, where a version was named."""
+    checkers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What the owner gives the reward functions that rows name as their checkers."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +194,8 @@ class Run:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What `train` hands back; `version_id` and `version` (as `v3`) are those of the candidate of a finished run."""
+    """What `train` hands back; `version_id` and `version` (as `v3`) are those of the candidate of a finished run.
+    One that learned nothing has none."""
 
     run_id: str
     state: RunState
@@ -227,3 +241,5 @@ class DryRun:
     detectable_gain_of: Literal["answers", "AUC"]
     """It is a share of the answers, where 30 % of them differ, or one of how well good answers are ranked above bad ones."""
     probed_steps: int
+    scores: Mapping[str, Any] | None = None
+    """Count, mean, deviation, least and most of the dataset's numbers; None where it has none."""

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from command_line import Run
+from thumbwheel.core import ids
+from thumbwheel.core.errors import InputError
 
 LINES = (
     '{"type": "trace", "id": "t1", "session": "s1", "input": "hi", "output": "ho"}\n'
@@ -78,7 +80,7 @@ def test_feedback_and_cases(run: Run) -> None:
         (["import", "jsonl", "missing.jsonl", "-a", "a"], "No such file"),
         (["import", "jsonl", ".", "-a", "a"], "it is a directory"),
         (["import", "jsonl", sys.executable, "-a", "a"], "binary"),
-        (["import", "jsonl", "lines.jsonl", "-a", "../a"], "agent name"),
+        (["import", "jsonl", "lines.jsonl", "-a", "../?"], "agent name"),
         (["import", "json", "lines.jsonl", "-a", "a"], "Did you mean 'jsonl'"),
         (["import", "graded", "lines.jsonl", "-a", "a"], "It looks like source 'jsonl'"),
         (["feedback", "add", "t1", "-a", "a", "--rating", "nan"], "no finite number"),
@@ -112,3 +114,20 @@ def test_help_shows_a_line_of_every_source(run: Run) -> None:
     assert code == 0
     for word in ('"type": "trace"', '"chosen"', '"annotator1"', '"is_correct"'):
         assert word in out
+
+
+def test_an_id_may_be_abbreviated_as_in_git(run: Run) -> None:
+    run("import", "jsonl", "lines.jsonl", "--agent", "a")
+    up = answer(run("feedback", "add", "t1", "--agent", "a", "--thumb", "up", "--rater", "ann", "--json"))
+    trace_id = answer(run("feedback", "list", "--agent", "a", "--json"))[0]["targets"][0]["target_id"]
+    explained = answer(run("reward", "explain", trace_id[:12], "--agent", "a", "--json"))
+    assert explained == answer(run("reward", "explain", trace_id, "--agent", "a", "--json"))
+    assert up["id"] in run("feedback", "used-in", up["id"][:14], "--agent", "a", "--json")[1]
+    code, _, err = run("reward", "explain", "trc_", "--agent", "a")
+    assert (code, "there is none" in err) == (2, True)
+
+
+def test_an_abbreviated_id_of_several_is_refused_with_their_names() -> None:
+    row_ids = ["run_06h0jvn7i0138", "run_06h0jvn7i1l6p"]
+    with pytest.raises(InputError, match="run_06h0jvn7i0138, run_06h0jvn7i1l6p"):
+        ids.require_single("run_06h0", [row_id for row_id in row_ids if ids.stands_for("run_06h0", row_id)])

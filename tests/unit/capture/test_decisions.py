@@ -53,7 +53,9 @@ def said(row: dict[str, Any]) -> list[tuple[str, str | None, Any]]:
 
 def test_a_row_is_a_trace_with_its_decision() -> None:
     one = trace(ROW)
-    assert json.loads(one.input[0]["content"]) == ROW["state"] and json.loads(one.output or "") == FILER
+    assert [message["role"] for message in one.input] == ["system", "user"]
+    assert one.input[1]["content"] == "Instructions: \nRouting Notes: None\nItem Title: Bank"
+    assert json.loads(one.output or "") == FILER and one.steps[0].input == ROW["state"]
     assert (one.id, one.session, one.subject) == ("d1", "item:i1", "ann")
     decision, llm = one.steps
     assert (decision.kind, decision.name, decision.output) == ("decision", "FILER", FILER)
@@ -69,9 +71,12 @@ def test_three_dialects_say_the_same_decision() -> None:
     marked = plain | {"prompt": "<|system|>\nYou file.\n<|user|>\nInstructions: bank\n<|assistant|>\n"}
     chats = [{"role": "system", "content": "You file."}, {"role": "user", "content": "{}"}, {"role": "assistant", "content": text}]
     typed = {"messages": chats, "reward": 1.0, "metadata": about | {"agentType": "FILER"}}
-    assert trace(plain).input == [{"role": "user", "content": "Instructions: bank"}]
+    assert trace(plain).input[1:] == [{"role": "user", "content": "Instructions: bank"}]
+    assert trace(plain).input[:1] == trace(typed).input[:1] == trace(ROW).input[:1], "a line without a system prompt gets the agent's"
     assert trace(marked).input == [{"role": "system", "content": "You file."}, {"role": "user", "content": "Instructions: bank"}]
-    assert trace(typed).input == chats[:2]
+    assert trace(typed).input == trace(ROW | {"state": {}}).input, "a line that has the state is asked as the row is"
+    told = typed | {"messages": [chats[0], {"role": "user", "content": "Bank?"}, chats[2]]}
+    assert trace(told).input == told["messages"][:2]
     for row in (plain, marked, typed, plain | {"completion": FILER}):
         assert json.loads(trace(row).output or "") == FILER
         assert said(row) == [("label", "user_feedback", "CONFIRMED"), ("thumb", None, True), ("score", None, 1.0)]
@@ -102,7 +107,7 @@ def test_defect_2c16_a_partial_correction_is_the_whole_corrected_action() -> Non
     label, thumb, correction = records(row)[1:]
     assert isinstance(correction, FeedbackRecord) and isinstance(thumb, FeedbackRecord) and isinstance(label, FeedbackRecord)
     assert json.loads(correction.value) == FILER | {"swimlane": "HOME", "priority": "LOW"}
-    assert list(json.loads(correction.value)) == list(FILER), "the order of the keys is the action's"
+    assert list(json.loads(correction.value)) == ["swimlane", "priority", "labels", "status", "reasoning", "confidence"]
     assert correction.metadata == {"partial": {"swimlane": "HOME", "priority": "LOW"}}
     assert (thumb.value, label.value, thumb.rater and thumb.rater.id) == (False, "CORRECTED", "ann")
     unchanged = ROW | {"userFeedback": "CORRECTED", "userCorrection": {"swimlane": "PROJECT"}}
@@ -157,7 +162,8 @@ def test_the_spelling_table_is_one_to_one() -> None:
     ],
 )
 def test_declared_and_live_forms_of_every_agent(agent: str, action: dict[str, Any], trains: bool) -> None:
-    one = trace(ROW | {"agentType": agent, "action": action, "userFeedback": "CORRECTED", "userCorrection": {"confidence": 0.1}})
+    corrected = {"userFeedback": "CORRECTED", "userCorrection": {"confidence": 0.1}}
+    one = trace(ROW | {"agentType": agent, "action": action, "confidence": None, "reasoning": None} | corrected)
     assert (one.output is not None) is trains
     assert one.metadata and one.metadata["decision"]["action"] == declared(action)
     if agent != "GUARDRAIL":
@@ -239,6 +245,23 @@ def test_what_comes_later_is_added_to_the_same_trace(tmp_path: Path) -> None:
             assert len(list(connection.execute(traces.select()))) == 1
             kinds = sorted(row.kind for row in connection.execute(feedback.select()))
     assert kinds == ["correction", "label", "score", "score", "thumb"]
+
+
+def test_what_the_owner_holds_out_is_kept_and_changes_with_the_row(tmp_path: Path) -> None:
+    held_out = ROW | {"isTrainingData": False, "isValidationData": True}
+    exported = {"prompt": "p", "completion": json.dumps(FILER), "reward": 1, "metadata": {"decisionId": "d2", "isValidationData": True}}
+    assert "is_validation_data" not in (trace({"prompt": "p", "completion": "{}", "reward": 1}).metadata or {})
+    home = tmp_path / "home"
+    for row, marks, stored in ((ROW, [True, False], 1), (held_out, [False, True], 1), (held_out, [False, True], 0)):
+        (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+        with opener(home, None, "warning")() as ws:
+            report = ingest(ws, "filer", "decisions", tmp_path / "rows.jsonl")
+            with ws.db.read() as connection:
+                (found,) = connection.execute(traces.select()).mappings()
+        assert (report.refused, report.stored) == (0, stored)
+        assert [found["metadata"][key] for key in ("is_training_data", "is_validation_data")] == marks
+        assert found["metadata"]["decision"]["action"] == FILER
+    assert (trace(exported).metadata or {})["is_validation_data"] is True
 
 
 @pytest.fixture(scope="module")

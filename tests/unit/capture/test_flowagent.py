@@ -266,3 +266,122 @@ def test_odd_checkpoints_lose_what_is_odd_and_no_more(write: Write) -> None:
     assert [talk(one) for one in turns(path)] == [("q�?", "a"), ("t", "u")]
     for fields in (first([]) | {"session_data": None}, {"timestamp": None}, {"sessions_data": {"sessions": [1]}}):
         assert read(write("empty", **fields)) == []
+
+
+@pytest.mark.parametrize("generation", [first, second])
+@pytest.mark.parametrize(
+    "wordless", ["", "   ", None, [], [{"type": "image_url", "image_url": {"url": "data:x"}}], {"parts": []}], ids=repr
+)
+def test_defect_0_61_a_turn_without_words_ends_the_one_before_it(write: Write, generation: Any, wordless: Any) -> None:
+    history = [
+        said("user", "Hours?"),
+        said("assistant", "Nine to five."),
+        {"role": "user", "content": wordless},
+        said("assistant", "I cannot see that."),
+        said("user", "Sunday?"),
+        {"role": "user", "content": wordless},
+        said("assistant", "Nor that."),
+        said("user", "Monday?"),
+        said("assistant", "Open."),
+    ]
+    found = turns(write("final_checkpoint", **generation(history)))
+    assert [talk(one) for one in found] == [("Hours?", "Nine to five."), ("Monday?", "Open.")]
+
+
+@pytest.mark.parametrize("generation", [first, second])
+def test_a_question_in_parts_has_its_own_answer(write: Write, generation: Any) -> None:
+    parts = [{"type": "text", "text": "What is "}, {"type": "image_url", "image_url": {"url": "data:x"}}, {"type": "text", "text": "this?"}]
+    history = [
+        said("user", "Hours?"),
+        said("assistant", "Nine to five."),
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": [{"type": "text", "text": "A pump."}]},
+    ]
+    found = turns(write("final_checkpoint", **generation(history)))
+    assert [talk(one) for one in found] == [("Hours?", "Nine to five."), ("What is this?", "A pump.")]
+
+
+def scopes(minute: int) -> dict[str, Any]:
+    """The variables of a run that ended in this minute."""
+    at = f"2026-01-05T08:{minute:02}:00"
+    loops = {f"loop_{n}": {"task": f"look up {n}", "response": "r" * 900, "results": {"a": n}, "timestamp": at} for n in (10, 9)}
+    return {
+        "reasoning": {"final_result": "f" * 1500, "session_complete": {"timestamp": at, "loops": 3, "success": True}},
+        "delegation": {**loops, "latest": {"task_description": "look up 10", "final_response": "r"}, "error": None},
+        "user": {"id": "ann", "session": "s1", "query": "Sunday?"},
+        "session_s1": {"secret": "hidden-variable"},
+    }
+
+
+def thoughts(trace: TraceRecord) -> list[tuple[str | None, Any, int]]:
+    return [(step.name, step.input, len(step.output)) for step in trace.steps if step.kind == "reasoning"]
+
+
+DONE = [
+    ("final_result", {"loops": 3, "success": True}, 1000),
+    ("delegation", {"task": "look up 9", "loop": "loop_9"}, 500),
+    ("delegation", {"task": "look up 10", "loop": "loop_10"}, 500),
+]
+
+
+@pytest.mark.parametrize("generation", [first, second])
+def test_reasoning_and_delegation_belong_to_the_turn_in_whose_time_they_were(write: Write, tmp_path: Path, generation: Any) -> None:
+    history = [said("user", "Hours?", 1), said("assistant", "Nine.", 5), said("user", "Sunday?", 6), said("assistant", "Closed.", 9)]
+    for minute, owners in ((3, [DONE, []]), (8, [[], DONE]), (30, [[], []])):
+        found = turns(write("final_checkpoint", **generation(history, variable_scopes=scopes(minute))))
+        assert [thoughts(one) for one in found] == owners
+        assert "hidden-variable" not in "".join(one.model_dump_json() for one in found)
+    untimed = [{key: value for key, value in message.items() if key != "timestamp"} for message in history]
+    found = turns(write("final_checkpoint", **generation(untimed, variable_scopes=scopes(3))))
+    assert [thoughts(one) for one in found] == [[], DONE], "the scope of the user says which question it was"
+    found = turns(write("final_checkpoint", **generation(untimed, variable_scopes=scopes(3) | {"user": {}})))
+    assert [thoughts(one) for one in found] == [[], []], "nobody knows"
+    alone = turns(
+        write("final_checkpoint", **generation(untimed[:2], variable_scopes={"delegation": {"latest": scopes(3)["delegation"]["latest"]}}))
+    )
+    assert thoughts(alone[0]) == [("delegation", {"task": "look up 10", "loop": "latest"}, 1)]
+
+
+def test_a_later_checkpoint_that_knows_less_of_a_turn_is_no_contradiction(write: Write, tmp_path: Path) -> None:
+    history = [said("user", "Hours?", 1), said("assistant", "Nine.", 5)]
+    path = write("final_checkpoint", **second(history, variable_scopes=scopes(3)))
+    assert bring(tmp_path / "home", path).stored == 1
+    later = [*history, said("user", "Sunday?", 6), said("assistant", "Closed.", 9)]
+    report = bring(tmp_path / "home", write("final_checkpoint", **second(later, variable_scopes=scopes(8))))
+    assert (report.stored, report.duplicates, report.refused) == (1, 1, 0), report.refusals
+    with opener(tmp_path / "home", None, "warning")() as ws, ws.db.read() as connection:
+        kinds = [row["kind"] for row in connection.execute(steps.select()).mappings()]
+    assert (kinds.count("reasoning"), kinds.count("llm")) == (6, 2)
+
+
+@pytest.mark.parametrize("odd", [3, "x", [1], {"reasoning": 3, "delegation": [1]}, {"delegation": {"loop_x": 3, "latest": None, 5: 6}}])
+def test_odd_scopes_are_passed_over(write: Write, odd: Any) -> None:
+    history = [said("user", "Hours?", 1), said("assistant", "Nine.", 5)]
+    (alone,) = turns(write("final_checkpoint", **second(history, variable_scopes=odd)))
+    assert [step.kind for step in alone.steps] == ["llm"]
+
+
+def test_the_user_of_a_turn_is_its_subject_in_both_generations(write: Write) -> None:
+    answered = said("assistant", "Nine to five.", 2)
+    with_answer = said("assistant", "Nine to five.", 2, metadata={"user_id": "bob"})
+    by_session = {"session_data": {"s1": {"history": [said("user", "Hours?", 1), answered], "metadata": {"user_id": "carl"}}}}
+    by_variables = {"variable_scopes": {"user": {"id": "dora", "session": "s1", "query": "Hours?"}}}
+    of_another = {"variable_scopes": {"user": {"id": "dora", "session": "s2"}}}
+    wanted = {
+        write("a", **first([said("user", "Hours?", 1, metadata={"user_id": "ann"}), with_answer])): "ann",
+        write("b", **first([said("user", "Hours?", 1), with_answer])): "bob",
+        write("c", **first([], **by_session)): "carl",
+        write("d", **first([said("user", "Hours?", 1), answered], **by_variables)): "dora",
+        write("e", **first([said("user", "Hours?", 1), answered], **of_another)): None,
+        write("f", **first([said("user", "Hours?", 1, metadata={"user_id": {"a": 1}}), answered])): None,
+    }
+    session = {"session_id": "s1", "metadata": {"user_id": "eve"}, "chat_history": [said("user", "Hours?", 1), answered]}
+    module = "checkpoint_manager"
+    wanted |= {
+        write("g", module, **second([], sessions_data={"version": 2, "sessions": {"s1": session}})): "eve",
+        write("h", module, **second([said("user", "Hours?", 1, metadata={"user_id": "ann"}), answered])): "ann",
+        write("i", module, **second([said("user", "Hours?", 1, user_id=7), answered])): "7",
+    }
+    for path, subject in wanted.items():
+        (turn,) = turns(path)
+        assert turn.subject == subject, path.name

@@ -153,7 +153,6 @@ class TestCollector:
             {"rating": 6},
             {"timestamp": "2024-13-01 10:00:00"},
             {"query": ""},
-            {"mood": 1},
             {"feedback_type": None},
         ],
     )
@@ -267,8 +266,8 @@ class TestGraded:
             ("m2", None, cases[0].identified()[0]),
         ]
         assert [(one.name, one.value, one.rater and one.rater.kind) for one in labels] == [
-            ("correct", True, "checker"),
-            ("correct", False, "checker"),
+            ("correct", True, "reference"),
+            ("correct", False, "reference"),
         ]
 
     def test_a_question_alone_is_a_case(self) -> None:

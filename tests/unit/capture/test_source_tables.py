@@ -109,7 +109,7 @@ class TestCsv:
         path = write(tmp_path / "r.csv", 'prompt,response\np,r\n"open,r\n' + "p,r\n" * 500 + "p,r\n")
         found = items(path)
         assert isinstance(found[0], Line)
-        assert any(isinstance(one, Refused) and "field larger than field limit" in one.reason for one in found)
+        assert any(isinstance(one, Refused) and "more than the 1,000 characters" in one.reason for one in found)
 
     def test_separators_gzip_and_no_header(self, tmp_path: Path) -> None:
         packed = tmp_path / "r.tsv.gz"

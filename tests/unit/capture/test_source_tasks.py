@@ -13,6 +13,7 @@ from public_data import public_data
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.source import AnyRecord, JsonLines, Line, Refused
 from thumbwheel.capture.sources import SOURCES
+from thumbwheel.capture.sources.code_tasks import entry_point
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord
 from thumbwheel.core.config import Home
 from thumbwheel.datasets.plan import plan_file
@@ -89,6 +90,17 @@ class TestFeedbackJsonl:
         path.write_text("\n".join([json.dumps(self.ROW), "{broken", json.dumps(self.ROW | {"query": "other"})]))
         assert [type(one) for one in SOURCES.get("feedback_jsonl").read(path, lambda position: None)] == [Line, Refused, Line]
 
+    def test_who_and_where_stand_in_the_metadata(self) -> None:
+        metadata = {"user_id": "ann", "session_id": 7, "page": "/help"}
+        trace, thumb, rating = item(
+            "feedback_jsonl", self.ROW | {"metadata": metadata, "rating": 4, "channel": "web", "unset": None}
+        ).records
+        assert (trace.session, trace.subject) == ("7", "ann")
+        assert trace.metadata == metadata | {"channel": "web"}
+        assert {thumb.rater.id, rating.rater.id} == {"ann"}
+        refused = item("feedback_jsonl", self.ROW | {"metadata": {"user_id": ["ann"]}})
+        assert isinstance(refused, Refused) and "is no id" in refused.reason
+
     @pytest.mark.parametrize("at", ["2026-01-05 09:12:44", "2026-01-05T09:12:44.120000", "2026-01-05 09:12:44.120000"])
     def test_times_of_both_spellings_are_utc(self, at: str) -> None:
         trace = item("feedback_jsonl", self.ROW | {"timestamp": at}).records[0]
@@ -140,7 +152,7 @@ def test_bfcl_without_its_expected_calls_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(row))
     (refused,) = SOURCES.get("bfcl").read(path, lambda position: None)
     assert isinstance(refused, Refused)
-    assert "nor in a file beside it" in refused.reason
+    assert "nor in q-expected.jsonl or possible_answer/q.jsonl" in refused.reason
     (tmp_path / "possible_answer").mkdir()
     (tmp_path / "possible_answer" / "q.jsonl").write_text('{"id": "simple_1", "ground_truth": [{"add": {"a": [3], "c": ["", 1]}}]}')
     (line,) = SOURCES.get("bfcl").read(path, lambda position: None)
@@ -162,11 +174,34 @@ def test_code_tasks_keep_their_tests_and_their_solutions() -> None:
             if name == "mbpp":
                 assert case.reference["tests"] == row["test_list"] + row["challenge_test_list"]
                 first, *hidden = case.reference["tests"]
+                assert str(case.reference["entry_point"]) in first
                 assert first in case.input[0]["content"]
                 assert not [one for one in hidden if one != first and one in case.input[0]["content"]]
             else:
                 assert case.reference["check"] == row["test"] and case.reference["entry_point"] == row["entry_point"]
                 compile(trace.output.removeprefix("```python\n").removesuffix("\n```"), "solution", "exec")
+
+
+PAIR = "class Pair:\n    pass\ndef longest(pairs): return 1"
+ENTRY_POINTS = {
+    "one function": ("def f(x): return x", ["assert f(1) == 1", "assert f(2) == 2"], "f"),
+    "a name of a builtin": ("def sum(a, b): return a + b", ["assert sum(1, 2) == 3"], "sum"),
+    "helpers that no test calls": ("def help(x): return x\ndef f(x): return help(x)", ["assert f(1) == 1"], "f"),
+    "a class beside it": (PAIR, ["assert longest([Pair(), Pair()]) == 1"], "longest"),
+    "a class": ("class Stack:\n    def push(self, x): return self", ["assert Stack().push(1) is not None"], "Stack"),
+    "a lambda": ("f = lambda x: x", ["assert f(1) == 1"], "f"),
+    "what it imports": ("from math import gcd as f", ["assert f(4, 6) == 2"], "f"),
+    "a function that judges": ("def close(a, b): return a == b\ndef f(x): return x", ["assert close(f(2), 2) == True"], "f"),
+    "each test another": ("def f(x): return x\ndef g(x): return x", ["assert f(1) == 1", "assert g(1) == 1"], None),
+    "no function of its own": ("x = 1", ["assert len([1]) == 1"], None),
+    "no Python": ("def f(x", ["assert f(1) == 1"], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_the_entry_point_is_the_function_of_the_solution_that_the_tests_call(name: str) -> None:
+    code, tests, expected = ENTRY_POINTS[name]
+    assert entry_point(code, tests) == expected
 
 
 def test_llmfao_comparisons_of_the_crowd_and_of_the_judge() -> None:

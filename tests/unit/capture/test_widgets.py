@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from command_line import Run
 from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.source import Line, Refused
@@ -139,8 +140,10 @@ def test_defect_4c2_only_down_is_a_dislike_and_forced_is_no_choice(tmp_path: Pat
 def test_defect_4c3_entries_of_other_data_or_size_have_another_prompt() -> None:
     one = entry(1, "dial")
     others = [{"size": "hero"}, {"data_override": {"demoData": {"label": "Flow", "value": 4}}}, {"question": "?"}, {"scenario": "trend"}]
-    assert len({prompt_of(one | other, ["dial", "bar"]) for other in ({}, *others)}) == 5
-    assert prompt_of(one | {"widget_index": 5, "fixture": "bar", "rating": "down"}, ["dial", "bar"]) == prompt_of(one, ["bar", "dial"])
+    assert len({prompt_of(one | other, {"dial": "", "bar": ""}) for other in ({}, *others)}) == 5
+    assert prompt_of(one | {"widget_index": 5, "fixture": "bar", "rating": "down"}, {"dial": "", "bar": ""}) == prompt_of(
+        one, {"bar": "", "dial": ""}
+    )
 
 
 def test_defect_4c4_a_catalogue_may_have_texts_for_single_fixtures(tmp_path: Path) -> None:
@@ -194,3 +197,85 @@ def test_without_a_run_id_the_content_is_the_name(tmp_path: Path) -> None:
 def test_defect_4c7_a_question_is_one_group(tmp_path: Path) -> None:
     one, two = (read(run_file(tmp_path / name, [entry(1, name)], name))[0][0] for name in ("x", "y"))
     assert one.session == two.session == "question:q001"
+
+
+def test_an_answer_may_be_several_widgets(tmp_path: Path) -> None:
+    meta = {"intent": {"domains": ["pumps"], "time_range": {"from": "Monday", "to": "Friday"}, "confidence": 0.9}}
+    natural = {"natural": True, "pipeline_meta": meta}
+    run_file(tmp_path, [
+        entry(1, "dial", "up", **natural), entry(2, "line", scenario="trend", **natural),
+        entry(3, "list", "down", scenario="alerts", **natural), entry(4, "map", "up", scenario="map", **natural, size="hero"),
+        entry(5, "sankey", "down", scenario="flow", forced=True),
+    ])  # fmt: skip
+    (tmp_path / "ratings.json").write_text(json.dumps({"e00002": rate("up"), "e00004": rate(None)}))
+    for _ in range(2):
+        with opener(tmp_path / "home", None, "warning")() as ws:
+            assert ingest(ws, "desk", "widgets", tmp_path).refused == 0
+    with opener(tmp_path / "home", None, "warning")() as ws:
+        dataset = build(ws, "desk", "pairs", DatasetConfig(dev=0, gate=0))
+        rows = {(row.chosen, row.rejected): row for row in load_rows(ws, dataset.id, "train")}
+    several = ("kpi (normal), map (hero), trend (normal)", "alerts (normal)")
+    assert several in rows and ("kpi (normal)", "alerts (normal)") in rows
+    prompt = rows[several].prompt[0]["content"].splitlines()
+    assert prompt[2:4] == ["Domains: pumps", "Time range: from: Monday, to: Friday"]
+    assert prompt[-1].endswith("as: kpi (normal), trend (normal)")
+
+
+def test_widgets_that_people_disagree_about_are_in_no_answer_of_several(tmp_path: Path) -> None:
+    natural = {"natural": True}
+    path = run_file(tmp_path, [entry(n, f"f{n}", scenario=name, **natural) for n, name in enumerate(("a", "b", "c", "d"))])
+    rows = [
+        {"entry_id": f"e0000{n}", **rate(rating, at, device_id=device)}
+        for n, rating, at, device in [
+            (0, "up", "2026-02-03", "x"), (1, "down", "2026-02-03", "x"), (1, "up", "2026-02-04", "x"), (2, "down", "2026-02-03", "x"),
+            (3, "up", "2026-02-03", "x"), (3, "down", "2026-02-03", "y"),
+        ]
+    ]  # fmt: skip
+    (tmp_path / "ratings.json").write_text(json.dumps(rows))
+    traces, said, _ = read(path)
+    (preference,) = [one for one in said if one.kind == "preference"]
+    texts = {one.identified()[0]: one.output for one in traces}
+    assert [texts[target.id] for target in preference.targets] == ["a (normal), b (normal)", "c (normal)"]
+    assert (preference.rater and preference.rater.id, preference.occurred_at and preference.occurred_at.day) == ("x", 4)
+
+
+def test_descriptions_of_fixtures_reach_the_prompt_and_may_come_later(tmp_path: Path) -> None:
+    path = run_file(tmp_path, [entry(1, "dial", "up"), entry(2, "bar", "down"), entry(3, "default-render", scenario="chatstream")])
+    with opener(tmp_path / "home", None, "warning")() as ws:
+        assert ingest(ws, "desk", "widgets", path).stored == 3
+    (tmp_path / "catalogue.json").write_text(json.dumps({"kpi": {"dial": "a round scale", "bar": None}, "chatstream": "a talk"}))
+    asked = [one.input[0]["content"].splitlines() for one in read(path)[0]]
+    assert asked[0][3:5] == ["Fixtures: bar, dial", "- dial: a round scale"] and "- bar: " not in "".join(asked[0])
+    assert "- default-render: a talk" in asked[2]
+    with opener(tmp_path / "home", None, "warning")() as ws:
+        again = ingest(ws, "desk", "widgets", path)
+    assert (again.stored, again.refused) == (0, 0), again.refusals
+
+
+def test_ratings_are_filtered_by_tag_and_confidence_and_counted(tmp_path: Path, command_line: Run) -> None:
+    def sure(confidence: float) -> dict[str, Any]:
+        return {"pipeline_meta": {"intent": {"confidence": confidence}}}
+
+    entries = [entry(1, "dial", "up", **sure(0.9), tags=["perfect"]), entry(2, "bar", "down", **sure(0.3)), entry(3, "map", **sure(0.2))]
+    run_file(tmp_path / "run", entries)
+    (tmp_path / "run" / "ratings.json").write_text(json.dumps({"e00003": rate("up") | {"tags": ["ugly", "perfect"]}}))
+
+    def imported(*options: str) -> tuple[int, dict[str, int]]:
+        code, out, err = command_line("import", "widgets", "run", "--agent", "desk", "--dry-run", "--json", *options)
+        assert code == 0, err
+        report = json.loads(out)
+        assert report["records"]["trace"] == 3 and report["refused"] == 0
+        return report["records"].get("thumb", 0), report["left_out"]
+
+    assert imported() == (3, {})
+    assert imported("--min-confidence", "0.5") == (1, {"the confidence of what was rated is below 0.5": 2})
+    assert imported("--tag", "perfect") == (2, {"its rating has none of the tags perfect": 1})
+    assert imported("--tag", "perfect", "--without-tag", "ugly") == (
+        1, {"its rating has none of the tags perfect": 1, "its rating has the tag 'ugly'": 1},
+    )  # fmt: skip
+    (tmp_path / "run.jsonl").write_text("".join(json.dumps(one) + "\n" for one in entries))
+    code, out, _ = command_line("import", "widgets", "run.jsonl", "--agent", "desk", "--min-confidence", "0.5", "--json")
+    report = json.loads(out)
+    assert (code, report["stored"], report["records"]["thumb"], sum(report["left_out"].values())) == (0, 3, 1, 1)
+    code, _, err = command_line("import", "jsonl", "run.jsonl", "--agent", "desk", "--tag", "perfect")
+    assert code == 2 and "widgets" in err

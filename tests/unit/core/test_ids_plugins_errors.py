@@ -27,6 +27,12 @@ def test_a_slug_is_never_a_path(name: str) -> None:
         ids.slug(name)
 
 
+@pytest.mark.parametrize("name", ["../a", "a/b", "..", ".hidden", "a\\b", "a\0", "a\nb", "!!"])
+def test_no_slug_is_made_of_a_path_or_of_nothing(name: str) -> None:
+    with pytest.raises(InputError, match="agent name"):
+        ids.slug_of(name)
+
+
 @given(st.lists(st.text(), min_size=1, max_size=3), st.lists(st.text(), min_size=1, max_size=3))
 def test_derived_ids_are_equal_only_for_equal_parts(a: list[str], b: list[str]) -> None:
     assert (ids.derived("x", *a) == ids.derived("x", *b)) == (a == b)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from thumbwheel.datasets.build import build, health
 from thumbwheel.datasets.health import CHECKS, Finding, Text, Texts, _auc, check, demand
 from thumbwheel.datasets.near import near_pairs
 from thumbwheel.datasets.types import DatasetConfig
+from training_rows import row as training_row
 
 WORDS = [f"{one}{two}" for one in ("ka", "lo", "mi", "nu", "pe") for two in ("r", "s", "t", "v", "b", "d")]
 
@@ -171,3 +173,16 @@ def test_near_copies_are_found_across_the_parts_in_which_texts_are_split_into_wo
     whole = list(near_pairs(texts))
     monkeypatch.setattr(near, "SPLIT", 2)
     assert {pair[:2] for pair in whole} == {(0, 7), (6, 8)} and list(near_pairs(texts)) == whole
+
+
+def test_a_dialogue_that_is_cut_apart_is_found() -> None:
+    """The next turn of a training prompt, in the gate, is no near copy of it."""
+    texts = Texts()
+    for number in range(30):
+        opening = [{"role": "user", "content": f"Where is parcel {number}?"}]
+        later = [*opening, {"role": "assistant", "content": f"On shelf {number}."}, {"role": "user", "content": "And when does it leave?"}]
+        for split, prompt, answer in (("train", opening, f"On shelf {number}."), ("gate", later, "Today.")):
+            texts.take([replace(training_row("labels", number, split), prompt=prompt, completion=answer)])
+    leakage = CHECKS["leakage"](texts)
+    assert (leakage.verdict, leakage.count) == ("error", 30)
+    assert "30 are of one dialogue" in leakage.text

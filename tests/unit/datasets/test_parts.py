@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
@@ -18,8 +17,8 @@ from feedback_world import AGENT, World
 from thumbwheel.core import ids
 from thumbwheel.datasets.collect import Task, _spill
 from thumbwheel.datasets.files import Spilled
-from thumbwheel.datasets.places import Places
 from thumbwheel.datasets.shapes import SHAPES
+from thumbwheel.datasets.split_assignment import SplitAssignment, assign
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
 from thumbwheel.db.schema import messages
 
@@ -61,10 +60,10 @@ def collected(connection: sa.Connection, shape: str, folder: Path, cuts: list[st
     kind = SHAPES.get(shape)()
     bounds = list(pairwise([None, *cuts, None]))
     agent_id = ids.derived("agt", AGENT)
-    parts = [Places(connection, agent_id, CONFIG, CONFIG.scope(*bound), unjudged=kind.unjudged) for bound in bounds]
-    claims = [part.claims() for part in parts]
-    for place, part in enumerate(parts):
-        part.settle(np.copy(other) for number, other in enumerate(claims) if number != place)
+    parts = [SplitAssignment(connection, agent_id, CONFIG, CONFIG.scope(*bound), unjudged=kind.unjudged) for bound in bounds]
+    settled = assign([part.claims() for part in parts], CONFIG)
+    for part in parts:
+        part.settle(*settled)
     folders, said = [], {name: Counter[str]() for name in ("drops", "notes", "prompts")}
     for number, (bound, part) in enumerate(zip(bounds, parts, strict=True)):
         folders.append(folder / str(number))

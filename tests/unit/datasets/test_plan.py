@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
+from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from feedback_world import AGENT, World
+from feedback_world import AGENT, START, World
 from public_data import public_data
 from thumbwheel.core.errors import InputError, NotFound
+from thumbwheel.datasets.build import build
 from thumbwheel.datasets.dataplan import DataPlan
 from thumbwheel.datasets.plan import data_plan, plan_file
 from thumbwheel.datasets.shapes.labels import class_weights
@@ -90,7 +94,7 @@ def test_contradictions_duplicates_and_awaited_targets_are_told(tmp_path: Path) 
     assert plan.notes == {"answers with disagreeing raters": 1, "answers whose raters disagree evenly": 1}
     assert plan.drops == {"the same answer to the same prompt: counted once": 1}
     text = "\n".join(plan.to_words())
-    assert "weighted majority" in text
+    assert "the side with the most weight decides (a plurality)" in text
     assert "1 target of feedback did not arrive yet" in text
     assert "Feedback about 1 session is kept" in text
 
@@ -191,15 +195,71 @@ def test_real_preferences_hh() -> None:
 def test_real_preferences_with_disagreeing_annotators() -> None:
     plan = plan_file(public_data("preferences/pandalm-testset-v1-3annotators.jsonl"))
     assert plan.shapes["pairs"].rows == 335
-    assert plan.drops["the compared answers are tied"] + plan.drops["no majority for either answer"] == 24
+    assert plan.drops["the compared answers are tied"] + plan.drops["no plurality for either answer"] == 24
     assert plan.drops["one of the compared answers was left out"] == 5
     assert plan.notes["comparisons with disagreeing raters"] > 30
 
 
 def test_real_graded_solutions() -> None:
     plan = plan_file(public_data("math/gsm8k-model-solutions-graded.jsonl"))
-    assert plan.drops["only checkers or models judged it: not for the gate"] == 295
-    assert sum(plan.labels.values()) == 2604 - 295
+    assert "only checkers or models judged it: not for the gate" not in plan.drops
+    assert sum(plan.labels.values()) == 2604
     assert plan.labels["desirable"] == plan.shapes["chats"].rows
     assert (plan.recommended, plan.eligible) == ("kto", ["kto", "dpo", "sft"])
     assert plan.power["feedback cases in gate"].n > 40
+
+
+def one_sided(loud: int, others: int) -> World:
+    """`loud` thumbs of one rater and one each of `others`; two answers are torn."""
+    world = World()
+    for number in range(loud + others):
+        trace = world.trace(f"t{number}", f"q{number}", f"a{number}", metadata={"is_training_data": False} if number == 0 else None)
+        world.say("thumb", number % 2 == 0, trace, rater="ann" if number < loud else f"r{number}")
+        world.say("score", number % 5 / 4, trace, rater="machine")
+    for number in (1, 2):
+        world.say("thumb", number % 2 == 1, world.trace(f"t{number}", f"q{number}", f"a{number}"), rater="zoe")
+    for table, values in world.rows:
+        if table.name == "raters" and values["external_id"] == "machine":
+            values["kind"] = "checker"
+    return world
+
+
+def test_one_rater_who_gave_more_than_half_is_said_by_plan_and_build(tmp_path: Path) -> None:
+    config = DatasetConfig(dev=0, gate=0)
+    with one_sided(60, 30).into(tmp_path / "loud") as ws:
+        plan, manifest = data_plan(ws, AGENT, config), build(ws, AGENT, "labels", config).manifest
+        capped = config.model_copy(update={"per_rater": 20})
+        assert data_plan(ws, AGENT, capped).loudest is None and "loudest" not in build(ws, AGENT, "labels", capped).manifest
+    assert plan.loudest is not None and manifest["loudest"] == {"count": 60, "total": 92}
+    (line,) = [line for line in plan.to_words() if "one rater" in line]
+    assert "60 of the 92" in line and "--per-rater" in line
+    with one_sided(30, 60).into(tmp_path / "fair") as ws:
+        assert data_plan(ws, AGENT, config).loudest is None
+
+
+def test_plan_and_build_count_contradictions_alike_whatever_is_heard(tmp_path: Path) -> None:
+    with one_sided(40, 30).into(tmp_path) as ws:
+        for config in (DatasetConfig(dev=0, gate=0), DatasetConfig(dev=0, gate=0, since=START + timedelta(hours=2))):
+            plan, manifest = data_plan(ws, AGENT, config), build(ws, AGENT, "labels", config).manifest
+            assert dict(sorted(plan.notes.items())) == manifest["notes"]
+            assert plan.shapes["labels"].counts == manifest["counts"]
+        assert plan.notes.get("answers with disagreeing raters", 0) < data_plan(ws, AGENT).notes["answers with disagreeing raters"]
+
+
+def test_scores_and_marks_are_summed_up(tmp_path: Path) -> None:
+    config = DatasetConfig(dev=0, gate=0)
+    with one_sided(10, 31).into(tmp_path) as ws:
+        plan, manifest = data_plan(ws, AGENT, config), build(ws, AGENT, "scored", config).manifest
+        prompts = build(ws, AGENT, "prompts", config).manifest
+    given = [(number % 5 / 4, number % 2 == 0) for number in range(3, 41)]  # two people disagree about 1 and 2
+    values = [score if (score > 0.5) == up and score != 0.5 else float(up) for score, up in given]
+    scores = {"count": 38, "mean": statistics.fmean(values), "deviation": statistics.pstdev(values), "least": 0, "most": 1}
+    for figures in (manifest["scores"], asdict(plan.shapes["scored"].scores)):
+        assert figures.pop("scale") == [0, 1]
+        assert figures == pytest.approx(scores)
+    assert prompts["scores"]["count"] == 38 and prompts["scores"]["mean"] == pytest.approx(statistics.fmean(values))
+    assert manifest["characters"] == {"prompt": 2.8, "answer": 2.8}
+    assert plan.marks == {"training": 40, "validation": 0, "neither": 1}
+    words = " ".join(plan.to_words())
+    assert "Scores of answers: 38 numbers, mean 0.49" in words
+    assert "Reward model: 38 scored answers" in words and "PPO and GRPO then learn from it on 40 prompts" in words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from public_data import public_data
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.plan import data_plan
-from thumbwheel.datasets.split import split_of
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 
@@ -48,7 +48,7 @@ def test_cases_and_asked_prompts_become_rows_and_gold_never_does(tmp_path: Path)
     assert (both.reference, both.origin, len(both.trace_ids)) == ("x", "case", 1)
     assert (unjudged.reference, unjudged.checker, unjudged.case_id, unjudged.origin) == (None, None, None, "trace")
     assert len(unjudged.trace_ids) == len(unjudged.subject_ids) == 1
-    assert all(row.split == split_of(row.group, DatasetConfig()) for row in found.values())
+    assert Counter(row.split for row in found.values())["train"] > 60
 
 
 def test_a_prompt_that_is_held_out_anywhere_is_held_out_here(tmp_path: Path) -> None:
@@ -127,9 +127,27 @@ def test_gsm8k_becomes_prompts_that_can_be_checked(tmp_path: Path) -> None:
         ingest(ws, "math", "graded", public_data("math/gsm8k-model-solutions-graded.jsonl"))
         prompts, groups = rows_of(ws, "prompts", agent="math"), rows_of(ws, "groups", agent="math")
     assert len(prompts) == 652
-    assert len(groups) == 652 - 74  # a checker alone cannot fill the gate
+    assert len(groups) == 652  # the gate too: a grade against the answer of the file is no opinion of a checker
     assert all(row.checker == "exact_answer" and row.reference for row in prompts)
     assert all(2 <= len(row.values) == len(row.completions) <= 4 and set(row.values) <= {0.0, 1.0} for row in groups)
+
+
+def test_grades_against_the_answer_of_the_file_reach_the_gate(tmp_path: Path) -> None:
+    """A checker's opinion fills no gate; that the file holds the right answer and compared with it is no opinion."""
+    import json
+
+    from thumbwheel.capture.ingest import ingest
+    from thumbwheel.core.config import Home
+
+    lines = [
+        {"question": f"{n} + 1?", "ground_truth": f"#### {n + 1}", "m": {"is_correct": n % 2 == 0, "solution": f"A: {n + 1 + n % 2}"}}
+        for n in range(60)
+    ]
+    (tmp_path / "graded.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with Workspace.open(Home.at(tmp_path / "home")) as ws:
+        ingest(ws, "math", "graded", tmp_path / "graded.jsonl")
+        rows = rows_of(ws, "labels", agent="math")
+    assert len(rows) == 60 and {row.split for row in rows} == {"train", "dev", "gate"}
 
 
 def test_what_people_wrote_or_liked_stands_beside_a_prompt(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ollama_server import OllamaEmulator
-from thumbwheel.core.errors import ConfigError, ModelError, NotFound, StorageError
+from thumbwheel.core.errors import ConfigError, Conflict, ModelError, NotFound, StorageError
 from thumbwheel.deploy import modelfile
 from thumbwheel.deploy.ollama_api import OllamaServer, address
 from thumbwheel.deploy.targets.ollama import OLLAMA, OllamaConfig
@@ -53,6 +54,15 @@ def test_addresses_are_read_as_ollama_reads_them(monkeypatch: pytest.MonkeyPatch
     assert address(None) == "http://10.0.0.7:11434"
     with pytest.raises(ConfigError, match="host:port"):
         address("a:b:c")
+
+
+def test_one_that_is_not_there_is_asked_before_anything_is_converted() -> None:
+    with pytest.raises(ModelError, match="nothing answers there"):
+        OLLAMA.check(OllamaConfig(host="127.0.0.1:9", profile="cpu_auto"))
+
+
+def test_one_that_is_there_is_fine(ollama: OllamaEmulator) -> None:
+    OLLAMA.check(OllamaConfig(host=ollama.url, profile="cpu_auto"))
 
 
 def test_where_none_runs_the_error_says_how_to_start_it(package: Package) -> None:
@@ -188,4 +198,19 @@ def test_the_record_survives_and_is_json(tmp_path: Path) -> None:
     record.claim("a:latest", {})
     record.made("a:latest", "x", "d")
     assert record.is_current("a:latest", "x", {"a:latest": "d"}) and not record.is_current("a:latest", "x", {"a:latest": "e"})
-    assert json.loads((tmp_path / "http-127.0.0.1-11434.json").read_text()) == {"a:latest": {"from": "x", "digest": "d"}}
+    kept = json.loads((tmp_path / "http-127.0.0.1-11434.json").read_text())
+    assert kept == {"place": str(tmp_path.resolve()), "names": {"a:latest": {"from": "x", "digest": "d"}}}
+
+
+def test_a_copied_home_takes_no_name_of_the_original_for_its_own(tmp_path: Path) -> None:
+    from thumbwheel.deploy.targets.ollama import Record
+
+    (tmp_path / "original").mkdir()
+    record = Record(tmp_path / "original", "http://127.0.0.1:11434")
+    record.claim("a:latest", {})
+    record.made("a:latest", "x", "d")
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    copy = Record(tmp_path / "copy", "http://127.0.0.1:11434")
+    assert record.of("a:latest") == ["a:latest"] and copy.of("a:latest") == []
+    with pytest.raises(Conflict, match="it is there, and not ours"):
+        copy.claim("a:latest", {"a:latest": "d"})

@@ -222,6 +222,8 @@ def test_a_version_comes_to_its_alias_and_stays_there_when_the_next_one_fails(
     assert lines.startswith(f"FROM {home.home.path}/exports/") and "\nPARAMETER num_ctx 256\n" in lines
     assert 'TEMPLATE """{{ range .Messages }}' in lines
     assert json.loads(command_line(*wanted, "--no-template", "--json")[1])["template"] is None
+    assert json.loads(command_line(*wanted, "--system", "Be brief.", "--json")[1])["system"] == "Be brief."
+    assert "\nSYSTEM Be brief.\n" in command_line(*wanted, "--system", "Be brief.")[1]
 
 
 @pytest.mark.skipif(not os.environ.get("OLLAMA_HOST"), reason="needs a real Ollama: set OLLAMA_HOST")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import sys
@@ -113,3 +114,18 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(place):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path.name for path in place.iterdir()] == ["file"] and (place / "file").read_text() == "old"
+
+
+def test_a_copied_home_has_no_part_in_the_servers_of_the_original(place, tmp_path):
+    one = run(place)
+    copy = tmp_path / "copy"
+    shutil.copytree(place, copy)
+    assert processes.find(copy) is None
+    with pytest.raises(ModelError, match="ended"):
+        processes.token(copy, f"{one.url}/v1", "a model")
+    processes.stop(copy)
+    assert lives(one.pid) and one.answers("ready") and processes.find(place) == one
+    second = run(copy)
+    assert second.port != one.port and lives(one.pid)
+    processes.stop(copy)
+    assert lives(one.pid)

@@ -38,6 +38,7 @@ def test_another_base_under_the_same_name(live: World, tmp_path: Path):
     still_answers(live, text)
 
 
+@pytest.mark.tools
 def test_an_architecture_that_llama_cpp_does_not_know(live: World, tmp_path: Path):
     needs("converter", "llama-server")
     base, text = tiny_base(tmp_path / "opt", "opt", word_embed_proj_dim=32, ffn_dim=64), live.text()

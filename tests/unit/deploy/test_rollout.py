@@ -304,3 +304,17 @@ def test_two_promotions_at_once_end_as_one_after_the_other(served):
     assert not errors and 3 <= len(history) <= 12  # what points there already is no switch
     assert all(one.to_id == other.from_id != other.to_id for one, other in pairwise(history))
     assert versions.aliases_of(world.ws, world.agent)["live"] == history[-1].to_id
+
+
+def test_a_copied_home_asks_and_stops_nothing_of_the_original(world: World, tmp_path: Path) -> None:
+    world.deploy(world.version(0))
+    copied = Home(tmp_path / "copy")
+    shutil.copytree(world.ws.home.path, copied.path, symlinks=True)
+    with Workspace.open(copied, Sources({}, "", {})) as ws:
+        (deployment,) = rollout.deployments(ws, world.agent)
+        assert deployment.endpoint.details["place"].startswith(str(copied.path))
+        assert not rollout.health(deployment).alive
+        rollout.stop(ws, world.agent)
+        assert World(ws, world.base, world.adapters, world.agent).ask().status_code == 502
+    assert rollout.health(rollout.deployments(world.ws, world.agent)[0]).alive
+    assert world.text()

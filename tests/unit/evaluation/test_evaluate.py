@@ -8,11 +8,24 @@ from feedback_world import AGENT
 from taught_world import QUICK, add_case
 from thumbwheel.core.errors import DataError, InputError, ModelError
 from thumbwheel.datasets.build import find, load_rows
+from thumbwheel.db import schema
 from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate, evaluations
 from thumbwheel.evaluation.gate import decide, gate, replay
 from thumbwheel.evaluation.policy import GatePolicy, Verdict
-from thumbwheel.evaluation.types import ANCHOR_NLL, ANCHOR_TASKS, AREA, EOS, FORMAT, NLL, RANKING, RANKING_PER_TOKEN, SUCCESS, Evaluation
+from thumbwheel.evaluation.types import (
+    ANCHOR_NLL,
+    ANCHOR_TASKS,
+    AREA,
+    EOS,
+    FORMAT,
+    NLL,
+    NLL_LIKED,
+    RANKING,
+    RANKING_PER_TOKEN,
+    SUCCESS,
+    Evaluation,
+)
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, State
 
@@ -32,6 +45,9 @@ def test_a_taught_adapter_is_measured_and_approved_on_gold(home):
     assert found.preferences[0].after == 1.0 and found.preferences[0].before < 1.0
     nll = guard_of(found, NLL)
     assert nll.after < nll.before and nll.n == found.preferences[0].n
+    liked = guard_of(found, NLL_LIKED)
+    assert liked.n == nll.n and liked.after < liked.before  # nobody wrote an answer here
+    assert nll.chance == liked.chance == guard_of(found, ANCHOR_NLL).chance > 4
     assert guard_of(found, EOS).after == guard_of(found, FORMAT).after == 1.0
     assert len(found.examples) == 10
     assert all(one.after in ('{"at":"den"}', '{"at":"yard"}') and one.before != one.after for one in found.examples)
@@ -83,11 +99,28 @@ def test_the_same_question_has_the_same_stored_answer_and_other_rows_are_another
     assert "look 2" in gate(ws, other).decision.reasons[0]
 
 
+def test_an_evaluation_that_was_edited_is_measured_again(home, capsys):
+    """Better figures, written into the database, are neither returned nor decided on; asking again measures."""
+    ws, add = home(cases=34)
+    name = add("zero")
+    first = evaluate(ws, AGENT, name, QUICK)
+    forged = first.model_dump(mode="json", exclude={"id", "config"})
+    forged["primary"] |= {"after": 1.0, "gain": 1.0, "low": 0.9}
+    forged["primary"]["spread"] |= {"centre": 1.0, "error": 0.01}
+    ws.db.write(lambda c: c.execute(schema.evaluations.update().values(results=forged)))
+    assert evaluations(ws, AGENT, name)[0].primary.gain == 1.0
+    again = evaluate(ws, AGENT, name, QUICK)
+    assert "is not used: its signature does not fit" in capsys.readouterr().err
+    assert (again.primary, again.id != first.id) == (first.primary, True)
+    assert evaluate(ws, AGENT, name, QUICK) == again
+    assert gate(ws, again).decision.verdict is Verdict.REJECTED
+
+
 def test_measuring_again_gives_the_same_figures(home):
     ws, add = home()
     one, other = add("good"), add("good")
     first, second = evaluate(ws, AGENT, one, QUICK), evaluate(ws, AGENT, other, QUICK)
-    changing = {"id", "candidate", "candidate_id", "key", "serving"}
+    changing = {"id", "candidate", "candidate_id", "key", "serving", "signature"}
     assert first.model_dump(exclude=changing) == second.model_dump(exclude=changing)
 
 
@@ -129,7 +162,7 @@ def test_ranking_alone_reaches_a_canary_at_best(home, kinds, shapes, name):
     found = evaluate(ws, AGENT, add("good"), QUICK)
     assert (found.fresh, found.primary.name, found.basis) == (False, name, Basis.FEEDBACK)
     assert found.primary.after == 1.0
-    assert [one.name for one in found.guards] == [NLL, ANCHOR_NLL, ANCHOR_TASKS]
+    assert [one.name for one in found.guards] == [NLL, NLL_LIKED, ANCHOR_NLL, ANCHOR_TASKS]
     stored = gate(ws, found, GatePolicy(min_cases=5))
     assert stored.decision.verdict in (Verdict.CANARY, Verdict.REJECTED)
     assert (stored.decision.verdict is Verdict.CANARY) == (stored.inputs.low > 0)
@@ -169,18 +202,26 @@ def test_what_training_saw_is_no_case(home):
 def test_a_gold_case_that_came_after_the_training_is_left_out_where_training_saw_its_prompt(home):
     ws, add = home(cases=10)
     name = add("good")
-    _gold_on_a_training_prompt(ws)
+    _gold_on_a_prompt_of(ws, "train")
     found = evaluate(ws, AGENT, name, QUICK)
     assert found.primary.n == 10
     assert found.dropped == {"a training row asks the same": 1}
 
 
-def _gold_on_a_training_prompt(ws):
+def test_a_gold_case_that_asks_what_a_dev_row_asks_is_left_out_too(home):
+    """Dev rows chose the checkpoint, so they have shaped the version as training rows have."""
+    ws, add = home(cases=10)
+    name = add("good")
+    _gold_on_a_prompt_of(ws, "dev")
+    found = evaluate(ws, AGENT, name, QUICK)
+    assert found.primary.n == 10
+    assert found.dropped == {"a dev row, which chose the checkpoint, asks the same": 1}
+
+
+def _gold_on_a_prompt_of(ws, split):
     import sqlalchemy as sa
 
-    from thumbwheel.db import schema
-
-    asked = next(iter(load_rows(ws, find(ws, AGENT, "pairs").id, "train"))).trace_ids[0]
+    asked = next(iter(load_rows(ws, find(ws, AGENT, "pairs").id, split))).trace_ids[0]
 
     def work(connection):
         row = connection.execute(sa.select(schema.cases)).mappings().first()
@@ -233,8 +274,6 @@ def test_a_base_that_has_changed_is_refused(home, taught, tmp_path):
     shutil.copytree(taught.base, moved)
     tiny_base(moved, hidden_size=48, intermediate_size=96, seed=9)
     import sqlalchemy as sa
-
-    from thumbwheel.db import schema
 
     ws.db.write(lambda connection: connection.execute(sa.update(schema.model_versions).values(base=str(moved))))
     with pytest.raises(ModelError, match="not those"):

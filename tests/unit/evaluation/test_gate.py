@@ -6,10 +6,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thumbwheel.evaluation import compare, guards
-from thumbwheel.evaluation.gate import decide
+from thumbwheel.evaluation.gate import decide, inputs_of
 from thumbwheel.evaluation.policy import GateInputs, GatePolicy, Look, Verdict
 from thumbwheel.evaluation.spending import number
-from thumbwheel.evaluation.types import EOS, FORMAT, LENGTH, NLL, Given, Guard, Spread
+from thumbwheel.evaluation.types import (
+    ANCHOR_NLL,
+    ANCHOR_TASKS,
+    EOS,
+    FORMAT,
+    LENGTH,
+    NLL,
+    NLL_LIKED,
+    SUCCESS,
+    Case,
+    Evaluation,
+    EvaluationConfig,
+    Given,
+    Guard,
+    Spread,
+)
 from thumbwheel.models.types import Basis
 from thumbwheel.stats.multiple import look_level
 from thumbwheel.stats.paired import unchanged
@@ -17,12 +32,13 @@ from thumbwheel.stats.paired import unchanged
 RATE = st.floats(0, 1)
 GUARDS = st.builds(
     Guard,
-    name=st.sampled_from([EOS, FORMAT, NLL, LENGTH]),
+    name=st.sampled_from([EOS, FORMAT, NLL, NLL_LIKED, ANCHOR_NLL, LENGTH]),
     before=st.none() | st.floats(0, 50),
     after=st.none() | st.floats(0, 50),
     n=st.integers(0, 1000),
     low=st.none() | st.floats(-50, 0),
     high=st.none() | st.floats(0, 50),
+    chance=st.none() | st.floats(1, 12),
 )
 INPUTS = st.builds(
     GateInputs,
@@ -44,7 +60,8 @@ INPUTS = st.builds(
 LENIENCE = st.sampled_from(["reject", "canary", "allow"])
 POLICIES = st.builds(
     GatePolicy, min_cases=st.integers(2, 500), min_guard=st.integers(1, 100), margin_nll=st.floats(0, 2), margin_eos=RATE,
-    margin_format=RATE, max_growth=st.floats(1, 5), open_guard=LENIENCE, unmeasured_guard=LENIENCE,
+    margin_format=RATE, max_growth=st.floats(1, 5),
+    relative_nats=RATE, near_chance=st.floats(0, 0.9), open_guard=LENIENCE, unmeasured_guard=LENIENCE,
 )  # fmt: skip
 ORDER = [Verdict.REJECTED, Verdict.CANARY, Verdict.APPROVED]
 
@@ -57,11 +74,12 @@ def passing(**changes):
     return GateInputs(**(values | changes))
 
 
-def guard(name, before, after, n=600, within=0.004):
+def guard(name, before, after, n=600, within=0.004, chance=None):
     """A guard of `n` cases, each its own group, whose change is known to +-`within`."""
     change = after - before
     spread = Spread(centre=change, error=within / 2, degrees=n - 1, limit=None if name in (NLL, LENGTH) else 1.0)
-    return Guard(name=name, before=before, after=after, n=n, low=change - within, high=change + within, spread=spread)
+    ends = {"low": change - within, "high": change + within}
+    return Guard(name=name, before=before, after=after, n=n, spread=spread, chance=chance, **ends)
 
 
 @given(INPUTS, POLICIES)
@@ -137,14 +155,32 @@ def test_feedback_and_ranking_reach_a_canary_at_best(changes):
 
 
 def test_an_unmeasured_guard_is_named_and_decides_nothing_unless_the_policy_says_so():
-    thin = (guard(NLL, 0.1, 9.0, n=3), Guard(name=FORMAT, before=None, after=None, n=0))
+    thin = (guard(NLL, 0.1, 0.2, n=3), Guard(name=FORMAT, before=None, after=None, n=0))
     found = decide(passing(guards=thin), GatePolicy())
     assert found.verdict is Verdict.APPROVED
     assert [reason for reason in found.reasons if "not measured" in reason] == [
-        "guard nll_good: 0.1000 -> 9.0000 on 3 items, not measured (3 of at least 20 groups)",
+        "guard nll_good: 0.1000 -> 0.2000 on 3 items, not measured (3 of at least 20 groups)",
         "guard format_rate: not measured (0 of at least 20 groups)",
     ]
     assert decide(passing(guards=thin), GatePolicy(unmeasured_guard="reject")).verdict is Verdict.REJECTED
+
+
+@pytest.mark.parametrize(
+    "fallen",
+    [
+        guard(NLL, 0.1, 9.0, n=19),
+        guard(FORMAT, 1.0, 0.0, n=19),
+        guard(LENGTH, 10.0, 300.0, n=5),
+        Guard(name=EOS, before=1.0, after=0.0, n=50),  # many items, one group: no interval
+    ],
+)
+def test_a_guard_that_fell_beyond_its_margin_unmeasured_allows_a_canary_at_most(fallen):
+    found = decide(passing(guards=(fallen,)), GatePolicy())
+    assert found.verdict is Verdict.CANARY
+    (reason,) = (reason for reason in found.reasons if fallen.name in reason)
+    assert reason.startswith("canary only") and "what was seen is" in reason
+    assert decide(passing(guards=(fallen,)), GatePolicy(unmeasured_guard="allow")).verdict is Verdict.CANARY
+    assert decide(passing(guards=(fallen,)), GatePolicy(unmeasured_guard="reject")).verdict is Verdict.REJECTED
 
 
 @pytest.mark.parametrize(
@@ -163,15 +199,78 @@ def test_an_unmeasured_guard_is_named_and_decides_nothing_unless_the_policy_says
         (guard(EOS, 1.0, 1.0, n=40, within=0.066), "not measured"),  # too few for an interval; what was seen is no loss
         (guard(EOS, 1.0, 0.9, n=40, within=0.066), "worse"),
         (guard("mine", 1.0, 0.0), "ok"),  # without a margin it is shown and decides nothing
-        (guard(EOS, 1.0, 0.0, n=19), "not measured"),
-        (Guard(name=EOS, before=1.0, after=0.0, n=50), "not measured"),  # without an interval nothing is known
+        (guard(EOS, 1.0, 0.96, n=19), "not measured"),
+        (guard(EOS, 1.0, 0.0, n=19), "not measured, and seen beyond the margin"),
+        (Guard(name=EOS, before=1.0, after=0.96, n=50), "not measured"),  # without an interval nothing is known
     ],
 )
 def test_a_guard_holds_when_its_interval_lies_within_the_margin(one, standing):
     found, words = guards.standing(one, GatePolicy())
     assert (str(found), bool(words)) == (standing, standing != "ok")
     expected = {"ok": Verdict.APPROVED, "open": Verdict.CANARY, "worse": Verdict.REJECTED, "not measured": Verdict.APPROVED}
-    assert decide(passing(guards=(one,)), GatePolicy()).verdict is expected[standing]
+    assert decide(passing(guards=(one,)), GatePolicy()).verdict is expected.get(standing, Verdict.CANARY)
+
+
+UNIFORM = 8.3178  # nats a token of a uniform guess among 4,096 tokens
+
+
+@pytest.mark.parametrize(
+    ("one", "standing"),
+    [
+        (guard(ANCHOR_NLL, 7.7, 8.3, n=24, within=0.3, chance=UNIFORM), "near chance"),  # a base that never knew general text
+        (guard(ANCHOR_NLL, 7.7, 8.3, n=24, chance=UNIFORM), "ok"),  # by a tenth of its nats
+        (guard(ANCHOR_NLL, 11.4, 13.0, n=24, chance=UNIFORM), "near chance"),  # worse than a uniform guess
+        (guard(ANCHOR_NLL, 7.7, 7.8, n=24, chance=UNIFORM), "ok"),
+        (guard(ANCHOR_NLL, 7.7, 8.9, n=5, chance=UNIFORM), "near chance"),  # unmeasured besides
+        (guard(ANCHOR_NLL, 2.7, 3.1, chance=11.9), "worse"),  # a base that knows it
+        (guard(ANCHOR_NLL, 2.7, 2.95, chance=11.9), "ok"),  # by a tenth of its nats
+        (guard(ANCHOR_NLL, 5.0, 5.4, chance=UNIFORM), "ok"),
+        (guard(ANCHOR_NLL, 5.0, 5.6, chance=UNIFORM), "worse"),
+        (guard(NLL_LIKED, 0.5, 0.9, chance=UNIFORM), "worse"),  # what people liked, forgotten
+        (guard(NLL_LIKED, 7.7, 9.0), "worse"),  # chance is not known
+        (guard(ANCHOR_TASKS, 0.05, 0.04), "ok"),
+        (guard(ANCHOR_TASKS, 0.05, 0.0), "near chance"),
+        (guard(ANCHOR_TASKS, 0.05, 0.0, within=0.11), "near chance"),
+        (guard(ANCHOR_TASKS, 0.12, 0.02), "worse"),  # more than half of the little that it solved
+        (guard(ANCHOR_TASKS, 0.9, 0.82), "ok"),
+        (guard(EOS, 0.04, 0.0, within=0.06), "near chance"),
+    ],
+)
+def test_a_guard_asks_for_no_more_than_what_runs_today_can_do(one, standing):
+    found, words = guards.standing(one, GatePolicy())
+    assert (str(found), bool(words)) == (standing, standing != "ok")
+    decision = decide(passing(guards=(one,)), GatePolicy())
+    assert decision.verdict is (Verdict.REJECTED if standing == "worse" else Verdict.APPROVED)
+    assert any(one.name in reason for reason in decision.reasons) == (standing != "ok")  # it is shown all the same
+
+
+def test_few_items_right_may_be_more_than_chance():
+    """Ten of 114 tasks, then none: below a tenth, but a base that solves one in seven shows ten now and then. A canary, no more."""
+    found = decide(passing(guards=(guard(ANCHOR_TASKS, 10 / 114, 0.0, n=114),)), GatePolicy())
+    assert found.verdict is Verdict.CANARY and any("something to lose is open" in reason for reason in found.reasons)
+    assert decide(passing(guards=(guard(ANCHOR_TASKS, 2 / 114, 0.0, n=114),)), GatePolicy()).verdict is Verdict.APPROVED
+
+
+def test_the_owner_says_where_chance_begins_and_how_far_margins_stretch():
+    unknown = guard(ANCHOR_NLL, 7.7, 8.3, chance=UNIFORM)
+    assert str(guards.standing(unknown, GatePolicy(near_chance=0))[0]) == "ok"  # a tenth of 7.7
+    assert str(guards.standing(unknown, GatePolicy(near_chance=0, relative_nats=0))[0]) == "worse"
+    assert str(guards.standing(guard(ANCHOR_TASKS, 0.4, 0.0), GatePolicy(margin_tasks=1.0))[0]) == "ok"
+
+
+def test_what_people_liked_is_guarded_apart_from_what_they_wrote():
+    """Corrections get likelier and hide, in one mean, that the app's own good answers were forgotten."""
+
+    def logged(name, before, after, liked):
+        row = Given(name, name, [{"role": "user", "content": name}], None, "answer", True, liked=liked)
+        return compare.Logged(row, before, after, 1)
+
+    written = [logged(f"w{n}", -6.0, -1.0, False) for n in range(60)]
+    liked = [logged(f"l{n}", -0.5, -2.0, True) for n in range(60)]
+    together, own = compare.nll_guard([*written, *liked], 0.95), compare.liked_guard([*written, *liked], 0.95)
+    assert (together.n, own.n, own.name) == (120, 60, NLL_LIKED)
+    assert guards.standing(together, GatePolicy())[0] is guards.Standing.HOLDS
+    assert guards.standing(own, GatePolicy())[0] is guards.Standing.WORSE
 
 
 def test_more_cases_in_the_same_groups_never_lower_a_verdict():
@@ -242,6 +341,23 @@ def test_looks_at_the_same_rows_are_counted_over_all_candidates():
     assert number(first, [first, second, third]) == 1  # the same question again is the first look
     assert number(look("v1", "a", "b", "c"), [first]) == 2  # the same candidate on other rows is another one
     assert number(look("v6", "z"), [look("v0")]) == 2  # one of which it is not known what it read
+
+
+def test_the_level_of_a_decision_follows_the_number_of_looks():
+    """The same answers, looked at for the first, second and twentieth time: each look asks for more, and the last one refuses."""
+    pairs = [compare.Pair(Case(str(n), str(n), "", [], None, None, None, {}), float(n >= 15), float(n >= 4)) for n in range(100)]
+    primary = compare.success(SUCCESS, pairs, 0.95)
+    values = {
+        "id": "evl", "agent": "a", "candidate_id": "c", "candidate": "v1", "against_id": "b", "against": "v0", "basis": Basis.GOLD,
+        "fresh": True, "primary": primary, "preferences": (), "guards": (), "slices": (), "examples": (), "suite": "success",
+        "detectable": None, "dropped": {}, "notes": (), "rows": "", "key": "", "config": EvaluationConfig(),
+    }  # fmt: skip
+    looks = [inputs_of(Evaluation(**values, reads=reads), GatePolicy()) for reads in (1, 2, 20)]
+    assert [inputs.level for inputs in looks] == [look_level(0.05, reads) for reads in (1, 2, 20)]
+    assert [inputs.low for inputs in looks] == [primary.spread.around(primary.gain).interval(inputs.level).low for inputs in looks]
+    assert looks[0].low > looks[1].low > 0 > looks[2].low
+    assert [decide(inputs, GatePolicy()).verdict for inputs in looks] == [Verdict.APPROVED, Verdict.APPROVED, Verdict.REJECTED]
+    assert inputs_of(Evaluation(**values, reads=1), GatePolicy(alpha=0.01)).level == look_level(0.01, 1)
 
 
 @given(st.lists(st.frozensets(st.sampled_from("abcdef"), min_size=1), max_size=25))

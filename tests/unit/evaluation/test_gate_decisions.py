@@ -16,6 +16,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare, store
 from thumbwheel.evaluation.compare import Pair
 from thumbwheel.evaluation.declare import declarations, declare, policy_of
+from thumbwheel.evaluation.evaluate import keep
 from thumbwheel.evaluation.gate import decide, gate, inputs_of, replay
 from thumbwheel.evaluation.policy import GatePolicy, Look, Verdict
 from thumbwheel.evaluation.second import opinions
@@ -69,7 +70,7 @@ def stored(ws, version, gains=40, n=60, **changes):
     base = versions.versions(ws, AGENT)[0]
     made = judged([0] * n, [1] * gains + [0] * (n - gains), candidate_id=version.id, candidate=version.name, against_id=base.id, **changes)
     made = made.model_copy(update={"key": made.id})
-    return ws.db.write(lambda connection: store.add(connection, versions.require_agent(ws, AGENT), made))
+    return keep(ws, made)
 
 
 def test_a_decision_waits_for_judgements_that_may_be_made_yet(ws, tmp_path):
@@ -225,6 +226,19 @@ def test_looks_are_read_from_what_is_stored_and_keys_say_nothing(ws, tmp_path):
     assert number(seen._replace(result=(0.0,)), known) == 2  # the same two sides, drawn anew, are looked at anew
     assert number(Look(("live", "two"), SUCCESS, frozenset(keys[2:])), known) == 2
     assert number(Look(("live", "two"), SUCCESS, frozenset(keys[3:])), known) == 1
+
+
+def test_another_name_for_the_agent_buys_no_fresh_rows(ws, tmp_path):
+    """The same gold cases under another agent's name were looked at before; an evaluation that named no rows counts for its own agent."""
+    keys = row_keys(ws, [[{"role": "user", "content": f"Question {place}?"}] for place in range(4)])
+    stored(ws, candidate(ws, tmp_path), sides=("live", "one"), read=keys)
+    stored(ws, candidate(ws, tmp_path), sides=("live", "nothing"), read=())
+    other = versions.ensure_agent(ws, "renamed")
+    with ws.db.read() as connection:
+        earlier = store.looks(connection, other)
+        own = store.looks(connection, versions.require_agent(ws, AGENT))
+    look = Look(("live", "two"), SUCCESS, frozenset(keys))
+    assert (number(look, earlier), number(look, own)) == (2, 3)
 
 
 def test_the_command_declares_and_shows(command_line, tmp_path):

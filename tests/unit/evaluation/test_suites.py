@@ -6,6 +6,7 @@ import math
 import pytest
 
 from judges import always_the_first, prefers_longer
+from required import missing
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.evaluation.guards import Standing, standing
 from thumbwheel.evaluation.policy import GatePolicy
@@ -64,7 +65,8 @@ def test_rewards_of_fresh_answers_leave_out_what_has_no_value_and_mark_an_optimi
         scores = [Score(float(one.text == one.reference)) for one in answered]
         return {"": scores, "checker": scores}
 
-    opinions = {"rm1": lambda prompts, answers: [math.nan if one.text == "no" else 1.0 * len(one.text) for one in answers]}
+    lengths = lambda side: [math.nan if answer.text == "no" else 1.0 * len(answer.text) for answer in side]  # noqa: E731
+    opinions = {"rm1": lambda prompts, sides: [lengths(side) for side in sides]}
     made = suite("reward", cases, rewards=rewards, opinions=opinions, optimised=frozenset({"rm1"}))
     found = made.outcome(replies("no", "yes", "maybe"), replies("yes", "yes", "yes"))
     assert (found.main(0.95).name, found.main(0.95).before, found.main(0.95).after) == ("mean reward", 1 / 3, 1.0)
@@ -154,7 +156,7 @@ def test_programs_are_really_run():
     right, wrong = Answer("def add(a, b):\n    return a + b\n", "stop", 5), Answer("def add(a, b):\n    return a - b\n", "stop", 5)
     found = made.outcome([(wrong, wrong)], [(right, wrong)])
     if found.main is None:
-        pytest.skip("no sandbox on this machine")
+        missing("sandbox", "no sandbox on this machine")
     assert (found.main(0.95).before, found.main(0.95).after) == (0.0, 0.5)
     assert suite("code", [task], config=EvaluationConfig(samples=2, pass_at=3)).unfit()
 
@@ -186,6 +188,49 @@ tasks:
     (tmp_path / "tasks.yaml").write_text("tasks: [{id: a, prompt: b, checks: [{type: contain, text: x}]}]")
     with pytest.raises(ConfigError, match="Did you mean 'contains'"):
         suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path))).asks()
+
+
+@pytest.mark.parametrize("pattern", ["../*.yaml", "tasks/../../*.yaml", "{elsewhere}/*.yaml", "link.yaml", "linked/*.yaml"])
+def test_a_benchmark_reads_no_file_out_of_its_folder(tmp_path, pattern):
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "sent"
+    for made in (elsewhere, folder):
+        made.mkdir()
+    secret = "tasks: [{id: secret, prompt: 'the secret', checks: [{type: json_valid}]}]"
+    for place in (elsewhere / "secret.yaml", tmp_path / "secret.yaml"):
+        place.write_text(secret)
+    (folder / "link.yaml").symlink_to(elsewhere / "secret.yaml")
+    (folder / "linked").symlink_to(elsewhere)
+    path = folder / "suite.yaml"
+    path.write_text(f"tasks: []\ntask_pattern: {pattern.format(elsewhere=elsewhere)!r}")
+    with pytest.raises(ConfigError, match="out of the folder"):
+        suite("benchmark", config=EvaluationConfig(benchmark=str(path))).asks()
+
+
+TIMES_NINE = "".join(f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True))
+ENDLESS = {
+    "a check that holds itself": "tasks: [{id: a, prompt: b, checks: &c [{type: any_of, checks: *c}]}]",
+    "billions of values": f"a: &a [x]\n{TIMES_NINE}tasks: [{{id: a, prompt: b, checks: [{{type: any_of, checks: *i}}]}}]",
+    "nesting": "tasks: " + "[" * 5000,
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_benchmark_without_end_is_refused(tmp_path, name):
+    path = tmp_path / "suite.yaml"
+    path.write_text(ENDLESS[name])
+    with pytest.raises(ConfigError, match=r"nested|values|recursion|depth"):
+        suite("benchmark", config=EvaluationConfig(benchmark=str(path))).asks()
+
+
+def test_a_benchmark_adds_the_files_that_it_names_once_and_not_those_that_they_name(tmp_path):
+    (tmp_path / "more").mkdir()
+    task = "{{id: {name}, prompt: b, checks: [{{type: json_valid}}]}}"
+    path = tmp_path / "suite.yaml"
+    path.write_text(f"tasks: [{task.format(name='a')}]\ntask_pattern: '**/*.yaml'")
+    (tmp_path / "more" / "b.yaml").write_text(f"tasks: [{task.format(name='b')}]\ntask_pattern: '*.yaml'")
+    (tmp_path / "more" / "c.yaml").write_text(f"tasks: [{task.format(name='c')}]\ntask_pattern: '*.yaml'")
+    (tmp_path / "more" / "note.txt").write_text("no task")
+    assert [task.id for task in suite("benchmark", config=EvaluationConfig(benchmark=str(path))).tasks] == ["a", "b", "c"]
 
 
 def test_recorded_answers_that_do_not_fit_are_counted():

@@ -26,6 +26,8 @@ from thumbwheel.llm import convert, tools
 from thumbwheel.llm.library import describe, quantise
 from tiny_models import tiny_adapter, tiny_base, tiny_tokenizer, tuned_version
 
+pytestmark = pytest.mark.tools
+
 RUNGS = ("F16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0", "Q3_K_M", "Q2_K")
 LONG = [[{"role": "user", "content": f"{start}: the quick brown fox jumps over 17 lazy dogs, naïve ones. " * 4}] for start in range(5)]
 

@@ -53,7 +53,7 @@ def test_an_export_is_recorded_with_every_hash(ws: Workspace, version: ModelVers
     assert manifest["parity"]["mean_kl"] < 1e-5 < manifest["parity"]["effect_kl"]
     assert exports(ws, version.id) == [done]
     assert left_over(tmp_path / "deep") == ["out"]
-    assert oct(done.path.stat().st_mode & 0o777) == "0o755"
+    assert oct(done.path.stat().st_mode & 0o777) == "0o700"
 
 
 def test_the_adapter_export_names_its_base_for_good(ws: Workspace, version: ModelVersion, base: Path, tmp_path: Path) -> None:
@@ -228,6 +228,7 @@ def test_a_full_disk_and_a_kill_leave_nothing_finished(base: Path, adapter: Path
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         assert exports(ws, version.id) == []
         assert export(ws, "support", "v1", "merged", tmp_path / "out").files
+    assert left_over(tmp_path) == ["out"]
 
 
 def test_what_cannot_be_recorded_is_not_left(ws: Workspace, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,13 @@ def test_the_list_says_what_helps(command_line: Run, tmp_path: Path) -> None:
     assert "missing" in out
 
 
+def test_a_program_that_the_library_replaces_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tools.fix("llama-quantize").startswith("Run: thumbwheel tools install (")
+    library = tools.Tool("library", tmp_path, "download")
+    monkeypatch.setattr(tools, "find", lambda name: library if name == "library" else None)
+    assert tools.fix("llama-quantize").startswith("Not needed")
+
+
 def archive(content: bytes = b"library", name: str = "package/bins/linux-x64/libllama.v1.so") -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:

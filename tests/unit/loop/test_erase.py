@@ -31,6 +31,7 @@ from thumbwheel.datasets.types import SPLITS, Dataset, DatasetConfig
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.evaluate import evaluations
+from thumbwheel.evaluation.signing import genuine, signed_evaluation
 from thumbwheel.evaluation.types import EvaluationConfig
 from thumbwheel.export.types import Limits, Parity
 from thumbwheel.loop import taint
@@ -54,7 +55,7 @@ from tiny_models import record
 PEOPLE = 8
 PARITY = Parity(5, 200, "F32", 1e-6, 1e-9, 1.0, 0.5, True, Limits(1e-4, 0.99))
 GONE = 3
-SPLIT = DatasetConfig(dev=0.2, gate=0.2)
+SPLIT = DatasetConfig(dev=0.2, gate=0.4)
 
 
 def measure(named: str) -> dict[str, Any]:
@@ -224,6 +225,19 @@ def test_what_descends_is_tainted_and_passes_no_gate(turned: Turned) -> None:
     kept = {path.name for path in (ws.home.runs / turned.run).iterdir()}
     assert kept == {"metrics.jsonl", "lock"}
     assert not (ws.home.path / "report.json").exists()
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_an_erasure_signs_what_it_shortened_and_nothing_that_was_edited_before(turned: Turned, edited: bool) -> None:
+    ws, evaluation = turned.ws, schema.evaluations
+    (before,) = (known for known in evaluations(ws, AGENT, "v1") if known.id == turned.evaluation)
+    signed = signed_evaluation(ws, before)
+    assert signed.examples
+    stored = signed.model_dump(mode="json", exclude={"id", "config"}) | ({"reads": 7} if edited else {})
+    ws.db.write(lambda c: c.execute(evaluation.update().where(evaluation.c.id == before.id).values(results=stored)))
+    erase(ws, AGENT, name(GONE))
+    (after,) = (known for known in evaluations(ws, AGENT, "v1") if known.id == turned.evaluation)
+    assert (after.examples, genuine(ws, after)) == ((), not edited)
 
 
 def test_what_was_trained_over_an_export_is_tainted_whoever_trained_it_and_however_it_was_named(turned: Turned) -> None:

@@ -44,11 +44,13 @@ def test_models_list_show_lineage(home: Path) -> None:
 
 @pytest.mark.slow
 def test_alias_and_its_refusals(home: Path) -> None:
-    assert thumbwheel(home, "models", "alias", "live", "v1", "--agent", "support").returncode == 0
+    assert thumbwheel(home, "models", "alias", "live", "v0", "--agent", "support").returncode == 0
     with Workspace.open(Home(home), Sources({}, "", {})) as ws:
         from thumbwheel.models import versions
 
-        assert versions.version(ws, "support", "live").name == "v1"
+        assert versions.version(ws, "support", "live").name == "v0"
+    unsigned = thumbwheel(home, "models", "alias", "live", "v1", "--agent", "support")
+    assert (unsigned.returncode, "no decision of the gate" in unsigned.stderr) == (3, True)
     assert thumbwheel(home, "models", "alias", "v9", "v1", "--agent", "support").returncode == 2
     unknown = thumbwheel(home, "models", "alias", "live", "v7", "--agent", "support")
     assert (unknown.returncode, "there is no such version" in unknown.stderr) == (2, True)

@@ -189,6 +189,50 @@ def test_tool_match_prefers_what_the_run_did_over_what_it_says():
     assert score("tool_match", Case("done", WEATHER, steps=(hooked,))).value == 1
 
 
+NUMBERS = [
+    ("1000000001", 1000000000, False),
+    ("1000000000", 1000000000, True),
+    ("1000000000.0", 1000000000, True),
+    ("1000000001.0", 1000000000, False),
+    ("999999999999", 1000000000000, False),
+    (str(10**30 + 1), 10**30, False),
+    ("1" * 400, int("1" * 400), True),
+    ("1" * 400, 1.5, False),
+    ("10000000.01", 10000000.02, False),
+    ("2.9999999999", 3, False),
+    ("0.30000000000000004", 0.3, True),
+    ("'1,000'", "1000", True),
+    ("'1,2'", "12", False),
+    ("'1 2'", "12", False),
+    ("'5 mg'", "5mg", True),
+    ("True", 1, False),
+]
+
+
+@pytest.mark.parametrize(("written", "wanted", "same"), NUMBERS)
+@pytest.mark.parametrize("form", ["allowed", "exact", "nested"])
+def test_tool_match_takes_no_number_for_another(written, wanted, same, form):
+    references = {
+        "allowed": [{"pay": {"amount": [wanted]}}],
+        "exact": [{"name": "pay", "arguments": {"amount": wanted}}],
+        "nested": [{"pay": {"amount": [{"value": [wanted]}]}}],
+    }
+    answer = f"pay(amount={{'value': {written}}})" if form == "nested" else f"pay(amount={written})"
+    found = score("tool_match", Case(answer, references[form]))
+    assert (found.value == 1) == same
+
+
+@pytest.mark.parametrize(("function", "answer", "reference"), [
+    ("exact_answer", "1000000001", "1000000000"),
+    ("exact_answer", "#### 1,000,000,001", "#### 1000000000"),
+    ("exact_answer", str(10**40 + 1), str(10**40)),
+    ("json_fields", '{"a": 1000000001}', {"a": 1000000000}),
+    ("json_fields", f'{{"a": {10**40 + 1}}}', {"a": 10**40}),
+])  # fmt: skip
+def test_no_other_function_takes_one_whole_number_for_another(function, answer, reference):
+    assert score(function, Case(answer, reference)).value == 0
+
+
 def test_tool_match_where_no_call_is_wanted():
     assert score("tool_match", Case("I cannot do that.", [])).value == 1
     assert score("tool_match", Case("f(a=1)", [])).value == 0

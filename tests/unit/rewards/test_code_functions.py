@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 import pytest
 
+from required import missing
+from thumbwheel.capture.sources.code_tasks import parse_mbpp
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.rewards.fences import Block, blocks
 from thumbwheel.rewards.function import Case, Status
@@ -22,7 +23,7 @@ def sandbox():
     found = examine()
     if not found.allowed:
         said = f"code may not run on this machine: {found.reason}. {found.fix}"
-        pytest.fail(said) if os.environ.get("THUMBWHEEL_REQUIRE_SANDBOX") else pytest.skip(said)
+        missing("sandbox", said)
 
 
 @pytest.fixture
@@ -86,6 +87,23 @@ def test_tests_decide_and_partial_counts_them(sandbox):
     assert score(answer, reference, {"partial": True}).value == 0.5
     assert score(answer, reference).evidence["tests"] == [True, False]
     assert score("def f(x): return x * x + 1", reference).value == 1.0
+
+
+def test_a_task_about_a_function_with_the_name_of_a_builtin_is_judged(sandbox):
+    task = {
+        "task_id": 126,
+        "text": "Write a function to add up the common divisors of two numbers.",
+        "code": "def sum(a, b):\n    return 1 if a == b else sum_of(a, b)\ndef sum_of(a, b):\n"
+        "    found = 0\n    for n in range(1, min(a, b) + 1):\n        found += n if a % n == 0 and b % n == 0 else 0\n    return found",
+        "test_setup_code": "",
+        "test_list": ["assert sum(10, 15) == 6", "assert sum(100, 150) == 93", "assert sum(4, 6) == 3"],
+        "challenge_test_list": [],
+    }
+    case, trace = parse_mbpp(task)
+    assert score(trace.output, case.reference).value == 1.0
+    wrong = "```python\ndef sum(a, b): return None\n```"
+    assert score(wrong, case.reference).value == 0.0
+    assert score("```python\ndef other(a, b): return 6\n```", case.reference).value == 0.0
 
 
 def test_tests_as_json_in_a_text_are_tests_and_what_holds_none_lets_no_program_pass(sandbox):

@@ -91,13 +91,22 @@ def test_words_that_nobody_judged_are_understood_by_what_they_mean(tmp_path, see
     assert found.about["embeddings"] == embedder.about()
 
 
-def test_learned_embeds_too_and_is_blocked_by_a_model_that_changed_or_went(tmp_path, seen):
+def test_learned_embeds_too_and_is_blocked_by_a_model_that_changed_or_went(tmp_path, seen, monkeypatch):
     folder = meaning(tmp_path / "encoder")
     with home(tmp_path, rows(seen)) as ws:
         config = LearnConfig(embeddings=str(folder))
         _, found = learn(ws, AGENT, config)
     path = tmp_path / "classifier.json"
     path.write_bytes(as_bytes(found.document()))
+    stranger = found.document()
+    stranger["embeddings"]["model"] = "stranger/model"
+    sent = tmp_path / "sent.json"
+    sent.write_bytes(as_bytes(stranger))
+    looked_up = []
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True)  # another test may have imported it before us
+    monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: looked_up.append(host))
+    (fetched,) = Learned.create({"classifier": str(sent)}).score([Case(answer("jumps"))])
+    assert (fetched.status, looked_up) == (Status.BLOCKED, [])  # a file does not decide what is fetched
     good, bad = Learned.create({"classifier": str(path)}).score([Case(answer("jumps")), Case(answer("return"))])
     assert good.value > 0.7 > 0.45 > bad.value
     tiny_encoder(folder, seed=1)

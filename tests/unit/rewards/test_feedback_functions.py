@@ -57,7 +57,7 @@ def test_edit_distance_is_what_the_correction_kept():
     assert words.value == 0.5
     torn = judge("edit_distance", say("correction", "x"), say("correction", "y", rater="r2"))
     assert torn.status is Status.NOT_APPLICABLE
-    assert "without a majority" in torn.evidence["reason"]
+    assert "without a plurality" in torn.evidence["reason"]
     assert judge("edit_distance", say("correction", "x" * 200_001)).status is Status.FAILED
 
 

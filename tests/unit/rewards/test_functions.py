@@ -1,17 +1,15 @@
 """What each checker calls right, wrong, ill-formed and not its business."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from public_data import public_data
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.rewards.function import Case, Status
 from thumbwheel.rewards.functions import FUNCTIONS
-
-GRADED = Path(__file__).parents[3] / "../shared/data/math/gsm8k-model-solutions-graded.jsonl"
 
 
 def score(name, text, reference=None, **config):
@@ -85,10 +83,9 @@ def test_exact_answer_reads_every_way_to_write_a_whole_number(value):
     assert score("exact_answer", str(value + 1), str(value)).value == 0
 
 
-@pytest.mark.skipif(not GRADED.exists(), reason="needs the public GSM8K solutions in ../shared/data")
 def test_exact_answer_agrees_with_the_published_grades():
     compared = agreed = 0
-    for line in GRADED.read_text().splitlines():
+    for line in public_data("math/gsm8k-model-solutions-graded.jsonl").read_text().splitlines():
         row = json.loads(line)
         for graded in (one for one in row.values() if isinstance(one, dict)):
             compared += 1

@@ -6,9 +6,11 @@ import re
 import pytest
 
 from judges import always_the_first, prefers_longer, reply, said, verdict
+from thumbwheel.core.config import Home
+from thumbwheel.core.seal import Seal
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.rewards.function import LONGEST_ANSWER, Case, Status
-from thumbwheel.rewards.functions.judge import Judge
+from thumbwheel.rewards.functions.judge import Judge, signature
 
 ASKED = [{"role": "user", "content": "Where is my parcel?"}]
 
@@ -126,6 +128,7 @@ def test_the_key_comes_from_the_environment_and_stands_in_no_settings(monkeypatc
     assert "sk-secret" not in json.dumps(function.config.model_dump())
 
 
+SEAL = Seal(b"x" * 32)
 GOLD = Case("a long and right answer", "short", ASKED)
 
 
@@ -136,8 +139,10 @@ def test_a_judge_gates_only_with_a_stated_agreement(tmp_path):
         name = Judge.create(settings).fingerprint()
 
         def gated(statement, **config):
-            path.write_text(json.dumps(statement))
-            return Judge.create({**settings, "agreement": str(path), **config}).score([GOLD])[0]
+            path.write_text(json.dumps({**statement, "signature": signature(statement, SEAL)} if statement else statement))
+            return Judge.create({**settings, "agreement": str(path), "home": str(tmp_path), **config}).score([GOLD])[0]
+
+        Home(tmp_path).signing.write_bytes(SEAL.secret)
 
         assert "names no file" in Judge.create(settings).score([GOLD])[0].evidence["reason"]
         assert "another judge" in gated({"judge": "x", "pairs": 500, "prompts": 20, "low": 0.9}).evidence["reason"]
@@ -150,3 +155,34 @@ def test_a_judge_gates_only_with_a_stated_agreement(tmp_path):
         assert server.requests == []
         trusted = gated({"judge": name, "pairs": 50, "prompts": 20, "low": 0.4}, parallel=2)
         assert (trusted.value, trusted.status) == (1, Status.OK)
+
+
+GOOD = {"pairs": 500, "prompts": 50, "low": 0.9}
+
+
+def test_a_forged_or_edited_statement_lets_no_judge_gate(tmp_path):
+    path = tmp_path / "agreement.json"
+    Home(tmp_path).signing.write_bytes(SEAL.secret)
+    with FakeServer(prefers_longer) as server:
+        judge = Judge.create({"url": server.url, "model": "m", "agreement": str(path), "home": str(tmp_path)})
+        honest = {"judge": judge.fingerprint(), "pairs": 60, "prompts": 50, "low": 0.1}
+        genuine = {**honest, "signature": signature(honest, SEAL)}
+        forged = {"judge": judge.fingerprint(), **GOOD}
+        elsewhere = Seal(b"y" * 32)
+        statements = {
+            "forged, unsigned": forged,
+            "forged, with a signature of nothing": {**forged, "signature": ""},
+            "forged, with no text as its signature": {**forged, "signature": ["x"]},
+            "edited": {**genuine, "low": 0.9},
+            "of another home": {**forged, "signature": signature(forged, elsewhere)},
+        }
+        for name, statement in statements.items():
+            path.write_text(json.dumps(statement))
+            (score,) = judge.score([GOLD])
+            assert (score.value, score.status) == (None, Status.BLOCKED), name
+            assert "not signed by this home" in score.evidence["reason"], name
+        path.write_text(json.dumps({**forged, "signature": signature(forged, SEAL)}))
+        homeless = Judge.create({"url": server.url, "model": "m", "agreement": str(path)})
+        assert "not signed by this home" in homeless.score([GOLD])[0].evidence["reason"]
+        assert server.requests == []
+        assert judge.score([GOLD])[0].value == 1

@@ -76,7 +76,7 @@ def test_thresholds_are_settings() -> None:
     assert [reading(said("rating", stars), strict) for stars in range(1, 6)] == [False, None, None, None, True]
 
 
-def test_weighted_majority_and_its_margin() -> None:
+def test_the_side_with_the_most_weight_decides_and_its_margin_is_the_strength() -> None:
     found = judge("t", [said("thumb", True, rater="a"), said("thumb", True, rater="b"), said("thumb", False, rater="c")], CONFIG)
     assert (found.good, found.strength, found.conflict) == (True, pytest.approx(1 / 3), True)
     found = judge("t", [said("thumb", True, rater="a"), said("thumb", False, rater="c", weight=3.0)], CONFIG)
@@ -99,8 +99,8 @@ def test_a_person_who_says_neither_does_not_make_a_label_of_machines_one_of_peop
     alone = judge("t", [machine], CONFIG)
     assert (alone.good, alone.automatic, alone.value and alone.value.automatic) == (False, True, True)
     found = judge("t", [said("rating", 3, rater="anna"), machine], CONFIG)
-    assert (found.good, found.kind, found.automatic) == (False, "score", True)
-    assert found.value is not None and not found.value.automatic, "her 3 is a part of the number"
+    assert (found.good, found.kind, found.automatic) == (None, None, False), "she judged it: neither good nor bad"
+    assert found.value is not None and (found.value.raw, found.value.automatic) == (3.0, False), "her 3 is the number"
     found = judge("t", [said("label", "billing", name="topic", rater="anna"), machine], CONFIG)
     assert (found.automatic, found.value and found.value.automatic) == (True, True)
     found = judge("t", [said("correction", "better", rater="anna"), machine], CONFIG)
@@ -236,7 +236,7 @@ def test_awaited_targets_judge_nothing_and_are_counted(tmp_path: Path) -> None:
     assert (about.arrived, about.awaited) == ({"session": 1}, {"trace": 1})
 
 
-def test_rankings_become_pairs_by_majority(tmp_path: Path) -> None:
+def test_rankings_become_pairs_by_plurality(tmp_path: Path) -> None:
     world = World()
     a, b, c = (world.trace(name, "q", name) for name in "abc")
     world.say("preference", {"ranking": [[0], [1, 2]]}, a, b, c, rater="r1")
@@ -251,7 +251,7 @@ def test_rankings_become_pairs_by_majority(tmp_path: Path) -> None:
     assert (found[frozenset((b, c))].decided, found[frozenset((b, c))].conflict) == (False, False)
 
 
-def test_disagreement_without_majority_gives_no_pair(tmp_path: Path) -> None:
+def test_disagreement_without_plurality_gives_no_pair(tmp_path: Path) -> None:
     world = World()
     a, b = (world.trace(name, "q", name) for name in "ab")
     for rater, ranking in (("r1", [[0], [1]]), ("r2", [[1], [0]]), ("r3", [[0, 1]])):

@@ -43,27 +43,64 @@ def test_without_a_ledger_there_is_nothing_to_build_from(home):
     assert "thumbwheel reward run --agent adder" in build(home, "scored", code=4)
 
 
-def test_every_shape_takes_its_values_from_the_ledger(home):
+def test_a_persons_verdict_wins_over_the_ledger_in_every_shape(home):
+    """The checker calls an answer right, people call it bad, and the other way round: their word stands."""
     home("reward", "run")
-    made = build(home, "scored")
+    made = build(home, "labels")
     assert sum(made["manifest"]["counts"].values()) == 2 * ASKED and made["manifest"]["reward"]
-    assert {row["value"] for row in rows(home, "scored")} <= {2 / 3, 1 / 3}  # checker 2, thumb 1
-    assert {row["origin"] for row in rows(home, "scored")} == {"reward"}
+    assert all(row["label"] is row["completion"].startswith("maybe") for row in rows(home, "labels"))
+    assert {row["origin"] for row in rows(home, "labels")} == {"upvote", "downvote"}
+    build(home, "scored")
+    assert {(row["completion"].startswith("maybe"), row["value"]) for row in rows(home, "scored")} == {(True, 1.0), (False, 0.0)}
     build(home, "groups")
-    assert all(sorted(row["values"]) == [1 / 3, 2 / 3] for row in rows(home, "groups"))
-    build(home, "labels")
-    assert all(row["label"] is (not row["completion"].startswith("maybe")) for row in rows(home, "labels"))
-    made = build(home, "pairs", "--margin", "0.3")
-    assert made["manifest"]["config"]["margin"] == 0.3
-    assert all(row["rejected"].startswith("maybe") and row["origin"] == "rewards" for row in rows(home, "pairs"))
+    for row in rows(home, "groups"):
+        assert dict(zip([text.startswith("maybe") for text in row["completions"]], row["values"], strict=True)) == {True: 1, False: 0}
+    build(home, "pairs")
+    assert all(row["chosen"].startswith("maybe") and row["origin"] == "siblings" for row in rows(home, "pairs"))
     assert all(row["feedback_ids"] for row in rows(home, "pairs")), "what people said about them stays named, so that it can be erased"
-    assert "no pairs in train" in build(home, "pairs", "--margin", "0.34", code=4)
+    build(home, "prompts", "--allow", "leakage")
+    assert all(row["success"] == 0.5 and row["liked"].startswith("maybe") for row in rows(home, "prompts"))
 
 
-def test_by_feedback_the_same_pairs_stand_the_other_way_round(home):
+def test_computed_rewards_fill_what_nobody_judged(home, tmp_path):
+    lines = []
+    for place in range(ASKED):
+        for side, text in (("right", str(place)), ("wrong", f"about {place + 1}")):
+            lines.append({"type": "case", "id": f"n{place}", "input": f"Say {place}.", "reference": str(place)})
+            lines.append({"type": "trace", "id": f"n{side}{place}", "input": f"Say {place}.", "output": text, "case": f"n{place}"})
+    (tmp_path / "more.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    home("import", "jsonl", "more.jsonl")
     home("reward", "run")
-    home("dataset", "build", "--shape", "pairs", "--json", "--checked", "0")
-    assert all(row["chosen"].startswith("maybe") for row in rows(home, "pairs"))
+    for shape in ("labels", "scored", "groups", "pairs"):
+        build(home, shape, "--gate", "0")
+        found = home("dataset", "show", shape, "--rows", "200", "--json")["rows"]
+        for row in (row for row in found if row["prompt"][0]["content"].startswith("Say")):
+            if shape == "labels":
+                assert (row["label"], row["origin"]) == (not row["completion"].startswith("about"), "reward")
+            elif shape == "scored":
+                assert row["value"] == float(not row["completion"].startswith("about"))
+            elif shape == "groups":
+                assert row["values"] == [float(not text.startswith("about")) for text in row["completions"]]
+            else:
+                assert row["rejected"].startswith("about") and row["origin"] == "rewards"
+        assert sum(row["prompt"][0]["content"].startswith("Say") for row in found) >= 10
+
+
+def test_a_reward_on_the_side_of_the_person_stays_the_number(home, tmp_path):
+    line = {"type": "trace", "id": "x", "input": "How far?", "output": "far"}
+    other = {"type": "trace", "id": "y", "input": "How far?", "output": "near"}
+    thumbs = [{"type": "feedback", "kind": "thumb", "value": name == "x", "target": {"trace": name}, "rater": "ann"} for name in "xy"]
+    (tmp_path / "far.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (line, other, *thumbs)))
+    home("import", "jsonl", "far.jsonl")
+    config = "rewards: {components: {thumb: {weight: 3}, length: {weight: 1, settings: {least: 4, most: 9}}}}\n"
+    (tmp_path / "thumbwheel.yaml").write_text(config)
+    home("reward", "run")
+    build(home, "groups", "--dev", "0", "--gate", "0")
+    found = home("dataset", "show", "groups", "--rows", "200", "--json")["rows"]
+    (row,) = [row for row in found if row["prompt"][0]["content"] == "How far?"]
+    values = dict(zip(row["completions"], row["values"], strict=True))
+    assert 0.5 < values["far"] < 1.0, "good by the person, and not quite by the length"
+    assert 0.0 < values["near"] < 0.5
 
 
 def test_reweighting_makes_a_dataset_of_rewards_stale_when_it_is_read(home, tmp_path):
@@ -86,13 +123,16 @@ def test_a_retraction_that_brings_an_older_reward_back_makes_a_dataset_stale(hom
         home("import", "jsonl", "said.jsonl")
         home("reward", "run")
 
+    unjudged = {"type": "trace", "id": "alone", "input": "What is 0 and 7 together?", "output": "seven", "case": "c0"}
+    (tmp_path / "unjudged.jsonl").write_text(json.dumps(unjudged) + "\n")
+    home("import", "jsonl", "unjudged.jsonl")
     home("reward", "run")
-    hear({"id": "f1", "kind": "thumb", "value": True, "target": {"trace": "right0"}, "rater": "s"})
+    hear({"id": "f1", "kind": "thumb", "value": True, "target": {"trace": "alone"}, "rater": "s"})
     build(home, "scored")
     assert home("dataset", "show", "scored", "--json")["stale"] == 0
-    hear({"id": "r1", "retracts": "f1"})
+    hear({"id": "r1", "retracts": "f1", "rater": "s"})
     assert home("dataset", "show", "scored", "--json")["stale"] == 1, "the row of before f1 is older than the dataset, and stands again"
-    assert f"stale: 1 of {2 * ASKED} rows' rewards changed" in home("dataset", "show", "scored")
+    assert f"stale: 1 of {2 * ASKED + 1} rows' rewards changed" in home("dataset", "show", "scored")
     build(home, "scored")
     assert home("dataset", "show", "scored", "--json")["stale"] == 0
 
@@ -117,7 +157,7 @@ def test_a_dataset_of_what_people_said_is_stale_by_what_they_say_and_by_no_setti
     assert shown() == 1
     second = made()
     assert second != first and shown() == 0
-    hear({"id": "r9", "retracts": "f9"})
+    hear({"id": "r9", "retracts": "f9", "rater": "s"})
     assert shown() == 1, "what was taken back is a change too"
     assert made() == first
     assert home("dataset", "show", first, "--json")["stale"] == 0, "it came out again, so it is what there is"
@@ -138,13 +178,24 @@ def test_what_only_a_checker_judged_is_a_row_and_never_in_the_gate(home, command
 
 
 def test_a_reward_counts_as_one_of_people_only_where_what_they_said_is_a_part_of_it(home, tmp_path):
-    home("reward", "run")
-    held = build(home, "scored", "--gate", "0.3")["manifest"]["counts"]["gate"]
-    assert held > 0
-    (tmp_path / "thumbwheel.yaml").write_text("rewards: {components: {thumb: {weight: 0}}}\n")
-    made = build(home, "scored", "--gate", "0.3")
-    assert made["manifest"]["counts"]["gate"] == 0, "only the checker's word is in it"
-    assert made["manifest"]["drops"]["only checkers or models judged it: not for the gate"] == held
+    lines = []
+    for place in range(60):
+        lines.append({"type": "trace", "id": f"e{place}", "input": f"Describe item {place}.", "output": f"Item {place} is red."})
+        said = {"type": "feedback", "kind": "correction", "value": f"Item {place} is blue.", "rater": "r"}
+        lines.append(said | {"target": {"trace": f"e{place}"}})
+    (tmp_path / "edited.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    home("import", "jsonl", "edited.jsonl")
+
+    def kept_out():
+        home("reward", "run")
+        drops = build(home, "scored", "--gate", "0.3")["manifest"]["drops"]
+        return drops.get("only checkers or models judged it: not for the gate", 0)
+
+    assert kept_out() == 0, "how much of the answer the edit kept is a person's word"
+    (tmp_path / "thumbwheel.yaml").write_text(
+        "rewards: {components: {edit_distance: {weight: 0}, length: {settings: {least: 9, most: 90}}}}\n"
+    )
+    assert kept_out() > 0, "only the length's word is in it"
 
 
 def test_pairs_of_rewards_need_a_margin(home, tmp_path):

@@ -103,7 +103,7 @@ def test_a_judge_states_its_agreement_and_then_may_gate(world, tmp_path):
         path = tmp_path / "agreement.json"
         path.write_text(json.dumps(stated))
         case = Case("a long and right answer", "short")
-        gate = Judge.create({"url": server.url, "model": "m", "agreement": str(path)})
+        gate = Judge.create({"url": server.url, "model": "m", "agreement": str(path), "home": str(world.home.path)})
         assert gate.score([case])[0].value == 1
         few = trust(world, AGENT, judge, 10)
         path.write_text(json.dumps(few))

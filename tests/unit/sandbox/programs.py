@@ -90,6 +90,82 @@ raise E('x')
     "reads its input": ("input()", State.RAISED),
 }
 
+SAY_DONE = {
+    "by the conversation in the frames": """
+import os, sys
+frame = sys._getframe()
+while frame:
+    for held in list(frame.f_locals.values()):
+        if hasattr(held, 'send') and hasattr(held, 'receive'):
+            for number in (frame.f_locals.get('job') or {}).get('id'), None:
+                try: held.send({'id': number, 'done': True})
+                except Exception: pass
+    frame = frame.f_back
+os._exit(0)
+""",
+    "by every conversation that there is": """
+import gc, json, os, socket, struct
+from inside import wire
+numbers = [None] + [one['id'] for one in gc.get_objects() if isinstance(one, dict) and isinstance(one.get('id'), str)]
+for one in gc.get_objects():
+    if isinstance(one, wire.Talk) or isinstance(one, socket.socket):
+        for number in numbers:
+            frame = wire.pack({'id': number, 'done': True})
+            try: (one.connection if isinstance(one, wire.Talk) else one).sendall(frame)
+            except Exception: pass
+raise SystemExit(0)
+""",
+    "by every descriptor": """
+import json, os, struct
+for message in ({'done': True}, {'id': None, 'done': True}, {'done': True, 'status': '0'}):
+    body = json.dumps(message).encode()
+    for n in range(3, 200):
+        for frame in (struct.pack('!I', len(body)) + body, body + b'\\n'):
+            try: os.write(n, frame)
+            except OSError: pass
+os._exit(0)
+""",
+    "by the word for it": """
+import os
+for n in range(3, 200):
+    for word in (b'end 0\\n', b'done\\n', b'end 0\\nend 0\\n'):
+        try: os.write(n, word)
+        except OSError: pass
+os._exit(0)
+""",
+    "by what runs it": """
+import os, sys
+import inside.work, inside.watched, inside.ending
+inside.ending.ran = lambda *a: {'done': True}
+inside.work.raised = inside.ending.raised = lambda *a: {'done': True}
+sys.exit(0)
+""",
+    "by a frame that goes on": """
+import os, sys
+frame = sys._getframe()
+while frame:
+    frame.f_locals.update(result={'done': True}, found={'done': True})
+    frame = frame.f_back
+raise ValueError
+""",
+    "by its exit code": "import os; os._exit(0)",
+    "by a child": """
+import os
+if os.fork():
+    os.waitpid(-1, 0)
+    os._exit(1)
+""",
+}
+"""Programs that do not come to their end, and say that they do."""
+
+SAY_DONE_SHELL = {
+    "by an exit code": "exit 0",
+    "by the descriptor of its last line": "for n in 3 4 5 6 7 8 9 10; do echo done >&$n; echo 'end 0' >&$n; done 2>/dev/null; exit 0",
+    "by another printf": "printf() { command printf 'end 0\\n'; }; exit 0",
+    "by a trap": "trap 'echo end 0 >&9' EXIT; false; exit 1",
+    "by its own file": "tail -n 1 block.sh > line; exit 0",
+}
+
 TIMES = {
     "sleeps": "import time; time.sleep(60)",
     "counts": "while True: pass",
@@ -210,7 +286,7 @@ if os.fork() == 0:
         """
 import os, time
 time.sleep(0.2)
-assert os.listdir('/tmp') == [] and os.getpid() == 1
+assert os.listdir('/tmp') == [] and os.getpid() == 2
 """,
     ),
     "a socket with a name": (

@@ -16,7 +16,7 @@ from thumbwheel.sandbox import canaries, cgroup
 from thumbwheel.sandbox.pool import Pool
 from thumbwheel.sandbox.types import Job, Level, State
 from unit.sandbox.conftest import LIMITS
-from unit.sandbox.programs import ENDS, SHELL, SURVIVORS, TIMES
+from unit.sandbox.programs import ENDS, SAY_DONE, SAY_DONE_SHELL, SHELL, SURVIVORS, TIMES
 
 pytestmark = pytest.mark.xdist_group("sandbox")
 
@@ -26,16 +26,17 @@ def one(pool: Pool, code: str, language: str = "python"):
 
 
 def processes_within(pool: Pool) -> list[str]:
-    """Everything that lives in the pool's sandboxes, besides bubblewrap and the parent that forks."""
+    """Everything that lives in the pool's sandboxes, besides bubblewrap and the parent that forks; other tests leave helpers outside."""
     found = []
-    for child in psutil.Process().children(recursive=True):
+    outer = [child for child in psutil.Process().children(recursive=True) if child.name() == "bwrap"]
+    for child in {inner for sandbox in outer for inner in sandbox.children(recursive=True)}:
         words = child.cmdline() if child.status() != psutil.STATUS_ZOMBIE else []
         if words and not words[0].endswith("bwrap") and "inside.zygote" not in " ".join(words):
             found.append(" ".join(words))
     return found
 
 
-@pytest.mark.parametrize("name", [*canaries.ATTACKS, "memory of many processes together"])
+@pytest.mark.parametrize("name", [*canaries.ATTACKS, *canaries.OWN_VERDICTS, *canaries.OWN_ENDS, "memory of many processes together"])
 def test_an_attack_fails(report, name):
     if name not in report.attacks and report.level is Level.LIMITED:
         assert report.reason  # says why there is no cgroup; processes times memory is bounded instead
@@ -73,6 +74,14 @@ def test_time_ends_it_and_everything_that_it_started(report, name):
         assert not processes_within(pool)
     finally:
         pool.close()
+
+
+@pytest.mark.parametrize(("name", "language"), [*((one, "python") for one in SAY_DONE), *((one, "shell") for one in SAY_DONE_SHELL)])
+def test_a_program_without_tests_cannot_say_that_it_is_done(pool, name, language):
+    code = SAY_DONE[name] if language == "python" else SAY_DONE_SHELL[name]
+    found = one(pool, code, language)
+    assert found.state in (State.DIED, State.LEFT, State.LIED, State.RAISED), found
+    assert one(pool, "print(1)").state is State.DONE
 
 
 @pytest.mark.parametrize("name", SURVIVORS)
@@ -121,7 +130,7 @@ def test_limits_of_the_cgroup_are_read_back_and_it_is_removed(report):
     one(made, "1")
     group = made._idle.queue[0]._cells["candidate"].group
     held = {file.name: file.read_text().strip() for folder in group.folders for file in folder.glob("*") if file.name == "pids.max"}
-    assert int(held["pids.max"]) == LIMITS.processes + 8
+    assert int(held["pids.max"]) == LIMITS.processes + cgroup.OVERHEAD_PROCESSES
     assert all((folder / "cgroup.procs").read_text() for folder in group.folders)
     made.close()
     assert not any(folder.exists() for folder in group.folders)

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from public_data import public_data
+from thumbwheel.capture.sources.code_tasks import parse_mbpp
 from thumbwheel.rewards.function import Case, Status
 from thumbwheel.rewards.functions.code_execution import CodeExecution
 from thumbwheel.sandbox.canaries import level
@@ -112,6 +113,98 @@ def test_forms_of_tests(pool, test):
     assert (found.state, found.passed) == (State.DONE, (FORMS[test],))
 
 
+SAYS_YES = """
+def f(x): return 0
+def is_close(*values): return True
+def not_close(*values): return False
+def four(*values): return 0
+def pairs(*values): return [(2, 0)]
+class Judge:
+    def __init__(self, *values): self.right = True
+    def check(self, *values): return True
+    def __eq__(self, other): return True
+"""
+OWN_WORDS = (
+    "assert is_close(f(2), 4)",
+    "assert is_close(f(2), 4) == True",
+    "assert is_close(f(2), 4) is True",
+    "assert True == is_close(f(2), 4)",
+    "assert not not_close(f(2), 4)",
+    "assert bool(is_close(f(2), 4))",
+    "assert all([is_close(f(2), 4)])",
+    "assert any(is_close(f(n), 2 * n) for n in (1, 2))",
+    "assert [is_close(f(2), 4)] == [True]",
+    "assert (lambda value: is_close(value, 4))(f(2))",
+    "assert is_close(f(2), 4) if f(2) is not None else False",
+    "assert (right := is_close(f(2), 4)) and right == True",
+    "right = is_close(f(2), 4)\nassert right",
+    "right = is_close(f(2), 4)\nassert f(2) == 4 or right",
+    "value = f(2)\nright = is_close(value, 4)\nassert right == True",
+    "value = f(2)\nassert is_close(value, 4)",
+    "right, value = is_close(f(2), 4), f(2)\nassert right and value is not None",
+    "def right(value):\n    return is_close(value, 4)\nassert right(f(2))",
+    "if not is_close(f(2), 4):\n    raise AssertionError\nassert f(2) is not None",
+    "while not is_close(f(2), 4):\n    assert False\nassert f(2) is not None",
+    "for n, wanted in pairs():\n    assert f(n) == wanted",
+    "assert all(f(n) == wanted for n, wanted in pairs())",
+    "wanted = four()\nassert f(2) == wanted",
+    "assert f(2) == four()",
+    "wanted = []\nwanted += [four()]\nassert [f(2)] == wanted",
+    "wanted = {}\nwanted['it'] = four()\nassert f(2) == wanted['it']",
+    "judge = Judge(4)\nassert judge.check(f(2)) == True",
+    "judge = Judge(4)\nassert judge.right and f(2) is not None",
+    "assert Judge(f(2)).right",
+    "assert f(2) == Judge(4)",
+    "try:\n    is_close(f(2), 4)\n    right = True\nexcept ValueError:\n    right = False\nassert right and f(2) is not None",
+    "assert eval('is_close(it, 4)', {**globals(), 'it': f(2)})",
+    "assert eval('is_close(' + str(f(2)) + ', 4)')",
+    "assert list(map(is_close, [f(2)], [4])) == [True]",
+    "compare = is_close\nassert compare(f(2), 4)",
+)
+
+
+@pytest.mark.parametrize("entry", ["f", None])
+@pytest.mark.parametrize("test", OWN_WORDS)
+def test_a_function_that_only_the_program_defines_does_not_judge_it(pool, test, entry):
+    (found,) = pool.run([Job(SAYS_YES, tests=Asked((test,), entry_point=entry))])
+    assert (found.state, found.passed) == (State.BROKEN, ()), found.detail
+
+
+MAKES_INPUT = """
+class Pair:
+    def __init__(self, left, right): self.left, self.right = left, right
+class Stack:
+    def __init__(self): self.items = []
+    def push(self, value): self.items.append(value); return self
+def f(value):
+    if isinstance(value, Pair): return value.left + value.right
+    return sum(value.items if isinstance(value, Stack) else value)
+def made(n): return Pair(n, n)
+"""
+INPUTS = {
+    "assert f(Pair(1, 2)) == 3": True,
+    "assert f(Pair(1, 2)) == 4": False,
+    "assert f(value=[Pair(n, 1).left for n in (1, 2)]) == 3": True,
+    "pair = Pair(1, 2)\npair.left = made(4).right\nassert f(pair) == 6": True,
+    "stack = Stack()\nstack.push(3)\nstack.push(4)\nassert f(stack) == 7": True,
+    "for n in range(3):\n    pair = made(n)\nassert f(pair) == 4": True,
+    "assert all(f(made(n)) == 2 * n for n in range(3))": True,
+    "assert sorted([f(made(2)), f(made(1))]) == [2, 4]": True,
+}
+
+
+@pytest.mark.parametrize("test", INPUTS)
+def test_other_functions_of_the_program_make_what_the_entry_point_is_called_with(pool, test):
+    (found,) = pool.run([Job(MAKES_INPUT, tests=Asked((test,), entry_point="f"))])
+    assert (found.state, found.passed) == (State.DONE, (INPUTS[test],)), found.detail
+
+
+def test_a_comparison_that_says_nothing_is_no_verdict(pool):
+    code = "class Any:\n    pass\ndef f(x): return Any()"
+    found = pool.run([Job(one, tests=Asked(("assert f(2).__eq__(4)",), entry_point="f")) for one in (code, "def f(x): return 4")])
+    assert [one.passed for one in found] == [(False,), (True,)]
+
+
 ENDLESS = {
     "closes the conversation": "import os, time\nfor n in range(3, 30):\n    try: os.close(n)\n    except OSError: pass\ntime.sleep(60)",
     "prints": "import os\nos.fork()\nwhile True: os.write(1, b'x' * 65536)",
@@ -120,7 +213,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 @pytest.mark.parametrize("tests", [None, ADD], ids=["run", "judged"])
-def test_nothing_moves_the_deadline(name, tests):
+def test_nothing_moves_the_deadline(report, name, tests):
     limits = Limits(wall_seconds=1, cpu_seconds=30)
     pool = Pool(limits, 1, level())
     pool.warm()
@@ -240,7 +333,8 @@ def mbpp() -> list[dict]:
 
 
 def mbpp_case(task: dict, code: str) -> Case:
-    return Case(f"```python\n{code}\n```", {"tests": task["test_list"] + task["challenge_test_list"], "setup": task["test_setup_code"]})
+    case, _ = parse_mbpp(task)
+    return Case(f"```python\n{code}\n```", case.reference)
 
 
 def humaneval_case(task: dict, answer: str) -> Case:

@@ -364,7 +364,7 @@ def test_recording_that_fails_costs_the_agent_nothing(collector: TraceCollector,
     (tmp_path / "file").write_text("")
     broken = TraceCollector(tmp_path / "file" / "below")
     thumbwheel.hook_into_agent(agent, broken)
-    with pytest.warns(RuntimeWarning, match="not recorded"):
+    with pytest.warns(RuntimeWarning, match="not written"):
         assert asyncio.run(agent.a_run("q")) == "q for None"
     thumbwheel.hook_into_agent(agent, broken).unhook()
     thumbwheel.hook_into_agent(agent, collector)

@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import thumbwheel
 from thumbwheel import sdk
+from thumbwheel.capture.source import Line
+from thumbwheel.capture.sources.jsonl import SOURCE as JSONL
+from thumbwheel.sdk.judgement import check_feedback
 
 
 @pytest.fixture
@@ -93,8 +98,10 @@ def test_a_failed_write_leaves_no_half_line(inbox: Path, monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.warns(RuntimeWarning, match="No space"):
             thumbwheel.trace("a", input="x", output="y", id="t2")
+        with pytest.raises(OSError, match="No space"):
+            thumbwheel.feedback("a", "t1", thumb=True)
     assert (inbox / "spool.jsonl").read_bytes() == before
 
 
@@ -118,3 +125,118 @@ def test_the_home_is_the_named_one_or_the_users(monkeypatch: pytest.MonkeyPatch,
     assert sdk.home() == tmp_path / "x"
     monkeypatch.delenv("THUMBWHEEL_HOME")
     assert sdk.home().name == "thumbwheel"
+
+
+@pytest.mark.parametrize(
+    ("signal", "error", "words"),
+    [
+        ({"rating": 9}, ValueError, "rating 9 is outside its scale, 1 to 5"),
+        ({"rating": 0}, ValueError, "outside"),
+        ({"rating": "5"}, TypeError, "no number"),
+        ({"rating": True}, TypeError, "no number"),
+        ({"rating": float("nan")}, TypeError, "no number"),
+        ({"rating": 11, "scale": {"min": 1, "max": 10}}, ValueError, "1 to 10"),
+        ({"rating": 3, "scale": {"min": 5, "max": 1}}, ValueError, "looks like"),
+        ({"score": 1.5}, ValueError, "0 to 1"),
+        ({"outcome": 7}, ValueError, "0 to 1"),
+        ({"thumb": 1}, TypeError, "True .up. nor False"),
+        ({"thumb": "up"}, TypeError, "True .up. nor False"),
+        ({"correction": " "}, ValueError, "empty"),
+        ({"correction": None}, TypeError, "no text"),
+        ({"label": True}, ValueError, "no name"),
+        ({"label": 5}, TypeError, "neither a text"),
+        ({"comment": 5}, TypeError, "no text"),
+        ({"thumb": True, "comment": 5}, TypeError, "no text"),
+        ({"preference": 0}, ValueError, "two or more"),
+        ({"thumb": True, "raiting": 5}, TypeError, "no keyword 'raiting'"),
+        ({"thumb": True, "rater": " "}, ValueError, "rater"),
+        ({"thumb": True, "rater": 1.5}, TypeError, "rater"),
+        ({"thumb": True, "metadata": {"a": object()}}, TypeError, "JSON"),
+        ({"thumb": True, "metadata": [1]}, TypeError, "no mapping"),
+        ({"comment": "a\x00b"}, ValueError, "NUL"),
+        ({"comment": "\ud800"}, ValueError, "whole characters"),
+        ({"thumb": True, "supersedes": "f1", "retracts": "f2"}, ValueError, "one of them"),
+        ({"thumb": True, "occurred_at": "yesterday"}, ValueError, "yesterday"),
+    ],
+)
+def test_impossible_feedback_is_refused_at_the_call(inbox: Path, signal: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        thumbwheel.feedback("support", "t1", **signal)
+    assert not inbox.exists()
+
+
+def test_impossible_targets_and_agents_are_refused_at_the_call(inbox: Path) -> None:
+    for targets, signal in ((["t1", "t2"], {"thumb": True}), (["t1", "t1"], {"preference": 0}), (["t1", "t2"], {"preference": 2})):
+        with pytest.raises(ValueError, match=r"t1|two|2"):
+            thumbwheel.feedback("support", targets, **signal)
+    with pytest.raises(ValueError, match="neither a letter nor a digit"):
+        thumbwheel.feedback("?!", "t1", thumb=True)
+    with pytest.raises(TypeError, match="no text"):
+        thumbwheel.trace(None, input="x", output="y")  # type: ignore[arg-type]
+    assert not inbox.exists()
+
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 12),
+    st.floats(-1, 6),
+    st.floats(),
+    st.sampled_from(["", " ", "x", "a\x00", "\ud800"]),
+    st.just([]),
+)
+signals = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(sdk.SIGNALS, values),
+        "scale": st.sampled_from([None, {"min": 0, "max": 10}, {"min": 1, "max": 1}, {"min": 0}, 5]),
+        "name": st.sampled_from([None, "spam", "", 5]),
+        "comment": st.sampled_from([None, "so", 5]),
+        "metadata": st.sampled_from([None, {"a": 1}, []]),
+        "occurred_at": st.sampled_from([None, "2026-01-05T08:30:00Z", "soon"]),
+    },
+).filter(lambda signal: len(set(signal) & set(sdk.SIGNALS) - {"comment"}) <= 1)
+
+
+@given(signal=signals, targets=st.sampled_from([["t1"], ["t1", "t2"], []]), rater=st.sampled_from([None, "ann", "", 7]))
+@settings(max_examples=400, deadline=None)
+def test_what_is_taken_here_is_taken_by_the_import(signal: dict[str, Any], targets: list[str], rater: Any) -> None:
+    """The rules stand twice, because the sdk imports nothing; here they are held to be the same."""
+    try:
+        kind = check_feedback(targets, rater, signal)
+    except (TypeError, ValueError):
+        return
+    rest = {key: value for key, value in signal.items() if key != kind}
+    line = {
+        "type": "feedback",
+        "kind": kind,
+        "value": signal[kind],
+        "targets": [{"trace": name} for name in targets],
+        "rater": rater,
+        **rest,
+    }
+    row = {key: value for key, value in line.items() if value is not None or key == "value"}
+    item = JSONL.item(1, row, "")
+    assert isinstance(item, Line), item
+
+
+def test_a_full_disk_costs_the_trace_and_not_the_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("THUMBWHEEL_HOME", "/dev/full/home")  # no folder can be made there
+    with pytest.warns(RuntimeWarning, match="not recorded"):
+        name = thumbwheel.trace("support", input="hi", output="ho", id="t1")
+    assert name == "t1"
+    assert "not recorded" in caplog.text
+    home = tmp_path / "home"
+    (home / "inbox").mkdir(parents=True)
+    (home / "inbox" / "spool.jsonl").symlink_to("/dev/full")  # every write to it says that no space is left
+    monkeypatch.setenv("THUMBWHEEL_HOME", str(home))
+    with pytest.warns(RuntimeWarning, match="space"):
+        assert thumbwheel.trace("support", input="hi", output="ho")
+    with pytest.raises(OSError, match="space"):
+        thumbwheel.feedback("support", "t1", thumb=True)
+    with pytest.warns(RuntimeWarning, match=r"not written|not recorded"):
+        collector = sdk.TraceCollector("/dev/full/traces", agent="support")
+        collector.start_trace("s1", "hi")
+        assert collector.finish_trace("ho").final_response == "ho"

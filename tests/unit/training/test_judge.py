@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from required import missing
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.sandbox.canaries import level
 from thumbwheel.sandbox.types import Refused
@@ -67,9 +68,9 @@ def test_the_value_is_the_weighted_mean_of_what_applies(judge):
 class Scores:
     """A reward model: the length, and no number for the empty answer."""
 
-    def earned(self, answers):
-        assert all(one.prompt == ROW["prompt"] for one in answers)
-        return [float(len(one.text)) if one.text else math.nan for one in answers]
+    def earned(self, groups):
+        assert all(answer.prompt == ROW["prompt"] for answers in groups for answer in answers)
+        return [[float(len(answer.text)) if answer.text else math.nan for answer in answers] for answers in groups]
 
 
 def test_a_reward_model_is_one_more_part(judge):
@@ -110,7 +111,7 @@ def test_a_program_that_hangs_is_wrong_and_the_start_of_the_sandbox_costs_no_ans
     try:
         level()
     except Refused as error:
-        pytest.skip(str(error))
+        missing("sandbox", str(error))
     tests = {"checker": "code_execution", "reference": {"tests": ["assert f() == 1"]}}
     codes = ["def f():\n    return 1", "def f():\n    while True: pass", "import time\ndef f():\n    time.sleep(999)", "def f(): return 2"]
     found = judge({"checker": 1.0}, timeout=4.0).judge([ask(code, **tests) for code in codes])

@@ -102,6 +102,18 @@ def test_early_stopping(base: Path, tmp_path: Path) -> None:
     assert ending.step < 54
 
 
+def test_patience_is_a_part_of_the_epochs_and_no_count_of_single_steps(base: Path, tmp_path: Path) -> None:
+    """4 epochs of 4 steps are evaluated after every step. Four tenths of them must pass without a better one, and not four steps."""
+    made = assembled(
+        "kto", base, tmp_path, plain_rows("labels", 16, 12), learning_rate=1e-30, num_train_epochs=4, early_stopping_patience=4
+    )
+    loop = loop_of(made, tmp_path)
+    assert (loop.order.steps, loop.eval_steps) == (16, 1)
+    ending = loop.run()
+    assert ending.reason == "early stopping: no better dev rewards/margins in 7 evaluations, 7 steps"
+    assert (ending.best, ending.step) == (1, 8)
+
+
 def test_a_number_that_is_none_stops_before_the_adapter_is_touched(base: Path, tmp_path: Path) -> None:
     import torch
 

@@ -65,7 +65,7 @@ def ours(algorithm: str, base: Path, folder: Path, rows: list[dict[str, Any]], *
     return heard, rendered
 
 
-def theirs(kind: str, base: Path, folder: Path, columns: dict[str, list[Any]], **changes: Any) -> Any:
+def theirs(kind: str, base: Path, folder: Path, columns: dict[str, list[Any]], shaken: bool = True, **changes: Any) -> Any:
     import torch
     import trl
     from datasets import Dataset
@@ -74,10 +74,10 @@ def theirs(kind: str, base: Path, folder: Path, columns: dict[str, list[Any]], *
 
     batches = {"per_device_train_batch_size": BATCH}
     arguments = getattr(trl, f"{kind}Config")(
-        output_dir=str(folder / "trl"), max_steps=STEPS, max_length=512, bf16=False, use_cpu=True,
+        output_dir=str(folder / "trl"), max_length=512, bf16=False, use_cpu=True,
         gradient_checkpointing=False, train_sampling_strategy="sequential", logging_steps=1, save_strategy="no", report_to="none",
         disable_tqdm=True, dataset_num_proc=None, optim="adamw_torch", warmup_steps=0, logging_nan_inf_filter=False,
-        **{key: value for key, value in SHARED.items() if key != "warmup_ratio"} | batches | changes,
+        **{key: value for key, value in SHARED.items() if key != "warmup_ratio"} | {"max_steps": STEPS} | batches | changes,
     )  # fmt: skip
     scorer = {"num_labels": 1, "pad_token_id": AutoTokenizer.from_pretrained(base).pad_token_id} if kind == "Reward" else {}
     form = AutoModelForSequenceClassification if scorer else AutoModelForCausalLM
@@ -87,7 +87,8 @@ def theirs(kind: str, base: Path, folder: Path, columns: dict[str, list[Any]], *
         model, args=arguments, train_dataset=Dataset.from_dict(columns), processing_class=AutoTokenizer.from_pretrained(base),
         peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", lora_dropout=0.0, **task),
     )  # fmt: skip
-    shake(trainer.model)
+    if shaken:
+        shake(trainer.model)
     heard = recorder()
     trainer.add_callback(heard)
     trainer.train()
@@ -135,6 +136,23 @@ def test_dpo(base: Path, tmp_path: Path, changes: dict[str, Any], trl_changes: d
     mine, rows = ours("dpo", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **changes)
     columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
     agree(mine, theirs("DPO", base, tmp_path, columns, **{"beta": 0.1} | trl_changes), DPO_METRICS)
+
+
+def test_equal_rewards_count_as_trl_counts_them(base: Path, tmp_path: Path) -> None:
+    """Under the base all rewards are 0: no answer is strictly better, whatever else the reference cache was filled by."""
+    rows = plain_rows("pairs", BATCH)
+    made = assembled("dpo", base, tmp_path, rows, nll_weight=0.0, batch_size=BATCH, token_budget=300)
+    made.at_work.evaluate(made.train.items[:1])  # references of a pass with other rows beside them
+    heard = recorder()
+    loop = loop_of(made, tmp_path, callbacks=[heard])
+    order = [rows[at] for batch in loop.order.batches() for at in batch]
+    evaluated = made.at_work.evaluate(made.train.items)
+    loop.run()
+    rendered = [row | {"prompt": made.builder.render(row["prompt"])} for row in order]
+    columns = {name: [row[name] for row in rendered] for name in ("prompt", "chosen", "rejected")}
+    other = theirs("DPO", base, tmp_path, columns, shaken=False, max_steps=1, beta=0.1)
+    for name in ("rewards/accuracies", "rewards/margins", "rewards/chosen"):
+        assert heard.logs[0][name] == evaluated.metrics[name] == float(other.logs[0][name]) == 0.0, name
 
 
 def test_kto(base: Path, tmp_path: Path) -> None:

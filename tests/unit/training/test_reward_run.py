@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ import torch
 from encoders import tiny_encoder
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import InputError, ModelError, NotFound
-from thumbwheel.datasets.types import Dataset
+from thumbwheel.datasets.types import Dataset, PairRow
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
 from thumbwheel.engine.prompt import Target
@@ -28,7 +29,7 @@ from thumbwheel.models.types import RewardModelRecord
 from thumbwheel.models.versions import ensure_agent, versions
 from thumbwheel.training.judging import held_out, of_answers, of_numbers
 from thumbwheel.training.train import runs, train
-from training_rows import QUICK, row, stored
+from training_rows import QUICK, WORDS, row, stored
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "the quick brown fox"}]
 ANSWERS = ["the lazy dog", "fox", "add return def"]
@@ -73,11 +74,11 @@ def test_a_run_gives_a_reward_model_and_no_version(ws: Workspace, first: RewardM
 
     assert first.name == "rm1" and versions(ws, "a") == [] and first.run_id == runs(ws, "a")[0].id
     held = first.metrics["held_out"]
-    assert held["n"] == 10 and 0 <= held["exact_low"] <= held["low"] <= held["accuracy"] <= held["high"] <= held["exact_high"] <= 1
+    assert held["n"] == 8 and 0 <= held["exact_low"] <= held["low"] <= held["accuracy"] <= held["high"] <= held["exact_high"] <= 1
     assert {"loss", "accuracy", "margin", "ece"} <= first.metrics["dev"].keys()
     ask = lambda *given: CliRunner().invoke(reward_model, [*given, "--agent", "a"], obj=lambda: ws, catch_exceptions=False)  # noqa: E731
     assert json.loads(ask("list", "--json").stdout)[0]["name"] == json.loads(ask("show", "1", "--json").stdout)["name"] == "rm1"
-    assert "bradley_terry" in ask("list").stdout and "of 10 right" in ask("show", "rm1").stdout
+    assert "bradley_terry" in ask("list").stdout and "of 8 right" in ask("show", "rm1").stdout
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "question", "chosen": "fox", "rejected": "dog"}\n')
     found = json.loads(ask("score", "rm1", "--file", str(tmp_path / "pairs.jsonl"), "--json").stdout)
     assert [(line["line"], line["answer"]) for line in found] == [(1, "fox"), (1, "dog")]
@@ -91,13 +92,63 @@ def test_a_run_gives_a_reward_model_and_no_version(ws: Workspace, first: RewardM
         ask("show", "rm9")
 
 
+def test_the_gate_split_stays_closed_while_a_reward_model_is_made(base: Path, tmp_path: Path) -> None:
+    """Whoever trains against the reward model would have seen, through it, the rows that judge the result."""
+    from thumbwheel.datasets import build
+
+    opened: list[str] = []
+    original = build.load_rows
+
+    def watched(workspace: Workspace, dataset_id: str, split: str) -> Any:
+        opened.append(split)
+        return original(workspace, dataset_id, split)
+
+    with pytest.MonkeyPatch.context() as patch, Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as home:
+        for module in ("thumbwheel.training.judging", "thumbwheel.training.train", "thumbwheel.datasets.build"):
+            patch.setattr(f"{module}.load_rows", watched)
+        trained(home, "pairs", base, max_steps=1)
+    assert {"train", "dev"} == set(opened)
+
+
 def test_what_an_answer_earns_is_a_chance_where_classes_were_learned(ws: Workspace, first: RewardModelRecord) -> None:
     model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
     scores = model.score(READS)
-    assert model.earned(READS) == scores  # from pairs only the order means something
+    assert model.earned([READS]) == [scores]  # from pairs only the order means something
     model.card = replace(model.card, loss_type="classification")
-    assert model.earned(READS) == pytest.approx([1 / (1 + math.exp(-one)) for one in scores], abs=1e-5)
-    assert math.isnan(model.earned([Read(PROMPT, "fox " * 300)])[0])
+    assert model.earned([READS])[0] == pytest.approx([1 / (1 + math.exp(-one)) for one in scores], abs=1e-5)
+    assert math.isnan(model.earned([[Read(PROMPT, "fox " * 300)]])[0][0])
+
+
+def long_pair(number: int) -> PairRow:
+    """A dialogue that fits with the short answer and loses older turns with the long one."""
+    chance = random.Random(f"long pair {number}")
+    words = lambda count: " ".join(chance.choice(WORDS) for _ in range(count))  # noqa: E731
+    turns = [{"role": role, "content": words(3)} for _ in range(2) for role in ("user", "assistant")]
+    prompt = [*turns, {"role": "user", "content": words(3)}]
+    return replace(row("pairs", number, "gate"), prompt=prompt, chosen=words(2), rejected=words(60))
+
+
+def test_both_answers_of_a_pair_are_read_after_the_same_turns(ws: Workspace, first: RewardModelRecord) -> None:
+    """As in training. Each after as many turns as it leaves room for, other answers would be called the better ones."""
+    model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
+    sides = lambda pair: [Read(pair.prompt, pair.chosen), Read(pair.prompt, pair.rejected)]  # noqa: E731
+    dropped = lambda pair, *texts: model._builder.fit(pair.prompt, list(map(Target, texts)), model.card.max_length).dropped_turns  # noqa: E731
+    pairs = [pair for pair in map(long_pair, range(60)) if dropped(pair, pair.chosen) < dropped(pair, pair.chosen, pair.rejected)]
+    assert len(pairs) > 20
+    alone = [model.score(sides(pair)) for pair in pairs]
+    common = model.score_together([sides(pair) for pair in pairs])
+    for pair, scores in zip(pairs, common, strict=True):
+        rest = pair.prompt[2 * dropped(pair, pair.chosen, pair.rejected) :]
+        assert model.score([Read(rest, pair.chosen)]) == pytest.approx(scores[:1], abs=1e-5)
+    ranked_right = [chosen > rejected for chosen, rejected in common]
+    assert ranked_right != [chosen > rejected for chosen, rejected in alone]
+    assert held_out(model, pairs)["accuracy"] == pytest.approx(sum(ranked_right) / len(pairs))
+
+
+def test_an_answer_that_is_too_long_does_not_silence_the_others(ws: Workspace, first: RewardModelRecord) -> None:
+    model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
+    ((short, longest),) = model.score_together([[Read(PROMPT, "fox"), Read(PROMPT, "fox " * 300)]])
+    assert [short] == pytest.approx(model.score([Read(PROMPT, "fox")]), abs=1e-5) and math.isnan(longest)
 
 
 def test_held_out_labels_are_compared_with_the_commoner_one(ws: Workspace, first: RewardModelRecord) -> None:
@@ -167,7 +218,7 @@ def test_an_encoder_judges_behind_the_same_interface(ws: Workspace, tmp_path: Pa
     folder = reward_models.folder(ws, one)
     card, model = Card.read(folder), RewardModel.load(folder, device="cpu")
     assert card.scale == model.scale and 1 <= card.scale.low < card.scale.high <= 5
-    assert one.metrics["held_out"]["n"] == 10 and one.metrics["held_out"]["mae"] < 4
+    assert one.metrics["held_out"]["n"] == 8 and one.metrics["held_out"]["mae"] < 4
     together = model.score(READS)
     assert together == pytest.approx([model.score([one])[0] for one in READS], abs=1e-5)
     assert len(set(together)) == 3

@@ -37,15 +37,16 @@ def claims(row: Row) -> bool:
 def beside(path: Path) -> Parse:
     """`parse` that knows the expected calls of the file beside `path`."""
     expected: dict[str, Any] = {}
-    for place in (path.with_name(f"{path.stem}-expected{path.suffix}"), path.parent / "possible_answer" / path.name):
-        if place.exists():
-            found = (one.row for one in rows(place, lambda position: None) if one.row)
-            expected = {str(row.get("id")): row.get("ground_truth") for row in found}
-            break
-    return partial(parse, expected=expected)
+    candidates = (path.with_name(f"{path.stem}-expected{path.suffix}"), path.parent / "possible_answer" / path.name)
+    companion = next((file for file in candidates if file.exists()), None)
+    if companion:
+        answers = (found.row for found in rows(companion, lambda position: None) if found.row)
+        expected = {str(row.get("id")): row.get("ground_truth") for row in answers}
+    looked_for = companion.name if companion else " or ".join(file.relative_to(path.parent).as_posix() for file in candidates)
+    return partial(parse, expected=expected, looked_for=looked_for)
 
 
-def parse(row: dict[str, Any], expected: dict[str, Any] | None = None) -> list[AnyRecord]:
+def parse(row: dict[str, Any], expected: dict[str, Any] | None = None, looked_for: str = "a file beside it") -> list[AnyRecord]:
     """The case and its gold trace."""
     name = text_at(row, "id")
     turns = list_at(row, "question")
@@ -53,7 +54,7 @@ def parse(row: dict[str, Any], expected: dict[str, Any] | None = None) -> list[A
         raise Unreadable("question is no list of turns, each a list of messages")
     calls = row["ground_truth"] if "ground_truth" in row else [] if "irrelevance" in name else (expected or {}).get(name)
     if not isinstance(calls, list):
-        raise Unreadable(f"its expected calls are neither in the row (ground_truth) nor in a file beside it: {name}")
+        raise Unreadable(f"its expected calls are neither in the row (ground_truth) nor in {looked_for}: {name}")
     asked = chat([message for turn in turns for message in turn])
     case = CaseRecord.model_validate({"id": name, "input": asked, "reference": calls, "checker": "tool_match", "group": name})
     rest = {key: value for key, value in row.items() if key not in ("id", "question", "function", "ground_truth")}

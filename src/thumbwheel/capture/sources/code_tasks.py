@@ -1,12 +1,15 @@
 """Code tasks with tests: MBPP (also its sanitized form) and HumanEval, as cases with the checker `code_execution`.
 
 The reference is {"tests": [assert lines], "setup": code before them, "entry_point": name or null, "check": code of check(candidate) or
-null}. Of the tests of MBPP the prompt shows the first, because nothing else names the function; the others stay hidden. The canonical
-solution becomes a trace of the case, so that it can be scored like any answer.
+null}. MBPP names no entry point: it is the function of the solution that the tests call, so that no other function of a program judges that
+one, and a task about a `sum` asks the program for it. Of the tests of MBPP the prompt shows the first, because nothing else names the
+function; the others stay hidden. The canonical solution becomes a trace of the case, so that it can be scored like any answer.
 """
 
 from __future__ import annotations
 
+import ast
+import warnings
 from typing import Any
 
 from thumbwheel.capture.fields import clip, list_at, name_of, text_at
@@ -39,8 +42,68 @@ def parse_mbpp(row: dict[str, Any]) -> list[AnyRecord]:
         raise Unreadable(f"test_setup_code {clip(setup)} is no text")
     before = "\n".join(_lines(row, "test_imports") + ([setup] if setup else []))
     asked = f"{text_at(row, 'text' if 'text' in row else 'prompt')}\n\nIt has to pass this test:\n\n```python\n{tests[0]}\n```"
-    reference = {"tests": tests + _lines(row, "challenge_test_list"), "setup": before, "entry_point": None, "check": None}
-    return _records(f"mbpp/{_id(row)}", asked, reference, text_at(row, "code"))
+    code = text_at(row, "code")
+    hidden = tests + _lines(row, "challenge_test_list")
+    reference = {"tests": hidden, "setup": before, "entry_point": entry_point(code, hidden), "check": None}
+    return _records(f"mbpp/{_id(row)}", asked, reference, code)
+
+
+def entry_point(solution: str, tests: list[str]) -> str | None:
+    r"""The function that the tests are about: the one of the solution's own that all of them call; None where that is not clear.
+
+    A class beside it only makes what it is called with. Of two functions the inner one is meant, because the outer one speaks about its
+    answer: in `assert close(area(2), 4)` the program must not be asked for `close`.
+
+    >>> entry_point("def close(a, b): return a == b\ndef area(x): return x * x", ["assert close(area(2), 4)"])
+    'area'
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            body = ast.parse(solution).body
+            trees = [ast.parse(test) for test in tests]
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+    functions, classes = set[str](), set[str]()
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions.add(statement.name)
+        elif isinstance(statement, ast.ClassDef):
+            classes.add(statement.name)
+        elif isinstance(statement, ast.Assign):
+            functions |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            functions |= {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
+    in_all = set.intersection(*(set(_called(tree)) for tree in trees))
+    meant = (in_all & functions) or (in_all & classes)
+    if len(meant) > 1:
+        meant = {name for name in meant if not any(name in _outer(tree, meant) for tree in trees)}
+    return meant.pop() if len(meant) == 1 else None
+
+
+def _called(tree: ast.AST) -> dict[str, list[ast.Call]]:
+    """The names of which something is called, with the calls: `a` of `a(...)` and of `a.b(...)`."""
+    calls: dict[str, list[ast.Call]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            base = node.func
+            while isinstance(base, ast.Attribute):
+                base = base.value
+            if isinstance(base, ast.Name):
+                calls.setdefault(base.id, []).append(node)
+    return calls
+
+
+def _outer(tree: ast.AST, among: set[str]) -> set[str]:
+    """Those of `among` that are called with what another of them gave."""
+    outer = set[str]()
+    for name, calls in _called(tree).items():
+        for call in calls if name in among else []:
+            arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+            inner = {found for argument in arguments for found in _called(argument)}
+            if inner & (among - {name}):
+                outer.add(name)
+    return outer
 
 
 def claims_humaneval(row: Row) -> bool:

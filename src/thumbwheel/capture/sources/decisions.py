@@ -1,9 +1,12 @@
 """Decisions of the five agents (FILER, LIBRARIAN, PRIORITIZER, STORER, RETRIEVER; GUARDRAIL too): three dialects of JSON lines, rows of
 their table, and the table itself by its PostgreSQL address, which is only read (`?agentType=FILER` takes one agent's).
 
-A decision is a trace: its prompt (of a row: the state as JSON) and its action as the answer, in whichever spelling it came; the step of
-kind decision, and `metadata.decision` for the reward function of that name, have it as declared. What may still change is no part of the
-trace, so that a row whose feedback or reward comes later is the same trace with one more statement:
+A decision is a trace: its input is what the agent was asked, one labelled line a fact (`capture/decision_prompts.py`), its answer the
+action as JSON, in whichever spelling it came and in one order of keys. Where a file has the state (a row, a line with messages), the
+input is made of it; a line that has a prompt only keeps it, with the agent's system prompt where the line has none. The step of kind
+decision, and `metadata.decision` for the reward function of that name, have the action as declared. A decision is known by its id: the
+same one from a table, from another dialect, or with another order of keys is the same trace, to which it adds what it knows. So what may
+still change is no part of the trace, and a row whose feedback or reward comes later is the same trace with one more statement:
 
 - CONFIRMED, CORRECTED, OVERRIDDEN, IGNORED: a label `user_feedback` of the person, and a thumb where it says good or bad. Nothing said is
   nothing stored, which is not IGNORED.
@@ -12,7 +15,9 @@ trace, so that a row whose feedback or reward comes later is the same trace with
   weights only.
 - reward: a score from -5 to 5 of a checker, with little weight: people are never outvoted by it. A 0.0 that nothing stands behind was
   written for "no signal" and is left out.
+- isTrainingData, isValidationData: marks of the owner in the metadata of the trace, which the next import may change.
 
+Reviewed lines (`--gold`) are cases instead: the fields of the right answer that can be compared, CONFIRMED, corrected or vouched for.
 A RETRIEVER's row that kept lengths instead of its text has no answer, so nothing can be trained on it.
 """
 
@@ -21,24 +26,39 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from thumbwheel.capture.decision_prompts import prompt_of, system_of
+from thumbwheel.capture.json_text import value_in
 from thumbwheel.capture.lines import Seen
 from thumbwheel.capture.place import Address
-from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Row
-from thumbwheel.capture.spelling import agent_of, declared, like
-from thumbwheel.capture.types import FeedbackRecord, Rater, Scale, TargetRef, TraceRecord, Unreadable
+from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Parse, Row, Unwanted
+from thumbwheel.capture.spelling import KEYS, agent_of, declared, in_order, like, spelled
+from thumbwheel.capture.types import CaseRecord, FeedbackRecord, Rater, Scale, TargetRef, TraceRecord, Unreadable
 from thumbwheel.core.errors import InputError, MissingExtra
 from thumbwheel.sdk.tracefile import plain
 
 AGENTS = ("FILER", "LIBRARIAN", "PRIORITIZER", "STORER", "RETRIEVER", "GUARDRAIL")
 WORDS = {"CONFIRMED": True, "CORRECTED": False, "OVERRIDDEN": False, "IGNORED": None}
 """What a person did -> good, bad or neither."""
+MARKS = {"is_training_data": "isTrainingData", "is_validation_data": "isValidationData"}
+"""Key of the trace's metadata -> column: what the owner lets a row be used for."""
+BESIDE = {"item_id": "itemId", "opus_id": "opusId", "alternative_actions": "alternativeActions"}
+"""Key of the trace's metadata -> column."""
 REWARDED = Rater(id="decision-reward", kind="checker", weight=0.1)
 TRACKER = Rater(id="outcome-tracker", kind="checker")
+COMPARED = {
+    "FILER": ("swimlane", "priority", "status"),
+    "PRIORITIZER": ("recommendedItemId",),
+    "STORER": ("integrationDecision", "location", "method"),
+}
+"""Agent -> the declared fields of its action of which one value is right."""
+PRISMA_POOL = {"pgbouncer", "connection_limit", "pool_timeout", "socket_timeout", "statement_cache_size"}
+PRISMA_TLS = {"sslaccept", "sslidentity"}
 LOST = {"generated_document_length", "source_citations_count"}
 """What a RETRIEVER's live row has in place of its text."""
 MARKER = re.compile(r"<\|(system|user|assistant)\|>\n?")
@@ -60,198 +80,353 @@ def claims(row: Row) -> bool:
 
 @dataclass(frozen=True)
 class _Decision:
-    """A decision, whatever it was spelled in. `about` has the columns of the table under their names."""
+    """A decision, whatever it was spelled in. `columns` has the columns of the table under their names."""
 
-    input: Any
-    output: str | None
-    action: Mapping[str, Any]
-    state: Any
-    about: Row
+    agent: str | None
+    prompt: list[dict[str, Any]]
+    state: dict[str, Any] | None
+    action: dict[str, Any]
+    answer: str | None
+    columns: Row
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
     """The trace of a decision and what was said about it."""
-    made = _of_table(row) if "state" in row or "action" in row else _exported(row)
-    agent = made.about.get("agentType") or agent_of(made.action)
-    if agent not in (None, *AGENTS):
-        raise Unreadable(f"agentType {agent!r} is none of {', '.join(AGENTS)}")
-    trace = _trace(made, agent)
+    return _records(_decision(row))
+
+
+def _decision(row: Row) -> _Decision:
+    return _of_table(row) if "state" in row or "action" in row else _exported(row)
+
+
+def _records(decision: _Decision) -> list[AnyRecord]:
+    trace = _trace(decision)
     target = TargetRef(kind="trace", id=trace.identified()[0])
-    return [trace, *_person(made, target), *_outcomes(made.about, target), *_reward(made.about, target)]
+    return [trace, *_person(decision, target), *_outcomes(decision, target), *_reward(decision, target)]
 
 
 def _of_table(row: Row) -> _Decision:
-    state, action = _object(row.get("state"), "state"), _object(row.get("action"), "action")
-    output = None if action.keys() & LOST and "generatedContent" not in action else json.dumps(action, ensure_ascii=False)
-    return _Decision(json.dumps(state, ensure_ascii=False, indent=2), output, action, state, row)
-
-
-def _object(found: Any, name: str) -> dict[str, Any]:
-    if isinstance(found, str):
-        found = _parsed(found)
-    if not isinstance(found, dict):
-        raise Unreadable(f"{name} is no object")
-    return found
-
-
-def _parsed(text: Any) -> Any:
-    try:
-        return json.loads(text) if isinstance(text, str) else text
-    except (ValueError, RecursionError):
-        return None
+    state = _object(row.get("state"), "state")
+    action = _object(row.get("action"), "action")
+    agent = _known_agent(row.get("agentType") or agent_of(action))
+    for key in ("reasoning", "confidence"):
+        asked = key in KEYS.get(agent or "", ())
+        if asked and action.get(key) is None and row.get(key) is not None:
+            action[key] = plain(row[key])
+    return _Decision(agent, prompt_of(agent, state, action), state, action, _answer(agent, action), row)
 
 
 def _exported(row: Row) -> _Decision:
     told = row.get("metadata")
     if told is not None and not isinstance(told, dict):
         raise Unreadable("metadata is no object")
-    about = {"id": (told or {}).get("decisionId"), **(told or {}), "reward": row.get("reward")}
-    about["confidence"] = row.get("confidence", about.get("confidence"))
-    if "messages" in row:
-        messages = row["messages"]
-        if (
-            not isinstance(messages, list)
-            or len(messages) < 2
-            or not isinstance(messages[-1], dict)
-            or messages[-1].get("role") != "assistant"
-        ):
-            raise Unreadable("messages do not end with the assistant's action")
-        asked, answer = messages[:-1], messages[-1].get("content")
+    columns = {"id": (told or {}).get("decisionId"), **(told or {}), "reward": row.get("reward")}
+    columns["confidence"] = row.get("confidence", columns.get("confidence"))
+    messages: Any = row.get("messages")
+    if "messages" not in row:
+        completion = row.get("completion")
+    elif _ends_with_answer(messages):
+        completion = messages[-1].get("content")
+        if not columns.get("rewardComputedAt"):
+            columns["reward"] = columns["reward"] or None  # a reward that was never computed is written as 0
     else:
-        asked, answer = _prompt(row.get("prompt")), row.get("completion")
-    output = answer if isinstance(answer, str) or answer is None else json.dumps(answer, ensure_ascii=False)
-    action = _parsed(output)
-    lost = isinstance(action, dict) and action.keys() & LOST and "generatedContent" not in action
-    return _Decision(asked, None if lost else output, action if isinstance(action, dict) else {}, None, about)
+        raise Unreadable("messages do not end with the assistant's action")
+
+    found = _parsed(completion)
+    action = _object(found, "completion") if isinstance(found, dict) else {}
+    action = {key: value for key, value in action.items() if value is not None or key not in ("reasoning", "confidence")}
+    agent = _known_agent(columns.get("agentType") or agent_of(action))
+    prompt, state = _asked(row, messages, agent, action)
+    if action:
+        answer = _answer(agent, action)
+    elif completion is None or isinstance(completion, str):
+        answer = completion
+    else:
+        answer = json.dumps(completion, ensure_ascii=False)
+    return _Decision(agent, prompt, state, action, answer, columns)
 
 
-def _prompt(text: Any) -> Any:
-    """The text, or the messages that its markers separate."""
+def _ends_with_answer(messages: Any) -> bool:
+    if not isinstance(messages, list) or len(messages) < 2:
+        return False
+    return isinstance(messages[-1], dict) and messages[-1].get("role") == "assistant"
+
+
+def _asked(row: Row, messages: Any, agent: str | None, action: Row) -> tuple[Any, dict[str, Any] | None]:
+    """(what the agent was asked, its state where the line has it)."""
+    text = messages[-2].get("content") if messages and isinstance(messages[-2], dict) else row.get("prompt")
+    state = _parsed(text) if isinstance(text, str) else None
+    if isinstance(state, dict):
+        state = _object(state, "state")
+        return prompt_of(agent, state, action), state
+    if messages:
+        return messages[:-1], None
     if not isinstance(text, str):
         raise Unreadable(f"prompt {str(text)[:60]!r} is no text")
     parts = MARKER.split(text)
     if len(parts) == 1 or parts[0].strip():
-        return text
+        return [*system_of(agent, action), {"role": "user", "content": text}], None
     pairs = zip(parts[1::2], parts[2::2], strict=True)
-    return [{"role": role, "content": said.strip()} for role, said in pairs if said.strip()]
+    return [{"role": role, "content": content.strip()} for role, content in pairs if content.strip()], None
 
 
-def _trace(made: _Decision, agent: str | None) -> TraceRecord:
-    about, action = made.about, declared(made.action)
-    item = {key: action[key] for key in ("swimlane", "priority", "labels") if action.get(key)}
-    decision = {"agent_type": agent, "confidence": about.get("confidence", action.get("confidence")), "action": action, "item": item}
-    beside = {"item_id": about.get("itemId"), "opus_id": about.get("opusId"), "alternative_actions": about.get("alternativeActions")}
-    known = {key: value for key, value in beside.items() if value} | {
-        "decision": {k: v for k, v in decision.items() if v not in (None, {})}
-    }
-    model = {"model": about["modelVersion"]} if about.get("modelVersion") else {}
+def _object(found: Any, name: str) -> dict[str, Any]:
+    value = _parsed(found)
+    if not isinstance(value, dict):
+        raise Unreadable(f"{name} is no object")
+    return dict(plain(value))
+
+
+def _parsed(text: Any) -> Any:
+    """The value of a text, None where it is no JSON."""
+    if not isinstance(text, str):
+        return text
+    value = value_in(text)
+    return None if value is text else value
+
+
+def _known_agent(agent: Any) -> str | None:
+    if agent not in (None, *AGENTS):
+        raise Unreadable(f"agentType {agent!r} is none of {', '.join(AGENTS)}")
+    return str(agent) if agent else None
+
+
+def _answer(agent: str | None, action: Row) -> str | None:
+    """The action as the text that is trained on; None where the row has lost its text."""
+    if action.keys() & LOST and "generatedContent" not in declared(action):
+        return None
+    return json.dumps(in_order(agent, action), ensure_ascii=False)
+
+
+def _trace(decision: _Decision) -> TraceRecord:
+    columns, action = decision.columns, declared(decision.action)
+    metadata = {key: columns[column] for key, column in BESIDE.items() if columns.get(column)}
+    metadata |= {key: columns[column] for key, column in MARKS.items() if isinstance(columns.get(column), bool)}
+    if decision.agent:
+        item = {key: action[key] for key in ("swimlane", "priority", "labels") if action.get(key)}
+        confidence = columns.get("confidence", action.get("confidence"))
+        judged = {"agent_type": decision.agent, "confidence": confidence, "action": action, "item": item}
+        metadata["decision"] = {key: value for key, value in judged.items() if value not in (None, {})}
+    model = {"model": columns["modelVersion"]} if columns.get("modelVersion") else {}
     fields = {
-        "id": about.get("id"),
-        "session": f"item:{about['itemId']}" if about.get("itemId") else None,
-        "subject": about.get("userId"),
-        "input": made.input,
-        "output": made.output or None,
-        "steps": [{"kind": "decision", "name": agent, "input": made.state, "output": action or None}, {"kind": "llm"} | model],
-        "occurred_at": about.get("createdAt"),
-        "metadata": known if agent else None,
+        "id": columns.get("id"),
+        "session": f"item:{columns['itemId']}" if columns.get("itemId") else None,
+        "subject": columns.get("userId"),
+        "input": decision.prompt,
+        "output": decision.answer or None,
+        "steps": [
+            {"kind": "decision", "name": decision.agent, "input": decision.state, "output": action or None},
+            {"kind": "llm"} | model,
+        ],
+        "occurred_at": columns.get("createdAt"),
+        "metadata": metadata or None,
     }
-    return TraceRecord.model_validate(plain({key: value for key, value in fields.items() if value is not None}))
+    trace = TraceRecord.model_validate(plain({key: value for key, value in fields.items() if value is not None}))
+    return trace.known_by({"decision": trace.id}) if trace.id else trace
 
 
-def _person(made: _Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
-    about, word = made.about, made.about.get("userFeedback")
+def _person(decision: _Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
+    columns, word = decision.columns, decision.columns.get("userFeedback")
     if word is None:
         return
     if not isinstance(word, str) or word not in WORDS:
         raise Unreadable(f"userFeedback {word!r} is none of {', '.join(WORDS)}")
-    rater = {"id": about["userId"]} if about.get("userId") else None
-    shared = {"targets": [target], "rater": rater, "occurred_at": about.get("feedbackAt")}
-    yield FeedbackRecord.model_validate(shared | {"kind": "label", "name": "user_feedback", "value": word})
+    rater = {"id": columns["userId"]} if columns.get("userId") else None
+    shared = {"targets": [target], "rater": rater, "occurred_at": columns.get("feedbackAt")}
+    yield _statement(decision, shared | {"kind": "label", "name": "user_feedback", "value": word})
     if WORDS[word] is not None:
-        yield FeedbackRecord.model_validate(shared | {"kind": "thumb", "value": WORDS[word]})
-    change = _parsed(about.get("userCorrection"))
-    if isinstance(change, dict) and change and made.output is not None and made.action:
-        text = _written(like(made.action, change), made.output)
-        if text != made.output:
-            yield FeedbackRecord.model_validate(shared | {"kind": "correction", "value": text, "metadata": {"partial": plain(change)}})
+        yield _statement(decision, shared | {"kind": "thumb", "value": WORDS[word]})
+    change = _parsed(columns.get("userCorrection"))
+    if isinstance(change, dict) and change and decision.answer is not None and decision.action:
+        partial = plain(change)
+        text = json.dumps(in_order(decision.agent, like(decision.action, partial)), ensure_ascii=False)
+        if text != decision.answer:
+            correction = shared | {"kind": "correction", "value": text, "metadata": {"partial": partial}}
+            yield _statement(decision, correction, declared(partial))
 
 
-def _written(action: Mapping[str, Any], like_text: str) -> str:
-    """`action` as JSON in the layout of `like_text`."""
-    if "\n" in like_text.strip():
-        return json.dumps(action, ensure_ascii=False, indent=2)
-    return json.dumps(action, ensure_ascii=False, separators=None if '": ' in like_text else (",", ":"))
-
-
-def _outcomes(about: Row, target: TargetRef) -> Iterator[FeedbackRecord]:
-    metrics = _parsed(about.get("outcomeMetrics"))
+def _outcomes(decision: _Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
+    metrics = _parsed(decision.columns.get("outcomeMetrics"))
     for name, value in metrics.items() if isinstance(metrics, dict) else ():
-        shared = {"name": name, "targets": [target], "rater": TRACKER, "occurred_at": about.get("outcomeObservedAt")}
+        shared = {"name": name, "targets": [target], "rater": TRACKER, "occurred_at": decision.columns.get("outcomeObservedAt")}
         if name == "completedSuccessfully" and isinstance(value, bool):
-            yield FeedbackRecord.model_validate(shared | {"kind": "outcome", "value": value})
+            yield _statement(decision, shared | {"kind": "outcome", "value": value})
         elif isinstance(value, bool | int | float | str) and value != "":
             text = value if isinstance(value, bool | str) else json.dumps(value)
-            yield FeedbackRecord.model_validate(shared | {"kind": "label", "value": text})
+            yield _statement(decision, shared | {"kind": "label", "value": text})
 
 
-def _reward(about: Row, target: TargetRef) -> Iterator[FeedbackRecord]:
-    value, components = about.get("reward"), _parsed(about.get("rewardComponents"))
-    stands = components or about.get("userFeedback") or about.get("outcomeMetrics")
-    if value is None or (value == 0 and not stands):
+def _reward(decision: _Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
+    columns = decision.columns
+    value, components = columns.get("reward"), _parsed(columns.get("rewardComponents"))
+    evidence = components or columns.get("userFeedback") or columns.get("outcomeMetrics")
+    if value is None or (value == 0 and not evidence):
         return
     fields = {"kind": "score", "value": value, "scale": Scale(min=-5.0, max=5.0), "targets": [target], "rater": REWARDED}
     beside = {"components": plain(components)} if components else None
-    yield FeedbackRecord.model_validate(fields | {"occurred_at": about.get("rewardComputedAt"), "metadata": beside})
+    yield _statement(decision, fields | {"occurred_at": columns.get("rewardComputedAt"), "metadata": beside})
+
+
+def _statement(decision: _Decision, fields: Mapping[str, Any], content: Any = None) -> FeedbackRecord:
+    """Feedback about a decision, known by what it says: a dialect that leaves out who said it, or when, says nothing new."""
+    record = FeedbackRecord.model_validate(fields)
+    decision_id = decision.columns.get("id")
+    if not decision_id:
+        return record
+    said = record.value if content is None else content
+    return record.known_by({"decision": str(decision_id), "kind": record.kind, "name": record.name, "value": said})
+
+
+def _case(decision: _Decision) -> CaseRecord:
+    """What the agent was asked, with the fields of the right answer that can be compared; raises Unreadable where nobody knows one."""
+    fields = COMPARED.get(decision.agent or "")
+    if fields is None:
+        name = decision.agent or "an agent that is not known"
+        why = f"a decision of {name} is no case: its answer is a text of which more than one can be right"
+        raise Unreadable(f"{why}; write a case with a checker (thumbwheel case add)")
+    columns, action = decision.columns, decision.action
+    word, change = columns.get("userFeedback"), _parsed(columns.get("userCorrection"))
+    if isinstance(change, dict) and change:
+        action = like(action, plain(change))
+    elif word in WORDS and WORDS[word] is False:
+        raise Unreadable(f"a person said {word} and not what would be right, so it is no case")
+    reference = {key: value for key, value in action.items() if key in spelled(fields, action) and value is not None}
+    if not reference:
+        raise Unreadable(f"its answer has none of the fields {', '.join(fields)}, so nothing says what is right")
+    case = {
+        "id": columns.get("id"),
+        "input": decision.prompt,
+        "reference": reference,
+        "checker": "json_fields",
+        "group": f"item:{columns['itemId']}" if columns.get("itemId") else None,
+        "slices": {"agent_type": decision.agent},
+    }
+    return CaseRecord.model_validate({key: value for key, value in case.items() if value is not None})
 
 
 @dataclass(frozen=True)
 class Decisions(JsonLines):
-    """See the module: a file of rows, or the address of the database."""
+    """See the module: a file of rows, or the address of the database.
+
+    `agent` takes one agent's decisions only; with `gold` a decision is a case that somebody reviewed, and no trace.
+    """
+
+    agent: str | None = None
+    gold: bool = False
+    address_variable: str = "DATABASE_URL"
+
+    def of_agent(self, name: str) -> Decisions:
+        """See detect.OfAgents."""
+        agent = name.upper()
+        if agent not in AGENTS:
+            raise InputError(f"--agent-type {name!r}", f"it is none of {', '.join(AGENTS)}", "Leave it out for all")
+        return replace(self, agent=agent)
+
+    def as_gold(self) -> Decisions:
+        """See detect.Reviewable."""
+        return replace(self, gold=True)
+
+    def item(self, number: int, row: dict[str, Any], text: str, parse: Parse | None = None) -> Item:
+        """The item of one row."""
+        return super().item(number, row, text, self._records)
+
+    def _records(self, row: dict[str, Any]) -> list[AnyRecord]:
+        decision = _decision(row)
+        if self.agent not in (None, decision.agent):
+            raise Unwanted(f"it is of {decision.agent or 'an agent that it does not name'}")
+        return [_case(decision)] if self.gold else _records(decision)
+
+    def claims_place(self, path: Path) -> bool:
+        """See detect.Gathering: a database of PostgreSQL."""
+        return isinstance(path, Address) and path.url.lower().startswith(("postgresql://", "postgres://"))
 
     def read(self, path: Path, seen: Seen) -> Iterator[Item]:
         """See Source; of a database nothing but its Decision table is read, in one snapshot, as a stream."""
         if not isinstance(path, Address):
             yield from super().read(path, seen)
             return
-        for number, row in enumerate(_table(path), 1):
+        for number, row in enumerate(_table(path, self.agent), 1):
             yield self.item(number, row, json.dumps(row, ensure_ascii=False))
 
 
-def _table(address: Address) -> Iterator[dict[str, Any]]:
-    url, agent = _asked(address)
+def _table(address: Address, agent: str | None) -> Iterator[dict[str, Any]]:
+    wanted = _wanted(address, agent)
     try:
         import psycopg
+        from psycopg import sql
         from psycopg.rows import dict_row
     except ImportError:
         raise MissingExtra.of(f"source {str(address)!r}", "psycopg", "postgres") from None
-    query = 'SELECT * FROM "Decision" WHERE %(agent)s::text IS NULL OR "agentType"::text = %(agent)s ORDER BY "createdAt", id'
+    # a search path would be a startup option, which a pooler between us and the server refuses
+    table = sql.Identifier(wanted.schema, "Decision") if wanted.schema else sql.Identifier("Decision")
+    query = sql.SQL('SELECT * FROM {} WHERE %(agent)s::text IS NULL OR "agentType"::text = %(agent)s ORDER BY "createdAt", id').format(
+        table
+    )
     try:
-        with psycopg.connect(url, connect_timeout=10) as connection:
+        # prepared statements outlive a transaction, after which a pooler hands out another connection
+        with psycopg.connect(wanted.url, prepare_threshold=None) as connection:
             connection.read_only = True
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             with connection.cursor("thumbwheel", row_factory=dict_row) as cursor:
                 cursor.itersize = 500
-                for row in cursor.execute(query, {"agent": agent}):
+                for row in cursor.execute(query, {"agent": wanted.agent}):
                     yield {key: _value(value) for key, value in row.items()}
     except psycopg.Error as error:
         why = str(error).strip().partition("\n")[0]
-        raise InputError(f"address {str(address)!r}", why, "Name the database that has the Decision table") from None
+        raise InputError(f"address {str(address)!r}", address.hide(why), _advice(error, why)) from None
 
 
-def _asked(address: Address) -> tuple[str, str | None]:
-    """(the address for the driver, the agent whose decisions are wanted)."""
-    parts = urlsplit(address.url)
+def _advice(error: Exception, why: str) -> str:
+    """What to do about an error of the database."""
+    state = getattr(error, "sqlstate", None) or ""
+    if state == "42P01":
+        return "Name the database that has the Decision table, and its schema: ?schema=NAME"
+    if state == "42501":
+        return 'Let this user read it: GRANT SELECT ON "Decision" TO USER'
+    if state.startswith("28") or "authentication failed" in why or "password" in why:
+        return "Check the user and the password in the address"
+    if state == "3D000" or "does not exist" in why:
+        return "Check the name of the database, behind the last / of the address"
+    if "query parameter" in why or "connection option" in why:
+        return "Leave that parameter out of the address"
+    return "Check host and port, and that the server runs and may be reached from here"
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """An address, taken apart: what the driver understands, and what it does not."""
+
+    url: str
+    agent: str | None
+    schema: str | None
+
+
+def _wanted(address: Address, agent: str | None) -> _Wanted:
+    """What is read there. Prisma's own parameters are no business of the driver's: `schema` names where the table is, those of its pool
+    say nothing here, and those of its certificates have other names there."""
+    try:
+        parts = urlsplit(address.url)
+    except ValueError as error:
+        raise InputError(f"address {str(address)!r}", address.hide(str(error)), "Escape such characters: %5B for [") from None
     if parts.scheme not in ("postgresql", "postgres"):
         raise InputError(f"address {str(address)!r}", f"{parts.scheme} is no database that is read here", "Give postgresql://...")
-    given = parse_qsl(parts.query, keep_blank_values=True)
-    agent = next((value for key, value in given if key == "agentType"), None)
-    if agent not in (None, *AGENTS):
-        raise InputError(f"address {str(address)!r}", f"agentType {agent!r} is none of {', '.join(AGENTS)}", "Leave it out for all")
-    query = urlencode([pair for pair in given if pair[0] != "agentType"])
-    return urlunsplit((parts.scheme, parts.netloc, parts.path, query, "")), agent
+    parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
+    named = parameters.pop("agentType", None)
+    schema = parameters.pop("schema", None)
+    if named not in (None, *AGENTS):
+        raise InputError(f"address {str(address)!r}", f"agentType {named!r} is none of {', '.join(AGENTS)}", "Leave it out for all")
+    if None not in (named, agent) and named != agent:
+        raise InputError(f"--agent-type {agent}", f"the address asks for {named}", "Give one of them")
+    for name in PRISMA_TLS & parameters.keys():
+        why = f"{name} is Prisma's, and the PostgreSQL driver has its own way to check certificates"
+        raise InputError(f"address {str(address)!r}", why, "Give sslmode=verify-full with sslrootcert=FILE in its place")
+    query = urlencode({"connect_timeout": "10"} | {key: value for key, value in parameters.items() if key not in PRISMA_POOL})
+    return _Wanted(urlunsplit((parts.scheme, parts.netloc, parts.path, query, "")), agent or named, schema or None)
 
 
 def _value(value: Any) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is None:  # Prisma writes UTC into columns without a zone
+        value = value.replace(tzinfo=UTC)
     return value.isoformat() if hasattr(value, "isoformat") else plain(value)
 
 

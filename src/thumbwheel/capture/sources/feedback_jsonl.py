@@ -2,15 +2,18 @@
 
 A thumb, a rating and a correction of one line are three signals of their own: a missing rating is no opinion, never a bad one, and a
 correction is the better answer, never a bad label alone. Times may be written with a space and without a zone (then UTC).
+
+`collect(..., **metadata)` takes anything: `user_id` in the metadata is who judged, and whose data it is; `session_id` is the session.
+Other keys of a line are kept in the metadata of the trace.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from thumbwheel.capture.fields import name_of, object_at
 from thumbwheel.capture.source import AnyRecord, JsonLines, Row
 from thumbwheel.capture.types import FeedbackRecord, TargetRef, TraceRecord, Unreadable
-from thumbwheel.core.plugins import nearest
 
 KEYS = ("query", "response", "feedback_type", "rating", "correction", "timestamp", "metadata")
 TYPES = ("thumbs_up", "thumbs_down", "rating", "correction")
@@ -27,14 +30,23 @@ def claims(row: Row) -> bool:
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
     """One trace and its signals."""
-    for key in row.keys() - set(KEYS):
-        raise Unreadable(f"key {key!r} is unknown in a FeedbackCollector line.{nearest(key, KEYS)}")
-    at = row.get("timestamp")
-    trace = TraceRecord.model_validate(
-        {"input": row.get("query"), "output": row.get("response"), "occurred_at": at, "metadata": row.get("metadata") or None}
-    )
-    target = TargetRef(kind="trace", id=trace.identified()[0])
-    shared = {"targets": [target], "occurred_at": at}
+    told = object_at(row, "metadata")
+    user, session = name_of(told.get("user_id")), name_of(told.get("session_id"))
+    beside = {key: value for key, value in row.items() if key not in KEYS and value is not None}
+    fields = {
+        "input": row.get("query"),
+        "output": row.get("response"),
+        "session": session,
+        "subject": user,
+        "occurred_at": row.get("timestamp"),
+        "metadata": beside | told or None,
+    }
+    trace = TraceRecord.model_validate(fields)
+    shared = {
+        "targets": [TargetRef(kind="trace", id=trace.identified()[0])],
+        "rater": {"id": user} if user else None,
+        "occurred_at": row.get("timestamp"),
+    }
     return [trace, *(FeedbackRecord.model_validate(shared | signal) for signal in _signals(row))]
 
 

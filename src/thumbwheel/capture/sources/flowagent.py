@@ -6,7 +6,9 @@ by the next message of the assistant, in the second by the last one before the u
 turn alone, as in a trace file, because a history that is cut off at 50 messages would make another input of the same turn each time.
 A turn is known by its session, its texts, its time and how many like it came before, so checkpoints that overlap add nothing; its place in
 the history moves when that is cut off. A task belongs to the turn in whose time it was created, if that is one turn only, with the state
-that it had when the answer came; tokens and costs, which checkpoints count over a lifetime, stay unknown. Model settings and secrets are
+that it had when the answer came, and so does what the scopes `reasoning` and `delegation` have; where these have no time, it is of the
+question that the scope `user` names, or of the only turn. Every message of a user ends the turn before it, also one without a text, which
+is a turn that teaches nothing. Tokens and costs, which checkpoints count over a lifetime, stay unknown. Model settings and secrets are
 never stored.
 """
 
@@ -18,14 +20,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from thumbwheel.capture.fields import said
+from thumbwheel.capture.json_text import value_in
 from thumbwheel.capture.lines import Seen
-from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Line, Refused, Row, numbered
+from thumbwheel.capture.regular_file import files_below, read_regular
+from thumbwheel.capture.rowfile import rows
+from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Line, Refused, Row, named, numbered
 from thumbwheel.capture.types import FeedbackRecord, Rater, Scale, TargetRef, TraceRecord, Unreadable, explain, parse_time
 from thumbwheel.capture.unpickle import MOST_BYTES, Standin, as_json, unpickle
 from thumbwheel.core import ids
@@ -34,9 +40,14 @@ from thumbwheel.sdk.redact import redacted, secrets_in
 from thumbwheel.sdk.tracefile import ExecutionTrace, line_of, plain
 
 SUMMARY = re.compile(r"\s*RUN SUMMARY \[")
-PARTS = ("session_data", "sessions_data", "task_state", "agent_name", "metadata")
+PARTS = ("session_data", "sessions_data", "task_state", "agent_name", "metadata", "variable_scopes")
 """What of a checkpoint is looked at."""
+SCOPES = ("reasoning", "delegation", "user")
+"""What of a checkpoint's variables is looked at."""
+THOUGHT, DELEGATED = 1000, 500
+"""Letters that are kept of a final result, and of a delegated task and its answer."""
 FINISHED = {"completed": "completed", "failed": "failed"}
+LONGEST_NAME = 512
 REWARDED = Rater(id="reward_score", kind="checker", weight=0.1)
 """Weighs little, so that it decides only where no person spoke."""
 EXAMPLE = (
@@ -81,6 +92,11 @@ def _said(trace: ExecutionTrace, target: TargetRef) -> Iterator[FeedbackRecord]:
 class FlowAgent(JsonLines):
     """See the module: a file of rows, a checkpoint, or a folder of both."""
 
+    def claims_place(self, path: Path) -> bool:
+        """See detect.Gathering: a folder with a checkpoint, or with a trace file."""
+        files = _run_files(path) if path.is_dir() else []
+        return any(file.suffix == ".pkl" or _is_trace_file(file) for file in files)
+
     def read(self, path: Path, seen: Seen) -> Iterator[Item]:
         """See Source. In a folder, whatever is neither a trace file nor a checkpoint is refused by its name and stops nothing."""
         if path.is_dir():
@@ -98,21 +114,22 @@ class FlowAgent(JsonLines):
         return found if clean == row else type(found)(**(vars(found) | {"text": json.dumps(clean, ensure_ascii=False)}))
 
     def _folder(self, path: Path, seen: Seen) -> Iterator[Item]:
-        files = sorted(one for one in path.rglob("*") if one.suffix in (".json", ".pkl") and one.is_file() and _shown(path, one))
+        files = _run_files(path)
         if not files:
             raise InputError(f"folder {str(path)!r}", "there is no trace file and no checkpoint in it", "Name the folder of day folders")
         readable = False
-        for item in numbered(self._files(files, seen)):
+        for item in numbered(self._files(path, files, seen)):
             readable = readable or isinstance(item, Line)
             yield item
         if not readable:
             raise InputError(f"folder {str(path)!r}", f"nothing in its {len(files)} files is a run", "See the reasons: --rejects FILE")
 
-    def _files(self, files: list[Path], seen: Seen) -> Iterator[Item]:
+    def _files(self, folder: Path, files: list[Path], seen: Seen) -> Iterator[Item]:
         known: dict[str, list[AnyRecord]] = {}
         read = 0
         for file in files:
-            yield from _checkpoint(file, known) if file.suffix == ".pkl" else self._file(file)
+            items = _checkpoint(file, known) if file.suffix == ".pkl" else self._file(file)
+            yield from named(items, file.relative_to(folder).as_posix())
             read += file.stat().st_size
             seen(read)
 
@@ -120,21 +137,27 @@ class FlowAgent(JsonLines):
         try:
             yield from super().read(file, lambda position: None)
         except InputError as error:
-            yield Refused(0, f"{file.name}: {error.why}", file.name)
+            yield Refused(0, error.why, file.name)
 
 
-def _shown(folder: Path, file: Path) -> bool:
-    return not file.name.endswith(".meta.json") and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+def _run_files(folder: Path) -> list[Path]:
+    return [file for file in files_below(folder, ".json", ".pkl") if not file.name.endswith(".meta.json")]
+
+
+def _is_trace_file(file: Path) -> bool:
+    """Whether its first object is a trace; what cannot be read is none."""
+    try:
+        return any(first.row is not None and claims(first.row) for first in islice(rows(file, lambda position: None), 1))
+    except InputError:
+        return False
 
 
 def _checkpoint(file: Path, known: dict[str, list[AnyRecord]]) -> Iterator[Item]:
     """The items of one checkpoint; `known` has the turns of those before it, which are handed out again as they were."""
     try:
-        if file.stat().st_size > MOST_BYTES:
-            raise Unreadable(f"it has more than the {MOST_BYTES:,} bytes that are taken")
-        found = _opened(unpickle(file.read_bytes()))
-    except (Unreadable, OSError) as error:
-        yield Refused(0, f"{file.name}: {error}", file.name)
+        found = _opened(unpickle(read_regular(file, MOST_BYTES)))
+    except (Unreadable, InputError) as error:
+        yield Refused(0, error.why if isinstance(error, InputError) else str(error), file.name)
         return
     for turn in _turns(found):
         text = json.dumps({"checkpoint": file.name, "session": turn.session, "query": turn.query}, ensure_ascii=False)
@@ -150,6 +173,9 @@ def _opened(found: Any) -> dict[str, Any]:
         raise Unreadable("it is no checkpoint of an agent")
     everything = as_json(found.fields)
     secret = secrets_in(everything)
+    if "variable_scopes" in everything:
+        scopes = _in(everything["variable_scopes"])
+        everything["variable_scopes"] = {name: scopes[name] for name in SCOPES if name in scopes}
     return {key: redacted(plain(everything[key]), secret) for key in PARTS if key in everything}
 
 
@@ -160,21 +186,20 @@ class _Turn:
     session: str
     user: Row
     answer: Row
+    query: str
+    response: str
     between: list[Row]
     agent: str | None
+    subject: str | None = None
     place: int = 0
     tasks: list[dict[str, Any]] = field(default_factory=list)
+    thoughts: list[dict[str, Any]] = field(default_factory=list)
     summary: str | None = None
-
-    @property
-    def query(self) -> str:
-        """What the user said."""
-        return str(self.user["content"])
 
     @property
     def name(self) -> str:
         """The same in every checkpoint that has this turn."""
-        told = [self.session, self.query, self.answer["content"], self.user.get("timestamp"), self.answer.get("timestamp"), self.place]
+        told = [self.session, self.query, self.response, self.user.get("timestamp"), self.answer.get("timestamp"), self.place]
         return f"turn-{ids.fingerprint(told)[:40]}"
 
     def span(self) -> tuple[datetime, datetime] | None:
@@ -192,15 +217,16 @@ class _Turn:
         status = "error" if failed else "ok"
         answer = {"kind": "llm", "status": status, "started_at": started, "ended_at": last if started else None}
         metadata = {"agent_name": self.agent, "run_summary": self.summary, "error_type": about.get("error_type") if failed else None}
-        told = self.user.get("metadata")
         fields = {
-            "id": self.name, "session": self.session, "input": self.query, "output": str(self.answer["content"]), "status": status,
-            "subject": told.get("user_id") if isinstance(told, dict) else None,
+            "id": self.name, "session": self.session, "input": self.query, "output": self.response, "status": status,
+            "subject": self.subject,
             "occurred_at": _time(self.user.get("timestamp")) or last,
-            "steps": [*_tools(self.between), *self.tasks, answer],
+            "steps": [*self.thoughts, *_tools(self.between), *self.tasks, answer],
             "metadata": {key: value for key, value in metadata.items() if value} or None,
         }  # fmt: skip
-        return TraceRecord.model_validate({key: value for key, value in fields.items() if value is not None and value != ""})
+        record = TraceRecord.model_validate({key: value for key, value in fields.items() if value is not None and value != ""})
+        # variables are overwritten by the next run, so a later checkpoint knows less of the same turn
+        return record.known_by({"turn": self.name})
 
 
 def _time(given: Any) -> datetime | None:
@@ -213,15 +239,42 @@ def _time(given: Any) -> datetime | None:
 def _turns(found: Row) -> list[_Turn]:
     turns: list[_Turn] = []
     agent = found.get("agent_name") or _in(found.get("metadata")).get("agent_name")
+    owners = _owners(found)
     for session, history, second in _histories(found):
         seen: Counter[str] = Counter()
         for turn in _paired(session, history, second, str(agent) if agent else None):
+            turn.subject = _user_of(turn.user) or _user_of(turn.answer) or owners.get(session)
             alike = turn.name
             turn.place = seen[alike]
             seen[alike] += 1
             turns.append(turn)
     _give_tasks(turns, _in(found.get("task_state")))
+    _give_thoughts(turns, _in(found.get("variable_scopes")))
     return turns
+
+
+def _user_of(part: Row) -> str | None:
+    """Whose a message or a session is: its user_id, or that of its metadata."""
+    for holder in (_in(part.get("metadata")), part):
+        user = holder.get("user_id")
+        if isinstance(user, str | int) and not isinstance(user, bool) and str(user).strip():
+            return str(user)[:LONGEST_NAME]
+    return None
+
+
+def _owners(found: Row) -> dict[str, str]:
+    """Session -> whose it is, where the session says so, or the variables of the run that was the last one."""
+    owners: dict[str, str] = {}
+    last = _in(_in(found.get("variable_scopes")).get("user"))
+    user = _user_of({"user_id": last.get("id")})
+    if user and isinstance(last.get("session"), str):
+        owners[last["session"]] = user
+    for sessions in (_in(found.get("session_data")), _in(_in(found.get("sessions_data")).get("sessions"))):
+        for session, kept in sessions.items():
+            user = _user_of(_in(kept))
+            if user:
+                owners[session] = user
+    return owners
 
 
 def _in(found: Any) -> Mapping[str, Any]:
@@ -239,19 +292,34 @@ def _histories(found: Row) -> Iterator[tuple[str, list[Row], bool]]:
 
 def _paired(session: str, history: list[Row], second: bool, agent: str | None) -> Iterator[_Turn]:
     """The answered turns. What a user said that nobody answered is no turn yet; a later checkpoint may have the answer."""
-    users = [at for at, one in enumerate(history) if one.get("role") == "user" and _said_something(one)]
-    for start, end in pairwise([*users, len(history)]):
-        after = history[start + 1 : end]
-        spoken = [one for one in after if one.get("role") == "assistant" and _said_something(one)]
-        summaries = [str(one["content"]) for one in spoken if SUMMARY.match(str(one["content"]))] if second else []
-        answers = [one for one in spoken if str(one["content"]) not in summaries]
+    starts = [place for place, message in enumerate(history) if message.get("role") == "user"]
+    for start, end in pairwise([*starts, len(history)]):
+        query = _text(history[start])
+        if query is None:
+            continue  # its answer belongs to nothing that was asked in words
+        between = history[start + 1 : end]
+        summary = None
+        answers = []
+        for message in between:
+            text = _text(message) if message.get("role") == "assistant" else None
+            if text is None:
+                continue
+            if second and SUMMARY.match(text):
+                summary = text
+            else:
+                answers.append((message, text))
         if answers:
-            answer = answers[-1 if second else 0]
-            yield _Turn(session, history[start], answer, after, agent, summary=summaries[-1] if summaries else None)
+            message, text = answers[-1 if second else 0]
+            yield _Turn(session, history[start], message, query, text, between, agent, summary=summary)
 
 
-def _said_something(message: Row) -> bool:
-    return isinstance(message.get("content"), str) and bool(message["content"].strip())
+def _text(message: Row) -> str | None:
+    """What a message says, also in parts; None where it says nothing."""
+    try:
+        text = said(message.get("content"))
+    except Unreadable:
+        return None
+    return text if text and text.strip() else None
 
 
 def _tools(between: list[Row]) -> Iterator[dict[str, Any]]:
@@ -268,10 +336,7 @@ def _tools(between: list[Row]) -> Iterator[dict[str, Any]]:
 
 
 def _arguments(given: Any) -> Any:
-    try:
-        return json.loads(given) if isinstance(given, str) else given
-    except (ValueError, RecursionError):
-        return given
+    return value_in(given) if isinstance(given, str) else given
 
 
 def _give_tasks(turns: list[_Turn], tasks: Mapping[str, Any]) -> None:
@@ -289,6 +354,56 @@ def _give_tasks(turns: list[_Turn], tasks: Mapping[str, Any]) -> None:
         output = None if result is None else str(result)[:500]
         step = {"kind": "task", "name": str(task.get("type") or "task")[:512], "input": about, "output": output, "status": status}
         turn.tasks.append(step)
+
+
+def _give_thoughts(turns: list[_Turn], scopes: Mapping[str, Any]) -> None:
+    """The steps of the scopes of reasoning and delegation, each to the turn that it belongs to; what nobody can tell is left out."""
+    asked = _asked_last(turns, _in(scopes.get("user")))
+    reasoning = _in(scopes.get("reasoning"))
+    complete = _in(reasoning.get("session_complete"))
+    result = reasoning.get("final_result")
+    if isinstance(result, str) and result.strip():
+        turn = _owner(turns, _time(complete.get("timestamp")), asked)
+        if turn is not None:
+            known = {key: complete[key] for key in ("loops", "success") if complete.get(key) is not None}
+            step = {"kind": "reasoning", "name": "final_result", "input": known or None, "output": result[:THOUGHT]}
+            turn.thoughts.append(step)
+
+    delegation = _in(scopes.get("delegation"))
+    loops = [(name, _in(delegation[name])) for name in sorted(delegation, key=_loop_order) if name.startswith("loop_")]
+    for name, loop in loops or [("latest", _in(delegation.get("latest")))]:
+        task = loop.get("task") or loop.get("task_description")
+        response = loop.get("response") or loop.get("final_response")
+        if task is None and response is None:
+            continue
+        turn = _owner(turns, _time(loop.get("timestamp")), asked)
+        if turn is not None:
+            about = {"task": str(task)[:DELEGATED] if task is not None else None, "loop": name}
+            output = str(response)[:DELEGATED] if response is not None else None
+            turn.thoughts.append({"kind": "reasoning", "name": "delegation", "input": about, "output": output})
+
+
+def _loop_order(name: str) -> tuple[int, str]:
+    """Loops by their number, which is no text: loop_10 comes after loop_9."""
+    number = name.removeprefix("loop_")
+    return (int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1), name
+
+
+def _asked_last(turns: list[_Turn], user: Mapping[str, Any]) -> _Turn | None:
+    """The turn that the scope of the user names, or the only one."""
+    if len(turns) == 1:
+        return turns[0]
+    named = [turn for turn in turns if (turn.session, turn.query) == (user.get("session"), user.get("query"))]
+    return named[-1] if named else None
+
+
+def _owner(turns: list[_Turn], happened: datetime | None, asked: _Turn | None) -> _Turn | None:
+    """The one turn in whose time it happened; without a time, or where no turn has one, the turn that was asked last."""
+    spans = [(span, turn) for turn in turns if (span := turn.span())]
+    if happened is None or not spans:
+        return asked
+    inside = [turn for (first, last), turn in spans if first <= happened <= last]
+    return inside[0] if len(inside) == 1 else None
 
 
 SOURCE = FlowAgent(parse, claims, EXAMPLE)

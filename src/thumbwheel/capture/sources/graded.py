@@ -1,19 +1,23 @@
 """Questions with a known answer, and solutions of models that were graded right or wrong (the GSM8K form).
 
 A line is {question, ground_truth | answer, <model>: {is_correct, solution}, ...}. It becomes one case (its reference is the final
-answer), one trace for each solution and one label "correct" on each. A line without solutions is a case alone.
+answer), one trace for each solution and one label "correct" on each, by a rater of the kind `reference`: it was graded against the
+answer that the file holds, so it may be held out for the gate. A line without solutions is a case alone.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from thumbwheel.capture.source import AnyRecord, JsonLines, Row
+from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Line, Parse, Row
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, Rater, StepRecord, TargetRef, TraceRecord, Unreadable
 
 MARKS = ("####", "A:")
-GRADER = Rater(id="grader", kind="checker")
+GRADER = Rater(id="grader", kind="reference")
 EXAMPLE = '{"question": "3 + 4?", "ground_truth": "3 + 4 = 7\\n#### 7", "model-a": {"is_correct": false, "solution": "A: 8"}}'
 
 
@@ -61,4 +65,38 @@ def _solution(question: str, case: str, model: str, graded: Row, extra: dict[str
     return [trace, FeedbackRecord(kind="label", name="correct", value=correct, targets=[target], rater=GRADER)]
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE)
+@dataclass(frozen=True)
+class Graded(JsonLines):
+    """The source, with a remark where a label says something else than the final answers do."""
+
+    def item(self, number: int, row: dict[str, Any], text: str, parse: Parse | None = None) -> Item:
+        """The item of one row."""
+        item = super().item(number, row, text, parse)
+        return replace(item, remarks=tuple(_contradictions(row))) if isinstance(item, Line) else item
+
+
+def _contradictions(row: Row) -> Iterator[str]:
+    reference = _comparable(_final(row.get("ground_truth", row.get("answer"))))
+    for graded in row.values():
+        if not isinstance(graded, dict):
+            continue
+        answers = _marked(str(graded.get("solution")))
+        if not answers:
+            continue  # it gives no final answer that could be compared
+        equal = _comparable(answers[-1]) == reference
+        if equal and graded.get("is_correct") is False:
+            yield "a solution is labelled wrong, and its final answer is the reference"
+        if not equal and graded.get("is_correct") is True:
+            yield "a solution is labelled right, and its final answer is not the reference"
+
+
+def _comparable(answer: str) -> Decimal | str:
+    """A number where it is one, whatever stands around it; else the text in small letters."""
+    text = re.sub(r"(?<=\d),(?=\d{3})", "", answer).strip(" $€£%.").casefold()
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return " ".join(text.split())
+
+
+SOURCE = Graded(parse, claims, EXAMPLE)

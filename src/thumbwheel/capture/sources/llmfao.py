@@ -7,6 +7,7 @@ row of the results is a trace.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -35,10 +36,24 @@ def beside(path: Path) -> Parse:
 
 
 def _beside(path: Path, ending: str) -> list[dict[str, Any]]:
-    for place in sorted(path.parent.glob(f"*{ending}")):
-        if path.name.startswith(place.name.removesuffix(ending)):
-            return [one.row for one in rows(place, lambda position: None) if one.row]
-    return []
+    companion = _companion(path, ending)
+    return [found.row for found in rows(companion, lambda position: None) if found.row] if companion else []
+
+
+def _companion(path: Path, ending: str) -> Path | None:
+    """The file beside `path` with that ending and the same beginning."""
+    candidates = sorted(path.parent.glob(f"*{ending}"))
+    return next((file for file in candidates if path.name.startswith(file.name.removesuffix(ending))), None)
+
+
+def missing(path: Path) -> str | None:
+    """Which file is looked for beside `path` and is not there."""
+    wanted = ["prompts.jsonl"] if path.name.endswith("results.jsonl") else ["prompts.jsonl", "results.jsonl"]
+    beginning = re.split(r"(?<=[-_.])", path.name)[0]
+    names = [f"{beginning}{ending}" for ending in wanted if _companion(path, ending) is None]
+    if not names:
+        return None
+    return f"beside it is no {' and no '.join(names)}: without prompts and answers the preferences wait for their traces"
 
 
 def parse(row: dict[str, Any], prompts: Row | None = None, answers: Mapping[tuple[str, str], Row] | None = None) -> list[AnyRecord]:
@@ -73,4 +88,4 @@ def _trace(answer: Row, prompts: Row) -> TraceRecord:
     return TraceRecord.model_validate(fields | {"metadata": {"model": answer.get("name")}})
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE, beside)
+SOURCE = JsonLines(parse, claims, EXAMPLE, beside, missing)

@@ -2,16 +2,24 @@
 
 The score is of the scale 0 to 1 and anything else is refused (a stored row may hold NaN or 7). In a dataset that the server wrote,
 {examples: [...], max_length}, the scores were scaled to -1..1 already, and that scale is kept with them. A run is a session: a run that
-answered twice was judged twice.
+answered twice was judged twice. A dump of the table has the rows of every agent of the server: where there are several, one of them has to
+be asked for (`--agent-id`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from thumbwheel.capture.fields import moment, name_of, number_of, objects_at, text_at
-from thumbwheel.capture.source import AnyRecord, JsonLines, Row
+from thumbwheel.capture.fields import answer_at, moment, name_of, number_of, objects_at, text_at
+from thumbwheel.capture.lines import Seen
+from thumbwheel.capture.rowfile import rows
+from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Parse, Row, Unwanted
 from thumbwheel.capture.types import FeedbackRecord, Scale, TargetRef, TraceRecord, Unreadable
+from thumbwheel.core.errors import InputError
 
 KNOWN = ("prompt", "response", "score", "runId", "run_id", "notes", "id", "created_at", "createdAt")
 POSTED, SCALED = Scale(min=0, max=1), Scale(min=-1, max=1)
@@ -46,7 +54,7 @@ def _scored(row: Row, scale: Scale) -> list[AnyRecord]:
     run = name_of(row.get("runId", row.get("run_id")))
     at = moment(row.get("created_at", row.get("createdAt")))
     rest = {key: value for key, value in row.items() if key not in KNOWN and value is not None}
-    fields = {"session": run, "input": text_at(row, "prompt"), "output": text_at(row, "response"), "metadata": rest or None}
+    fields = {"session": run, "input": text_at(row, "prompt"), "output": answer_at(row, "response"), "metadata": rest or None}
     trace = TraceRecord.model_validate(fields)
     target = TargetRef(kind="trace", id=trace.identified()[0])
     notes = row.get("notes") or None
@@ -61,4 +69,52 @@ def _scored(row: Row, scale: Scale) -> list[AnyRecord]:
     return [trace, FeedbackRecord.model_validate(said | {"targets": [target]})]
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE)
+def agent_of(row: Row) -> str | None:
+    """Whose row it is, as the server calls the agent."""
+    return name_of(row.get("agent_id", row.get("agentId")))
+
+
+@dataclass(frozen=True)
+class N3(JsonLines):
+    """See the module; `agent` takes the rows of one agent of the server."""
+
+    agent: str | None = None
+
+    def of_agent(self, name: str) -> N3:
+        """See detect.OfAgents."""
+        return replace(self, agent=name)
+
+    def item(self, number: int, row: dict[str, Any], text: str, parse: Parse | None = None) -> Item:
+        """The item of one row."""
+        return super().item(number, row, text, self._records)
+
+    def _records(self, row: dict[str, Any]) -> list[AnyRecord]:
+        owner = agent_of(row)
+        if self.agent is not None and owner != self.agent:
+            raise Unwanted(f"it is of agent {owner!r}" if owner else "it does not say whose it is")
+        return self.parse(row)
+
+    def read(self, path: Path, seen: Seen) -> Iterator[Item]:
+        """See Source. Raises InputError where the rows are of several agents and nobody said which is meant."""
+        if self.agent is None:
+            _demand_one_agent(path)
+        yield from super().read(path, seen)
+
+
+def _demand_one_agent(path: Path) -> None:
+    owners: Counter[str] = Counter()
+    for found in rows(path, lambda position: None):
+        try:
+            owner = agent_of(found.row) if found.row else None
+        except Unreadable:
+            continue  # it is refused where it is read
+        if owner is not None:
+            owners[owner] += 1
+    if len(owners) > 1:
+        counts = ", ".join(f"{name} ({count} rows)" for name, count in owners.most_common(10))
+        more = f" and {len(owners) - 10} more" if len(owners) > 10 else ""
+        why = f"its rows are of {len(owners)} agents: {counts}{more}"
+        raise InputError(f"file {str(path)!r}", why, f"Import one at a time, for example: --agent-id {owners.most_common(1)[0][0]}")
+
+
+SOURCE = N3(parse, claims, EXAMPLE)

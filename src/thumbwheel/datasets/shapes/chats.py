@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from thumbwheel.datasets.shape import Shape, assistant, base
-from thumbwheel.datasets.types import Answer, ChatRow, DatasetConfig, Drop, Evidence
+from thumbwheel.datasets.types import MACHINES, WITHHELD_JUDGEMENT, Answer, ChatRow, DatasetConfig, Drop, Evidence
 
 
 class Chats(Shape):
@@ -42,6 +42,8 @@ class Chats(Shape):
 
 
 def _why(answer: Answer) -> str:
+    if WITHHELD_JUDGEMENT in answer.withheld:
+        return MACHINES
     if answer.good is None:
         return "raters contradict each other evenly" if answer.conflict else "no judgement that calls the answer good"
     return "the answer was judged bad"

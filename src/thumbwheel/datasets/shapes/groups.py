@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thumbwheel.datasets.shape import Shape, base
-from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Evidence, GroupRow
+from thumbwheel.datasets.types import MACHINES, Answer, DatasetConfig, Drop, Evidence, GroupRow
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Groups(Shape):
         for answer in evidence.answers:
             valued = _value(answer)
             if valued is None:
-                yield Drop("nothing says how good the answer is")
+                yield Drop(MACHINES if answer.withheld else "nothing says how good the answer is")
             else:
                 members.append(valued)
         if len(members) == 1:

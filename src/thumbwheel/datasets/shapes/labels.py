@@ -8,7 +8,7 @@ from typing import Any
 
 from thumbwheel.datasets.facts import Columns, Facts
 from thumbwheel.datasets.shape import Shape, assistant, base
-from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Evidence, LabelRow
+from thumbwheel.datasets.types import MACHINES, WITHHELD_JUDGEMENT, Answer, DatasetConfig, Drop, Evidence, LabelRow
 
 BALANCE = (1.0, 4 / 3)
 """Where desirable weight x count should lie over undesirable weight x count: KTO (arXiv 2402.01306), section 4.2."""
@@ -82,6 +82,8 @@ def class_weights(desirable: int, undesirable: int) -> tuple[float, float]:
 
 
 def _why(answer: Answer) -> str:
+    if WITHHELD_JUDGEMENT in answer.withheld:
+        return MACHINES
     if answer.good is None:
         return "raters contradict each other evenly" if answer.conflict else "no judgement that calls the answer good or bad"
     return "known from a correction only"

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from thumbwheel.datasets.shape import Shape, assistant, base
-from thumbwheel.datasets.types import DatasetConfig, Drop, Edge, Evidence, PairRow
+from thumbwheel.datasets.types import MACHINES, DatasetConfig, Drop, Edge, Evidence, PairRow
 
 
 class Pairs(Shape):
@@ -21,7 +21,9 @@ class Pairs(Shape):
         """One row for each edge and for each chosen pair of siblings."""
         for edge in evidence.edges:
             yield self._row(evidence, edge)
-        siblings = list(_siblings(evidence, config.margin, config.reward == "feedback"))
+        for _ in range(evidence.withheld_edges):
+            yield Drop(MACHINES)
+        siblings = list(_siblings(evidence, config.margin, config.reward == "ledger"))
         for edge in siblings[: config.siblings]:
             yield self._row(evidence, edge)
         for _ in islice(siblings, config.siblings, None):
@@ -38,16 +40,17 @@ class Pairs(Shape):
         return PairRow(**shared, chosen=chosen.text, rejected=rejected.text)
 
 
-def _siblings(evidence: Evidence, margin: float | None, by_label: bool) -> Iterator[Edge]:
+def _siblings(evidence: Evidence, margin: float | None, people_only: bool) -> Iterator[Edge]:
     """Pairs of answers that nobody compared: one good and one bad, in rounds in which every good answer is used once; then those whose
-    numbers lie more than `margin` apart, the farthest first; only these where not `by_label`.
+    numbers lie more than `margin` apart, the farthest first. With `people_only`, good and bad are what people called so.
 
     The order of the answers is that of a hash of their text, so which pairs are taken depends neither on time nor on length.
     """
     met = {frozenset((edge.better, edge.worse)) for edge in evidence.edges}
-    good = [place for place, answer in enumerate(evidence.answers) if answer.good is True]
-    bad = [place for place, answer in enumerate(evidence.answers) if answer.good is False]
-    for turn in range(len(bad) if by_label else 0):
+    judged = [(place, answer) for place, answer in enumerate(evidence.answers) if answer.by_people or not people_only]
+    good = [place for place, answer in judged if answer.good is True]
+    bad = [place for place, answer in judged if answer.good is False]
+    for turn in range(len(bad)):
         for number, better in enumerate(good):
             worse = bad[(number + turn) % len(bad)]
             if frozenset((better, worse)) not in met:

@@ -7,7 +7,7 @@ from typing import Any
 
 from thumbwheel.datasets.facts import Columns, Facts
 from thumbwheel.datasets.shape import Shape, assistant, base
-from thumbwheel.datasets.types import DatasetConfig, Drop, Evidence, ScoredRow
+from thumbwheel.datasets.types import MACHINES, WITHHELD_VALUE, DatasetConfig, Drop, Evidence, ScoredRow
 
 
 class ScoredAnswers(Shape):
@@ -21,7 +21,7 @@ class ScoredAnswers(Shape):
         """One row for each answer with a value."""
         for answer in evidence.answers:
             if answer.value is None:
-                yield Drop("no number says how good the answer is")
+                yield Drop(MACHINES if WITHHELD_VALUE in answer.withheld else "no number says how good the answer is")
                 continue
             shared = base(self.name, evidence, (answer,), answer.value.kind, 1.0, answer.value.feedback_ids)
             shared |= {"value": answer.value.raw, "scale": list(answer.value.scale), "finish_reason": answer.finish_reason}

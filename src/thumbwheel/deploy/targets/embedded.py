@@ -40,6 +40,9 @@ class Embedded:
     kinds = (Kind.ADAPTER, Kind.MERGED)
     named = False
 
+    def check(self, settings: EmbeddedConfig) -> None:
+        """Its server is ours, and `apply` starts it."""
+
     def apply(self, package: Package, settings: EmbeddedConfig) -> Endpoint:
         """Start the process of the base where none runs, and load the adapter into it."""
         base = package.base if package.kind is Kind.ADAPTER else package.folder

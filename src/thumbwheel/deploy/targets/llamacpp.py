@@ -53,6 +53,9 @@ class LlamaCpp:
     kinds = (Kind.GGUF, Kind.LORA_GGUF)
     named = False
 
+    def check(self, settings: LlamaCppConfig) -> None:
+        """Its server is ours, and `apply` starts it."""
+
     def apply(self, package: Package, settings: LlamaCppConfig) -> Endpoint:
         """Start the router where none runs, add the section, load the model."""
         place, section = package.place, _section(package, settings)

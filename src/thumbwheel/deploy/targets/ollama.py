@@ -50,12 +50,16 @@ class Ollama:
     kinds = (Kind.GGUF, Kind.LORA_GGUF)
     named = True
 
+    def check(self, settings: OllamaConfig) -> None:
+        """Ask whether it is there; converting a model for one that is not takes minutes."""
+        with _server(settings) as server:
+            server.version()
+
     def apply(self, package: Package, settings: OllamaConfig) -> Endpoint:
         """Make the model, load it, and return its /v1 endpoint."""
         for name in filter(None, (package.name, settings.name)):
             _check_name(name)
-        environment = " ".join(f"{name}={value}" for name, value in settings.hosting().ollama_environment().items())
-        with OllamaServer(address(settings.host), settings.wait, start=f"{environment} ollama serve") as server:
+        with _server(settings) as server:
             version = server.version()
             _check_version(server, version, package.kind)
             record, name = Record(package.place, server.url), full_name(package.name)
@@ -113,10 +117,16 @@ class Ollama:
 OLLAMA = Ollama()
 
 
+def _server(settings: OllamaConfig) -> OllamaServer:
+    environment = " ".join(f"{name}={value}" for name, value in settings.hosting().ollama_environment().items())
+    return OllamaServer(address(settings.host), settings.wait, start=f"{environment} ollama serve")
+
+
 class Record:
     """Which names on a server are ours: name -> what it was made from (an alias: a model's name), and its digest. Written before use."""
 
     def __init__(self, place: Path, url: str) -> None:
+        self._place = str(place.resolve())
         self._path = place / f"{re.sub(r'[^A-Za-z0-9.]+', '-', url)}.json"
 
     def of(self, model: str) -> list[str]:
@@ -149,10 +159,15 @@ class Record:
         self._write({other: known for other, known in self._read().items() if other != name})
 
     def _read(self) -> dict[str, Any]:
-        return dict(json.loads(self._path.read_text(encoding="utf-8"))) if self._path.exists() else {}
+        if not self._path.exists():
+            return {}
+        record = json.loads(self._path.read_text(encoding="utf-8"))
+        if record.get("place") != self._place:  # a copied home: what the original made on the server is the original's
+            return {}
+        return dict(record["names"])
 
     def _write(self, known: Mapping[str, Any]) -> None:
-        processes.write(self._path, json.dumps(known, indent=2))
+        processes.write(self._path, json.dumps({"place": self._place, "names": dict(known)}, indent=2))
 
 
 def _check_name(name: str) -> None:

@@ -39,9 +39,14 @@ class Vllm:
     kinds = (Kind.ADAPTER,)
     named = True
 
+    def check(self, settings: VllmConfig) -> None:
+        """Ask whether it is there."""
+        details = _details(settings)
+        _models(Endpoint(f"{details['url']}/v1", "", details))
+
     def apply(self, package: Package, settings: VllmConfig) -> Endpoint:
         """Load the adapter under the package's name."""
-        details = {"url": settings.url.rstrip("/").removesuffix("/v1"), "key_variable": settings.key_variable}
+        details = _details(settings)
         endpoint = Endpoint(f"{details['url']}/v1", package.name, {**details, "folder": str(package.folder), "agent": package.agent})
         models = _models(endpoint)
         _check_base(models, package, settings)
@@ -77,6 +82,10 @@ class Vllm:
 
 
 VLLM = Vllm()
+
+
+def _details(settings: VllmConfig) -> dict[str, str]:
+    return {"url": settings.url.rstrip("/").removesuffix("/v1"), "key_variable": settings.key_variable}
 
 
 def _load(endpoint: Endpoint, name: str, models: Mapping[str, Mapping[str, Any]], wait: float = 120.0) -> None:

@@ -5,7 +5,8 @@
     tasks:
       - {id: greet, prompt: "Say hello to Ada.", complexity: tutorial, tags: [tone], checks: [{type: contains, text: Ada}]}
 
-`task_pattern` (a glob beside the file) adds tasks from other files, `tags_filter` keeps those that have one of its tags. A task with
+`task_pattern` (a glob beside the file) adds tasks from other YAML files in its folder, and in no other; `tags_filter` keeps those that
+have one of its tags. A task with
 attachments or of another modality than text is left out and counted.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
 from thumbwheel.core.config import Config, build
@@ -25,6 +26,8 @@ from thumbwheel.evaluation.validators import Reply, check, require
 
 SCORE, PASSED = "benchmark score", "benchmark tasks passed whole"
 RESPONSE = 2000
+DEEPEST, MOST_VALUES = 32, 1_000_000
+"""Of a file with tasks."""
 
 
 class Task(Config):
@@ -142,7 +145,8 @@ def _whole(result: dict[str, Any]) -> float:
     return float(result["passed"] == result["total_checks"])
 
 
-def _tasks(path: Path) -> list[Task]:
+def _tasks(path: Path, patterns: bool = True) -> list[Task]:
+    """The tasks of a file; with `patterns` also those of the files beside it that it names, whose own patterns are not followed."""
     found = _yaml(path)
     where = f"benchmark {str(path)!r}"
     if isinstance(found, list):
@@ -150,19 +154,66 @@ def _tasks(path: Path) -> list[Task]:
     if isinstance(found, dict) and "prompt" in found:
         return [build(Task, found, where)]
     suite = build(Tasks, found if isinstance(found, dict) else {"tasks": found}, where)
-    others = sorted(path.parent.glob(suite.task_pattern)) if suite.task_pattern else []
-    more = [task for other in others if other != path for task in _tasks(other)]
+    tasks = list(suite.tasks)
+    if suite.task_pattern and patterns:
+        for other in _beside(path, suite.task_pattern):
+            tasks += _tasks(other, patterns=False)
     wanted = set(suite.tags_filter)
-    return [task for task in (*suite.tasks, *more) if not wanted or wanted & set(task.tags)]
+    return [task for task in tasks if not wanted or wanted & set(task.tags)]
+
+
+def _beside(path: Path, pattern: str) -> list[Path]:
+    """The YAML files in the folder of `path` that its pattern names. A file that somebody sent reads nothing elsewhere by it.
+
+    Raises ConfigError for a pattern that leaves the folder.
+    """
+    folder = path.parent.resolve()
+    what, fix = f"task_pattern {pattern!r} in {str(path)!r}", "Name files in the folder of that file, as tasks/*.yaml"
+    if PurePosixPath(pattern).is_absolute() or ".." in PurePosixPath(pattern).parts:
+        raise ConfigError(what, "it leads out of the folder of its file", fix)
+    try:
+        matches = sorted(folder.glob(pattern))
+    except (ValueError, NotImplementedError) as error:
+        raise ConfigError(what, f"it is no pattern of files ({error})", fix) from None
+    others = []
+    for match in matches:
+        target = match.resolve()
+        if not target.is_relative_to(folder):
+            raise ConfigError(what, f"{match.name!r} is a link that leads out of the folder of its file", fix)
+        if target.suffix in (".yaml", ".yml") and target.is_file() and target != path.resolve():
+            others.append(match)
+    return others
 
 
 def _yaml(path: Path) -> Any:
     import yaml
 
+    what, fix = f"benchmark {str(path)!r}", "Name a YAML file with tasks"
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"benchmark {str(path)!r}", " ".join(str(error).split())[:200], "Name a YAML file with tasks") from None
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(what, " ".join(str(error).split())[:200], fix) from None
+    if (reason := _too_much(found)) is not None:
+        raise ConfigError(what, reason, fix)
+    return found
+
+
+def _too_much(found: Any) -> str | None:
+    """Why nobody should go through this value; None where it is of bounded depth and size. A name in YAML (&a, *a) may stand for a value
+    that holds itself, and a short file for billions of values."""
+    count, waiting = 0, [(found, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        count += 1
+        if depth > DEEPEST:
+            return f"it is nested deeper than {DEEPEST}"
+        if count > MOST_VALUES:
+            return f"it comes to more than {MOST_VALUES} values"
+        if isinstance(value, dict):
+            waiting += [(inner, depth + 1) for pair in value.items() for inner in pair]
+        elif isinstance(value, list | tuple | set):
+            waiting += [(inner, depth + 1) for inner in value]
+    return None
 
 
 def _messages(task: Task) -> list[dict[str, Any]]:

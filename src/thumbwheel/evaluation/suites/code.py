@@ -63,7 +63,7 @@ class Code(Suite):
     def _scores(self, replies: Replies) -> list[list[Score]]:
         """Of the programs of each task."""
         flat = [(case, one.text) for case, answers in zip(self.cases, replies, strict=True) for one in answers]
-        scores = iter(score([case for case, _ in flat], [text for _, text in flat]))
+        scores = iter(score([case for case, _ in flat], [text for _, text in flat], self.material.checkers))
         return [[next(scores) for _ in answers] for answers in replies]
 
 

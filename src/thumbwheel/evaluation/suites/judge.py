@@ -6,10 +6,8 @@ its stated agreement with people, where there is such a statement. The judge is 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 from thumbwheel.core import ids
@@ -49,9 +47,16 @@ class Judge(Suite):
     def outcome(self, before: Replies, after: Replies) -> Outcome:
         """Equal answers are ties without a question; a pair without a verdict is left out."""
         config, both = self.config, [place for place in range(len(self.prompts)) if before[place] and after[place]]
-        settings: dict[str, Any] = {"url": config.judge_url, "model": config.judge_model, "agreement": config.judge_agreement}
-        judge = FUNCTIONS.get("judge").create(
-            settings | {"api_key_variable": config.key_variable, "parallel": config.parallel}, "suite judge"
+        judge: Any = FUNCTIONS.get("judge").create(
+            {
+                "url": config.judge_url,
+                "model": config.judge_model,
+                "agreement": config.judge_agreement,
+                "home": self.material.home,
+                "api_key_variable": config.key_variable,
+                "parallel": config.parallel,
+            },
+            "suite judge",
         )
         texts = [(before[place][0].text.strip(), after[place][0].text.strip()) for place in both]
         pairs = [Case(new, prompt=self.prompts[place][0], mates=(old,)) for place, (old, new) in zip(both, texts, strict=True)]
@@ -66,17 +71,15 @@ class Judge(Suite):
         details = {
             "win_rate": sum(wins) / len(wins), "wins": wins.count(1.0), "ties": wins.count(0.5), "losses": wins.count(0.0),
             "judge": config.judge_model, "agrees_with_itself": 1 - torn / len(asked) if asked else None,
-            "agreement_with_people": stated(config.judge_agreement), "may_not_gate": judge.may_not_gate(),
+            "agreement_with_people": stated(judge.statement()), "may_not_gate": judge.may_not_gate(),
         }  # fmt: skip
         losses = [1 - one for one in wins]
         main = lambda level: compare.measure(WINS, losses, wins, groups, level)  # noqa: E731
         return Outcome(main, details=details, judges=("judge",), dropped=missing, blocked=blocked(scores))
 
 
-def stated(file: str | None) -> dict[str, Any] | None:
-    """Kappa with people, as `thumbwheel label trust` wrote it; None without such a file."""
-    try:
-        found = json.loads(Path(file).read_text(encoding="utf-8")) if file else None
-    except (OSError, ValueError):
+def stated(statement: dict[str, Any] | str) -> dict[str, Any] | None:
+    """Kappa with people, as `thumbwheel label trust` wrote and signed it; None where the judge says instead why it has no statement."""
+    if isinstance(statement, str):
         return None
-    return {name: found.get(name) for name in ("kappa", "low", "high", "pairs")} if isinstance(found, dict) else None
+    return {name: statement.get(name) for name in ("kappa", "low", "high", "pairs")}

@@ -1,6 +1,7 @@
 """`preference`: how likely each side finds recorded answers, response tokens only, and whether it ranks the good above the bad.
 
-Pairs where there are any, otherwise labels; summed log-probability first, per token beside it. The likelihood of good answers is a guard.
+Pairs where there are any, otherwise labels; summed log-probability first, per token beside it. The likelihood of good answers is a guard,
+and so is that of the app's own answers that people liked: what the model could do before, on this agent's own traffic.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Preference(Suite):
                 continue
             logged += [Logged(row, x[0], y[0], x[1]) for row, x, y in zip(same, first, second, strict=True)]
         dropped = Counter({"recorded answer does not fit the model": refused} if refused else {})
-        level, guards = self.config.level, (compare.nll_guard(logged, self.config.level),)
+        level = self.config.level
+        guards = (compare.nll_guard(logged, level), compare.liked_guard(logged, level))
         measures = compare.preferences(logged, level)
         if not measures:
             return Outcome(None, guards=guards, dropped=dropped)

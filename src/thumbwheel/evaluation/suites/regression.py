@@ -99,7 +99,8 @@ class Regression(Suite):
         split = len(self.anchors.texts)
         texts: list[tuple[Any, Any]] = list(zip(before[:split], after[:split], strict=True))
         read = [place for place, both in enumerate(texts) if all(both)]
-        first, second = judge(self.cases, before[split:]), judge(self.cases, after[split:])
+        owner = self.material.checkers
+        first, second = judge(self.cases, before[split:], owner), judge(self.cases, after[split:], owner)
         solved = list(paired(first, second))
         level = self.config.level
 

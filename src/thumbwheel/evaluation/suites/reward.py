@@ -92,7 +92,7 @@ class Reward(Suite):
 
     def _opinion(self, name: str, answers: Sequence[Sequence[Answer | None]]) -> list[list[float | None]]:
         judge, prompts = self.material.opinions[name], [row.prompt for row in self.rows]
-        scores = [judge(prompts, [one or SILENT for one in side]) for side in answers]
+        scores = judge(prompts, [[answer or SILENT for answer in side] for side in answers])
         return [
             [value if one is not None and math.isfinite(value) else None for value, one in zip(values, side, strict=True)]
             for values, side in zip(scores, answers, strict=True)

@@ -26,7 +26,7 @@ class Success(Suite):
 
     def content(self) -> list[str]:
         """The checkers, and those that are not there: with other ones the same cases give another result."""
-        return checkers(self.material.cases)
+        return checkers(self.material.cases, self.material.checkers)
 
     def asks(self) -> list[Ask]:
         """The prompt of each case."""
@@ -35,7 +35,8 @@ class Success(Suite):
     def outcome(self, before: Replies, after: Replies) -> Outcome:
         """With slices, the most changed answers, and the guards on how answers are made."""
         cases = self.material.cases
-        first, second = judge(cases, before), judge(cases, after)
+        owner = self.material.checkers
+        first, second = judge(cases, before, owner), judge(cases, after, owner)
         places = list(paired(first, second))
         dropped = unjudged(first, second, {place for place, *_ in places})
         missing = blocked([*first, *second])

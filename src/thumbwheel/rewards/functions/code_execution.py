@@ -46,7 +46,8 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
     """See the module."""
 
     Config = CodeExecutionConfig
-    version = 3
+    case_settings = frozenset({"partial"})
+    version = 4
     reads = frozenset({"text", "reference", "prompt"})
 
     def ready(self, seconds: float) -> CodeExecution:
@@ -111,6 +112,8 @@ def asked(case: Case) -> Tests | None:
     tests, setup, check, entry = given.get("tests") or [], given.get("setup") or "", given.get("check"), given.get("entry_point")
     if isinstance(tests, str) or not all(isinstance(one, str) for one in tests) or not isinstance(setup, str):
         raise ValueError("the reference's tests are no list of assert statements, or its setup is no text")
+    if not isinstance(entry, str | None):
+        raise ValueError(f"the reference's entry_point {str(entry)[:80]!r} is no name")
     if check and not (isinstance(check, str) and isinstance(entry, str)):
         raise ValueError("the reference has a check and does not name the entry_point that it is for")
     head = begun(case.prompt, entry) if check else ""

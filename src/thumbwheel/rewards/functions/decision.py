@@ -207,6 +207,7 @@ class Decision(RewardFunction[DecisionConfig]):
     """See the module. Only with `compatible` does a score leave 0..1."""
 
     Config = DecisionConfig
+    case_settings = frozenset({"bound", "compatible"})
     low, high = (-OLD_BOUND + 2) / 4, (OLD_BOUND + 2) / 4
     reads = frozenset({"text", "metadata", "feedback"})
 

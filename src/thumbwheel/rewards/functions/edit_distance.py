@@ -24,6 +24,7 @@ class EditDistance(RewardFunction[EditDistanceConfig]):
     """See the module."""
 
     Config = EditDistanceConfig
+    case_settings = frozenset({"unit"})
     reads = frozenset({"text", "feedback"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
@@ -36,7 +37,7 @@ class EditDistance(RewardFunction[EditDistanceConfig]):
 
         edit, conflict = edit_of(of_kinds(case.feedback, "correction"))
         if edit is None:
-            return Score.none(Status.NOT_APPLICABLE, "the corrections differ, without a majority" if conflict else "nobody corrected it")
+            return Score.none(Status.NOT_APPLICABLE, "the corrections differ, without a plurality" if conflict else "nobody corrected it")
         if len(edit.text) > LONGEST_ANSWER:
             raise Unjudgeable(f"the correction has {len(edit.text)} characters; at most {LONGEST_ANSWER} are compared")
         before, after = (text.split() if self.config.unit == "words" else text for text in (case.text.strip(), edit.text.strip()))

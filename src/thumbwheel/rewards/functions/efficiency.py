@@ -43,6 +43,16 @@ class Efficiency(RewardFunction[EfficiencyConfig]):
     """See the module."""
 
     Config = EfficiencyConfig
+    case_settings = frozenset(
+        {
+            "calls",
+            "calls_weight",
+            "steps",
+            "steps_weight",
+            "tokens",
+            "tokens_weight",
+        }
+    )
     reads = frozenset({"steps"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:

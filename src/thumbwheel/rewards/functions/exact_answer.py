@@ -44,6 +44,7 @@ class ExactAnswer(RewardFunction[ExactAnswerConfig]):
     """See the module."""
 
     Config = ExactAnswerConfig
+    case_settings = frozenset({"case_sensitive", "require_mark", "tolerance"})
     version = 2
 
     def judge(self, case: Case) -> Score:

@@ -50,6 +50,20 @@ class FormatCompliance(RewardFunction[FormatComplianceConfig]):
     """See the module."""
 
     Config = FormatComplianceConfig
+    case_settings = frozenset(
+        {
+            "allowed_tags",
+            "fences",
+            "forbidden_tags",
+            "most",
+            "most_characters",
+            "must_contain",
+            "must_not_contain",
+            "penalty",
+            "valid_json",
+            "xml",
+        }
+    )
     reads = frozenset({"text"})
 
     def judge(self, case: Case) -> Score:

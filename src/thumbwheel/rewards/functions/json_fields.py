@@ -35,6 +35,7 @@ class JsonFields(RewardFunction[JsonFieldsConfig]):
     """See the module."""
 
     Config = JsonFieldsConfig
+    case_settings = frozenset({"allow_extra", "fields", "weights"})
     version = 2
 
     def judge(self, case: Case) -> Score:

@@ -9,12 +9,14 @@ verdict counts only as an object with a word (the nonce) that is made anew for e
 written beforehand, or is repeated from an answer, is none. Whether the model lets itself be talked round is what `agreement` measures.
 
 Without other answers to the same prompt, the answer is compared with the task's own reference, which is how an evaluation gates. That is
-allowed only where `agreement` names a file in which this very judge's agreement with people is stated (`thumbwheel label trust`) and is
-high enough; otherwise the score is blocked.
+allowed only where `agreement` names a file in which this very judge's agreement with people is stated (`thumbwheel label trust`), signed
+by this home, and is high enough; otherwise the score is blocked. Endpoint, model, key and statement are the owner's settings; a case may
+bring the criteria.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import secrets
@@ -27,8 +29,9 @@ from typing import Any
 from pydantic import Field
 
 from thumbwheel.core import ids
-from thumbwheel.core.config import Config
+from thumbwheel.core.config import Config, Home
 from thumbwheel.core.errors import ModelError
+from thumbwheel.core.seal import Seal, read_seal
 from thumbwheel.llm.client import Client, Refused
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, too_long
 
@@ -64,6 +67,8 @@ class JudgeConfig(Config):
     """Ask for the object with response_format (JSON schema); off for endpoints that refuse it."""
     agreement: str | None = None
     """The file in which this judge's agreement with people is stated; without it the judge may not gate."""
+    home: str | None = None
+    """The home whose secret has signed that file; filled in where an open home reads the settings."""
     least_prompts: int = Field(20, ge=10)
     """Prompts that these pairs have to be about before it may gate; pairs of one prompt are no independent evidence."""
     least_pairs: int = Field(50, ge=20)
@@ -72,7 +77,7 @@ class JudgeConfig(Config):
     """The lower end of the interval of Cohen's kappa, at least, before it may gate."""
 
 
-OF_USE = ("agreement", "least_prompts", "least_pairs", "least_kappa", "parallel", "timeout", "attempts", "api_key_variable")
+OF_USE = ("agreement", "home", "least_prompts", "least_pairs", "least_kappa", "parallel", "timeout", "attempts", "api_key_variable")
 """Settings that change no verdict."""
 
 
@@ -95,6 +100,7 @@ class Judge(RewardFunction[JudgeConfig]):
     """See the module."""
 
     Config = JudgeConfig
+    case_settings = frozenset({"criteria"})
     reads = frozenset({"text", "prompt", "mates", "reference"})
 
     def identity(self) -> Any:
@@ -145,12 +151,13 @@ class Judge(RewardFunction[JudgeConfig]):
     def may_not_gate(self) -> str | None:
         """Why this judge may not gate; None where its stated agreement with people is high enough."""
         config, fix = self.config, "see: thumbwheel label trust --help"
-        if config.agreement is None:
-            return f"a judge may gate only where its agreement with people is stated, and this one names no file of it; {fix}"
+        statement = self.statement()
+        if isinstance(statement, str):
+            return f"{statement}; {fix}"
         try:
-            found = json.loads(Path(config.agreement).read_text(encoding="utf-8"))
-            judged, pairs, prompts, low = found["judge"], int(found["pairs"]), int(found["prompts"]), found["low"]
-        except (OSError, ValueError, KeyError, TypeError):
+            judged, pairs, low = statement["judge"], int(statement["pairs"]), statement["low"]
+            prompts = int(statement["prompts"])
+        except (ValueError, KeyError, TypeError):
             return f"{config.agreement!r} is no statement of agreement; {fix}"
         if judged != self.fingerprint():
             return f"{config.agreement!r} is about another judge: other settings, or another model; {fix}"
@@ -161,6 +168,22 @@ class Judge(RewardFunction[JudgeConfig]):
         if low is None or low < config.least_kappa:
             return f"its agreement with people may be as low as kappa {low}; {config.least_kappa:g} is needed before it may gate"
         return None
+
+    def statement(self) -> dict[str, Any] | str:
+        """What the file `agreement` states, as this home signed it; or why nothing is stated."""
+        path = self.config.agreement
+        if path is None:
+            return "a judge may gate only where its agreement with people is stated, and this one names no file of it"
+        try:
+            statement = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return f"{path!r} is no statement of agreement"
+        if not isinstance(statement, dict):
+            return f"{path!r} is no statement of agreement"
+        seal = read_seal(Home(Path(self.config.home)).signing) if self.config.home else None
+        if seal is None or not genuine(statement, seal):
+            return f"{path!r} was not signed by this home, or was edited since"
+        return statement
 
     def compare(self, pairs: Sequence[Pair]) -> dict[Pair, Verdict]:
         """The verdict on each pair; equal texts are a tie without a question."""
@@ -175,6 +198,18 @@ class Judge(RewardFunction[JudgeConfig]):
                 return found | dict(zip(asked, pool.map(line.verdict, asked), strict=True))
         finally:
             client.close()
+
+
+def signature(statement: Mapping[str, Any], seal: Seal) -> str:
+    """Of a statement of agreement: a keyed hash of all that it states."""
+    content = {key: value for key, value in statement.items() if key not in ("signature", "sha256")}
+    return seal.of("judge agreement", ids.canonical(content))
+
+
+def genuine(statement: Mapping[str, Any], seal: Seal) -> bool:
+    """Whether a statement of agreement is as this home signed it."""
+    claimed = statement.get("signature")
+    return isinstance(claimed, str) and hmac.compare_digest(claimed.encode(), signature(statement, seal).encode())
 
 
 class _Line:

@@ -85,7 +85,7 @@ class Learned(RewardFunction[LearnedConfig]):
             return None
         from thumbwheel.engine.embed import Embedder
 
-        found = Embedder(str(named["model"]))
+        found = Embedder(str(named["model"]), local_only=True)  # the file may be somebody else's, and names what is read
         if found.fingerprint != named["fingerprint"]:
             why = f"it was fitted on embeddings of {found.name!r}, whose weights are other ones by now"
             raise InputError(f"classifier {self.config.classifier!r}", why, "Fit it again: thumbwheel label learn")

@@ -31,6 +31,7 @@ class Length(RewardFunction[LengthConfig]):
     """See the module."""
 
     Config = LengthConfig
+    case_settings = frozenset({"least", "most", "unit"})
     reads = frozenset({"text"})
 
     def judge(self, case: Case) -> Score:

@@ -40,6 +40,7 @@ class Outcome(RewardFunction[OutcomeConfig]):
     """See the module."""
 
     Config = OutcomeConfig
+    case_settings = frozenset({"bad", "discount", "names", "window_days"})
     version = 2
     reads = frozenset({"feedback", "occurred_at", "as_of"})
 

@@ -1,4 +1,5 @@
-"""`rating` and `score`: the raters' newest ones of this very answer, as positions on their scales, the mean by weight."""
+"""`rating` and `score`: the raters' newest ones of this very answer, as positions on their scales, the mean by weight;
+of people, where one of them gave one."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any, ClassVar
 
 from thumbwheel.core.config import Config
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
-from thumbwheel.rewards.reading import of_kinds, value_of
+from thumbwheel.rewards.reading import of_kinds, people_first, value_of
 from thumbwheel.rewards.types import LabelConfig
 
 
@@ -19,6 +20,7 @@ class Rating(RewardFunction[OnAScale]):
     """See the module."""
 
     Config = OnAScale
+    version = 2
     reads = frozenset({"feedback"})
     kind: ClassVar[str] = "rating"
 
@@ -28,7 +30,7 @@ class Rating(RewardFunction[OnAScale]):
 
     def judge(self, case: Case) -> Score:
         """From 0, the worst of the scale, to 1, the best; evidence: the mean on the raters' own scale, and who was counted."""
-        found = value_of(of_kinds(case.feedback, self.kind), LabelConfig(), (self.kind,))
+        found = value_of(people_first(of_kinds(case.feedback, self.kind)), LabelConfig(), (self.kind,))
         if found is None:
             return Score.none(Status.NOT_APPLICABLE, f"nobody gave a {self.kind}")
         return Score(found.unit, evidence={self.kind: found.raw, "scale": list(found.scale), "feedback_ids": list(found.feedback_ids)})

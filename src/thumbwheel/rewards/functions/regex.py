@@ -48,6 +48,7 @@ class Regex(RewardFunction[RegexConfig]):
     """See the module."""
 
     Config = RegexConfig
+    case_settings = frozenset({"full", "group", "ignore_case", "pattern"})
 
     def judge(self, case: Case) -> Score:
         """1 on a match (and an equal group), else 0; evidence: what matched."""

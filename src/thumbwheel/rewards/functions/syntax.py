@@ -51,6 +51,7 @@ class Syntax(RewardFunction[SyntaxConfig]):
     """See the module."""
 
     Config = SyntaxConfig
+    case_settings = frozenset({"languages", "whole"})
     reads = frozenset({"text"})
 
     def judge(self, case: Case) -> Score:

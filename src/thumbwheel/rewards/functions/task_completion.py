@@ -29,6 +29,7 @@ class TaskCompletion(RewardFunction[TaskCompletionConfig]):
     """See the module."""
 
     Config = TaskCompletionConfig
+    case_settings = frozenset({"failed_penalty"})
     reads = frozenset({"steps"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:

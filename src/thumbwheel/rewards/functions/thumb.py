@@ -1,4 +1,4 @@
-"""`thumb`: the part of the raters, by weight, whose newest thumb about this very answer is up."""
+"""`thumb`: the part of the raters, by weight, whose newest thumb about this very answer is up; of people, where one of them gave one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from thumbwheel.core.config import Config
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
-from thumbwheel.rewards.reading import newest, of_kinds, voice
+from thumbwheel.rewards.reading import newest, of_kinds, people_first, voice
 
 
 class ThumbConfig(Config):
@@ -19,6 +19,7 @@ class Thumb(RewardFunction[ThumbConfig]):
     """See the module."""
 
     Config = ThumbConfig
+    version = 2
     reads = frozenset({"feedback"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
@@ -27,7 +28,8 @@ class Thumb(RewardFunction[ThumbConfig]):
 
     def judge(self, case: Case) -> Score:
         """From 0, all down, to 1, all up; evidence: who was counted."""
-        latest, torn = newest(of_kinds(case.feedback, "thumb"), voice, lambda one: one.value)
+        heard = people_first(of_kinds(case.feedback, "thumb"))
+        latest, torn = newest(heard, voice, lambda one: one.value)
         if not latest:
             return Score.none(Status.NOT_APPLICABLE, "each rater gives both thumbs at once" if torn else "nobody gave a thumb")
         up = math.fsum(one.weight for one in latest if one.value is True)

@@ -22,8 +22,10 @@ from thumbwheel.core.config import Config
 from thumbwheel.rewards.calls import MOST_CALLS, Call, of_steps, of_text, of_value
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Unjudgeable
 
-LOOSE = re.compile(r"[\s,'\"]+|(?<!\d)[._/-](?!\d)")
-"""What does not tell one text from another; signs, points and dates between digits do."""
+LOOSE = re.compile(r"(?<!\d)[\s,'\"]+|[\s,'\"]+(?!\d)|(?<=\d),(?=\d{3}(?!\d))|(?<!\d)[._/-](?!\d)")
+"""What does not tell one text from another; what stands between digits does, except the comma of thousands."""
+ROUNDING = 1e-14
+"""Relative difference of two fractions that is nothing but the rounding of a float64."""
 OPTIONAL = ""
 
 
@@ -56,7 +58,8 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
     """See the module."""
 
     Config = ToolMatchConfig
-    version = 2
+    case_settings = frozenset({"exact_text", "ordered", "partial"})
+    version = 3
     reads = frozenset({"text", "reference", "steps"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
@@ -127,7 +130,7 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
         if isinstance(given, bool) or isinstance(allowed, bool):
             return given is allowed
         if isinstance(given, int | float) and isinstance(allowed, int | float):
-            return given == allowed or math.isclose(given, allowed, rel_tol=1e-9)
+            return same_number(given, allowed)
         if isinstance(given, str) and isinstance(allowed, str) and not self.config.exact_text:
             return LOOSE.sub("", given.casefold()) == LOOSE.sub("", allowed.casefold())
         return type(given) is type(allowed) and bool(given == allowed)
@@ -140,6 +143,18 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
             any(self._fits(given[key], value, False) for value in [*values, values]) if key in given else OPTIONAL in values
             for key, values in one_of.items()
         )
+
+
+def same_number(left: float, right: float) -> bool:
+    """Whether both are one number. Whole numbers are compared exactly, 3 and 3.0 are one; fractions up to the rounding of a float64.
+
+    >>> same_number(1000000001, 1000000000), same_number(3, 3.0), same_number(0.1 + 0.2, 0.3)
+    (False, True, True)
+    """
+    if left == right:
+        return True
+    whole = [isinstance(one, int) or one.is_integer() for one in (left, right)]
+    return not any(whole) and math.isclose(left, right, rel_tol=ROUNDING)
 
 
 def expectations(reference: Any) -> list[Expected]:

@@ -46,6 +46,7 @@ class ToolSuccess(RewardFunction[ToolSuccessConfig]):
     """See the module."""
 
     Config = ToolSuccessConfig
+    case_settings = frozenset({"compatible", "error_starts", "tools"})
     reads = frozenset({"steps", "prompt"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:

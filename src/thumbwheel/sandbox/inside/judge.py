@@ -12,6 +12,7 @@ import ast
 import builtins
 import importlib
 import sys
+import warnings
 from collections.abc import Callable
 from functools import partial
 from types import CodeType, ModuleType
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 from .asking import GUARD, Candidate, FromCandidate, TestsBroken, value
 from .questions import ASK, Asked, InPlace, asserted, binds, bound, loaded, modules, needs, touched
+from .verdict_source import Flow, Undecided, asked_function
 from .wire import LATE, Talk, encode
 
 
@@ -32,6 +34,7 @@ class Test(NamedTuple):
 def verdict(talk: Talk, job: dict[str, Any]) -> dict[str, Any]:
     """{"passed": [bool, ...], "detail": the first failure}, or {"broken": why the tests cannot run}."""
     sys.addaudithook(GUARD)
+    warnings.filterwarnings("error", "NotImplemented should not be used", DeprecationWarning)  # it is true, and no verdict
     try:
         tests = functional(talk, job) if job.get("check") else asserts(talk, job)
     except (TestsBroken, SyntaxError, ValueError) as error:
@@ -126,9 +129,18 @@ def asserts(talk: Talk, job: dict[str, Any]) -> list[Test]:
 def questioned(text: str, known: set[str], entry: str | None) -> tuple[Asked, ast.Module] | None:
     """A test with its questions in place; None where it asserts nothing about the candidate."""
     tree = ast.parse(text)
-    asked = Asked(known, bound(tree), entry)
-    if asked.judged(tree):
-        raise TestsBroken(f"in the test {text[:200]!r} the program itself would say whether its answer is right: a name is not known")
+    asked = Asked(known, bound(tree))
+    try:
+        function = asked_function(tree, asked.theirs, entry)
+    except Undecided as error:
+        raise TestsBroken(
+            f"the test {text[:200]!r} calls {error}, which only the program defines: name the one that it is about as entry_point"
+        ) from None
+    if function is not None and (name := Flow(tree, asked.theirs, function).verdict_by()) is not None:
+        raise TestsBroken(
+            f"in the test {text[:200]!r} the program itself would say whether its answer is right: {name!r} is not known here, "
+            f"and the test is about {function!r}"
+        )
     return (asked, tree) if asserted(asked, tree.body) else None
 
 

@@ -80,6 +80,14 @@ def needs(statement: ast.stmt) -> set[str]:
     return loaded(statement) if isinstance(statement, simple) else names(statement)
 
 
+def base_name(call: ast.Call) -> str:
+    """The first name of what is called, `a` of `a.b.c(...)`; "" where it is no name."""
+    base = call.func
+    while isinstance(base, ast.Attribute):
+        base = base.value
+    return base.id if isinstance(base, ast.Name) else ""
+
+
 def loaded(statement: ast.stmt) -> set[str]:
     """Names that a statement reads and does not itself make."""
     read = {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
@@ -89,28 +97,19 @@ def loaded(statement: ast.stmt) -> set[str]:
 
 
 class Asked(ast.NodeTransformer):
-    """Puts a question in the place of every outermost call of the candidate. `bound`: names that the test binds itself; `entry`: the
-    function that the task is about, where it says so."""
+    """Puts a question in the place of every outermost call of the candidate. `bound`: names that the test binds itself."""
 
-    def __init__(self, known: set[str], bound: set[str], entry: str | None = None) -> None:
-        self.known, self.bound, self.entry, self.proxies, self.needed, self.seen = known, bound, entry, set[str](), set[str](), False
-
-    def judged(self, tree: ast.AST) -> bool:
-        """Whether an assert rests on what another function of the program than `entry` says about an answer of that."""
-        tests = [one.test for one in ast.walk(tree) if isinstance(one, ast.Assert)]
-        while tests:
-            test = tests.pop()
-            tests += test.values if isinstance(test, ast.BoolOp) else [test.operand] if isinstance(test, ast.UnaryOp) else []
-            if isinstance(test, ast.Call) and self._theirs(test) and self.entry in names(test) - names(test.func):
-                return True
-        return False
+    def __init__(self, known: set[str], bound: set[str]) -> None:
+        self.known, self.bound = known, bound
+        self.proxies, self.needed = set[str](), set[str]()
+        self.seen = False
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """A call: the candidate's, or one whose arguments may hold one."""
         outer = node.func.id if isinstance(node.func, ast.Name) else ""
-        evaluates = outer in EVALUATORS and any(self._theirs(one) for one in ast.walk(node))
-        gathers = outer in GATHERING and len(node.args) == 1 and self._theirs(node.args[0])
-        if not (evaluates or gathers or self._theirs(node)):
+        evaluates = outer in EVALUATORS and any(self.theirs(one) for one in ast.walk(node))
+        gathers = outer in GATHERING and len(node.args) == 1 and self.theirs(node.args[0])
+        if not (evaluates or gathers or self.theirs(node)):
             return self.generic_visit(node)
         self.seen = True
         if not (names(node) - bound(node)) & self.bound:
@@ -124,18 +123,16 @@ class Asked(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         """A call whose result nobody takes is made for what it does to its arguments."""
         call = node.value
-        alone = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and self._theirs(call)
+        alone = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and self.theirs(call)
         self.generic_visit(node)
         if alone and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name) and node.value.func.id in self.proxies:
             node.value.func = ast.Attribute(node.value.func, "in_place", ast.Load())
         return node
 
-    def _theirs(self, node: ast.AST) -> bool:
+    def theirs(self, node: ast.AST) -> bool:
         """Whether it calls something by a name, dotted or not, that neither the judge nor the test knows."""
-        base = node.func if isinstance(node, ast.Call) else None
-        while isinstance(base, ast.Attribute):
-            base = base.value
-        return isinstance(base, ast.Name) and base.id not in self.known | self.bound
+        name = base_name(node) if isinstance(node, ast.Call) else ""
+        return bool(name) and name not in self.known | self.bound
 
     def _question(self, node: ast.expr) -> ast.Call:
         self.needed |= names(node)

@@ -1,4 +1,4 @@
-"""What a child does: run a program and answer questions about it, run a shell script, or judge.
+"""What a child does: run a program and answer questions about it, have one run that nobody asks anything (watched.py), or judge.
 
 The answers of a candidate are data and nothing else: whatever its code does to this process, it can only choose which data to send, and
 what would be right is not in its sandbox. Every question has a number that cannot be guessed before it is asked.
@@ -6,22 +6,14 @@ what would be right is not in its sandbox. Every question has a number that cann
 
 from __future__ import annotations
 
-import builtins
 import itertools
 import os
 import socket
-import sys
-import traceback
-from types import ModuleType
 from typing import Any
 
-from . import judge
+from . import ending, judge, watched
+from .ending import flush, raised
 from .wire import LATE, Talk, decode, encode
-
-LONGEST_TEXT = 2000
-SCRIPT = "block.sh"
-MARK = 9
-"""The descriptor on which the last line of a script says that it was reached."""
 
 
 def serve(connection: socket.socket) -> None:
@@ -30,10 +22,10 @@ def serve(connection: socket.socket) -> None:
     job = talk.receive()
     if job["kind"] == "judge":
         talk.send(judge.verdict(talk, job))
-    elif job["kind"] == "shell":
-        talk.send({"id": job["id"]} | shell(job["code"], job["id"]))
-    else:
+    elif job.get("questions"):
         candidate(talk, job)
+    else:
+        talk.send(watched.run(connection, job["kind"], job["code"]))
     flush()
     os._exit(0)
 
@@ -41,14 +33,9 @@ def serve(connection: socket.socket) -> None:
 def candidate(talk: Talk, job: dict[str, Any]) -> None:
     """Run the program, say how that went, then answer questions until there are none."""
     program = Program()
-    try:
-        exec(compile(job["code"], "<answer>", "exec", dont_inherit=True), program.space)
-        found: dict[str, Any] = {"done": True}
-    except BaseException as error:  # noqa: BLE001 - a program may end in any way
-        found = raised(error)
-    flush()
+    found = ending.ran(job["code"], program.space)
     talk.send({"id": job["id"]} | found)
-    while job.get("questions") and "done" in found:
+    while "done" in found:
         try:
             question = talk.receive()
         except EOFError:
@@ -64,10 +51,7 @@ class Program:
     """The names of a program that has run, and the objects that it answered with: the judge has their numbers."""
 
     def __init__(self) -> None:
-        module = ModuleType("__main__")
-        sys.modules["__main__"] = module
-        sys.argv = [""]
-        self.space, self._held = vars(module), list[Any]()
+        self.space, self._held = ending.main_space(), list[Any]()
 
     def reply(self, question: dict[str, Any]) -> dict[str, Any]:
         """The value of what is asked, or what was raised on the way."""
@@ -106,51 +90,3 @@ class Program:
 
     def _found(self, name: str, number: int) -> Any:
         return self._held[number]
-
-
-def raised(error: BaseException) -> dict[str, Any]:
-    """What was raised, in words; the name is that of the nearest built-in class."""
-    try:
-        kind = next(one.__name__ for one in type(error).__mro__ if getattr(builtins, one.__name__, None) is one)
-        text = "".join(traceback.format_exception_only(type(error), error)).strip()
-        if isinstance(error, SystemExit):
-            return {"raised": kind, "text": f"the program left by exit ({text})"[:LONGEST_TEXT], "exit": True}
-        return {"raised": kind, "text": text[:LONGEST_TEXT]}
-    except BaseException:  # noqa: BLE001 - an exception whose text raises
-        return {"raised": "Exception", "text": "an exception that cannot be described"}
-
-
-def flush() -> None:
-    """Hand on what was printed."""
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BaseException:  # noqa: BLE001 - they may have been replaced or closed
-        return
-
-
-def shell(code: str, mark: str) -> dict[str, Any]:
-    """Run a script by bash. It has succeeded when its last line was reached and the command before that had the status 0."""
-    with open(SCRIPT, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(f"{code}\nbuiltin printf '%s %s' {mark} \"$?\" >&{MARK}\n")
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(writing, MARK)
-        os.closerange(3, MARK)
-        os.closerange(MARK + 1, 256)
-        os.execvp("bash", ["bash", "--noprofile", "--norc", SCRIPT])
-    os.close(writing)
-    _, status = os.waitpid(child, 0)
-    os.set_blocking(reading, False)
-    try:
-        said = os.read(reading, 200).decode(errors="replace").split()
-    except BlockingIOError:
-        said = []
-    if said[:1] != [mark]:
-        return {
-            "raised": "EOFError",
-            "text": f"its end was not reached (bash ended with {os.waitstatus_to_exitcode(status)})",
-            "exit": True,
-        }
-    return {"done": True} if said[1:] == ["0"] else {"raised": "OSError", "text": f"its last command had the status {said[1:]}"}

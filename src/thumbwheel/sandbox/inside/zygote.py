@@ -33,8 +33,8 @@ PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_CAP_AMBIENT, AMBIENT
 NO_ROOT = 0x2F
 """Running a file as user 0 gives no capability, and this cannot be undone."""
 CAPABILITY_VERSION = 0x20080522
-OWN_PROCESSES = 2
-"""bubblewrap's and this one count against the limit of processes."""
+OWN_PROCESSES = 3
+"""bubblewrap's, this one and the watcher of a program without tests count against the limit of processes."""
 MEGABYTE = 1 << 20
 STOP = b"K"
 POLL = 0.01

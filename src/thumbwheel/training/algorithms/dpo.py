@@ -59,7 +59,7 @@ class Dpo(Algorithm[DpoConfig]):
         ratios = (policy - reference).view(-1, 2)
         per_token = (policy - reference).div(count).view(-1, 2)
         weights = scored.weights()[::2]
-        loss = (weights * self._pair_loss(ratios, per_token)).sum() / totals.weight
+        loss = weights * self._pair_loss(ratios, per_token) / totals.weight
         share, metrics = self.anchor(scored, totals)
         if self.config.nll_weight:
             loss = loss + self.config.nll_weight * share
@@ -76,11 +76,16 @@ class Dpo(Algorithm[DpoConfig]):
         return -F.logsigmoid(logits) * (1 - config.label_smoothing) - F.logsigmoid(-logits) * config.label_smoothing
 
     def _metrics(self, policy: torch.Tensor, rewards: torch.Tensor) -> Metrics:
+        """Equal rewards, as those of the base are, are no right order: `rewards/accuracies` counts strictly better ones, as TRL does."""
+        import torch
+
+        chosen, rejected = rewards.unbind(1)
+        each_once = torch.ones_like(chosen)  # a row is a pair
         return {
-            "rewards/chosen": mean(rewards[:, 0]),
-            "rewards/rejected": mean(rewards[:, 1]),
-            "rewards/margins": mean(rewards[:, 0] - rewards[:, 1]),
-            "rewards/accuracies": mean((rewards[:, 0] > rewards[:, 1]).to(rewards)),
+            "rewards/chosen": mean(chosen),
+            "rewards/rejected": mean(rejected),
+            "rewards/margins": (chosen - rejected, each_once),
+            "rewards/accuracies": ((chosen > rejected).to(rewards), each_once),
             "logps/chosen": mean(policy[:, 0]),
             "logps/rejected": mean(policy[:, 1]),
         }

@@ -134,7 +134,8 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
         values = {name: value.to(scores.logp) for name, value in values.items()}
         ratio = ratios(scores.logp, values.get("old", scores.logp.detach()), batch, config.importance_sampling_level)
         loss = clipped(ratio, values["advantage"], config.epsilon, high)
-        metrics: Metrics = {"entropy": mean(scores.entropy)} | clip_metrics(ratio.detach(), values["advantage"], config.epsilon, high)
+        metrics: Metrics = {"entropy": mean(scores.entropy)}
+        metrics |= clip_metrics(ratio.detach(), values["advantage"], config.epsilon, high)
         if "reference" in values:
             distance = kl(config.kl_estimator, scores.logp, values["reference"], ratio)
             metrics["kl"] = mean(distance)

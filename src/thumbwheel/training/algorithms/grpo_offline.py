@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from thumbwheel.engine.tree import Branch, Example
-from thumbwheel.training.algorithm import Algorithm, DropRow, LossOut, Metrics, Row, Scored, Totals, fitted, mean, targets
+from thumbwheel.training.algorithm import Algorithm, DropRow, LossOut, Metrics, Row, Scored, Totals, fitted, likelihood, mean, targets
 from thumbwheel.training.group import KlEstimator, Level, Normaliser, advantages, clip_metrics, clipped, flat, kl, ratios
 from thumbwheel.training.types import TrainConfig
 
@@ -114,7 +114,8 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
             distance = kl(config.kl_estimator, logp, reference, ratio)
             metrics["kl"] = mean(distance)
             losses = losses + config.beta * distance
-        return LossOut((self._weights(scored, totals) * losses).sum(), metrics)
+        by_branch = batch.branch_sum(self._weights(scored, totals) * losses)
+        return LossOut(scored.by_row(by_branch), metrics)
 
     def _weights(self, scored: Scored, totals: Totals) -> torch.Tensor:
         """[M] what every token counts."""
@@ -127,14 +128,11 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
         return each[self.config.loss_type][scored.batch.branch_of]
 
     def _likelihood(self, scored: Scored) -> Metrics:
-        policy, reference, count = scored.sums()
+        policy, reference, _ = scored.sums()
         good = scored.having(GOOD)
-        gained = (policy - reference).detach()
-        return {
-            "nll/good": (-policy.detach()[good].sum(), float(count[good].sum())),
-            "rewards/chosen": mean(gained[good]),
-            "rewards/rejected": mean(gained[~good]),
-        }
+        gained = policy - reference
+        rewards = {"rewards/chosen": scored.mean(gained, good), "rewards/rejected": scored.mean(gained, ~good)}
+        return likelihood(scored, good.to(policy)) | rewards
 
     def derived(self, metrics: dict[str, float]) -> dict[str, float]:
         """With how much more likely good answers have become than bad ones, in nats."""

@@ -23,7 +23,6 @@ from thumbwheel.training.algorithm import (
     Scored,
     Totals,
     fitted,
-    mean,
 )
 from thumbwheel.training.types import Metric, TrainConfig
 
@@ -111,11 +110,11 @@ class Kto(Algorithm[KtoConfig]):
         good = scored.having(GOOD)
         signed = torch.where(good, ratios - kl, kl - ratios)
         weights = scored.weights() * torch.where(good, config.desirable_weight, config.undesirable_weight).to(ratios)
-        loss = (weights * (1 - torch.sigmoid(config.beta * signed))).sum() / totals.weight
+        loss = scored.by_row(weights * (1 - torch.sigmoid(config.beta * signed))) / totals.weight
         share, metrics = self.anchor(scored, totals)
         if config.nll_weight:
             loss = loss + config.nll_weight * share
-        return LossOut(loss, metrics | self._metrics(policy.detach(), ratios.detach(), signed.detach(), good, kl))
+        return LossOut(loss, metrics | self._metrics(scored, ratios.detach(), signed.detach(), good, kl))
 
     def derived(self, metrics: dict[str, float]) -> dict[str, float]:
         """With the margin, which is one between means here: good and bad answers are not paired."""
@@ -123,13 +122,14 @@ class Kto(Algorithm[KtoConfig]):
             return metrics
         return metrics | {"rewards/margins": metrics["rewards/chosen"] - metrics["rewards/rejected"]}
 
-    def _metrics(self, policy: torch.Tensor, ratios: torch.Tensor, signed: torch.Tensor, good: torch.Tensor, kl: torch.Tensor) -> Metrics:
+    def _metrics(self, scored: Scored, ratios: torch.Tensor, signed: torch.Tensor, good: torch.Tensor, kl: torch.Tensor) -> Metrics:
         rewards = self.config.beta * ratios
+        policy, _, _ = scored.sums()
         return {
             "kl": (kl * len(ratios), float(len(ratios))),
-            "rewards/chosen": mean(rewards[good]),
-            "rewards/rejected": mean(rewards[~good]),
-            "rewards/accuracies": mean((signed > 0).to(rewards)),
-            "logps/chosen": mean(policy[good]),
-            "logps/rejected": mean(policy[~good]),
+            "rewards/chosen": scored.mean(rewards, good),
+            "rewards/rejected": scored.mean(rewards, ~good),
+            "rewards/accuracies": scored.mean((signed > 0).to(rewards)),
+            "logps/chosen": scored.mean(policy, good),
+            "logps/rejected": scored.mean(policy, ~good),
         }

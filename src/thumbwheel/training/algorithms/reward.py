@@ -110,6 +110,7 @@ class Reward(Algorithm[RewardConfig]):
         return single(scores, goals, weights, totals)
 
     def _pairs(self, scores: torch.Tensor, weights: torch.Tensor, totals: Totals) -> LossOut:
+        import torch
         from torch.nn.functional import logsigmoid
 
         margins = scores[:, 0] - scores[:, 1]
@@ -117,28 +118,30 @@ class Reward(Algorithm[RewardConfig]):
         if self.config.center_rewards_coefficient:
             losses = losses + self.config.center_rewards_coefficient * scores.sum(1) ** 2
         seen = margins.detach()
-        metrics = {
-            "accuracy": mean((seen > 0).to(seen)),
+        right = (seen > 0).to(seen)
+        metrics: Metrics = {
+            "accuracy": (right, torch.ones_like(right)),
             "margin": mean(seen),
             "mean_reward": mean(scores.flatten()),
         }
-        return LossOut((weights * losses).sum() / totals.weight, metrics | calibration(seen.abs().sigmoid(), (seen > 0).to(seen), weights))
+        return LossOut(weights * losses / totals.weight, metrics | calibration(seen.abs().sigmoid(), right, weights))
 
     def _squares(self, scores: torch.Tensor, goals: torch.Tensor, weights: torch.Tensor, totals: Totals) -> LossOut:
         assert self.config.scale is not None  # noqa: S101 - settled before any row is read
         unit = (self.config.scale[1] - self.config.scale[0]) / 2
         gaps = scores - goals
         found = gaps.detach() * unit
-        metrics = {"mse": mean(found**2), "mae": mean(found.abs()), "mean_reward": mean(scores)}
-        return LossOut((weights * gaps**2).sum() / totals.weight, metrics)
+        metrics: Metrics = {"mse": mean(found**2), "mae": (found.abs(), found.new_ones(found.shape)), "mean_reward": mean(scores)}
+        return LossOut(weights * gaps**2 / totals.weight, metrics)
 
     def _classes(self, scores: torch.Tensor, goals: torch.Tensor, weights: torch.Tensor, totals: Totals) -> LossOut:
+        import torch
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         losses = binary_cross_entropy_with_logits(scores, goals, reduction="none")
         right = (scores.detach() > 0) == (goals > 0.5)
-        metrics = {"accuracy": mean(right.to(scores)), "mean_reward": mean(scores)}
-        return LossOut((weights * losses).sum() / totals.weight, metrics | calibration(scores.detach().sigmoid(), goals, weights))
+        metrics: Metrics = {"accuracy": (right.to(scores), torch.ones_like(scores.detach())), "mean_reward": mean(scores)}
+        return LossOut(weights * losses / totals.weight, metrics | calibration(scores.detach().sigmoid(), goals, weights))
 
     def derived(self, metrics: dict[str, float]) -> dict[str, float]:
         """With the expected calibration error in place of its bins."""

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from thumbwheel.core.errors import DataError
 from thumbwheel.engine.tree import Branch, Example
-from thumbwheel.training.algorithm import Algorithm, LossOut, Row, Scored, Totals, fitted, mean, targets
+from thumbwheel.training.algorithm import Algorithm, LossOut, Row, Scored, Totals, fitted, likelihood, targets
 from thumbwheel.training.group import spread
 from thumbwheel.training.types import TrainConfig
 
@@ -89,7 +89,7 @@ class Sft(Algorithm[SftConfig]):
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
         """This micro-batch's share of the mean."""
-        policy, _, count = scored.sums()
-        good, seen = scored.having(GOOD), policy.detach()
-        metrics = {"nll/good": (-seen[good].sum(), float(count[good].sum())), "logps/chosen": mean(seen[good])}
-        return LossOut(-(policy * scored.weights()).sum() / totals.good_tokens, metrics)
+        policy, _, _ = scored.sums()
+        good = scored.having(GOOD)
+        metrics = likelihood(scored, good.to(policy)) | {"logps/chosen": scored.mean(policy, good)}
+        return LossOut(-scored.by_row(policy * scored.weights()) / totals.good_tokens, metrics)

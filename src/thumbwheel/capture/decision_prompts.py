@@ -1,0 +1,242 @@
+"""What an agent was asked when it decided: its state as a chat, with a system prompt and one labelled line a fact.
+
+The labels, limits and order of a FILER's, LIBRARIAN's and PRIORITIZER's lines are those of the training lines that the agents' own system
+exports, so that a decision reads the same from its table and from such a file. The system prompts are ours. States come in two shapes, as
+declared and as written live; both are read. Lives here: state -> messages. Not here: the action (`spelling.py`), rows and files
+(`sources/decisions.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from thumbwheel.capture.spelling import KEYS, VALUES, spelled_keys, spelled_value
+
+State = Mapping[str, Any]
+MOST_PROJECTS, MOST_ITEMS, MOST_INTEGRATIONS = 10, 20, 10
+"""How many of each a prompt shows."""
+PROJECT_LETTERS, CONTEXT_LETTERS, ITEM_LETTERS = 500, 1000, 100
+"""Letters of a project's content, of the project that a new item belongs to, and of an existing item."""
+ROLES = {
+    "FILER": (
+        "You file what a person wrote down for their project management. Decide from the instructions, the routing notes and the projects:"
+        " the swimlane (EXPEDITE for what is urgent or asked for by others, HOME for the household, HABIT for what is practised again and"
+        " again, PROJECT for everything else), the priority, the labels (the goals and the project that the instructions name), and"
+        " whether it should be done now."
+    ),
+    "LIBRARIAN": (
+        "You compare a new item with its project and with the items that are there. Find conflicts with the project's aims, redundancies,"
+        " relations, dependencies, and suggestions for the next step. No finding is an answer too."
+    ),
+    "PRIORITIZER": (
+        "You choose the one item that a person should work on next. Weigh the strategic goals, urgency against importance, the time of"
+        " day and the person's energy, what is blocked, and that changing between kinds of work costs time."
+    ),
+    "STORER": (
+        "You decide how a completed item becomes part of its document: where it goes and how, so that the text stays coherent, the content"
+        " can be found again, and nothing stands there twice."
+    ),
+    "RETRIEVER": (
+        "You write a document, or answer a question, from the documents that you are given and from nothing else. Keep the person's own"
+        " style, leave nothing important out, and name the source of everything."
+    ),
+}
+"""Agent -> what it is asked to do."""
+
+
+def prompt_of(agent: str | None, state: State, action: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The chat that `agent` answered; an agent without lines of its own gets the state as JSON, whatever the order of its keys."""
+    lines = LINES.get(agent or "")
+    if lines is None:
+        return [{"role": "user", "content": _json(state, indent=2)}]
+    user = "\n".join(lines(state)).strip()
+    return [*system_of(agent, action), {"role": "user", "content": user}]
+
+
+def system_of(agent: str | None, action: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The agent's system message; it asks for the keys and values in the spelling that `action` has."""
+    if agent not in ROLES:
+        return []
+    keys = spelled_keys(agent, action)
+    choices = []
+    for declared, spelled in zip(KEYS[agent], keys, strict=True):
+        if declared in VALUES and declared in CHOSEN:
+            choices.append(f"{spelled} is one of {', '.join(spelled_value(declared, word, action) for word in VALUES[declared])}")
+    options = f" {'; '.join(choices)}." if choices else ""
+    answer = f"Answer with one JSON object with the keys {', '.join(keys)}, and with nothing else.{options}"
+    return [{"role": "system", "content": f"{ROLES[agent]}\n\n{answer}"}]
+
+
+CHOSEN = {"swimlane", "priority", "status"}
+"""Keys whose values are chosen from a short list that the system prompt names."""
+
+
+def _filer(state: State) -> Iterator[str]:
+    item, project = _object(state, "item"), _object(state, "assignedOpus")
+    yield f"Instructions: {_text(item, 'rawInstructions')}"
+    yield f"Routing Notes: {_text(item, 'routingNotes', 'None')}"
+    yield f"Item Title: {_text(item, 'title')}"
+    yield ""
+    if project:
+        yield "Assigned Project:"
+        yield f"- Name: {_text(project, 'name')}"
+        yield f"- Type: {_text(project, 'opusType')}"
+        yield f"- Content: {_text(project, 'content')[:PROJECT_LETTERS]}..."
+        yield ""
+    available = _objects(state, "availableOpuses")
+    if available:
+        yield "Available Projects:"
+        for other in available[:MOST_PROJECTS]:
+            yield f"- {_text(other, 'name')} ({_text(other, 'opusType')})"
+
+
+def _librarian(state: State) -> Iterator[str]:
+    item, project, corpus = _object(state, "newItem"), _object(state, "opus"), _objects(state, "corpus")
+    yield "New Item:"
+    yield f"- Title: {_text(item, 'title')}"
+    yield f"- Instructions: {_text(item, 'rawInstructions')}"
+    yield f"- Routing Notes: {_text(item, 'routingNotes', 'None')}"
+    yield ""
+    yield "Project Context:"
+    yield f"- Name: {_text(project, 'name')}"
+    yield f"- Strategic: {bool(project.get('isStrategic'))}"
+    yield f"- Content: {_text(project, 'content')[:CONTEXT_LETTERS]}..."
+    yield ""
+    yield f"Existing Items in Project ({len(corpus)} items):"
+    for other in corpus[:MOST_ITEMS]:
+        yield f"- [{_text(other, 'status')}] {_text(other, 'title')}: {_text(other, 'rawInstructions')[:ITEM_LETTERS]}..."
+
+
+def _prioritizer(state: State) -> Iterator[str]:
+    live = "todoItems" in state
+    items = _objects(state, "todoItems" if live else "availableItems")
+    yield f"Available TODO Items ({len(items)} items):"
+    yield ""
+    for item in items[:MOST_ITEMS]:
+        yield f"- ID: {_text(item, 'id')}"
+        yield f"  Title: {_text(item, 'title')}"
+        yield f"  Swimlane: {_text(item, 'swimlane')}"
+        yield f"  Priority: {_text(item, 'priority')}"
+        yield f"  Labels: {_listed(item.get('labels'))}"
+        if live:
+            yield f"  Age: {_text(item, 'age', 'Unknown')} days"
+            if item.get("opusName"):
+                yield f"  Project: {item['opusName']}"
+        else:
+            yield f"  Age: {_text(item, 'statusChangedAt', 'Unknown')}"
+        yield ""
+    yield ""
+    yield from _situation_live(state) if live else _situation(state)
+
+
+def _situation(state: State) -> Iterator[str]:
+    context, goals, limits = _object(state, "userContext"), _object(state, "strategicState"), _object(state, "constraints")
+    yield "User Context:"
+    yield f"- Current Time: {_text(context, 'currentTime', 'Unknown')}"
+    yield f"- Day of Week: {_text(context, 'dayOfWeek', 'Unknown')}"
+    yield f"- Current Focus: {_text(context, 'currentFocus', 'None')}"
+    yield ""
+    yield "Strategic State:"
+    yield f"- Income Goal Progress: {_number(goals, 'incomeGoalProgress'):.1%}"
+    yield f"- Authority Goal Progress: {_number(goals, 'authorityGoalProgress'):.1%}"
+    yield ""
+    yield "Constraints:"
+    yield f"- WIP Count: {_text(limits, 'wipCount', '0')}"
+    yield f"- Blocked Count: {_text(limits, 'blockedCount', '0')}"
+    yield f"- Average Cycle Time: {_number(limits, 'averageCycleTime'):.1f} days"
+
+
+def _situation_live(state: State) -> Iterator[str]:
+    context, goals, limits = _object(state, "currentContext"), _object(state, "strategicGoals"), _object(state, "constraints")
+    yield "User Context:"
+    yield f"- Time of Day: {_text(context, 'timeOfDay', 'Unknown')}"
+    yield f"- Recent Work: {_listed(context.get('recentWork'))}"
+    yield f"- Energy Level: {_text(context, 'energyLevel', 'Unknown')}"
+    yield ""
+    yield "Strategic Goals:"
+    for name in sorted(goals):
+        yield f"- {name[:1].upper()}{name[1:]}: {_listed(goals[name])}"
+    yield ""
+    yield "Constraints:"
+    deadlines = [f"{_text(one, 'itemId')} by {_text(one, 'deadline')}" for one in _objects(limits, "deadlines")]
+    yield f"- Deadlines: {_listed(deadlines)}"
+    yield f"- Stakeholder Requests: {_listed(limits.get('stakeholderRequests'))}"
+
+
+def _storer(state: State) -> Iterator[str]:
+    item, target = _object(state, "completedItem"), _object(state, "targetOpus")
+    yield "Completed Item:"
+    yield f"- Title: {_text(item, 'title')}"
+    yield f"- Instructions: {_text(item, 'rawInstructions') or _text(item, 'content')}"
+    yield f"- Labels: {_listed(item.get('labels'))}"
+    yield f"- Outcome: {_json(_object(item, 'outcomeMetrics'))}"
+    yield ""
+    content = target.get("content")
+    length = len(content) if isinstance(content, str) else _text(target, "contentLength", "0")
+    yield "Target Opus:"
+    yield f"- Name: {_text(target, 'name')}"
+    yield f"- Type: {_text(target, 'opusType', 'Unknown')}"
+    yield f"- Content Length: {length} chars"
+    sections = [_text(one, "heading") or _text(one, "name") for one in _objects(_object(target, "structure"), "sections")]
+    yield f"- Sections: {_listed(sections)}"
+    earlier = _objects(state, "previousIntegrations")
+    if earlier:
+        yield ""
+        yield "Previous Integrations:"
+        for one in earlier[:MOST_INTEGRATIONS]:
+            yield f"- {_text(one, 'itemTitle')}: {_text(one, 'method')} at {_text(one, 'location')}"
+
+
+def _retriever(state: State) -> Iterator[str]:
+    documents = _objects(state, "relevantOpuses")
+    yield f"Query: {_text(state, 'query')}"
+    yield f"Request Type: {_text(state, 'requestType', 'Unknown')}"
+    yield f"Parameters: {_json(_object(state, 'parameters'))}"
+    yield ""
+    yield f"Relevant Opuses ({len(documents)}):"
+    for document in documents:
+        content = document.get("content")
+        text = f"{content[:PROJECT_LETTERS]}..." if isinstance(content, str) else f"{_text(document, 'contentLength', '0')} chars"
+        yield f"- {_text(document, 'name')} ({_text(document, 'opusType')}): {text}"
+        yield ""
+
+
+LINES: Mapping[str, Callable[[State], Iterator[str]]] = {
+    "FILER": _filer,
+    "LIBRARIAN": _librarian,
+    "PRIORITIZER": _prioritizer,
+    "STORER": _storer,
+    "RETRIEVER": _retriever,
+}
+"""Agent -> the lines of its state."""
+
+
+def _object(state: State, key: str) -> dict[str, Any]:
+    value = state.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _objects(state: State, key: str) -> list[dict[str, Any]]:
+    value = state.get(key)
+    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+
+
+def _text(state: State, key: str, missing: str = "") -> str:
+    value = state.get(key)
+    return missing if value is None else str(value)
+
+
+def _number(state: State, key: str) -> float:
+    value = state.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """JSON with sorted keys: a database keeps the order of none."""
+    return json.dumps(value, ensure_ascii=False, indent=indent, sort_keys=True)

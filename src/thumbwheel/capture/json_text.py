@@ -1,0 +1,73 @@
+"""JSON of strangers as values: bounded in the number of values and in nesting, without NaN and without NUL characters.
+
+Lives here: parsing. Not here: where one text ends and the next begins (`lines.py`, `elements.py`), what the values mean (`sources/`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic_core import from_json
+
+from thumbwheel.capture.types import Unreadable
+
+MOST_VALUES = 1_000_000
+"""Values of one row. An empty array takes a few bytes of text and twenty times as much memory."""
+
+
+class HasNul(Unreadable):
+    """A text with a NUL character."""
+
+    def __init__(self) -> None:
+        super().__init__("it holds a NUL character, which a database cannot keep in a text")
+
+
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_MARKS = (b",", b"[", b"{")
+
+
+def json_value(raw: bytes, most_values: int = MOST_VALUES, *, allow_nul: bool = False) -> Any:
+    """The value of a JSON text; raises Unreadable for anything else, NaN, NUL characters (unless allowed) and too many values included."""
+    if _marks(raw) > most_values and _marks(_TEXT.sub(b"", raw)) > most_values:
+        raise Unreadable(f"it holds more than the {most_values:,} values that are taken")
+    try:
+        value = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise Unreadable(_json_problem(raw, error)) from None
+    if not allow_nul and b"\\u0000" in raw and has_nul(value):
+        raise HasNul
+    return value
+
+
+def value_in(text: str) -> Any:
+    """The value of a text that may be JSON, the text itself where it is none; raises HasNul."""
+    try:
+        return json_value(text.encode("utf-8", "surrogatepass"))
+    except HasNul:
+        raise
+    except Unreadable:
+        return text
+
+
+def _marks(raw: bytes) -> int:
+    """How many values there are at most; marks within texts are counted too."""
+    return sum(raw.count(mark) for mark in _MARKS)
+
+
+def _json_problem(raw: bytes, error: ValueError) -> str:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as bad:
+        return f"it is not UTF-8 (byte {bad.start + 1})"
+    hint = "; JSON has no NaN or Infinity" if b"NaN" in raw or b"Infinity" in raw else ""
+    return f"it is no JSON: {str(error).replace(' line 1', '')}{hint}"
+
+
+def has_nul(value: Any) -> bool:
+    """Whether a text in `value` holds a NUL character."""
+    if isinstance(value, str):
+        return "\x00" in value
+    if isinstance(value, dict):
+        return any(has_nul(part) for pair in value.items() for part in pair)
+    return isinstance(value, list) and any(map(has_nul, value))

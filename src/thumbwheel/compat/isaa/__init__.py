@@ -1,0 +1,73 @@
+"""The agent's RL pipeline (system 0): its classes by their names, on our own verbs. What a server does is not here.
+
+from thumbwheel.compat.isaa import CheckpointLoader, KTODatasetBuilder, RLTrainer, TrainingConfig
+
+examples = KTODatasetBuilder().build_from_checkpoints(CheckpointLoader("isaa"))
+trainer = RLTrainer(TrainingConfig(base_model="Qwen/Qwen2.5-0.5B-Instruct", method="kto"))
+trainer.train(examples)
+trainer.save_model()
+"""
+
+from thumbwheel.compat.isaa.checkpoints import CheckpointLoader
+from thumbwheel.compat.isaa.datasets import DatasetPipeline, GRPODatasetBuilder, GRPOExample, KTODatasetBuilder, KTOExample
+from thumbwheel.compat.isaa.exporting import (
+    ExportPipeline,
+    GGUFExporter,
+    GGUFQuantization,
+    OllamaDeployer,
+    OllamaHostingProfile,
+    quick_export,
+)
+from thumbwheel.compat.isaa.hardware import HardwareConfig, HardwareProfile, detect_hardware, get_ryzen_optimized_config
+from thumbwheel.compat.isaa.rewards import (
+    BaseReward,
+    CodeExecutionReward,
+    EfficiencyReward,
+    FormatComplianceReward,
+    LearnedReward,
+    RewardEngine,
+    RewardResult,
+    SyntaxValidationReward,
+    TaskCompletionReward,
+    ToolSuccessReward,
+)
+from thumbwheel.compat.isaa.training import RLTrainer, TrainingConfig
+from thumbwheel.compat.pipeline import TrainingPipeline
+from thumbwheel.sdk import ExecutionTrace, ReasoningStep, ToolCallTrace, TraceCollector, hook_into_agent
+
+__all__ = [
+    "BaseReward",
+    "CheckpointLoader",
+    "CodeExecutionReward",
+    "DatasetPipeline",
+    "EfficiencyReward",
+    "ExecutionTrace",
+    "ExportPipeline",
+    "FormatComplianceReward",
+    "GGUFExporter",
+    "GGUFQuantization",
+    "GRPODatasetBuilder",
+    "GRPOExample",
+    "HardwareConfig",
+    "HardwareProfile",
+    "KTODatasetBuilder",
+    "KTOExample",
+    "LearnedReward",
+    "OllamaDeployer",
+    "OllamaHostingProfile",
+    "RLTrainer",
+    "ReasoningStep",
+    "RewardEngine",
+    "RewardResult",
+    "SyntaxValidationReward",
+    "TaskCompletionReward",
+    "ToolCallTrace",
+    "ToolSuccessReward",
+    "TraceCollector",
+    "TrainingConfig",
+    "TrainingPipeline",
+    "detect_hardware",
+    "get_ryzen_optimized_config",
+    "hook_into_agent",
+    "quick_export",
+]

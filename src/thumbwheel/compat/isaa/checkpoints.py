@@ -1,0 +1,169 @@
+"""`CheckpointLoader`: the runs that FlowAgent checkpoints hold, as `ExecutionTrace`s. Pickles are followed, never loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.capture.source import Line, Refused
+from thumbwheel.capture.sources import SOURCES
+from thumbwheel.capture.types import StepRecord, TraceRecord
+from thumbwheel.core import log
+from thumbwheel.core.config import Home
+from thumbwheel.core.ids import slug
+from thumbwheel.sdk.tracefile import ExecutionTrace, ReasoningStep, ToolCallTrace
+
+
+class CheckpointLoader:
+    """The checkpoints of an agent below `checkpoint_path` (default: Agents/checkpoint/AGENT in the home)."""
+
+    def __init__(self, agent_name: str | None = None, checkpoint_path: str | Path | None = None) -> None:
+        folder = Home.at().path / "Agents" / "checkpoint"
+        if agent_name is not None:
+            folder = folder / slug(agent_name)
+        self.agent_name = agent_name
+        self.checkpoint_path = Path(checkpoint_path) if checkpoint_path else folder
+
+    def discover_all_agents(self) -> list[str]:
+        """Names of the agents that have checkpoints beside this one's."""
+        return sorted({path.parent.name for path in self.checkpoint_path.parent.glob("*/*.pkl")})
+
+    def list_checkpoints(self) -> list[dict[str, Any]]:
+        """path, filename, size_mb and modified (UTC) of each checkpoint, the newest first."""
+        files = [(path, path.stat()) for path in self.checkpoint_path.glob("*.pkl") if path.is_file()]
+        files.sort(key=lambda entry: entry[1].st_mtime, reverse=True)
+        return [
+            {
+                "path": str(path),
+                "filename": path.name,
+                "size_mb": status.st_size / 1e6,
+                "modified": datetime.fromtimestamp(status.st_mtime, UTC),
+            }
+            for path, status in files
+        ]
+
+    def load_checkpoint(self, filepath: str | Path) -> list[ExecutionTrace]:
+        """The runs of one checkpoint. What is none, or names anything but a checkpoint's own data, is said and skipped."""
+        return list(self._traces(Path(filepath)))
+
+    def load_all_traces(self, deduplicate: bool = True) -> list[ExecutionTrace]:
+        """The runs of all checkpoints; a turn that stands in several of them is there once unless `deduplicate` is off."""
+        traces: list[ExecutionTrace] = []
+        known: set[str] = set()
+        for path in sorted(self.checkpoint_path.glob("*.pkl")):
+            for trace in self._traces(path):
+                if deduplicate and trace.trace_id in known:
+                    continue
+                known.add(trace.trace_id)
+                traces.append(trace)
+        return traces
+
+    def generate_synthetic_tasks(self, num_tasks: int = 100) -> list[dict[str, str]]:
+        """Prompts of runs that ended well, each once, as tasks for a fresh answer: prompt, category and source."""
+        prompts = dict.fromkeys(trace.user_query for trace in self.load_all_traces() if trace.status == "ok")
+        tasks = [{"prompt": prompt, "category": _category(prompt), "source": "checkpoint_derived"} for prompt in prompts]
+        return tasks[:num_tasks]
+
+    def get_statistics(self) -> dict[str, Any]:
+        """Counts and averages over the distinct runs; an average of nothing and a number that nobody counted are null."""
+        traces = self.load_all_traces()
+        tools = sorted({call.tool_name for trace in traces for call in trace.tool_calls})
+        labelled = sum(trace.label is not None for trace in traces)
+        return {
+            "total_traces": len(traces),
+            "unique_sessions": len({trace.session_id for trace in traces}),
+            "labeled_traces": labelled,
+            "unlabeled_traces": len(traces) - labelled,
+            "traces_with_tool_calls": sum(bool(trace.tool_calls) for trace in traces),
+            "traces_with_reasoning": sum(bool(trace.reasoning_steps) for trace in traces),
+            "unique_tools_used": len(tools),
+            "tools_list": tools,
+            "avg_query_length": _mean([len(trace.user_query) for trace in traces]),
+            "avg_response_length": _mean([len(trace.final_response) for trace in traces]),
+            "total_tokens_in": _total([trace.total_tokens_in for trace in traces]),
+            "total_tokens_out": _total([trace.total_tokens_out for trace in traces]),
+            "total_cost": _total([trace.total_cost for trace in traces]),
+            "agents_discovered": self.discover_all_agents(),
+            "checkpoints_available": len(self.list_checkpoints()),
+        }
+
+    def _traces(self, path: Path) -> Iterator[ExecutionTrace]:
+        for item in SOURCES.get("flowagent").read(path, lambda position: None):
+            if isinstance(item, Refused):
+                log.say(f"skipped: {item.reason}")
+            elif isinstance(item, Line):
+                yield from (_trace(record) for record in item.records if isinstance(record, TraceRecord))
+
+
+def _trace(record: TraceRecord) -> ExecutionTrace:
+    """The run of an imported record."""
+    trace = ExecutionTrace(
+        trace_id=record.identified()[0],
+        session_id=record.session or "default",
+        timestamp=record.occurred_at.isoformat() if record.occurred_at else "",
+        user_query=_last_question(record),
+        final_response=record.output or "",
+    )
+    for step in record.steps:
+        if step.kind == "tool":
+            trace.tool_calls.append(_tool_call(step))
+        elif step.kind == "reasoning":
+            trace.reasoning_steps.append(ReasoningStep(step.name or "internal_reasoning", str(step.output or "")))
+        elif step.kind == "task":
+            _add_task(trace, step)
+    if record.status == "error":
+        trace.tasks_failed.append({"type": "execution_error", "error": trace.final_response})
+    return trace
+
+
+def _last_question(record: TraceRecord) -> str:
+    questions = [message for message in record.input if message.get("role") == "user"]
+    return str(questions[-1].get("content") or "") if questions else ""
+
+
+def _tool_call(step: StepRecord) -> ToolCallTrace:
+    failed = step.status != "ok"
+    result = "" if step.output is None else str(step.output)
+    return ToolCallTrace(
+        tool_name=step.name or "tool",
+        arguments=step.input,
+        result="" if failed else result,
+        success=not failed,
+        error=result if failed else None,
+    )
+
+
+def _add_task(trace: ExecutionTrace, step: StepRecord) -> None:
+    """A task was created in any case; it is completed or failed besides where that is known."""
+    task = dict(step.input or {}) | {"type": step.name or "task"}
+    trace.tasks_created.append(task)
+    if step.status == "completed":
+        trace.tasks_completed.append(task | {"result": step.output})
+    elif step.status == "failed":
+        trace.tasks_failed.append(task | {"error": step.output})
+
+
+CATEGORIES = {
+    "code_tasks": ("code", "python", "script", "function", "class"),
+    "shell_tasks": ("run", "execute", "shell", "command", "terminal"),
+    "interaction_tasks": ("remind", "help", "suggest", "what should"),
+}
+
+
+def _category(prompt: str) -> str:
+    text = prompt.casefold()
+    for category, words in CATEGORIES.items():
+        if any(word in text for word in words):
+            return category
+    return "general_tasks"
+
+
+def _mean(values: list[int]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _total(values: list[Any]) -> Any:
+    """The sum, where every run knows its number."""
+    return sum(values) if values and None not in values else None

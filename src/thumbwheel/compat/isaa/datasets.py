@@ -1,0 +1,294 @@
+"""The dataset builders of the agent's RL pipeline: traces in, KTO and GRPO examples out, as JSON lines, JSON and Hugging Face datasets.
+
+The prompt stays as it was asked. A person's label wins over a computed one, and a run with neither is no example. Balancing and order
+follow from the examples themselves, not from chance or from the order of the traces.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from thumbwheel.compat.isaa.checkpoints import CheckpointLoader
+from thumbwheel.compat.isaa.rewards import GOOD, RewardEngine
+from thumbwheel.core import ids
+from thumbwheel.core.errors import InputError, MissingExtra
+from thumbwheel.rewards.combine import group_normalised
+from thumbwheel.sdk.collector import TraceCollector
+from thumbwheel.sdk.tracefile import ExecutionTrace
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+QUERY_KEY = 200
+"""Characters of a question by which runs are grouped."""
+
+
+@dataclass
+class KTOExample:
+    """An answer that is desirable (`label`) or not."""
+
+    prompt: str
+    completion: str
+    label: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its JSON object."""
+        return asdict(self)
+
+
+@dataclass
+class GRPOExample:
+    """Answers to one prompt with their group-normalised rewards."""
+
+    prompt: str
+    completions: list[str]
+    rewards: list[float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its JSON object."""
+        return asdict(self)
+
+
+E = TypeVar("E", KTOExample, GRPOExample)
+
+
+class ExampleBuilder(Generic[E]):
+    """What both builders share: the prompt, files, and the Hugging Face dataset."""
+
+    example: type[E]
+
+    def __init__(self, reward_engine: RewardEngine | None = None, system_prompt: str = "") -> None:
+        self.reward_engine = reward_engine or RewardEngine()
+        self.system_prompt = system_prompt
+
+    def prompt_of(self, query: str) -> str:
+        """The system prompt where there is one, a blank line, and the question."""
+        return "\n\n".join(filter(None, [self.system_prompt, f"User: {query}"]))
+
+    def save_dataset(self, examples: Sequence[E], output_path: str | Path, format: str = "jsonl") -> None:
+        """Write a file: `jsonl`, a line an example, or `json`, one list."""
+        rows = [example.to_dict() for example in examples]
+        if format == "jsonl":
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        elif format == "json":
+            text = json.dumps(rows, ensure_ascii=False, indent=2) + "\n"
+        else:
+            raise InputError(f"format {format!r}", "there is no such format", "Known: jsonl, json")
+        path = Path(output_path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def load_dataset(self, input_path: str | Path) -> list[E]:
+        """Read a file that `save_dataset` wrote; raises InputError that names the row."""
+        path = Path(input_path)
+        try:
+            text = path.read_text(encoding="utf-8")
+            rows = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
+        except (OSError, ValueError) as error:
+            raise InputError(f"file {str(path)!r}", str(error), "Name a file that save_dataset wrote") from None
+        examples = []
+        for number, row in enumerate(rows, 1):
+            try:
+                examples.append(self.example(**row))
+            except TypeError as error:
+                raise InputError(f"row {number} of {str(path)!r}", str(error), "Name a file that save_dataset wrote") from None
+        return examples
+
+    def to_hf_dataset(self, examples: Sequence[E]) -> Dataset:
+        """As a Hugging Face dataset; raises MissingExtra."""
+        try:
+            from datasets import Dataset
+        except ImportError:
+            raise MissingExtra.of("a Hugging Face dataset", "datasets", "train") from None
+        return Dataset.from_list([example.to_dict() for example in examples])
+
+
+class KTODatasetBuilder(ExampleBuilder[KTOExample]):
+    """Examples of good and bad answers."""
+
+    example = KTOExample
+
+    def __init__(self, reward_engine: RewardEngine | None = None, reward_threshold: float = GOOD, system_prompt: str = "") -> None:
+        super().__init__(reward_engine, system_prompt)
+        self.reward_threshold = reward_threshold
+
+    def trace_to_example(self, trace: ExecutionTrace) -> KTOExample | None:
+        """The example of a run; None where nobody labelled it and no reward applies."""
+        label = trace.label
+        if label is None:
+            label = self.reward_engine.get_binary_label(trace, self.reward_threshold)
+        if label is None:
+            return None
+        return KTOExample(self.prompt_of(trace.user_query), trace.final_response, label)
+
+    def build_dataset(self, traces: Iterable[ExecutionTrace], balance: bool = True, max_examples: int | None = None) -> list[KTOExample]:
+        """The examples in an order of their own; with `balance` as many good as bad ones, where there are both."""
+        examples = [example for trace in traces if (example := self.trace_to_example(trace)) is not None]
+        examples.sort(key=lambda example: ids.fingerprint(example.to_dict()))
+        good = [example for example in examples if example.label]
+        bad = [example for example in examples if not example.label]
+        if balance and good and bad:
+            count = min(len(good), len(bad))
+            kept = {id(example) for example in [*good[:count], *bad[:count]]}
+            examples = [example for example in examples if id(example) in kept]
+        return examples[:max_examples]
+
+    def build_from_collector(self, collector: TraceCollector, include_unlabeled: bool = True, **options: Any) -> list[KTOExample]:
+        """The examples of a collector's runs."""
+        return self.build_dataset(collector.load_traces(labeled_only=not include_unlabeled), **options)
+
+    def build_from_checkpoints(self, loader: CheckpointLoader, **options: Any) -> list[KTOExample]:
+        """The examples of the runs in checkpoints."""
+        return self.build_dataset(loader.load_all_traces(), **options)
+
+    def get_statistics(self, examples: Sequence[KTOExample]) -> dict[str, Any]:
+        """Counts, positives for each negative, and average lengths in characters; null where there is nothing to divide by."""
+        positives = sum(example.label for example in examples)
+        negatives = len(examples) - positives
+        return {
+            "total": len(examples),
+            "positives": positives,
+            "negatives": negatives,
+            "balance_ratio": positives / negatives if negatives else None,
+            "avg_prompt_length": _mean([len(example.prompt) for example in examples]),
+            "avg_completion_length": _mean([len(example.completion) for example in examples]),
+        }
+
+
+class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
+    """Groups of answers to the same question."""
+
+    example = GRPOExample
+
+    def __init__(self, reward_engine: RewardEngine | None = None, num_completions: int = 4, system_prompt: str = "") -> None:
+        super().__init__(reward_engine, system_prompt)
+        self.num_completions = num_completions
+
+    def group_traces_by_query(self, traces: Iterable[ExecutionTrace]) -> dict[str, list[ExecutionTrace]]:
+        """Runs by their question in lower case, without further spaces, cut to 200 characters. It is a key; the prompt stays whole."""
+        groups: dict[str, list[ExecutionTrace]] = {}
+        for trace in traces:
+            key = " ".join(trace.user_query.casefold().split())[:QUERY_KEY]
+            groups.setdefault(key, []).append(trace)
+        return groups
+
+    def build_example_from_group(self, prompt: str, traces: Sequence[ExecutionTrace]) -> GRPOExample | None:
+        """The example of runs of one question; None for fewer than two answers with a reward. A person's label is 1 or 0."""
+        rewards = {trace.trace_id: self._reward(trace) for trace in traces}
+        judged = [trace for trace in traces if rewards[trace.trace_id] is not None][: self.num_completions]
+        if len(judged) < 2:
+            return None
+        advantages = group_normalised([rewards[trace.trace_id] for trace in judged])
+        answers = [trace.final_response for trace in judged]
+        return GRPOExample(self.prompt_of(prompt), answers, [float(advantage or 0.0) for advantage in advantages])
+
+    def build_dataset(
+        self, traces: Iterable[ExecutionTrace], min_group_size: int = 2, max_examples: int | None = None
+    ) -> list[GRPOExample]:
+        """An example a question with at least `min_group_size` runs."""
+        examples = []
+        for group in self.group_traces_by_query(traces).values():
+            if len(group) < min_group_size:
+                continue
+            example = self.build_example_from_group(group[0].user_query, group)
+            if example is not None:
+                examples.append(example)
+        examples.sort(key=lambda example: ids.fingerprint(example.to_dict()))
+        return examples[:max_examples]
+
+    async def build_synthetic_groups(
+        self, traces: Iterable[ExecutionTrace], agent_generate_func: Callable[[str], Any], num_generations: int = 4
+    ) -> list[GRPOExample]:
+        """Ask the agent again: `num_generations` fresh answers to each question, judged by the engine.
+
+        `agent_generate_func` is async, a question in and an answer out. An answer that fails is left out.
+        """
+        examples = []
+        for query in dict.fromkeys(trace.user_query for trace in traces):
+            fresh = []
+            for number in range(num_generations):
+                try:
+                    answer = str(await agent_generate_func(query))
+                except Exception:  # noqa: BLE001 - an agent that fails once must not lose the other answers
+                    continue
+                fresh.append(ExecutionTrace(f"{ids.fingerprint(query)[:12]}-{number}", user_query=query, final_response=answer))
+            example = self.build_example_from_group(query, fresh)
+            if example is not None:
+                examples.append(example)
+        return examples
+
+    def get_statistics(self, examples: Sequence[GRPOExample]) -> dict[str, Any]:
+        """Counts, answers a prompt, mean and range of the rewards; null where there is nothing to average."""
+        rewards = [reward for example in examples for reward in example.rewards]
+        counts = [len(example.completions) for example in examples]
+        return {
+            "total_examples": len(examples),
+            "total_completions": sum(counts),
+            "avg_completions_per_prompt": _mean(counts),
+            "avg_reward": _mean(rewards),
+            "reward_range": (min(rewards), max(rewards)) if rewards else None,
+        }
+
+    def _reward(self, trace: ExecutionTrace) -> float | None:
+        return self.reward_engine.compute_combined(trace) if trace.label is None else float(trace.label)
+
+
+class DatasetPipeline:
+    """From an agent's trace files and checkpoints to datasets."""
+
+    def __init__(
+        self,
+        agent_name: str,
+        storage_path: str | Path | None = None,
+        system_prompt: str = "",
+        checkpoint_path: str | Path | None = None,
+    ) -> None:
+        self.agent_name = agent_name
+        self.system_prompt = system_prompt
+        self.trace_collector = TraceCollector(storage_path)
+        self.checkpoint_loader = CheckpointLoader(agent_name, checkpoint_path)
+        self.reward_engine = RewardEngine()
+        self.kto_builder = KTODatasetBuilder(self.reward_engine, system_prompt=system_prompt)
+        self.grpo_builder = GRPODatasetBuilder(self.reward_engine, system_prompt=system_prompt)
+
+    def collect_all_traces(self) -> list[ExecutionTrace]:
+        """The runs of both, each once."""
+        traces = [*self.trace_collector.load_traces(), *self.checkpoint_loader.load_all_traces()]
+        return list({trace.trace_id: trace for trace in traces}.values())
+
+    def build_kto_dataset(self, output_path: str | Path, **options: Any) -> list[KTOExample]:
+        """Build the examples and write them as JSON lines."""
+        examples = self.kto_builder.build_dataset(self.collect_all_traces(), **options)
+        self.kto_builder.save_dataset(examples, output_path)
+        return examples
+
+    def build_grpo_dataset(self, output_path: str | Path, **options: Any) -> list[GRPOExample]:
+        """Build the groups and write them as JSON lines."""
+        examples = self.grpo_builder.build_dataset(self.collect_all_traces(), **options)
+        self.grpo_builder.save_dataset(examples, output_path)
+        return examples
+
+    def get_unlabeled_for_review(self, limit: int = 50) -> list[ExecutionTrace]:
+        """The newest runs that nobody labelled."""
+        return self.trace_collector.get_unlabeled_traces(limit)
+
+    def label_trace(self, trace_id: str, label: bool, notes: str = "") -> None:
+        """Say that a run is good or bad."""
+        self.trace_collector.label_trace(trace_id, label, notes)
+
+    def get_pipeline_statistics(self) -> dict[str, Any]:
+        """The collector's statistics, and count and size of the checkpoints."""
+        checkpoints = self.checkpoint_loader.list_checkpoints()
+        size = sum(checkpoint["size_mb"] for checkpoint in checkpoints)
+        return {
+            "collector": self.trace_collector.get_statistics(),
+            "checkpoints": {"count": len(checkpoints), "total_size_mb": size},
+        }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,245 @@
+"""GGUF and Ollama by the names of the agent's RL pipeline, for a model folder that is there already.
+
+A version that was trained here goes out by `thumbwheel export` and `thumbwheel deploy`, which compare the file with the trained model and
+ask the gate; a bare folder has neither a trained model nor a gate, so nothing of that is claimed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.core.errors import Conflict, InputError, NotFound, ThumbwheelError
+from thumbwheel.deploy.modelfile import Modelfile
+from thumbwheel.deploy.ollama_api import OllamaServer, address, full_name
+from thumbwheel.deploy.profiles import Choice, choose
+from thumbwheel.export.gguf_file import recommend
+from thumbwheel.training.hardware import machine
+
+BITS = {"Q2_K": 2.5, "Q3_K_M": 3.5, "Q4_K_M": 4.5, "Q5_K_M": 5.5, "Q6_K": 6.5, "Q8_0": 8.0, "F16": 16.0}
+ALL_LAYERS = 99
+
+
+@dataclass(frozen=True)
+class GGUFQuantization:
+    """A precision of GGUF: its name and about how many bits a weight takes."""
+
+    name: str
+    bits: float
+
+    @staticmethod
+    def available() -> dict[str, GGUFQuantization]:
+        """The seven that the pipeline offered; `thumbwheel export --format gguf --quant` knows more."""
+        return {name: GGUFQuantization(name, bits) for name, bits in BITS.items()}
+
+
+class GGUFExporter:
+    """A model folder of Hugging Face as one GGUF file."""
+
+    def __init__(self, model_path: str | Path, output_dir: str | Path | None = None) -> None:
+        self.model_path = Path(model_path)
+        self.output_dir = Path(output_dir) if output_dir else self.model_path.parent / "gguf"
+
+    def convert(self, quantization: str = "Q4_K_M", output_name: str | None = None) -> str:
+        """Write `MODEL-QUANT.gguf` and return its path.
+
+        Raises NotFound for a missing model or tool, InputError for an unknown precision, Conflict where the file is there already.
+        """
+        from thumbwheel.export import gguf_file
+        from thumbwheel.llm.convert import check_quantiser
+
+        precision = quantization.upper()
+        if precision not in gguf_file.QUANTS:
+            raise InputError(f"quantization {quantization!r}", "there is no such precision", f"Known: {', '.join(gguf_file.QUANTS)}")
+        if not (self.model_path / "config.json").is_file():
+            raise NotFound(f"model {str(self.model_path)!r}", "there is no model of Hugging Face", "Name a folder with a config.json")
+        check_quantiser(precision)
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        target = self.output_dir / (output_name or f"{self.model_path.name}-{precision}{gguf_file.SUFFIX}")
+        if target.exists():
+            raise Conflict(f"file {str(target)!r}", "it is there already", "Remove it, or give another output_name")
+        with tempfile.TemporaryDirectory(prefix=".gguf-", dir=self.output_dir) as scratch:
+            finished = Path(scratch) / target.name
+            gguf_file.write(self.model_path, str(self.model_path), precision, finished, Path(scratch))
+            finished.rename(target)
+        return str(target)
+
+    def get_recommended_quantization(self, available_ram_gb: float | None = None) -> str:
+        """The precision for so much memory (default: this machine's)."""
+        return recommend(machine().ram_gb if available_ram_gb is None else available_ram_gb)
+
+
+@dataclass
+class OllamaHostingProfile:
+    """How Ollama hosts models. `num_thread` 0 leaves it to Ollama."""
+
+    name: str
+    num_parallel: int = 1
+    num_ctx: int = 4096
+    num_gpu: int = 0
+    num_thread: int = 0
+    main_gpu: int = 0
+    flash_attn: bool = False
+
+    def to_env(self) -> dict[str, str]:
+        """The environment of `ollama serve`. Threads and layers are no variables of it; they go with the model (`to_parameters`)."""
+        environment = {"OLLAMA_NUM_PARALLEL": str(self.num_parallel), "OLLAMA_MAX_LOADED_MODELS": "2"}
+        return environment | ({"OLLAMA_FLASH_ATTENTION": "1"} if self.flash_attn else {})
+
+    def to_parameters(self) -> dict[str, int]:
+        """PARAMETER lines of a model."""
+        known = {"num_ctx": self.num_ctx, "num_gpu": self.num_gpu}
+        return known | ({"num_thread": self.num_thread} if self.num_thread else {})
+
+
+class OllamaDeployer:
+    """Makes and manages models of the Ollama at `host` (default: OLLAMA_HOST, else 127.0.0.1:11434), by its API."""
+
+    def __init__(self, host: str | None = None) -> None:
+        self.host = address(host)
+
+    def create_modelfile(
+        self,
+        gguf_path: str | Path,
+        system_prompt: str = "",
+        temperature: float = 0.7,
+        num_ctx: int = 4096,
+        stop_tokens: Sequence[str] = (),
+    ) -> str:
+        """The text of a Modelfile; raises InputError for what none can hold."""
+        return self._modelfile(gguf_path, system_prompt, temperature, num_ctx, stop_tokens).text()
+
+    def create_model(
+        self,
+        model_name: str,
+        gguf_path: str | Path,
+        system_prompt: str = "",
+        temperature: float = 0.7,
+        num_ctx: int = 4096,
+        stop_tokens: Sequence[str] = (),
+    ) -> str:
+        """Make or replace a model of a GGUF file, and return its name."""
+        path = Path(gguf_path)
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        fields = self._modelfile(path, system_prompt, temperature, num_ctx, stop_tokens).fields()
+        with OllamaServer(self.host) as server:
+            server.put(path, digest)
+            server.create(model_name, {"files": {path.name: f"sha256:{digest}"}} | fields)
+        return model_name
+
+    def list_models(self) -> list[dict[str, str]]:
+        """Name and digest of every model."""
+        with OllamaServer(self.host) as server:
+            return [{"name": name, "id": digest} for name, digest in server.digests().items()]
+
+    def delete_model(self, model_name: str) -> bool:
+        """Remove a model; whether there was one."""
+        with OllamaServer(self.host) as server:
+            exists = full_name(model_name) in server.digests()
+            server.delete(model_name)
+        return exists
+
+    def run_model(self, model_name: str, prompt: str) -> str:
+        """The model's answer to one message."""
+        import httpx
+
+        body = {"model": model_name, "messages": [{"role": "user", "content": prompt}]}
+        with OllamaServer(self.host) as server:
+            server.show(model_name)
+        reply = httpx.post(f"{self.host}/v1/chat/completions", json=body, timeout=600)
+        reply.raise_for_status()
+        return str(reply.json()["choices"][0]["message"]["content"])
+
+    def get_ryzen_profile(self, cpu_cores: int = 16) -> OllamaHostingProfile:
+        """For a Ryzen with so many cores: two of them stay free."""
+        parallel = max(1, min(4, cpu_cores // 4))
+        return OllamaHostingProfile("ryzen_optimized", parallel, num_thread=max(1, cpu_cores - 2))
+
+    def get_auto_profile(self) -> OllamaHostingProfile:
+        """What suits this machine."""
+        return hosting_profile("auto")
+
+    def _modelfile(
+        self, gguf_path: str | Path, system_prompt: str, temperature: float, num_ctx: int, stop_tokens: Sequence[str]
+    ) -> Modelfile:
+        parameters: dict[str, Any] = {"temperature": temperature, "num_ctx": num_ctx}
+        if stop_tokens:
+            parameters["stop"] = tuple(stop_tokens)
+        return Modelfile(str(gguf_path), system=system_prompt or None, parameters=parameters)
+
+
+def hosting_profile(choice: Choice) -> OllamaHostingProfile:
+    """A profile of this machine as theirs."""
+    profile = choose(choice, machine())
+    layers = profile.gpu_layers if profile.gpu_layers is not None else ALL_LAYERS
+    return OllamaHostingProfile(
+        profile.name,
+        profile.parallel,
+        profile.context,
+        num_gpu=layers,
+        num_thread=profile.threads or 0,
+        flash_attn=profile.flash_attention,
+    )
+
+
+class ExportPipeline:
+    """From a model folder to a model in Ollama. The results are returned and written to `export_results.json`."""
+
+    def __init__(
+        self,
+        model_path: str | Path,
+        model_name: str = "toolbox-agent",
+        output_dir: str | Path | None = None,
+        host: str | None = None,
+    ) -> None:
+        self.model_path = Path(model_path)
+        self.model_name = model_name
+        self.output_dir = Path(output_dir) if output_dir else self.model_path.parent / "export"
+        self.gguf_exporter = GGUFExporter(self.model_path, self.output_dir)
+        self.ollama_deployer = OllamaDeployer(host)
+
+    def run(self, quantization: str = "Q4_K_M", system_prompt: str = "", hosting: str = "auto") -> dict[str, Any]:
+        """Convert, then make the model; `hosting` is auto or ryzen. A failure stands under `error`, and `success` is then false."""
+        results: dict[str, Any] = {
+            "start_time": _now(),
+            "model_path": str(self.model_path),
+            "model_name": self.model_name,
+            "quantization": quantization,
+            "success": False,
+        }
+        try:
+            path = Path(self.gguf_exporter.convert(quantization))
+            results |= {"gguf_path": str(path), "gguf_size_mb": path.stat().st_size / 1e6}
+            profile = hosting_profile("ryzen_optimized" if hosting == "ryzen" else "auto")
+            results["ollama_model"] = self.ollama_deployer.create_model(self.model_name, path, system_prompt, num_ctx=profile.num_ctx)
+            results["hosting_profile"] = vars(profile)
+            results["success"] = True
+            self._write("hosting_profile.json", vars(profile))
+        except ThumbwheelError as error:
+            results["error"] = str(error)
+        results["end_time"] = _now()
+        self._write("export_results.json", results)
+        return results
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        (self.output_dir / name).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def quick_export(model_path: str | Path, model_name: str = "toolbox-agent", quantization: str = "Q4_K_M") -> str:
+    """`ExportPipeline(...).run(...)`: the name of the model in Ollama; raises Conflict with the cause of a failure."""
+    results = ExportPipeline(model_path, model_name).run(quantization)
+    if not results["success"]:
+        raise Conflict(f"export of {str(model_path)!r}", str(results["error"]), "Mend that, then export again")
+    return str(results["ollama_model"])
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

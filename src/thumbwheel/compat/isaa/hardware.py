@@ -1,0 +1,184 @@
+"""`HardwareConfig`: what the machine has, and the settings that suit it, under the names of the agent's RL pipeline.
+
+The tiers are those of `training/presets.py`. What nobody could find out keeps its default, and a value that is given wins over a
+derived one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.core.config import Home
+from thumbwheel.training.hardware import Machine, disk_free_gb, machine
+from thumbwheel.training.presets import BY_GPU, BY_RAM, RYZEN, tier_of
+
+MODULES = ("q_proj", "k_proj", "v_proj", "o_proj")
+ROWS_AN_UPDATE = 8
+
+
+class HardwareProfile(Enum):
+    """What decides the settings."""
+
+    RYZEN_OPTIMIZED = "ryzen_optimized"
+    AUTO_DETECT = "auto_detect"
+    GPU_ENABLED = "gpu_enabled"
+    CPU_ONLY = "cpu_only"
+
+
+@dataclass
+class HardwareConfig:
+    """Sizes in 10^9 bytes. The settings from `profile` on are derived from what stands above them, unless they are given."""
+
+    cpu_name: str = ""
+    cpu_cores: int = 1
+    cpu_threads: int = 1
+    has_avx2: bool = False
+    has_avx512: bool = False
+    ram_gb: float = 8.0
+    available_ram_gb: float = 8.0
+    has_gpu: bool = False
+    gpu_name: str = ""
+    gpu_vram_gb: float = 0.0
+    cuda_available: bool = False
+    storage_path: str = ""
+    storage_free_gb: float = 0.0
+    profile: HardwareProfile | None = None
+    recommended_batch_size: int | None = None
+    recommended_model_size: str | None = None
+    use_fp16: bool | None = None
+    use_bf16: bool | None = None
+    gradient_checkpointing: bool = True
+    num_workers: int | None = None
+    lora_r: int | None = None
+    lora_alpha: int | None = None
+    num_generations: int | None = None
+    max_completion_length: int = 256
+
+    def __post_init__(self) -> None:
+        is_ryzen = any(name in self.cpu_name for name in RYZEN)
+        usable_gpu = self.has_gpu and self.cuda_available
+        by_ram = tier_of(BY_RAM, self.ram_gb)
+        tier = tier_of(BY_GPU, self.gpu_vram_gb) if usable_gpu else by_ram
+        derived = {
+            "profile": self._profile(is_ryzen, usable_gpu),
+            "recommended_batch_size": tier.rows,
+            "recommended_model_size": tier.model,
+            "use_fp16": usable_gpu,
+            "use_bf16": not self.has_gpu and (self.has_avx512 or "5950X" in self.cpu_name),
+            "num_workers": min(8, max(1, self.cpu_threads // 2)) if is_ryzen else 4,
+            "lora_r": tier.rank,
+            "lora_alpha": 2 * tier.rank,
+            "num_generations": by_ram.generations,
+        }
+        for name, value in derived.items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
+
+    def _profile(self, is_ryzen: bool, usable_gpu: bool) -> HardwareProfile:
+        if usable_gpu:
+            return HardwareProfile.GPU_ENABLED
+        return HardwareProfile.RYZEN_OPTIMIZED if is_ryzen else HardwareProfile.CPU_ONLY
+
+    def get_training_device(self) -> str:
+        """cuda or cpu."""
+        return "cuda" if self.has_gpu and self.cuda_available else "cpu"
+
+    def get_torch_dtype(self) -> str:
+        """The name of the precision."""
+        if self.use_fp16:
+            return "float16"
+        return "bfloat16" if self.use_bf16 else "float32"
+
+    def to_training_args(self) -> dict[str, Any]:
+        """Arguments of `transformers.TrainingArguments`: eight rows an update, by accumulation."""
+        rows = self.recommended_batch_size or 1
+        return {
+            "per_device_train_batch_size": rows,
+            "gradient_accumulation_steps": max(1, ROWS_AN_UPDATE // rows),
+            "gradient_checkpointing": self.gradient_checkpointing,
+            "bf16": bool(self.use_bf16) and not self.has_gpu,
+            "fp16": bool(self.use_fp16) and self.has_gpu,
+            "dataloader_num_workers": self.num_workers,
+            "use_cpu": not self.has_gpu,
+        }
+
+    def to_lora_config(self) -> dict[str, Any]:
+        """Arguments of `peft.LoraConfig`."""
+        return {
+            "r": self.lora_r,
+            "lora_alpha": self.lora_alpha,
+            "lora_dropout": 0.05,
+            "bias": "none",
+            "task_type": "CAUSAL_LM",
+            "target_modules": list(MODULES),
+        }
+
+    def to_grpo_config(self) -> dict[str, Any]:
+        """What GRPO has besides."""
+        return {
+            "num_generations": self.num_generations,
+            "max_completion_length": self.max_completion_length,
+            "use_vllm": False,
+        }
+
+    def summary(self) -> str:
+        """A few lines for a person."""
+        profile = self.profile or HardwareProfile.AUTO_DETECT
+        gpu = f"{self.gpu_name} ({self.gpu_vram_gb:.1f} GB)" if self.has_gpu else "none"
+        return "\n".join(
+            [
+                f"profile {profile.value}",
+                f"processor {self.cpu_name or 'unknown'}, {self.cpu_cores} cores, {self.cpu_threads} threads",
+                f"memory {self.ram_gb:.1f} GB, {self.available_ram_gb:.1f} GB available; GPU {gpu}",
+                f"models of {self.recommended_model_size}, {self.recommended_batch_size} rows at once in {self.get_torch_dtype()}",
+                f"LoRA r {self.lora_r}, alpha {self.lora_alpha}; {self.num_generations} answers a prompt",
+            ]
+        )
+
+
+def detect_hardware(storage_path: str | None = None) -> HardwareConfig:
+    """What this machine has. `storage_path` is where models lie (default: the home's folder); nothing is created."""
+    storage = Path(storage_path or Home.at().path)
+    found = machine()
+    return HardwareConfig(**_processor(found), **_accelerator(found), **_storage(storage))
+
+
+def get_ryzen_optimized_config(storage_path: str | None = None) -> HardwareConfig:
+    """The preset for a Ryzen 9 5950X with 40 GB, of which 32 are available, whatever this machine is."""
+    return HardwareConfig(
+        cpu_name="AMD Ryzen 9 5950X 16-Core Processor",
+        cpu_cores=16,
+        cpu_threads=32,
+        has_avx2=True,
+        ram_gb=40.0,
+        available_ram_gb=32.0,
+        **_storage(Path(storage_path or Home.at().path)),
+    )
+
+
+def _processor(found: Machine) -> dict[str, Any]:
+    known = {
+        "cpu_name": found.cpu,
+        "cpu_cores": found.cores or found.threads,
+        "cpu_threads": found.threads,
+        "has_avx2": bool(found.avx2),
+        "has_avx512": bool(found.avx512),
+        "ram_gb": found.ram_gb,
+        "available_ram_gb": found.available_gb,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _accelerator(found: Machine) -> dict[str, Any]:
+    """torch computes on ROCm by the name of cuda, so that both are usable; Metal is another device."""
+    gpu = found.gpu
+    if gpu is None or gpu.kind == "mps":
+        return {}
+    return {"has_gpu": True, "cuda_available": True, "gpu_name": gpu.name, "gpu_vram_gb": gpu.memory_gb}
+
+
+def _storage(path: Path) -> dict[str, Any]:
+    return {"storage_path": str(path), "storage_free_gb": disk_free_gb(path)}

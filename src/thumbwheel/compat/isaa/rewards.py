@@ -1,0 +1,310 @@
+"""The reward classes of the agent's RL pipeline over our reward functions: a trace in, a `RewardResult` out.
+
+What does not apply has no score and leaves the denominator of the `RewardEngine`. `RewardEngine(arithmetic="isaa")` keeps the old
+arithmetic, in which it counts as a middle. Code runs in the sandbox; where there is none, the result says so and has no score.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from thumbwheel.core.errors import InputError
+from thumbwheel.rewards.combine import Arithmetic, counted, group_normalised, weighted_mean
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Step
+from thumbwheel.rewards.functions import FUNCTIONS
+from thumbwheel.sdk.tracefile import ExecutionTrace, line_of
+
+GOOD = 0.6
+"""The combined reward from which an answer is labelled good."""
+
+
+@dataclass
+class RewardResult:
+    """`score` is between 0 and 1, or None where there is none: `error` or `details["reason"]` then says why."""
+
+    score: float | None
+    is_binary: bool = False
+    details: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+
+    def to_binary(self, threshold: float = 0.5) -> int | None:
+        """1 from the threshold on, else 0; None without a score."""
+        return None if self.score is None else int(self.score >= threshold)
+
+
+class BaseReward(ABC):
+    """A reward of your own: a name, a weight, and `compute`."""
+
+    name: str = "base_reward"
+    weight: float = 1.0
+    is_binary: bool = False
+
+    @abstractmethod
+    def compute(self, trace: ExecutionTrace) -> RewardResult:
+        """The reward of one run."""
+
+    def __call__(self, trace: ExecutionTrace) -> RewardResult:
+        return self.compute(trace)
+
+
+class FunctionReward(BaseReward):
+    """A reward that one of our functions computes; `settings` are that function's."""
+
+    function: ClassVar[str]
+
+    def __init__(self, **settings: Any) -> None:
+        self._function: RewardFunction[Any] = FUNCTIONS.get(self.function).create(settings, f"settings of {self.name}")
+
+    def compute(self, trace: ExecutionTrace) -> RewardResult:
+        """The function's score of the run."""
+        (score,) = self._function.score([case_of(trace)])
+        return result_of(score)
+
+
+class CodeExecutionReward(FunctionReward):
+    """The share of the Python and shell blocks of the answer that run to their end, each within `timeout` seconds, in the sandbox."""
+
+    name, function, weight = "code_execution", "code_execution", 2.0
+
+    def __init__(self, timeout: float = 30, sandbox: bool = True) -> None:
+        if not sandbox:
+            raise InputError(
+                "CodeExecutionReward(sandbox=False)",
+                "code of a model never runs without the sandbox here",
+                "Leave it out; `thumbwheel sandbox check` says whether this machine has one",
+            )
+        super().__init__(limits={"wall_seconds": timeout})
+
+
+class SyntaxValidationReward(FunctionReward):
+    """The share of the code blocks that parse; languages without a grammar here have no part in it."""
+
+    name, function = "syntax_validation", "syntax"
+
+
+class ToolSuccessReward(FunctionReward):
+    """The share of the tool calls that succeeded."""
+
+    name, function, weight = "tool_success", "tool_success", 2.0
+
+
+class TaskCompletionReward(FunctionReward):
+    """The share of the tasks that were completed, less failures."""
+
+    name, function, weight = "task_completion", "task_completion", 1.5
+
+
+class EfficiencyReward(FunctionReward):
+    """How little of three budgets was used."""
+
+    name, function, weight = "efficiency", "efficiency", 0.5
+
+    def __init__(self, max_tokens: int = 2000, max_tool_calls: int = 10, max_reasoning_steps: int = 15) -> None:
+        super().__init__(tokens=max_tokens, calls=max_tool_calls, steps=max_reasoning_steps)
+
+
+class FormatComplianceReward(FunctionReward):
+    """Whether the answer is free of XML tags, outside of its code."""
+
+    name, function = "format_compliance", "format_compliance"
+
+
+class LearnedReward(BaseReward):
+    """How much a run is like the ones that people labelled good, by the tools they used and how often these succeeded.
+
+    `model_path` is a JSON file of patterns ({"positive": [...], "negative": [...]}), as the old pipeline wrote it. `thumbwheel label
+    learn` fits a better judge on the same labels and says how good it is.
+    """
+
+    name = "learned_reward"
+    NEAR = 0.2
+    """How far a success rate may be from a pattern's and still match it."""
+    FREQUENT = 3
+    """Calls from which a tool is a pattern."""
+
+    def __init__(self, model_path: str | Path | None = None) -> None:
+        self.model_path = Path(model_path) if model_path else None
+        self.patterns: dict[str, list[dict[str, Any]]] = {"positive": [], "negative": []}
+        if self.model_path and self.model_path.exists():
+            self.patterns = _patterns(self.model_path)
+
+    def save_patterns(self) -> None:
+        """Write the patterns to `model_path`."""
+        if self.model_path is None:
+            raise InputError("save_patterns", "there is no model_path", "Give one: LearnedReward(model_path=...)")
+        self.model_path.parent.mkdir(parents=True, exist_ok=True)
+        self.model_path.write_text(json.dumps(self.patterns, indent=2) + "\n", encoding="utf-8")
+
+    def learn_from_traces(self, traces: Sequence[ExecutionTrace], min_examples: int = 10) -> None:
+        """Take the patterns of the labelled runs; raises InputError with fewer than `min_examples` of either label."""
+        good = [trace for trace in traces if trace.label is True]
+        bad = [trace for trace in traces if trace.label is False]
+        if min(len(good), len(bad)) < min_examples:
+            raise InputError(
+                f"{len(good)} good and {len(bad)} bad runs",
+                f"at least {min_examples} of each are needed",
+                "Label more: TraceCollector.label_trace",
+            )
+        self.patterns = {"positive": self._extract(good), "negative": self._extract(bad)}
+        if self.model_path:
+            self.save_patterns()
+
+    def compute(self, trace: ExecutionTrace) -> RewardResult:
+        """The share of the matches that are with good runs; no score where nothing matches."""
+        positive = sum(self._match(trace, pattern) for pattern in self.patterns["positive"])
+        negative = sum(self._match(trace, pattern) for pattern in self.patterns["negative"])
+        details = {"positive_match": positive, "negative_match": negative}
+        if positive + negative == 0:
+            return RewardResult(None, details=details | {"reason": "no learned pattern matches"})
+        return RewardResult(positive / (positive + negative), details=details)
+
+    def _extract(self, traces: Sequence[ExecutionTrace]) -> list[dict[str, Any]]:
+        calls: dict[str, int] = {}
+        for trace in traces:
+            for call in trace.tool_calls:
+                calls[call.tool_name] = calls.get(call.tool_name, 0) + 1
+        patterns: list[dict[str, Any]] = [
+            {"type": "tool_usage", "tool": tool, "frequency": count / len(traces)}
+            for tool, count in calls.items()
+            if count >= self.FREQUENT
+        ]
+        rates = [_success_rate(trace) for trace in traces if trace.tool_calls]
+        if rates:
+            patterns.append({"type": "success_rate", "avg": sum(rates) / len(rates)})
+        return patterns
+
+    def _match(self, trace: ExecutionTrace, pattern: Mapping[str, Any]) -> float:
+        if pattern["type"] == "tool_usage":
+            calls = sum(call.tool_name == pattern["tool"] for call in trace.tool_calls)
+            return float(calls * pattern["frequency"])
+        if not trace.tool_calls:
+            return 0.0
+        distance = abs(_success_rate(trace) - pattern["avg"])
+        return 1 - distance if distance < self.NEAR else 0.0
+
+
+class RewardEngine:
+    """Several rewards as one number.
+
+    `arithmetic`: "applicable" leaves out what has no score; "isaa" counts it as the old pipeline did (a middle, a failure as 0).
+    """
+
+    def __init__(self, rewards: Sequence[BaseReward] | None = None, *, arithmetic: Arithmetic = "applicable") -> None:
+        self.rewards = list(rewards) if rewards is not None else default_rewards(arithmetic)
+        self.arithmetic = arithmetic
+
+    def compute_all(self, trace: ExecutionTrace) -> dict[str, RewardResult]:
+        """Every reward by name. One that raises has no score, and its error."""
+        results: dict[str, RewardResult] = {}
+        for reward in self.rewards:
+            try:
+                results[reward.name] = reward.compute(trace)
+            except Exception as error:  # noqa: BLE001 - a reward of the user's own must not end the others
+                results[reward.name] = RewardResult(None, error=f"{type(error).__name__}: {error}")
+        return results
+
+    def compute_combined(self, trace: ExecutionTrace) -> float | None:
+        """The mean by weight; None where no reward has a score."""
+        return self._combined(self.compute_all(trace))
+
+    def compute_for_group(self, traces: Sequence[ExecutionTrace]) -> list[float | None]:
+        """Group-normalised rewards of runs of one prompt (population deviation); None for a run without one."""
+        return group_normalised([self.compute_combined(trace) for trace in traces])
+
+    def get_binary_label(self, trace: ExecutionTrace, threshold: float = GOOD) -> bool | None:
+        """Whether the reward reaches `threshold`; None where there is no reward."""
+        combined = self.compute_combined(trace)
+        return None if combined is None else combined >= threshold
+
+    def summary(self, trace: ExecutionTrace) -> str:
+        """A line for each reward, and the combined one, for a person."""
+        results = self.compute_all(trace)
+        combined = self._combined(results)
+        lines = [f"{name}: {_shown(result)}" for name, result in results.items()]
+        verdict = "no reward" if combined is None else f"{combined:.3f}, {'good' if combined >= GOOD else 'bad'}"
+        return "\n".join([*lines, f"combined: {verdict}"])
+
+    def _combined(self, results: Mapping[str, RewardResult]) -> float | None:
+        weights = {reward.name: reward.weight for reward in self.rewards}
+        values = {name: counted(name, _score_of(result), self.arithmetic) for name, result in results.items()}
+        return weighted_mean(values, weights)
+
+
+def default_rewards(arithmetic: Arithmetic) -> list[BaseReward]:
+    """The six rewards of the default engine."""
+    tool_success = ToolSuccessReward(compatible=True) if arithmetic == "isaa" else ToolSuccessReward()
+    return [
+        CodeExecutionReward(),
+        SyntaxValidationReward(),
+        tool_success,
+        TaskCompletionReward(),
+        EfficiencyReward(),
+        FormatComplianceReward(),
+    ]
+
+
+def case_of(trace: ExecutionTrace) -> Case:
+    """A recorded run as our reward functions see one."""
+    line = line_of(trace)
+    steps = []
+    for step in line["steps"]:
+        tokens = step.get("tokens") or {}
+        steps.append(
+            Step(
+                kind=step["kind"],
+                name=step.get("name"),
+                input=step.get("input"),
+                output=step.get("output"),
+                status=step.get("status", "ok"),
+                prompt_tokens=tokens.get("prompt"),
+                completion_tokens=tokens.get("completion"),
+            )
+        )
+    return Case(
+        text=trace.final_response,
+        prompt=[{"role": "user", "content": trace.user_query}],
+        steps=tuple(steps),
+        status=trace.status,
+        metadata=line.get("metadata", {}),
+    )
+
+
+def result_of(score: Score) -> RewardResult:
+    """Our score as a result of theirs."""
+    details = dict(score.evidence)
+    reason = details.get("reason")
+    is_failure = score.status in (Status.FAILED, Status.BLOCKED)
+    return RewardResult(score.value, score.value in (0.0, 1.0), details, str(reason) if is_failure else None)
+
+
+def _score_of(result: RewardResult) -> Score:
+    if result.score is not None:
+        return Score(result.score)
+    return Score.none(Status.FAILED if result.error else Status.NOT_APPLICABLE, result.error or "no score")
+
+
+def _shown(result: RewardResult) -> str:
+    if result.score is not None:
+        return f"{result.score:.3f}"
+    return result.error or str(result.details.get("reason", "does not apply"))
+
+
+def _patterns(path: Path) -> dict[str, list[dict[str, Any]]]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        patterns = {name: [dict(pattern) for pattern in document[name]] for name in ("positive", "negative")}
+        for pattern in [*patterns["positive"], *patterns["negative"]]:
+            float(pattern["frequency"] if pattern["type"] == "tool_usage" else pattern["avg"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        why = f"it holds no learned patterns ({type(error).__name__}: {error})"
+        raise InputError(f"file {str(path)!r}", why, "Learn them: LearnedReward(path).learn_from_traces(traces)") from None
+    return patterns
+
+
+def _success_rate(trace: ExecutionTrace) -> float:
+    return sum(call.success for call in trace.tool_calls) / len(trace.tool_calls)

@@ -1,0 +1,262 @@
+"""`TrainingConfig` and `RLTrainer`: one training run over a dataset of examples, under the names of the agent's RL pipeline.
+
+The trainer keeps a home of its own below `output_dir`: the examples become traces with feedback there, `thumbwheel train` does the rest.
+Their `grpo` learned from recorded answers with rewards, which is `grpo_offline` here. Whether the result is better than what runs
+today is another question, which `TrainingPipeline` asks and this class does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.app.open import opener
+from thumbwheel.compat.isaa.hardware import MODULES, HardwareConfig
+from thumbwheel.core.errors import ConfigError, Conflict, InputError
+from thumbwheel.core.plugins import nearest
+from thumbwheel.training.types import RunResult, RunState
+
+AGENT = "agent"
+"""The only agent of a trainer's home."""
+METHODS = {"grpo": "grpo_offline", "kto": "kto"}
+QUESTION = "User: "
+
+
+@dataclass
+class TrainingConfig:
+    """The settings of a run. Rows an update are `per_device_batch_size` times `gradient_accumulation_steps`."""
+
+    base_model: str = "Qwen/Qwen2.5-1.5B-Instruct"
+    output_dir: str = "./rl_output"
+    method: str = "grpo"
+    lora_r: int = 16
+    lora_alpha: int = 32
+    lora_dropout: float = 0.0
+    lora_target_modules: list[str] = field(default_factory=lambda: list(MODULES))
+    learning_rate: float = 5e-5
+    num_epochs: float = 3
+    per_device_batch_size: int = 1
+    gradient_accumulation_steps: int = 8
+    max_seq_length: int = 2048
+    num_generations: int = 4
+    max_completion_length: int = 512
+    beta: float = 0.1
+    desirable_weight: float = 1.0
+    undesirable_weight: float = 1.0
+    use_cpu: bool = True
+    use_bf16: bool = False
+    use_fp16: bool = False
+    gradient_checkpointing: bool = True
+    warmup_ratio: float = 0.1
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    logging_steps: int = 10
+    save_steps: int = 100
+    eval_steps: int = 50
+    early_stopping_patience: int | None = 3
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every setting."""
+        return asdict(self)
+
+    @classmethod
+    def from_hardware_config(cls, hw_config: HardwareConfig, **overrides: Any) -> TrainingConfig:
+        """What suits a machine, but for what is given; raises ConfigError for a setting that does not exist."""
+        known = {setting.name for setting in fields(cls)}
+        for name in overrides:
+            if name not in known:
+                raise ConfigError(
+                    f"setting {name!r}", "TrainingConfig has none of that name", nearest(name, sorted(known)) or "Leave it out"
+                )
+        arguments = hw_config.to_training_args()
+        derived = {
+            "lora_r": hw_config.lora_r,
+            "lora_alpha": hw_config.lora_alpha,
+            "per_device_batch_size": arguments["per_device_train_batch_size"],
+            "gradient_accumulation_steps": arguments["gradient_accumulation_steps"],
+            "num_generations": hw_config.num_generations,
+            "use_cpu": not hw_config.has_gpu,
+            "use_bf16": hw_config.use_bf16,
+            "use_fp16": hw_config.use_fp16,
+            "gradient_checkpointing": hw_config.gradient_checkpointing,
+        }
+        return cls(**(derived | overrides))
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON file."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> TrainingConfig:
+        """Read what `save` wrote; raises InputError."""
+        try:
+            return cls(**json.loads(Path(path).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"file {str(path)!r}", str(error), "Name a file that TrainingConfig.save wrote") from None
+
+    def options(self) -> dict[str, Any]:
+        """As settings of `thumbwheel train METHOD`.
+
+        Dropout does not exist here: it would make the two sides of a preference differ by chance. Half precision is bfloat16.
+        """
+        if self.lora_dropout:
+            raise ConfigError(f"lora_dropout {self.lora_dropout!r}", "adapters are trained without dropout here", "Set it to 0")
+        shared = {
+            "learning_rate": self.learning_rate,
+            "num_train_epochs": self.num_epochs,
+            "batch_size": self.per_device_batch_size * self.gradient_accumulation_steps,
+            "max_length": self.max_seq_length,
+            "lora_r": self.lora_r,
+            "lora_alpha": self.lora_alpha,
+            "lora_targets": ",".join(self.lora_target_modules) or "all-linear",
+            "device": "cpu" if self.use_cpu else "auto",
+            "dtype": "bfloat16" if self.use_bf16 or self.use_fp16 else "auto",
+            "gradient_checkpointing": self.gradient_checkpointing,
+            "warmup_ratio": self.warmup_ratio,
+            "weight_decay": self.weight_decay,
+            "max_grad_norm": self.max_grad_norm,
+            "logging_steps": self.logging_steps,
+            "save_steps": self.save_steps,
+            "eval_steps": self.eval_steps,
+            "early_stopping_patience": self.early_stopping_patience,
+            "beta": self.beta,
+        }
+        if self.method != "kto":
+            return shared
+        weights = {"desirable_weight": self.desirable_weight, "undesirable_weight": self.undesirable_weight}
+        return shared | weights
+
+
+class RLTrainer:
+    """Trains a LoRA adapter by KTO or by GRPO on recorded groups, and writes the model."""
+
+    def __init__(self, config: TrainingConfig) -> None:
+        if config.method not in METHODS:
+            raise ConfigError(f"method {config.method!r}", "there is no such method", f"Known: {', '.join(METHODS)}")
+        self.config = config
+        self.output_dir = Path(config.output_dir)
+        self.training_stats: dict[str, Any] = {}
+        self._result: RunResult | None = None
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        config.save(self.output_dir / "training_config.json")
+
+    def setup(self) -> RLTrainer:
+        """Check the settings and the base before anything is trained; raises ConfigError, ModelError, MissingExtra."""
+        from thumbwheel.training.base import locate
+
+        self.config.options()
+        locate(self.config.base_model)
+        return self
+
+    def train(self, dataset: Iterable[Any]) -> RunResult:
+        """Train on examples: `KTOExample` or `GRPOExample` objects, their dicts, or a Hugging Face dataset of them."""
+        from thumbwheel.capture.ingest import ingest
+        from thumbwheel.training.train import train
+
+        lines = [line for number, row in enumerate(dataset) for line in self._lines(number, row)]
+        path = self.output_dir / f"{self.config.method}_dataset.thumbwheel.jsonl"
+        path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+        with self._opener()() as ws:
+            ingest(ws, AGENT, "jsonl", path)
+            result = train(ws, AGENT, METHODS[self.config.method], self.config.base_model, options=self.config.options())
+        self._result = result
+        last = result.metrics.get("last_step") or {}
+        self.training_stats = {
+            "method": self.config.method,
+            "training_time_seconds": result.metrics.get("seconds"),
+            "train_loss": last.get("loss"),
+            "epochs": last.get("epoch"),
+            "total_steps": result.metrics.get("steps"),
+        }
+        return result
+
+    def train_kto(self, dataset: Iterable[Any]) -> RunResult:
+        """`train`, for a trainer whose method is kto."""
+        return self._train_by("kto", dataset)
+
+    def train_grpo(self, dataset: Iterable[Any]) -> RunResult:
+        """`train`, for a trainer whose method is grpo."""
+        return self._train_by("grpo", dataset)
+
+    def save_model(self, output_path: str | Path | None = None, merge_lora: bool = True) -> str:
+        """Write the model, merged or as an adapter, with `training_stats.json`, to `output_path` (default: final below output_dir)."""
+        from thumbwheel.export.package import export
+
+        finished = self._finished()
+        version = finished.version
+        if version is None:
+            raise Conflict("save_model", finished.reason or "the run made no version", "See its result: trainer.evaluate()")
+        folder = Path(output_path) if output_path else self.output_dir / "final"
+        with self._opener()() as ws:
+            export(ws, AGENT, version, "merged" if merge_lora else "adapter", folder)
+        (folder / "training_stats.json").write_text(json.dumps(self.training_stats, indent=2) + "\n", encoding="utf-8")
+        return str(folder)
+
+    def evaluate(self) -> dict[str, Any]:
+        """The metrics of the run on the rows that were held out from it: before (`base`) and at the best checkpoint (`best`)."""
+        metrics = self._finished().metrics
+        return {name: metrics.get(name) for name in ("base", "best")}
+
+    def get_training_summary(self) -> str:
+        """A few lines for a person."""
+        rows = self.config.per_device_batch_size * self.config.gradient_accumulation_steps
+        lines = [
+            f"{self.config.method} over {self.config.base_model}",
+            f"LoRA r {self.config.lora_r}, alpha {self.config.lora_alpha}; {rows} rows an update, rate {self.config.learning_rate:g}",
+        ]
+        lines += [f"{name}: {value}" for name, value in self.training_stats.items()]
+        return "\n".join(lines)
+
+    def _train_by(self, method: str, dataset: Iterable[Any]) -> RunResult:
+        if self.config.method != method:
+            raise ConfigError(f"train_{method}", f"the method of this trainer is {self.config.method!r}", "Call train(dataset)")
+        return self.train(dataset)
+
+    def _finished(self) -> RunResult:
+        if self._result is None or self._result.state not in (RunState.FINISHED, RunState.NOTHING_LEARNED):
+            raise Conflict("RLTrainer", "no training has finished", "Call train(dataset) first")
+        return self._result
+
+    def _opener(self) -> Any:
+        return opener(self.output_dir / "home", None, "info")
+
+    def _lines(self, number: int, row: Any) -> Iterator[dict[str, Any]]:
+        """Our own lines for one example: a trace an answer, and what it was worth."""
+        example = dict(row) if isinstance(row, Mapping) else row.to_dict()
+        try:
+            if self.config.method == "kto":
+                yield from _labelled(number, example["prompt"], example["completion"], bool(example["label"]))
+            else:
+                yield from _scored(number, example["prompt"], example["completions"], example["rewards"])
+        except KeyError as error:
+            fix = "KTO needs prompt, completion and label; GRPO needs prompt, completions and rewards"
+            raise InputError(f"example {number}", f"it has no {error}", fix) from None
+
+
+def _labelled(number: int, prompt: str, completion: str, label: bool) -> Iterator[dict[str, Any]]:
+    trace_id = f"example-{number}"
+    yield {"type": "trace", "id": trace_id, "input": _messages(prompt), "output": completion}
+    yield {"type": "feedback", "id": f"{trace_id}-label", "target": {"trace": trace_id}, "kind": "thumb", "value": label}
+
+
+def _scored(number: int, prompt: str, completions: list[str], rewards: list[float]) -> Iterator[dict[str, Any]]:
+    """A group's advantages do not depend on where its scale begins and ends, so that each group brings its own."""
+    scale = {"min": min(rewards), "max": max(rewards)}
+    if scale["min"] == scale["max"]:
+        scale["max"] += 1
+    for place, (completion, reward) in enumerate(zip(completions, rewards, strict=True)):
+        trace_id = f"example-{number}-{place}"
+        yield {"type": "trace", "id": trace_id, "input": _messages(prompt), "output": completion}
+        feedback = {"type": "feedback", "id": f"{trace_id}-reward", "target": {"trace": trace_id}}
+        yield feedback | {"kind": "score", "value": reward, "scale": scale}
+
+
+def _messages(prompt: str) -> list[dict[str, str]]:
+    """A prompt text (`system`, a blank line, `User: question`) as the chat that it stands for."""
+    system, mark, question = prompt.rpartition(f"\n\n{QUESTION}")
+    if not mark:
+        return [{"role": "user", "content": prompt.removeprefix(QUESTION)}]
+    return [{"role": "system", "content": system}, {"role": "user", "content": question}]

@@ -1,0 +1,143 @@
+"""Rendering chat templates under limits of time, memory and size, in one child process that is started when it is first needed.
+
+Lives here: asking that process. Not here: the rendering (`template_child.py`), what becomes of the text (`prompt.py`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from thumbwheel.core import child
+from thumbwheel.core.errors import DataError, MissingExtra, ModelError
+
+SECONDS = 20.0
+"""For one text; the slowest of real templates takes milliseconds."""
+START_SECONDS = 120.0
+MEMORY = 2**30
+LONGEST = 2**24
+"""Characters of one text."""
+
+
+def render_chat(
+    template: Any,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    generation: bool,
+    variables: Mapping[str, Any],
+) -> str:
+    """The text that a Jinja chat template makes of `messages`, as transformers' apply_chat_template does.
+
+    `variables` are what else the template sees: special tokens by name, options. Raises DataError where the template refuses the messages,
+    ModelError where it does not end, needs too much or is no text.
+    """
+    if not isinstance(template, str):
+        raise _useless(f"it is {type(template).__name__}, not a text")
+    request = {
+        "template": template,
+        "messages": [{key: value for key, value in message.items() if value is not None} for message in messages],
+        "tools": None if tools is None else list(tools),
+        "generation": generation,
+        "variables": dict(variables),
+    }
+    answer = _RENDERER.ask(request)
+    if "refused" in answer:
+        roles = ", ".join(str(message.get("role")) for message in messages[-6:])
+        why = f"the chat template refuses them ({answer['refused']})"
+        raise DataError(f"messages with roles {roles}", why, "Change the roles or leave it out")
+    if "fault" in answer:
+        raise _useless(answer["fault"])
+    return str(answer["text"])
+
+
+def template_of(tokenizer: Any, tools: Sequence[Mapping[str, Any]] | None = None) -> Any:
+    """The template that a tokenizer has for messages, with or without tools; ModelError where it has several and none by default."""
+    try:
+        return tokenizer.get_chat_template(tools=None if tools is None else list(tools))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _useless(" ".join(str(error).split())[:300]) from None
+
+
+def _useless(why: str) -> ModelError:
+    return ModelError("the chat template", why, "Correct chat_template in the model's tokenizer_config.json, or choose another model")
+
+
+class _Renderer:
+    """The child process, and the templates that it was ended for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+        self._condemned: dict[str, str] = {}
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer of the child; a template that did not end, or ended the child, is not tried again."""
+        template = request["template"]
+        line = json.dumps(request, default=lambda value: f"<{type(value).__name__}>").encode() + b"\n"
+        with self._lock:
+            if template not in self._condemned:
+                process = self._running()
+                try:
+                    return _exchange(process, line)
+                except TimeoutError:
+                    self._condemned[template] = f"it did not end within {SECONDS:g} seconds"
+                except (OSError, EOFError):
+                    self._condemned[template] = "the process that renders it broke down"
+                self.close()
+            return {"fault": self._condemned[template]}
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        """The child of this process; after a fork the parent keeps its own."""
+        if self._process is not None and self._owner == os.getpid() and self._process.poll() is None:
+            return self._process
+        process = child.start("thumbwheel.engine.template_child", str(MEMORY), str(LONGEST), stdin=subprocess.PIPE)
+        try:
+            _read_line(process, START_SECONDS)
+        except (EOFError, TimeoutError):
+            child.end(process)
+            raise MissingExtra.of("rendering chat templates", "transformers", "train") from None
+        self._process, self._owner = process, os.getpid()
+        return process
+
+    def close(self) -> None:
+        """End the child."""
+        if self._process is not None and self._owner == os.getpid():
+            child.end(self._process)
+        self._process = None
+
+
+def _exchange(process: subprocess.Popen[bytes], line: bytes) -> dict[str, Any]:
+    assert process.stdin is not None  # noqa: S101 - narrows the type
+    process.stdin.write(line)
+    process.stdin.flush()
+    answer = json.loads(_read_line(process, SECONDS))
+    return dict(answer)
+
+
+def _read_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
+    """The next line of the child; raises TimeoutError, and EOFError where it has ended."""
+    assert process.stdout is not None  # noqa: S101 - narrows the type
+    pipe, deadline = process.stdout.fileno(), time.monotonic() + seconds
+    received = bytearray()
+    while not received.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([pipe], [], [], left)[0]:
+            raise TimeoutError
+        part = os.read(pipe, 2**16)
+        if not part:
+            raise EOFError
+        received += part
+    return bytes(received)
+
+
+_RENDERER = _Renderer()
+atexit.register(_RENDERER.close)

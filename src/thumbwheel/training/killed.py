@@ -1,0 +1,40 @@
+"""Runs whose process was killed: nobody was left to write that down, so whoever opens the home next does.
+
+A run that is going on holds the lock of its folder; one that is recorded as running and whose lock is free was killed.
+"""
+
+from __future__ import annotations
+
+import os
+
+from thumbwheel.core.errors import Conflict
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.training import store
+from thumbwheel.training.rundir import RunDir
+from thumbwheel.training.types import Run, RunState
+
+REASON = "its process was killed"
+
+
+def settle_killed(ws: Workspace) -> list[str]:
+    """Record killed runs as stopped; a line for a person about each."""
+    with ws.db.read() as connection:
+        running = store.by_state(connection, RunState.RUNNING)
+    return [line for run in running if (line := _settle(ws, run)) is not None]
+
+
+def _settle(ws: Workspace, run: Run) -> str | None:
+    """What became of a run; None for one that is going on."""
+    folder = RunDir(ws.home.runs / run.id)
+    if not folder.path.is_dir():
+        ws.db.write(lambda connection: store.end(connection, run.id, RunState.FAILED, "its folder is gone", {}))
+        return f"run {run.id} was killed, and its folder is gone"
+    try:
+        handle = folder.lock()
+    except Conflict:
+        return None
+    try:
+        ws.db.write(lambda connection: store.end(connection, run.id, RunState.STOPPED, REASON, {}))
+    finally:
+        os.close(handle)
+    return f"run {run.id} was killed; go on with: thumbwheel train {run.algorithm} --agent {run.agent} --resume {run.id}"

@@ -1,0 +1,60 @@
+"""A version that the gate itself approved: an evaluation of answers that were right or wrong, kept and decided on as any other."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation import compare
+from thumbwheel.evaluation.compare import Pair
+from thumbwheel.evaluation.evaluate import keep
+from thumbwheel.evaluation.gate import gate
+from thumbwheel.evaluation.policy import GatePolicy
+from thumbwheel.evaluation.types import SUCCESS, Case, Evaluation, EvaluationConfig
+from thumbwheel.models import versions
+from thumbwheel.models.types import Basis, ModelVersion
+
+NUMBERS = count()
+CASES, GAINS = 60, 40
+
+
+def evaluation_of(ws: Workspace, version: ModelVersion, basis: Basis, gains: int = GAINS) -> Evaluation:
+    """Kept in the home: `gains` of 60 cases became right, all others stayed wrong."""
+    base = versions.versions(ws, version.agent)[0]
+    cases = [Case(str(number), str(number), "", [], None, None, None, {}) for number in range(CASES)]
+    pairs = [Pair(case, 0.0, float(number < gains)) for number, case in enumerate(cases)]
+    primary = compare.success(SUCCESS, pairs, 0.95)
+    name = f"evl_approval{next(NUMBERS)}"
+    evaluation = Evaluation(
+        id=name,
+        agent=version.agent,
+        candidate_id=version.id,
+        candidate=version.name,
+        against_id=base.id,
+        against=base.name,
+        basis=basis,
+        fresh=True,
+        primary=primary,
+        preferences=(),
+        guards=(),
+        slices=(),
+        examples=(),
+        reads=1,
+        suite="success",
+        detectable=compare.detectable(primary),
+        dropped={},
+        notes=(),
+        rows="",
+        key=name,
+        config=EvaluationConfig(),
+        weights=version.weights,
+    )
+    return keep(ws, evaluation)
+
+
+def approve(ws: Workspace, version: ModelVersion, basis: Basis) -> ModelVersion:
+    """`version` as the gate approved it: on gold for everybody, on feedback for a canary."""
+    gate(ws, evaluation_of(ws, version, basis), GatePolicy(unmeasured_guard="allow"))
+    approved = versions.by_id(ws, version.id)
+    assert approved.basis is basis, approved
+    return approved

@@ -1,0 +1,246 @@
+"""Which feedback stands: what is said again, who may take back what, and that a judgement counts once in the statistics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import Run
+from feedback_world import START, World
+from thumbwheel.capture.feedback import add_feedback, feedback_stats
+from thumbwheel.capture.ingest import ImportReport, ingest
+from thumbwheel.capture.sources.openwebui import EXAMPLE as OPENWEBUI
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import NotFound
+from thumbwheel.db import schema
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.rewards.label import judgements
+from thumbwheel.sdk import TraceCollector
+
+AGENT = "desk"
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Iterator[Workspace]:
+    with Workspace.open(Home.at(tmp_path / "home"), Sources({}, "test", {})) as opened:
+        yield opened
+
+
+def put(ws: Workspace, tmp_path: Path, *rows: Any, source: str = "jsonl") -> ImportReport:
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ingest(ws, AGENT, source, path)
+
+
+def verdicts(ws: Workspace) -> list[bool | None]:
+    with ws.db.read() as connection:
+        return [one.good for one in judgements(connection, AGENT)]
+
+
+def run_with(label: bool | None, score: float | None = None) -> dict[str, Any]:
+    return {"trace_id": "t1", "session_id": "s", "user_query": "q", "final_response": "a", "label": label, "reward_score": score}
+
+
+TRACE = {"type": "trace", "id": "t1", "input": "q", "output": "a"}
+
+
+def thumb(value: bool, **more: Any) -> dict[str, Any]:
+    return {"type": "feedback", "kind": "thumb", "value": value, "target": {"trace": "t1"}} | more
+
+
+# What is said again
+
+
+def test_a_relabelled_trace_file_has_its_newest_label(ws: Workspace, tmp_path: Path) -> None:
+    for turn, label in enumerate((False, True, False, False, True, False)):
+        report = put(ws, tmp_path, run_with(label), source="flowagent")
+        assert verdicts(ws) == [label]
+        assert report.duplicates == (turn == 3), "only what says what stands already is a duplicate"
+
+
+def test_a_decision_s_row_without_times_has_the_newest_word(ws: Workspace, tmp_path: Path) -> None:
+    row = {"id": "d1", "agentType": "FILER", "state": {"item": {"title": "Bank"}}, "action": {"swimlane": "HOME"}}
+    for word, good in (("CONFIRMED", True), ("CORRECTED", False), ("CONFIRMED", True)):
+        put(ws, tmp_path, row | {"userFeedback": word}, source="decisions")
+        assert verdicts(ws) == [good]
+
+
+def test_a_stored_reward_that_returns_to_an_older_value_counts_again(ws: Workspace, tmp_path: Path) -> None:
+    for score in (0.9, 0.1, 0.9):
+        put(ws, tmp_path, run_with(None, score), source="flowagent")
+    assert verdicts(ws) == [True]
+
+
+@pytest.mark.parametrize("rater", [{"rater": "ann"}, {}], ids=["named", "unnamed"])
+def test_the_newest_import_of_a_rater_without_times_counts(ws: Workspace, tmp_path: Path, rater: dict[str, str]) -> None:
+    put(ws, tmp_path, TRACE)
+    for value in (False, True, False):
+        put(ws, tmp_path, thumb(value, **rater))
+        assert verdicts(ws) == [value]
+
+
+def test_importing_twice_is_once_whatever_the_file_says_of_itself(ws: Workspace, tmp_path: Path) -> None:
+    rows = [TRACE, thumb(True, rater="ann"), thumb(False, rater="ann"), thumb(True), thumb(False)]
+    assert put(ws, tmp_path, *rows).stored == 5
+    assert put(ws, tmp_path, *rows).duplicates == 5
+    assert put(ws, tmp_path, *reversed(rows)).duplicates == 5
+
+
+def test_a_rater_who_contradicts_himself_in_one_import_is_not_heard_in_whatever_batch(
+    ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thumbwheel.capture.ingest.LINES", 1)
+    put(ws, tmp_path, TRACE, thumb(True, rater="ann"), thumb(False, rater="ann"), thumb(True, rater="ben"))
+    with ws.db.read() as connection:
+        (found,) = judgements(connection, AGENT)
+    assert (found.good, found.conflict, len(found.feedback_ids)) == (True, True, 1)
+
+
+def test_statements_about_a_text_without_a_name_are_voices_of_their_own_in_every_file(ws: Workspace, tmp_path: Path) -> None:
+    up, down = ({"prompt": "q", "completion": "a", "label": value} for value in (True, False))
+    for row in (up, down, up):
+        put(ws, tmp_path, row, source="trl")
+    with ws.db.read() as connection:
+        (found,) = judgements(connection, AGENT)
+    assert (found.good, found.conflict, len(found.feedback_ids)) == (None, True, 2)
+
+
+def test_two_scores_of_one_run_without_times_are_averaged(ws: Workspace, tmp_path: Path) -> None:
+    shared = {"prompt": "q", "response": "a", "runId": "r1"}
+    put(ws, tmp_path, shared | {"score": 0.9}, shared | {"score": 0.5}, source="n3")
+    with ws.db.read() as connection:
+        (found,) = judgements(connection, AGENT)
+    assert found.value is not None
+    assert (found.value.raw, found.good) == (pytest.approx(0.7), True)
+
+
+# Who may take back what
+
+
+def test_a_line_may_not_take_back_somebody_else_s_word(ws: Workspace, tmp_path: Path) -> None:
+    put(ws, tmp_path, TRACE, thumb(True, id="f1", rater="ann"))
+    for key in ("retracts", "supersedes"):
+        for who in ({"rater": "ben"}, {}):
+            line = {"type": "feedback", "retracts": "f1"} if key == "retracts" else thumb(False, supersedes="f1")
+            report = put(ws, tmp_path, TRACE, line | who)
+            reason = report.refusals[0]["reason"]
+            assert key in reason and "another rater or source" in reason and f"thumbwheel feedback add --{key}" in reason
+    assert verdicts(ws) == [True]
+    report = put(ws, tmp_path, {"type": "feedback", "retracts": "f1", "rater": "ann"})
+    assert (report.stored, verdicts(ws)) == (1, [])
+
+
+def test_a_line_cannot_speak_for_another_source_or_for_the_owner(ws: Workspace, tmp_path: Path) -> None:
+    put(ws, tmp_path, json.loads(OPENWEBUI), source="openwebui")
+    with ws.db.read() as connection:
+        thumbs = connection.execute(schema.feedback.select().where(schema.feedback.c.kind == "thumb"))
+        (feedback_id,) = thumbs.scalars()
+    forged = {"type": "feedback", "retracts": feedback_id, "rater": "u1"}
+    for line in (forged, forged | {"source": "openwebui"}):
+        assert "another rater or source" in put(ws, tmp_path, TRACE, line).refusals[0]["reason"]
+    owner = forged | {"source": "cli"}
+    assert "cannot speak for it" in put(ws, tmp_path, TRACE, owner).refusals[0]["reason"]
+    assert verdicts(ws) == [True]
+
+
+def test_a_retraction_that_comes_first_takes_back_its_own_rater_s_word_only(ws: Workspace, tmp_path: Path) -> None:
+    rows = [thumb(True, id="f1", rater="ann"), {"type": "feedback", "id": "r1", "retracts": "f1", "rater": "ben"}]
+    put(ws, tmp_path, TRACE, rows[1])
+    put(ws, tmp_path, rows[0])
+    assert verdicts(ws) == [True]
+    assert feedback_stats(ws, AGENT).replaced == 0
+    own = {"type": "feedback", "id": "r2", "retracts": "f2", "rater": "ben"}
+    put(ws, tmp_path, own)
+    put(ws, tmp_path, thumb(False, id="f2", rater="ben"))
+    assert verdicts(ws) == [True]
+
+
+def test_the_owner_takes_back_whatever_there_is(ws: Workspace, tmp_path: Path) -> None:
+    put(ws, tmp_path, TRACE, thumb(True, id="f1", rater="ann"))
+    add_feedback(ws, AGENT, "t1", "thumb", False, supersedes="f1")
+    assert verdicts(ws) == [False]
+
+
+# Statistics
+
+
+def test_a_collector_s_label_counts_once(command_line: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path / "home"))
+    collector = TraceCollector(tmp_path / "runs", agent=AGENT)
+    collector.start_trace("s1", "Opening hours?")
+    trace = collector.finish_trace("Nine to five.")
+
+    def stats() -> Any:
+        assert command_line("import", "flowagent", "runs", "--agent", AGENT)[0] == 0
+        code, out, _ = command_line("feedback", "stats", "--agent", AGENT, "--json")
+        assert code == 0
+        return json.loads(out)
+
+    for label in (True, False, True):
+        collector.label_trace(trace.trace_id, label)
+        found = stats()
+        assert found["signals"]["thumb"]["count"] == 1
+        assert found["signals"]["thumb"]["share_positive"] == float(label)
+        assert sum(found["raters"].values()) == 1
+
+
+def history() -> World:
+    world = World()
+    for number in range(12):
+        model = "old" if number < 8 else "new"
+        trace = world.trace(f"t{number}", f"q{number}", "a", model=model)
+        world.say("thumb", number % 4 == 0 or number >= 8, trace, rater=f"r{number}", at=number * 24 * 60 * 3)
+    world.say("rating", 5, world.trace("t0", "q0", "a", model="old"), rater="r0", at=0)
+    world.say("comment", "hm", world.trace("t0", "q0", "a", model="old"), rater="r0", at=0)
+    machine = world.trace("m", "qm", "a", model="new")
+    world.say("score", 0.0, machine, rater="machine", at=0)
+    for table, values in world.rows:
+        if table.name == "raters" and values["external_id"] == "machine":
+            values["kind"] = "checker"
+    return world
+
+
+def test_the_share_of_positive_feedback_over_time_and_by_version(tmp_path: Path) -> None:
+    with history().into(tmp_path) as opened:
+        stats = feedback_stats(opened, "helper", "month")
+        weeks = feedback_stats(opened, "helper")
+        with pytest.raises(NotFound, match="Known: day, week, month"):
+            feedback_stats(opened, "helper", "moon")
+    assert {name: (count.judged, count.positive) for name, count in stats.versions.items()} == {"old": (9, 3), "new": (4, 4)}
+    assert stats.versions["old"].share == pytest.approx(1 / 3)
+    assert {name: (count.judged, count.positive) for name, count in stats.periods.items()} == {"2026-01": (10, 4), "2026-02": (3, 3)}
+    first_week = f"{START:%G-W%V}"
+    assert weeks.periods[first_week].judged == 4
+    assert list(weeks.periods) == sorted(f"{START + timedelta(weeks=week):%G-W%V}" for week in range(len(weeks.periods)))
+    told = stats.as_dict()
+    assert told["by_version"][0] == {"version": "new", "count": 4, "judged": 4, "positive": 4, "share_positive": 1.0}
+    assert told["over_time"][0]["month"] == "2026-01"
+    assert told["signals"]["score"]["count"] == 1, "a checker's score is feedback, and no positive feedback of people"
+
+
+def test_stats_of_the_command_fit_a_terminal(command_line: Run, tmp_path: Path) -> None:
+    rows = [TRACE, thumb(True, rater="a" * 30)]
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert command_line("import", "jsonl", "lines.jsonl", "--agent", AGENT)[0] == 0
+    code, out, _ = command_line("feedback", "stats", "--agent", AGENT, "--period", "day")
+    assert code == 0
+    assert "positive feedback of people by day" in out and "positive feedback of people by version" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_order_of_files_with_times_decides_nothing(tmp_path: Path) -> None:
+    at = "2026-01-0{}T08:00:00Z".format
+    rows = [TRACE, thumb(True, rater="ann", occurred_at=at(3)), thumb(False, rater="ann", occurred_at=at(1)), thumb(False, rater="ben")]
+    for number, order in enumerate(permutations(rows)):
+        if number % 5:
+            continue
+        with Workspace.open(Home.at(tmp_path / str(number)), Sources({}, "test", {})) as opened:
+            for row in order:
+                put(opened, tmp_path, row)
+            assert verdicts(opened) == [None], "ann's later word is up, ben's is down"

@@ -1,0 +1,118 @@
+"""Model folders of strangers: whatever their files say, the answer is a model or a ModelError, soon and in little memory."""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from thumbwheel.core.errors import ModelError
+from thumbwheel.engine.load import load_base, load_config, load_scorer, load_tokenizer
+from thumbwheel.engine.prompt import PromptBuilder
+from token_families import TREE
+
+STRANGE: list[Any] = [None, True, -1, 0, 1.5, 10**9, 10**30, "x", "", [], [[]], {}, {"a": {"b": [1]}}, [-1], float("inf")]
+
+
+@pytest.fixture
+def base(bpe: Any, tmp_path: Path) -> Path:
+    import transformers as tf
+
+    torch.manual_seed(0)
+    folder = tmp_path / "base"
+    tf.AutoModelForCausalLM.from_config(TREE["qwen2"]()).save_pretrained(folder)
+    bpe("{{ messages }}").save_pretrained(folder)
+    return folder
+
+
+def load(folder: Path) -> None:
+    """All that is done with a folder, or the ModelError."""
+    for action in (load_base, load_scorer, load_config, load_tokenizer):
+        try:
+            made = action(str(folder))
+        except ModelError as error:
+            assert str(folder) in str(error) or "chat template" in str(error)
+            continue
+        if action is load_tokenizer:
+            try:
+                PromptBuilder(made).prompt([{"role": "user", "content": "Hi"}])
+            except ModelError:
+                continue
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+KEYS = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size", "auto_map",
+    "max_position_embeddings", "model_type", "architectures", "torch_dtype", "layer_types", "rope_parameters", "hidden_act",
+    "eos_token_id", "quantization_config",
+)  # fmt: skip
+TOKENIZER_KEYS = (
+    "chat_template", "bos_token", "eos_token", "pad_token", "tokenizer_class", "model_max_length", "added_tokens_decoder",
+    "extra_special_tokens",
+)  # fmt: skip
+FILES = ("config.json", "tokenizer_config.json", "tokenizer.json", "generation_config.json", "special_tokens_map.json")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_strange_values_in_the_config(key: str, base: Path) -> None:
+    path = base / "config.json"
+    config = json.loads(path.read_text())
+    load(base)  # as it is: what is loaded once is in memory
+    before, started = peak(), time.monotonic()
+    for value in STRANGE:
+        path.write_text(json.dumps(config | {key: value}))
+        load(base)
+    path.write_text(json.dumps({name: value for name, value in config.items() if name != key}))
+    load(base)
+    assert peak() - before < 400
+    assert time.monotonic() - started < 120
+
+
+def test_sizes_that_the_files_do_not_hold_are_not_built(base: Path) -> None:
+    path = base / "config.json"
+    config = json.loads(path.read_text())
+    changes = (
+        {"num_hidden_layers": 900, "intermediate_size": 100_000},
+        {"vocab_size": 9_000_000},
+        {"hidden_size": 9_000_000, "head_dim": 1_000_000},
+    )
+    for change in changes:
+        path.write_text(json.dumps(config | change))
+        for action in (load_base, load_scorer):
+            with pytest.raises(ModelError, match=r"parameters or more, and its files hold \d"):
+                action(str(base))
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", "[" * 100_000, "{", '{"model_type": 5}', "{}", "\x00", '"' + "x" * 100])
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_are_none(name: str, content: str, base: Path) -> None:
+    (base / name).write_text(content)
+    load(base)
+
+
+@pytest.mark.parametrize("key", TOKENIZER_KEYS)
+def test_strange_values_of_the_tokenizer(key: str, base: Path) -> None:
+    path = base / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    for template in base.glob("*.jinja"):
+        template.unlink()
+    for value in STRANGE:
+        path.write_text(json.dumps(config | {key: value}))
+        load(base)
+
+
+def test_a_tokenizer_whose_template_is_no_text_is_said_so(base: Path) -> None:
+    for template in base.glob("*.jinja"):
+        template.unlink()
+    path = base / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": 5}))
+    with pytest.raises(ModelError, match="chat_template"):
+        load_base(str(base))
