@@ -284,7 +284,7 @@ def _restated(connection: sa.Connection, scope: Scope, found: Sequence[list[Name
         return list(found)
     slots = {one_id: _slot_of(scope, candidates[one_id]) for one_id in there}
     last = _last_words(connection, scope, set(slots.values()))
-    anew = {one_id for one_id, slot in slots.items() if slot in last and _value_key(candidates[one_id].record) not in last[slot]}
+    anew = {one_id for one_id, slot in slots.items() if slot in last and _value_key(_feedback(candidates[one_id]).value) not in last[slot]}
     return [names if isinstance(names, str) else [_anew(scope, one) if one.id in anew else one for one in names] for names in found]
 
 
@@ -300,16 +300,22 @@ def _anew(scope: Scope, one: Named) -> Named:
 
 
 def _slot_of(scope: Scope, one: Named) -> Slot:
-    record = one.record
-    assert isinstance(record, FeedbackRecord)  # noqa: S101 - narrows the type; the caller has checked it
+    record = _feedback(one)
     rater_id = row_id("rat", scope.agent, one.source, record.rater.id) if record.rater else None
     targets = sorted((target.kind, target.source or one.source, target.id, target.step) for target in record.targets)
     return (one.source, rater_id, record.kind, record.name, *targets)
 
 
-def _value_key(record: AnyRecord) -> str:
-    assert isinstance(record, FeedbackRecord)  # noqa: S101 - narrows the type; the caller has checked it
-    return ids.canonical(record.value)
+def _feedback(one: Named) -> FeedbackRecord:
+    assert isinstance(one.record, FeedbackRecord)  # noqa: S101 - narrows the type; the caller has checked it
+    return one.record
+
+
+def _value_key(value: Any) -> str:
+    """What tells two values apart. A whole number is one value however it is written: SQLite gives a lone 1.0 back as 1."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return ids.canonical(value)
 
 
 def _last_words(connection: sa.Connection, scope: Scope, slots: Collection[Slot]) -> dict[Slot, set[str]]:
@@ -331,7 +337,7 @@ def _last_words(connection: sa.Connection, scope: Scope, slots: Collection[Slot]
         if row.at > at:
             values = set()
         if row.at >= at:
-            latest[slot] = (row.at, values | {ids.canonical(row.value)})
+            latest[slot] = (row.at, values | {_value_key(row.value)})
     return {slot: values for slot, (_, values) in latest.items()}
 
 

@@ -243,7 +243,7 @@ async def _answered(server: Server, ask: Ask, request: Request, chat: bool) -> A
     """The reply, whole or streamed; a client that is gone ends the computing of either."""
     reply = await run_in_threadpool(server.begin, ask, chat)
     if ask.stream:
-        return StreamingResponse(reply.events(), media_type="text/event-stream")
+        return Streamed(reply)
     whole = asyncio.create_task(run_in_threadpool(reply.whole))
     try:
         while not (await asyncio.wait({whole}, timeout=LOOK))[0]:
@@ -254,6 +254,21 @@ async def _answered(server: Server, ask: Ask, request: Request, chat: bool) -> A
         return whole.result()
     finally:
         reply.pieces.close()
+
+
+class Streamed(StreamingResponse):
+    """A reply as server-sent events; its computing ends with the response, however that ends, and not when a collector finds the reply."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply.events(), media_type="text/event-stream")
+        self._reply = reply
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._reply.pieces.close()
 
 
 class Guard:
