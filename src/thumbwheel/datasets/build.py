@@ -29,7 +29,7 @@ from thumbwheel.datasets.collect import collect
 from thumbwheel.datasets.facts import Facts
 from thumbwheel.datasets.files import DIGEST, Spilled, read_parquet, write_tables
 from thumbwheel.datasets.health import Finding, Texts, check, demand
-from thumbwheel.datasets.rewarded import ledger_values
+from thumbwheel.datasets.rewarded import ledger_values, ledger_warnings
 from thumbwheel.datasets.selection import Selected
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
@@ -86,6 +86,8 @@ def build(ws: Workspace, agent: str, shape: str, config: DatasetConfig | None = 
             "columns": {column.name: str(column.type) for column in fields(kind.row)},
             "watermark": collected.watermark,
         } | reward
+        if values is not None:
+            manifest["warnings"] = [*manifest["warnings"], *ledger_warnings(ws, agent, as_of)]
         dataset_id = ids.derived("dst", agent, fingerprint)
         return freeze(ws, Dataset(dataset_id, agent, shape, fingerprint, manifest, began), paths, confirm=as_of is None)
 

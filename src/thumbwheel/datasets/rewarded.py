@@ -49,6 +49,14 @@ def ledger_values(ws: Workspace, agent: str, as_of: datetime | None = None) -> d
     return found
 
 
+def ledger_warnings(ws: Workspace, agent: str, as_of: datetime | None = None) -> list[str]:
+    """What a reader of these values has to know: components with a weight that have never judged anything."""
+    config = ledger.settings(ws, agent)
+    with ws.db.read() as connection:
+        names = ledger.not_run(connection, agent, config, components(ws, agent, config), as_of)
+    return [ledger.not_run_warning(agent, names)] if names else []
+
+
 def rewarded(said: Judgement | None, trace_id: str, reward: Reward | None, config: LabelConfig) -> Judgement | None:
     """What is known about a trace where rewards say how good answers are: what people `said`, and `reward` where they said nothing.
 

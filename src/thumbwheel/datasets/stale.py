@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from thumbwheel.core.errors import NotFound
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.datasets.types import SPLITS, Dataset
 from thumbwheel.db.workspace import Workspace
@@ -35,7 +36,12 @@ def stale(ws: Workspace, dataset: Dataset) -> Stale | None:
     if reward not in (None, settings(ws, dataset.agent).fingerprint()):
         return Stale(total, total)
     since = datetime.fromisoformat(confirmed) if confirmed else dataset.recorded_at
-    changed = said_since(ws, dataset.agent, since) | (moved(ws, dataset.agent, since) if reward else set())
+    changed = said_since(ws, dataset.agent, since)
+    if reward:
+        try:
+            changed |= moved(ws, dataset.agent, since)
+        except NotFound:  # a model or classifier of the reward is gone
+            return Stale(total, total)
     if not changed:
         return None
     count = sum(not changed.isdisjoint(row.trace_ids) for split in SPLITS for row in load_rows(ws, dataset.id, split))

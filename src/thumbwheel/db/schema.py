@@ -351,7 +351,8 @@ rewards = Table(  # the ledger: what one component, in one version, said about o
     Column("status", String(16), nullable=False),
     Column("evidence", Json, nullable=False),
     Column("as_of", Utc),
-    Column("current", Boolean, nullable=False),  # whether its inputs are those that the last run of today's feedback found
+    # whether its inputs are those that the last run of this version of the component found, of today's feedback
+    Column("current", Boolean, nullable=False),
     Column("recorded_at", Utc, nullable=False),
     UniqueConstraint("target_id", "component", "component_version", "inputs"),
     Index("ix_rewards_agent_id_target_id", "agent_id", "target_id"),

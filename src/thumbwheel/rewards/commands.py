@@ -64,7 +64,8 @@ def list_(
     """The rewards of an agent: what each component said how often, their means, and the combined reward.
 
     What does not apply, is pending, failed or is blocked has no value and takes no part in a mean. `not judged` are traces that came after
-    the last run, or components that were set up since: thumbwheel reward run judges them.
+    the last run, or components that were set up or changed since: thumbwheel reward run judges them. A component with a weight that has
+    never judged anything with its present settings is named in a warning.
 
     Example: thumbwheel reward list --agent support --lowest 10
     """
@@ -87,6 +88,7 @@ def list_(
     log.show(f"reward: {whole['n']} traces, mean {_number(whole['mean'])}, {whole['good']} good ({whole['good_from']:g} or more)")
     if found["lowest"]:
         log.table("Lowest rewards", ("trace", "reward"), [(one["trace"], _number(one["reward"])) for one in found["lowest"]])
+    _warn(agent, found["not_run"])
 
 
 @reward.command()
@@ -111,6 +113,7 @@ def explain(
         return
     for line in found.to_words():
         log.show(line)
+    _warn(agent, found.not_run)
 
 
 @reward.command()
@@ -140,6 +143,7 @@ def reweight(
     log.table(f"Rewards of {agent} by other weights", ("", "traces", "mean", "least", "most"), rows)
     good = f"{found['now_good']} would be good that are not, {found['no_longer_good']} would no longer be"
     log.show(f"{found['changed']} rewards would change; {good}.\n\n{found['yaml']}")
+    _warn(agent, found["not_run"])
     if found["not_run_yet"]:
         log.say(f"Not judged yet, so without a part in this: {', '.join(found['not_run_yet'])}. Then: thumbwheel reward run")
 
@@ -170,6 +174,14 @@ def pending(
     if waiting:
         rows = [(one["component"], one["status"], one["count"], one["reason"]) for one in waiting]
         log.table("Still without a value", ("component", "status", "traces", "why"), rows)
+
+
+def _warn(agent: str, not_run: list[str]) -> None:
+    from thumbwheel.core import log
+    from thumbwheel.rewards.ledger import not_run_warning
+
+    if not_run:
+        log.say(not_run_warning(agent, not_run))
 
 
 def _run(ws: Workspace, agent: str, only: Any, as_of: str | None, retry: bool, dry_run: bool) -> Report:

@@ -14,7 +14,7 @@ from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
 from thumbwheel.rewards.combine import PRESETS, Combined, RewardConfig, counted
 from thumbwheel.rewards.component import components
-from thumbwheel.rewards.ledger import one_reward, settings
+from thumbwheel.rewards.ledger import not_run, one_reward, settings
 
 LONGEST = 160
 """Characters of a piece of evidence in words."""
@@ -26,23 +26,30 @@ class Explanation:
 
     combined: Combined
     config: RewardConfig
+    outdated: frozenset[str]
+    """Components that judged the trace before its feedback or its case changed."""
+    not_run: list[str]
+    """Components with a weight that have never judged anything with their present settings."""
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON; a component that has not judged the trace as it is now has the status not_judged."""
+        """As JSON; a component that has not judged the trace with its present settings has the status not_judged."""
         return {
             "trace": self.combined.target_id,
             "reward": self.combined.value,
             "arithmetic": self.config.arithmetic or PRESETS[self.config.preset][0],
             "components": {name: self._part(name) for name in self.config.parts()},
+            "not_run": self.not_run,
         }
 
     def _part(self, name: str) -> dict[str, Any]:
         score, weight = self.combined.scores.get(name), self.config.parts()[name].weight
         if score is None:
-            return {"weight": weight, "value": None, "status": "not_judged", "counts_as": None, "evidence": {}, "feedback_ids": []}
+            unknown = {"weight": weight, "value": None, "status": "not_judged", "outdated": False, "counts_as": None}
+            return unknown | {"evidence": {}, "feedback_ids": []}
         evidence = {key: value for key, value in score.evidence.items() if key != "feedback_ids"}
         given = {"weight": weight, "value": score.value, "status": str(score.status), "evidence": evidence}
         counts_as = counted(name, score, self.config.arithmetic or PRESETS[self.config.preset][0])
+        given["outdated"] = name in self.outdated
         return given | {"counts_as": counts_as, "feedback_ids": list(score.evidence.get("feedback_ids", ()))}
 
     def to_words(self) -> Iterator[str]:
@@ -62,10 +69,12 @@ def _words(name: str, one: dict[str, Any]) -> Iterator[str]:
     if one["status"] == "ok":
         yield f"  {name} (weight {one['weight']:g}): {one['value']:.4f}"
     elif one["status"] == "not_judged":
-        yield f"  {name} (weight {one['weight']:g}): not judged as it is now; run: thumbwheel reward run"
+        yield f"  {name} (weight {one['weight']:g}): not judged with its present settings; run: thumbwheel reward run"
     else:
         middle = "" if one["counts_as"] is None else f", counted as {one['counts_as']:g}"
         yield f"  {name} (weight {one['weight']:g}): {one['status'].replace('_', ' ')}{middle}: {one['evidence'].get('reason', '')}"
+    if one["outdated"]:
+        yield "      judged before its feedback or its case changed; run: thumbwheel reward run"
     for key, value in one["evidence"].items():
         if key != "reason":
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -85,4 +94,5 @@ def explain(ws: Workspace, agent: str, name: str, as_of: datetime | None = None)
             several = ", ".join(f"{trace_id} ({source})" for trace_id, source in known)
             fix = f"Name one of them: {several}" if known else "Ids stand in what reward list shows, and in the files that were imported"
             raise NotFound(f"trace {name!r} of {agent!r}", f"there are {len(known)} of that name" if known else "there is none", fix)
-        return Explanation(one_reward(connection, agent, config, parts, known[0][0], as_of), config)
+        combined, outdated = one_reward(connection, agent, config, parts, known[0][0], as_of)
+        return Explanation(combined, config, outdated, not_run(connection, agent, config, parts, as_of))

@@ -28,7 +28,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.rewards import store
 from thumbwheel.rewards.cases import Stored, stored_cases
 from thumbwheel.rewards.combine import Combined, RewardConfig, RewardsConfig
-from thumbwheel.rewards.component import Component
+from thumbwheel.rewards.component import Component, components
 from thumbwheel.rewards.function import Score, Status
 
 
@@ -144,8 +144,12 @@ class _Batch:
         """Into the ledger; a run as of today also notes which rows stand."""
         standing = {}
         for (target, name), names in self._names.items() if self._live else ():
+            version, inputs = names
             for row in self._of.get((target, name), ()):
-                if row.current != (stands := row.key[2:] == names):
+                if row.component_version != version:
+                    continue  # what other settings found stands for them: they may come back into force
+                stands = row.inputs == inputs
+                if row.current != stands:
                     standing[row.id] = stands
         store.keep(connection, self._fresh, self._again, standing)
 
@@ -161,56 +165,105 @@ _SURE, _STATUSES = (str, int, bool), {str(one): one for one in Status}
 _ENCODER, _DECODER = json.JSONEncoder(default=str), json.JSONDecoder(parse_constant=str)  # json.dumps makes one for every call
 
 
+Version = tuple[str, str]
+"""(component, version): which rows of the ledger are meant."""
+
+
+def scores(
+    connection: sa.Connection, agent: str, parts: Sequence[Component], as_of: datetime | None = None, trace_id: str | None = None
+) -> Iterator[tuple[str, dict[Version, Score]]]:
+    """(trace, its score by each of `parts`), as the last run of each part found it; of all traces, in the order of their ids, or of one.
+
+    Whatever shows, explains, reweighs or builds from rewards reads them here. The evidence of a score is not read: where one trace is
+    asked for it names the ledger row. What a part has not judged is missing. With `as_of` the scores are those that the traces and the
+    feedback of that time give, in the order of `traces.input_id, traces.id`; nothing is run for it.
+    """
+    if as_of is not None:
+        yield from _scores_as_of(connection, agent, parts, as_of, trace_id)
+        return
+    wanted = {(part.name, part.version) for part in parts}
+    rows = store.current(connection, ids.derived("agt", agent), {version for _, version in wanted}, trace_id)
+    for target, rows_of_target in groupby(rows, key=itemgetter(0)):
+        by_version: dict[Version, Score] = {}
+        for _, name, version, value, status, row_id in rows_of_target:
+            if (name, version) in wanted:
+                by_version[name, version] = _score(value, status, _NO_EVIDENCE if trace_id is None else {"row": row_id})
+        if by_version:
+            yield target, by_version
+
+
+def _scores_as_of(
+    connection: sa.Connection, agent: str, parts: Sequence[Component], as_of: datetime, trace_id: str | None
+) -> Iterator[tuple[str, dict[Version, Score]]]:
+    reads = frozenset[str]().union(*(part.function.reads for part in parts))
+    for batch in stored_cases(connection, agent, reads, as_of, trace_id):
+        known = {row.key: row for row in store.ledger(connection, [str(case.case.target_id) for case in batch])}
+        for case in batch:
+            target = str(case.case.target_id)
+            by_version: dict[Version, Score] = {}
+            for part in parts:
+                row = known.get((target, part.name, part.version, part.inputs(case)))
+                if row is not None:
+                    by_version[part.name, part.version] = _score(row.value, row.status, {"row": row.id})
+            if by_version:
+                yield target, by_version
+
+
 def rewards(
     connection: sa.Connection, agent: str, config: RewardConfig, parts: Sequence[Component], as_of: datetime | None = None
 ) -> Iterator[Combined]:
-    """The reward of every trace in the ledger, without evidence and in the order of their ids, as the last run found it.
-
-    With `as_of` what the traces and the feedback of that time give, in the order of `traces.input_id, traces.id`; nothing is run, so a
-    component that was not run as of that time is missing.
-    """
-    if as_of is not None:
-        yield from _then(connection, agent, config, parts, as_of)
-        return
-    versions, combine = {part.name: part.version for part in parts}, config.combiner()
-    for target, rows in groupby(store.current(connection, ids.derived("agt", agent)), key=itemgetter(0)):
-        scores = {name: _score(value, status) for _, name, version, value, status in rows if versions.get(name) == version}
-        if scores:
-            yield Combined(target, combine(scores), scores)
-
-
-def _then(
-    connection: sa.Connection, agent: str, config: RewardConfig, parts: Sequence[Component], as_of: datetime | None, **which: Any
-) -> Iterator[Combined]:
-    reads, combine = frozenset[str]().union(*(part.function.reads for part in parts)), config.combiner()
-    for batch in stored_cases(connection, agent, reads, as_of, **which):
-        known = {row.key: row for row in store.ledger(connection, [str(one.case.target_id) for one in batch])}
-        for one in batch:
-            target = str(one.case.target_id)
-            rows = {part.name: known.get((target, part.name, part.version, part.inputs(one))) for part in parts}
-            scores = {name: _score(row.value, row.status, {"row": row.id}) for name, row in rows.items() if row is not None}
-            if scores:
-                yield Combined(target, combine(scores), scores)
+    """The reward of every trace in the ledger, without evidence; see `scores`."""
+    combine = config.combiner()
+    for target, by_version in scores(connection, agent, parts, as_of):
+        by_name = {name: score for (name, _), score in by_version.items()}
+        yield Combined(target, combine(by_name), by_name)
 
 
 def one_reward(
     connection: sa.Connection, agent: str, config: RewardConfig, parts: Sequence[Component], trace_id: str, as_of: datetime | None = None
-) -> Combined:
-    """The reward of one trace with its evidence, for the case as it is now (or was then); a component that has not judged it is missing."""
-    found = next(_then(connection, agent, config, parts, as_of, trace_id=trace_id), Combined(trace_id, None, {}))
-    evidence = store.evidence(connection, trace_id)
-    return (
-        found
-        if not evidence
-        else Combined(
-            trace_id,
-            found.value,
-            {name: Score(score.value, score.status, evidence[str(score.evidence["row"])]) for name, score in found.scores.items()},
-        )
-    )
+) -> tuple[Combined, frozenset[str]]:
+    """(the reward of one trace with its evidence, components whose score is of an earlier state of the trace)."""
+    _, by_version = next(scores(connection, agent, parts, as_of, trace_id), (trace_id, {}))
+    rows = store.evidence(connection, trace_id)
+    by_name: dict[str, Score] = {}
+    inputs: dict[str, str] = {}
+    for (name, _), score in by_version.items():
+        inputs[name], evidence = rows[str(score.evidence["row"])]
+        by_name[name] = Score(score.value, score.status, evidence)
+    reads = frozenset[str]().union(*(part.function.reads for part in parts))
+    outdated: set[str] = set()
+    for batch in stored_cases(connection, agent, reads, as_of, trace_id):
+        outdated.update(part.name for part in parts if part.name in inputs and part.inputs(batch[0]) != inputs[part.name])
+    return Combined(trace_id, config.combine(by_name), by_name), frozenset(outdated)
 
 
-def _score(value: float | None, status: str, evidence: Mapping[str, Any] = MappingProxyType({})) -> Score:
+def not_run(
+    connection: sa.Connection, agent: str, config: RewardConfig, parts: Sequence[Component], as_of: datetime | None = None
+) -> list[str]:
+    """Components with a weight of which the ledger has no row with their present function and settings: they have no part in a reward."""
+    agent_id = ids.derived("agt", agent)
+    weights = {name: part.weight for name, part in config.parts().items()}
+    return [
+        part.name
+        for part in parts
+        if weights[part.name] and not store.has_rows(connection, agent_id, part.name, part.version, current=as_of is None)
+    ]
+
+
+def not_run_warning(agent: str, names: Sequence[str]) -> str:
+    """What to tell a person about `not_run`.
+
+    >>> not_run_warning("filer", ["decision"])
+    'Never judged with the present settings, so without a part in the reward: decision. Judge them: thumbwheel reward run --agent filer'
+    """
+    why = "Never judged with the present settings, so without a part in the reward"
+    return f"{why}: {', '.join(names)}. Judge them: thumbwheel reward run --agent {agent}"
+
+
+_NO_EVIDENCE: Mapping[str, Any] = MappingProxyType({})
+
+
+def _score(value: float | None, status: str, evidence: Mapping[str, Any]) -> Score:
     return Score(value, _STATUSES[status], evidence)
 
 
@@ -221,10 +274,17 @@ def count(ws: Workspace, agent: str, as_of: datetime | None = None) -> int:
 
 
 def moved(ws: Workspace, agent: str, since: datetime) -> set[str]:
-    """Traces whose combined reward may be another one than at `since`: a component of it valued them anew, or for the first time."""
-    parts = [name for name, part in settings(ws, agent).parts().items() if part.weight]
+    """Traces whose combined reward may be another one than at `since`: a component of it valued them anew, or for the first time.
+
+    Raises NotFound where a model or classifier of the reward is gone.
+    """
+    config = settings(ws, agent)
+    weighted = [name for name, part in config.parts().items() if part.weight]
+    if not weighted:
+        return set()
+    versions = {part.version for part in components(ws, agent, config, weighted)}
     with ws.db.read() as connection:
-        return store.moved(connection, ids.derived("agt", agent), since, parts)
+        return store.moved(connection, ids.derived("agt", agent), since, versions)
 
 
 def said_since(ws: Workspace, agent: str, since: datetime) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -241,17 +241,36 @@ def ledger(connection: sa.Connection, target_ids: Sequence[str]) -> list[Entry]:
     return list(map(Entry._make, connection.execute(query)))
 
 
-def evidence(connection: sa.Connection, target_id: str) -> dict[str, dict[str, Any]]:
-    """Ledger row -> its evidence."""
-    query = sa.select(rewards.c.id, rewards.c.evidence).where(rewards.c.target_id == target_id)
-    return dict(connection.execute(query).tuples().all())
+def evidence(connection: sa.Connection, target_id: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Ledger row -> (fingerprint of what was read, evidence)."""
+    query = sa.select(rewards.c.id, rewards.c.inputs, rewards.c.evidence).where(rewards.c.target_id == target_id)
+    return {row.id: (row.inputs, row.evidence) for row in connection.execute(query)}
 
 
-def current(connection: sa.Connection, agent_id: str) -> Iterator[tuple[str, str, str, float | None, str]]:
-    """(target, component, version, value, status) of the ledger rows that the last run found to stand, by target."""
-    columns = (rewards.c.target_id, rewards.c.component, rewards.c.component_version, rewards.c.value, rewards.c.status)
-    query = sa.select(*columns).where(rewards.c.agent_id == agent_id, rewards.c.current).order_by(rewards.c.target_id)
-    yield from streamed(connection, query)
+def current(
+    connection: sa.Connection, agent_id: str, versions: Collection[str], trace_id: str | None = None
+) -> Iterator[tuple[str, str, str, float | None, str, str]]:
+    """(target, component, version, value, status, row) of the rows of these versions that the last run of each found to stand.
+
+    They come target by target.
+    """
+    names = ("target_id", "component", "component_version", "value", "status", "id")
+    query = sa.select(*(rewards.c[name] for name in names)).where(
+        rewards.c.agent_id == agent_id, rewards.c.current, rewards.c.component_version.in_(versions)
+    )
+    if trace_id is not None:
+        query = query.where(rewards.c.target_id == trace_id)
+    yield from streamed(connection, query.order_by(rewards.c.target_id))
+
+
+def has_rows(connection: sa.Connection, agent_id: str, component: str, version: str, *, current: bool) -> bool:
+    """Whether the ledger has any row of this version of the component; `current`: any that stands today."""
+    query = sa.select(rewards.c.id).where(
+        rewards.c.agent_id == agent_id, rewards.c.component == component, rewards.c.component_version == version
+    )
+    if current:
+        query = query.where(rewards.c.current)
+    return connection.execute(query.limit(1)).first() is not None
 
 
 def reasons(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:
@@ -273,11 +292,11 @@ def keep(connection: sa.Connection, fresh: Sequence[dict[str, Any]], again: Sequ
             connection.execute(rewards.update().where(rewards.c.id == sa.bindparam("row")), changes)
 
 
-def moved(connection: sa.Connection, agent_id: str, since: datetime, components: Iterable[str]) -> set[str]:
-    """Targets that one of the components has valued since, of which an older value stands again, or that have lost theirs."""
+def moved(connection: sa.Connection, agent_id: str, since: datetime, versions: Collection[str]) -> set[str]:
+    """Targets that one of these versions of components has valued since, of which an older value stands again, or that lost theirs."""
     old = rewards.alias("old")
     same = (old.c.target_id == rewards.c.target_id, old.c.component == rewards.c.component, old.c.recorded_at <= since)
-    own = (rewards.c.agent_id == agent_id, rewards.c.current, rewards.c.component.in_(list(components)))
+    own = (rewards.c.agent_id == agent_id, rewards.c.current, rewards.c.component_version.in_(versions))
     newer = sa.or_(rewards.c.recorded_at > since, rewards.c.as_of > since)
     known = sa.or_(rewards.c.value.is_not(None), sa.exists().where(*same, old.c.id != rewards.c.id))
     return set(connection.execute(sa.select(rewards.c.target_id).where(*own, newer, known)).scalars())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,9 +18,9 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
 from thumbwheel.rewards.combine import Combined, RewardConfig
-from thumbwheel.rewards.component import components
-from thumbwheel.rewards.function import Status
-from thumbwheel.rewards.ledger import rewards, settings
+from thumbwheel.rewards.component import Component, components
+from thumbwheel.rewards.function import Score, Status
+from thumbwheel.rewards.ledger import Version, not_run, rewards, scores, settings
 
 
 @dataclass
@@ -53,6 +53,7 @@ def survey(ws: Workspace, agent: str, as_of: datetime | None = None, lowest: int
     whole, good, worst = Sum(), 0, list[tuple[float, str]]()
     with ws.db.read() as connection:
         traces = store.trace_count(connection, agent_id, as_of)
+        unheard = not_run(connection, agent, config, parts, as_of) if traces else []
         for one in rewards(connection, agent, config, parts, as_of):
             for name, score in one.scores.items():
                 statuses[name][str(score.status)] += 1
@@ -70,7 +71,7 @@ def survey(ws: Workspace, agent: str, as_of: datetime | None = None, lowest: int
     }  # fmt: skip
     shown = [{"trace": trace, "reward": -value} for value, trace in sorted(worst, reverse=True)]
     reward = whole.as_dict() | {"good": good, "good_from": config.good_from}
-    return {"agent": agent, "traces": traces, "components": found, "reward": reward, "lowest": shown}
+    return {"agent": agent, "traces": traces, "components": found, "reward": reward, "not_run": unheard, "lowest": shown}
 
 
 def _keep_lowest(worst: list[tuple[float, str]], one: Combined, most: int) -> None:
@@ -90,14 +91,15 @@ def reweigh(ws: Workspace, agent: str, weights: Mapping[str, float], preset: str
     before = settings(ws, agent)
     after = _reweighed(before, agent, weights, preset)
     parts = components(ws, agent, before)
-    run = {(part.name, part.version) for part in parts}
-    missing = [part.name for part in components(ws, agent, after) if (part.name, part.version) not in run]
+    other_parts = components(ws, agent, after)
     old, new = Sum(), Sum()
     counts: Counter[str] = Counter()
     with ws.db.read() as connection:
-        for one in rewards(connection, agent, before, parts):
-            was = one.value
-            now = after.combine({name: score for name, score in one.scores.items() if name not in missing})
+        missing = not_run(connection, agent, after, other_parts)
+        missing_before = not_run(connection, agent, before, parts)
+        for _, by_version in scores(connection, agent, [*parts, *other_parts]):
+            was = before.combine(_by_name(by_version, parts))
+            now = after.combine(_by_name(by_version, other_parts))
             counts["changed"] += was != now
             for value, figures in ((was, old), (now, new)):
                 if value is not None:
@@ -106,13 +108,17 @@ def reweigh(ws: Workspace, agent: str, weights: Mapping[str, float], preset: str
                 counts["now_good"] += was < before.good_from <= now
                 counts["no_longer_good"] += now < before.good_from <= was
     change: dict[str, Any] = {key: counts[key] for key in ("changed", "now_good", "no_longer_good")}
-    change |= {"not_run_yet": missing, "yaml": _yaml(agent, weights, preset)}
+    change |= {"not_run": missing_before, "not_run_yet": missing, "yaml": _yaml(agent, weights, preset)}
     return {
         "agent": agent,
         "before": old.as_dict(),
         "after": new.as_dict(),
         **change,
     }
+
+
+def _by_name(by_version: Mapping[Version, Score], parts: Sequence[Component]) -> dict[str, Score]:
+    return {part.name: by_version[part.name, part.version] for part in parts if (part.name, part.version) in by_version}
 
 
 def _reweighed(config: RewardConfig, agent: str, weights: Mapping[str, float], preset: str | None) -> RewardConfig:

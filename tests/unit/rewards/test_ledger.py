@@ -387,12 +387,15 @@ def test_an_explanation_names_value_weight_evidence_and_feedback(world):
     assert parts["checker"]["evidence"] == {"checker": "exact_answer", "found": "8", "expected": "7", "mark": "line"}
     assert parts["thumb"]["feedback_ids"] == row["evidence"]["feedback_ids"]
     assert parts["rating"] == {"weight": 1.0, "value": None, "status": "not_applicable", "evidence": {"reason": "nobody gave a rating"},
-                               "counts_as": None, "feedback_ids": []}  # fmt: skip
+                               "counts_as": None, "feedback_ids": [], "outdated": False}  # fmt: skip
     words = "\n".join(found.to_words())
     assert "(2 x 0 + 1 x 1) / 3" in words
     assert "rating (weight 1): not applicable: nobody gave a rating" in words
     one.add(said("rating", 5, "t1"))
-    assert explain(one.ws, AGENT, "t1").as_dict()["components"]["rating"]["status"] == "not_judged"
+    late = explain(one.ws, AGENT, "t1")
+    assert late.as_dict()["reward"] == one.rewards()["t1"].value, "as every other command has it, until the next run"
+    assert {name for name, part in late.as_dict()["components"].items() if part["outdated"]} == {"rating"}
+    assert "judged before its feedback or its case changed" in "\n".join(late.to_words())
     with pytest.raises(NotFound, match="no-such"):
         explain(one.ws, AGENT, "no-such")
 

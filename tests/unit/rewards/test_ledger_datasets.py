@@ -201,3 +201,84 @@ def test_a_reward_counts_as_one_of_people_only_where_what_they_said_is_a_part_of
 def test_pairs_of_rewards_need_a_margin(home, tmp_path):
     (tmp_path / "thumbwheel.yaml").write_text("dataset: {reward: ledger, margin: null}\n")
     assert "need a margin" in home("dataset", "build", "--shape", "pairs", code=2)
+
+
+@pytest.fixture
+def filer(command_line, tmp_path):
+    """Twenty decisions that a person confirmed or overrode; returns (command, set the preset)."""
+    lines = []
+    for number in range(20):
+        decision = {"agent_type": "FILER", "confidence": 0.9}
+        trace = {"type": "trace", "id": f"d{number}", "input": f"item {number}", "output": "{}", "metadata": {"decision": decision}}
+        word = "CONFIRMED" if number % 2 else "OVERRIDDEN"
+        label = {"type": "feedback", "kind": "label", "name": "user_feedback", "value": word, "target": {"trace": f"d{number}"}}
+        lines += [trace, label]
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def run(*arguments, json_answer=True):
+        more = ("--json",) if json_answer else ()
+        code, out, err = command_line(*arguments, "--agent", "filer", *more)
+        assert code == 0, (out, err)
+        return json.loads(out) if json_answer else out + err
+
+    def preset(name):
+        (tmp_path / "thumbwheel.yaml").write_text(f"rewards: {{preset: {name}}}\n")
+
+    assert command_line("import", "jsonl", "lines.jsonl", "--agent", "filer")[0] == 0
+    return run, preset
+
+
+def rewards_by_command(run):
+    """trace -> reward, or the mean of all, as each of the four commands has it."""
+    listed = run("reward", "list", "--lowest", "20")
+    by_list = sorted(row["reward"] for row in listed["lowest"])
+    by_explain = sorted(run("reward", "explain", f"d{number}")["reward"] for number in range(20))
+    by_reweight = run("reward", "reweight")["before"]["mean"]
+    run("dataset", "build", "--shape", "scored", "--reward", "ledger", "--checked", "0", "--dev", "0", "--gate", "0")
+    by_build = sorted(row["value"] for row in run("dataset", "show", "scored", "--rows", "20")["rows"])
+    assert by_reweight == pytest.approx(sum(by_list) / 20)
+    return by_list, by_explain, by_build
+
+
+def test_after_a_change_of_preset_and_back_every_command_reads_the_same_rows(filer):
+    run, preset = filer
+    preset("default")
+    run("reward", "run")
+    first = rewards_by_command(run)
+    assert first[0] == first[1] == pytest.approx(first[2])
+    dataset = run("dataset", "show", "scored")["id"]
+    assert run("reward", "reweight", "--preset", "ocd")["not_run_yet"] == ["decision"]
+
+    preset("ocd")
+    assert run("reward", "list")["reward"]["n"] == 0
+    run("reward", "run")
+    other = rewards_by_command(run)
+    assert other[0] == other[1] == pytest.approx(other[2])
+    assert other[0] != first[0]
+    back = run("reward", "reweight", "--preset", "default")
+    assert back["not_run_yet"] == [] and back["after"]["mean"] == pytest.approx(sum(first[0]) / 20), "both were run, so both are known"
+
+    preset("default")
+    assert run("dataset", "show", dataset)["stale"] == 0, "the rewards in force are those that it was built from"
+    again = rewards_by_command(run)
+    assert again == first, "no run was needed"
+    assert run("reward", "run")["components"]["decision"]["judged"] == 0
+
+
+def test_a_component_that_never_ran_with_its_present_settings_is_named_in_a_warning(filer, tmp_path):
+    run, preset = filer
+    preset("default")
+    run("reward", "run")
+    assert run("reward", "list")["not_run"] == []
+    (tmp_path / "thumbwheel.yaml").write_text("rewards: {components: {decision: {settings: {bound: 2}}, length: {settings: {most: 9}}}}\n")
+    unheard = ["decision", "length"]
+    assert run("reward", "list")["not_run"] == run("reward", "explain", "d1")["not_run"] == unheard
+    assert run("reward", "reweight")["not_run"] == run("reward", "reweight")["not_run_yet"] == unheard
+    warning = "without a part in the reward: decision, length. Judge them: thumbwheel reward run --agent filer"
+    for verb in (("list",), ("explain", "d1"), ("reweight",)):
+        assert warning in run("reward", *verb, json_answer=False)
+    run("reward", "run", "--component", "length")
+    build = ("dataset", "build", "--shape", "scored", "--reward", "ledger", "--checked", "0")
+    assert warning.replace(", length", "") in run(*build, json_answer=False)
+    (tmp_path / "thumbwheel.yaml").write_text("rewards: {components: {decision: {weight: 0, settings: {bound: 2}}}}\n")
+    assert run("reward", "list")["not_run"] == [], "what has no weight has no part anyway"
