@@ -13,9 +13,13 @@ vote.
 rounding noise has no side. So the number of votes for the trained model among all prompts, those without a vote counted against it, is
 compared with the binomial distribution of n and 1/2: it passes where as many would come by chance with less than `ALPHA`. That is exact,
 holds for any n, and asks more of a coarsely quantised model without any threshold to set. It is done against the base and against the
-previous version; both references are put to the same test themselves, and have to fail it.
+previous version.
 
-**Inconclusive** is fewer than `ENOUGH` telling prompts: even if all of them voted for the trained model, chance could have done it.
+**Control.** The other model is put to the same test itself, as it would answer if it were served by mistake: loaded once more in another
+precision, so that its answers are not the ones which it is compared with. It has to fail.
+
+**Inconclusive** is fewer than `ENOUGH` telling prompts: even if all of them voted for the trained model, chance could have done it. So is a
+control that passes: these prompts cannot tell the two models apart.
 """
 
 from __future__ import annotations
@@ -45,6 +49,8 @@ ENOUGH = 5
 """The least n with 2^-n below ALPHA."""
 ASKED = 24
 """Most prompts that the served model is asked."""
+CONTROL_DTYPES = {"float32": "bfloat16", "bfloat16": "float16", "float16": "bfloat16"}
+"""Precision of the references -> that of the controls, which rounds otherwise and takes no more memory."""
 TOKENS = 24
 """Of each answer; models that differ part early."""
 END = "\0"
@@ -62,18 +68,22 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Duel:
-    """The trained model against another. `fails`: whether the other, put to the same test, fails it as it must."""
+    """The trained model against another; the votes for the trained model that the served one got, and that the control got."""
 
     other: str
     prompts: int
     votes: int
-    chance: float
-    fails: bool
+    control_votes: int
 
     @property
     def passed(self) -> bool:
         """Whether the served model is not the other one."""
-        return self.chance < ALPHA and self.fails
+        return chance(self.votes, self.prompts) < ALPHA
+
+    @property
+    def control_passed(self) -> bool:
+        """Whether the other model passes as well, so that passing says nothing."""
+        return chance(self.control_votes, self.prompts) < ALPHA
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,8 @@ class _Reference:
 
     name: str
     side: OwnSide
+    control: OwnSide | None = None
+    """The same model in another precision; None for the trained model, which needs none."""
     answers: list[str] = field(default_factory=list)
 
 
@@ -122,24 +134,45 @@ def check(ws: Workspace, one: ModelVersion, previous: ModelVersion | None, endpo
     same = sum(text == trained.answers[at] for at, (text, _) in zip(telling, served, strict=True))
     if not others or len(telling) < ENOUGH:
         return _undecided(others, len(telling), same)
-    duels = tuple(_duel(ws, agent_id, trained, other, [asks[at] for at in telling], telling, served) for other in others)
-    return Canary(Verdict.PASSED if all(duel.passed for duel in duels) else Verdict.FAILED, duels, same, len(telling))
+    asked = [asks[at] for at in telling]
+    votes = {other.name: _votes(ws, agent_id, trained, other, asked, telling, served) for other in others}
+    for reference in (trained, *others):
+        reference.side.close()  # its memory is the control's
+    duels = tuple(
+        Duel(other.name, len(telling), votes[other.name], _control_votes(ws, agent_id, trained, other, asked, telling)) for other in others
+    )
+    undetectable = tuple(duel.other for duel in duels if duel.control_passed)
+    if not all(duel.passed for duel in duels):
+        return Canary(Verdict.FAILED, duels, same, len(telling))
+    if undetectable:
+        note = f"{' and '.join(undetectable)} in another precision would pass as well, so these prompts cannot tell"
+        return Canary(Verdict.INCONCLUSIVE, duels, same, len(telling), (note,))
+    return Canary(Verdict.PASSED, duels, same, len(telling))
 
 
 def _references(ws: Workspace, one: ModelVersion, previous: ModelVersion | None) -> tuple[_Reference, list[_Reference]]:
     config, base = EvaluationConfig(max_new_tokens=TOKENS), base_of(ws, one)
-    own = Own(ws, base, [one], config)
-    trained, others = _Reference(one.name, own.side(one)), []
+    shared = Own(ws, base, [one], config)
+    trained, others = _Reference(one.name, shared.side(one)), []
     if one.adapter is not None:
-        others.append(_Reference(f"the base {base.name}", own.side(base)))
+        others.append(_Reference(f"the base {base.name}", shared.side(base), _control(ws, base, base, config)))
     if previous is None or previous.endpoint is not None:  # what others serve cannot be served here by mistake
         return trained, others
-    if previous.adapter is not None and previous.id != one.id:
-        apart = Own(ws, base_of(ws, previous), [previous], config)  # by itself: PEFT holds adapters of one kind only
-        others.append(_Reference(f"the previous {previous.name}", apart.side(previous)))
-    elif previous.adapter is None and previous.base_fingerprint != one.base_fingerprint:
-        others.append(_Reference(f"the previous {previous.name}", Own(ws, previous, [previous], config).side(previous)))
+    is_other_adapter = previous.adapter is not None and previous.id != one.id
+    is_other_base = previous.adapter is None and previous.base_fingerprint != one.base_fingerprint
+    if is_other_adapter or is_other_base:
+        # loaded by itself: PEFT holds adapters of one kind only
+        previous_base = base_of(ws, previous) if is_other_adapter else previous
+        side = Own(ws, previous_base, [previous], config).side(previous)
+        others.append(_Reference(f"the previous {previous.name}", side, _control(ws, previous_base, previous, config)))
     return trained, others
+
+
+def _control(ws: Workspace, base: ModelVersion, version: ModelVersion, config: EvaluationConfig) -> OwnSide:
+    """`version` in another precision than the one in which `config` answers with it."""
+    precision = CONTROL_DTYPES[Own(ws, base, [version], config).dtype]
+    rounded = config.model_copy(update={"dtype": precision})
+    return Own(ws, base, [version], rounded).side(version)
 
 
 def _undecided(others: Sequence[_Reference], telling: int, same: int) -> Canary:
@@ -149,19 +182,33 @@ def _undecided(others: Sequence[_Reference], telling: int, same: int) -> Canary:
     return Canary(Verdict.INCONCLUSIVE, (), same, telling, (note,))
 
 
-def _duel(
-    ws: Workspace, agent_id: str, trained: _Reference, other: _Reference, asks: list[Ask], telling: list[int], served: list[tuple[str, Any]]
-) -> Duel:
-    pairs = [(trained.answers[at], other.answers[at]) for at in telling]
-    votes = [vote(text, *pair) for (text, _), pair in zip(served, pairs, strict=True)]
+def _votes(
+    ws: Workspace,
+    agent_id: str,
+    trained: _Reference,
+    other: _Reference,
+    asks: list[Ask],
+    telling: list[int],
+    served: list[tuple[str, Any]],
+) -> int:
+    """How many of the served answers vote for the trained model; where the text does not tell, by log-probabilities."""
+    votes = [vote(text, trained.answers[at], other.answers[at]) for at, (text, _) in zip(telling, served, strict=True)]
     open_ = [at for at, found in enumerate(votes) if found == 0 and served[at][1]]
     if open_:
         known = [Known(asks[at].prompt, (served[at][0].removesuffix(END),), finish=("length",)) for at in open_]
         sums = [ask(ws, agent_id, side, known, "log-probabilities") for side in (trained.side, other.side)]
         for at, mine, theirs in zip(open_, *sums, strict=True):
             votes[at] = _nearer(served[at][1], mine, theirs)
-    won, against = votes.count(1), [vote(theirs, mine, theirs) for mine, theirs in pairs]
-    return Duel(other.name, len(votes), won, chance(won, len(votes)), chance(against.count(1), len(votes)) >= ALPHA)
+    return votes.count(1)
+
+
+def _control_votes(ws: Workspace, agent_id: str, trained: _Reference, other: _Reference, asks: list[Ask], telling: list[int]) -> int:
+    """How many votes for the trained model the other one gets, answering in another precision."""
+    assert other.control is not None  # noqa: S101 - narrows the type: only the trained model has none
+    answers = ask(ws, agent_id, other.control, asks, "canary answers of the control")
+    other.control.close()
+    votes = [vote(_comparable(answer), trained.answers[at], other.answers[at]) for at, answer in zip(telling, answers, strict=True)]
+    return votes.count(1)
 
 
 def vote(served: str, trained: str, other: str) -> int:

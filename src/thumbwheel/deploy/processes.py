@@ -152,7 +152,9 @@ def tail(place: Path, lines: int = 8) -> str:
 
 
 def why_dead(place: Path) -> str:
-    """What is known about a server that does not answer."""
+    """What is known about a server that does not answer. `stop` takes the record away, so one without a record did not end by itself."""
+    if _recorded(place) is None:
+        return "it was stopped, or never started in this home"
     ended = "its process runs but does not answer" if find(place) else "its process has ended"
     return f"{ended}; its log ends with: {tail(place) or '(nothing)'}"
 

@@ -26,7 +26,7 @@ from thumbwheel.engine.forward import classifies, is_encoder, trunk_of
 if TYPE_CHECKING:
     import torch
 
-Dtype = Literal["auto", "float32", "bfloat16", "float64"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Quantization = Literal["none", "nf4", "int8"]
 BLOCK = 1 << 20  # bytes hashed at the head, in the middle and at the tail of a large tensor
 

@@ -39,7 +39,7 @@ class EvaluationConfig(Config):
     """Tokens that are scored at once; a memory setting only."""
     max_length: int = Field(default=1024, ge=8)
     """Tokens of prompt and given answer together; what is over drops the oldest turns, as in training."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Precision of the base for both sides."""
     examples: int = Field(default=10, ge=0)
     """How many of the most changed answers are kept."""

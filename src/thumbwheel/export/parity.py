@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.load import load_adapter, load_base, quiet
@@ -19,7 +19,7 @@ from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.evaluation.types import Answers, Case
 from thumbwheel.export import score
 from thumbwheel.export.format import Format, Opened
-from thumbwheel.export.opened import logits
+from thumbwheel.export.opened import greedy, logits
 from thumbwheel.export.types import Limits, Messages, Parity, Source
 from thumbwheel.rewards.checker import OwnerSettings
 
@@ -49,6 +49,9 @@ LONGEST = 1024
 
 FAR = 1e9
 """Stands for a distance without a number, which neither JSON nor a report can hold: other vocabularies, logits that are not finite."""
+
+ANSWER = 32
+"""Tokens of the trained model's own greedy answer that are put behind a probe: where an export answers is where it has to agree."""
 
 SPEED = 32
 """Tokens that are generated to say how fast it is."""
@@ -87,6 +90,8 @@ class Reference:
     trained: Logits
     base: Logits | None
     """None for a plain base."""
+    dialogues: list[list[int]]
+    """Token ids of each probe with the trained model's greedy answer behind it; the logits are those of its last positions."""
     cases: Sequence[Case] = ()
     """Held-out cases of the agent."""
     answers: Sequence[Answers] = ()
@@ -97,9 +102,9 @@ class Reference:
     """What the owner gives the functions that cases name as their checkers."""
 
     @property
-    def ids(self) -> list[list[int]]:
+    def prompts(self) -> list[list[int]]:
         """Token ids of the probes."""
-        return [row for _, row in self.rows]
+        return [prompt for _, prompt in self.rows]
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -108,20 +113,38 @@ class Reference:
 
 
 def reference(source: Source, probes: Sequence[Messages], cases: Sequence[Case] = ()) -> Reference:
-    """The trained model's logits on `probes`, those of its base, and the trained model's answers to `cases`."""
+    """The trained model's logits on `probes` and on its own answers to them, those of its base there, and its answers to `cases`."""
+    from thumbwheel.engine.lora import adapter_layers, switched
+
     model, tokenizer = load_base(source.base, "float32")
     builder = PromptBuilder(tokenizer)
     room = min(getattr(model.config.get_text_config(), "max_position_embeddings", None) or LONGEST, LONGEST)
     rows = _prompts(builder, probes, room)
     cases = [case for case in cases if len(builder.prompt(case.prompt)) < room]
-    ids = [row for _, row in rows]
-    base = logits(model, ids) if source.adapter else None
-    model = load_adapter(model, source.adapter) if source.adapter else model
-    trained = logits(model, ids)
+    if source.adapter:
+        model = load_adapter(model, source.adapter)
+    prompts = [prompt for _, prompt in rows]
+    dialogues = _answered(model, builder, prompts, room)
+    trained = logits(model, dialogues)
+    base = None
+    if source.adapter:
+        with switched(model, adapter_layers(model), None):
+            base = logits(model, dialogues)
     answers = score.trained_answers(model, builder, cases)
     del model
     gc.collect()
-    return Reference(builder, rows, trained, base, cases, answers, room)
+    return Reference(builder, rows, trained, base, dialogues, cases, answers, room)
+
+
+def _answered(model: Any, builder: PromptBuilder, prompts: Sequence[Sequence[int]], room: int) -> list[list[int]]:
+    """Each prompt with the model's greedy answer behind it, in `room` tokens together. The token that ends an answer is left out."""
+    ends = frozenset(builder.stop_ids)
+    dialogues = []
+    for prompt in prompts:
+        longest = min(ANSWER, room - len(prompt))
+        answer = greedy(model, prompt, longest, ends) if longest > 0 else []
+        dialogues.append([*prompt, *(token for token in answer if token not in ends)])
+    return dialogues
 
 
 DECOMPOSED = "e\u0301le\u0300ve, u\u0308ber"
@@ -138,7 +161,7 @@ def against(known: Reference, form: Format, folder: Path) -> Parity:
     import torch
 
     with quiet(), closing(form.open(folder, torch.float32)) as opened:
-        found = opened.logits(known.ids)
+        found = opened.logits(known.dialogues)
         gap, kl, top1 = compare(known.trained, found)
         ends = zip(known.stops, known.builder.stop_ids, strict=True)
         return Parity(
@@ -155,7 +178,7 @@ def against(known: Reference, form: Format, folder: Path) -> Parity:
             same_text=same_text(known.builder, opened),
             ends=tuple(text for text, one in ends if one not in opened.ends()),
             size=_size(folder),
-            tokens_per_second=speed(opened, known.ids),
+            tokens_per_second=speed(opened, known.prompts),
             task=score.task(opened, known.builder, known.cases, known.answers, known.room, known.checkers) if known.cases else None,
             notes=(*opened.notes, *_differences(known.builder, opened)),
         )

@@ -49,7 +49,7 @@ def test_the_promoted_model_passes_and_the_others_fail(rivals):
     passed = check(world, one, previous, texts["one"].get)
     assert passed.verdict is Verdict.PASSED and passed.same == passed.asked >= ENOUGH
     assert [duel.other for duel in passed.duels] == ["the base v0", "the previous v1"]
-    assert all(duel.votes == duel.prompts and duel.fails for duel in passed.duels)
+    assert all(duel.votes == duel.prompts and duel.control_votes == 0 for duel in passed.duels)
     for other in ("previous", "base"):
         assert check(world, one, previous, texts[other].get).verdict is Verdict.FAILED
     assert check(world, one, previous, lambda prompt: "something else").verdict is Verdict.FAILED
@@ -73,6 +73,35 @@ def test_models_that_answer_alike_are_inconclusive(world: World):
     zero = world.version(2)
     found = check(world, zero, None, lambda prompt: "whatever")
     assert found.verdict is Verdict.INCONCLUSIVE and "only 0 prompts tell it from the base v0" in found.says()
+
+
+def test_a_control_that_passes_as_well_leaves_it_open(rivals, monkeypatch):
+    """Were the base in another precision to answer as the promoted model does, an answer would prove nothing."""
+    world, _, promoted = rivals
+    mine = said(world, promoted)
+    asked = []
+
+    def promoted_instead(ws, base, version, config):
+        asked.append(version.name)
+        return Own(ws, base_of(ws, promoted), [promoted], config).side(promoted)
+
+    monkeypatch.setattr(canary, "_control", promoted_instead)
+    found = check(world, promoted, None, mine.get)
+    assert asked == ["v0"] and found.verdict is Verdict.INCONCLUSIVE
+    assert "the base v0 in another precision would pass as well" in found.says()
+    wrong = check(world, promoted, None, said(world, named(world.ws, world.agent, "v0")).get)
+    assert wrong.verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize(("precision", "other"), [("float32", "bfloat16"), ("bfloat16", "float16")])
+def test_a_control_computes_its_answers_anew_in_another_precision(rivals, precision, other):
+    world, _, promoted = rivals
+    config = EvaluationConfig(max_new_tokens=4, dtype=precision)
+    control = canary._control(world.ws, base_of(world.ws, promoted), promoted, config)
+    assert control.own.dtype == other
+    reference = Own(world.ws, base_of(world.ws, promoted), [promoted], config).side(promoted)
+    assert control.identity != reference.identity
+    assert control.answers([Ask(PROBES[0], 4)])[0][0].ids
 
 
 def test_no_text_of_a_person_is_kept(rivals):

@@ -51,6 +51,7 @@ def test_a_server_is_found_again_by_its_record_and_ends_when_told(place):
     processes.stop(place)
     processes.stop(place)
     assert not lives(one.pid) and processes.find(place) is None
+    assert processes.why_dead(place) == "it was stopped, or never started in this home"  # the log tells of no cause
 
 
 def test_a_killed_server_is_known_to_be_dead_and_comes_back_at_its_port(place):
@@ -121,7 +122,7 @@ def test_a_copied_home_has_no_part_in_the_servers_of_the_original(place, tmp_pat
     copy = tmp_path / "copy"
     shutil.copytree(place, copy)
     assert processes.find(copy) is None
-    with pytest.raises(ModelError, match="ended"):
+    with pytest.raises(ModelError, match="never started in this home"):
         processes.token(copy, f"{one.url}/v1", "a model")
     processes.stop(copy)
     assert lives(one.pid) and one.answers("ready") and processes.find(place) == one

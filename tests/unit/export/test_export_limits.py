@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from thumbwheel.export import parity
+from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.parity import LIMITS, limits
-from thumbwheel.export.types import Parity
+from thumbwheel.export.types import Parity, Source
 
 PINNED = {
     "float32": (1e-5, 0.999, 0.25, None),
@@ -43,6 +49,45 @@ def test_the_limits_of_a_precision(dtype: str) -> None:
     assert ["a logit differs" in text for text in apart] == ([True] if known.logits else [])
     drowned = replace(exact, effect_kl=known.mean_kl * 3).failures
     assert bool(drowned) == (known.of_effect is not None)
+
+
+class WrongInAnswers:
+    """An opened export whose logits are the model's wherever a prompt is read, and others where it answers."""
+
+    def __init__(self, opened: Any, prompts: list[int]) -> None:
+        self._opened, self._prompts = opened, prompts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """The last positions of each row; those of the answer are turned around."""
+        changed = []
+        for row, logits, prompt_length in zip(rows, self._opened.logits(rows), self._prompts, strict=True):
+            answered = len(row) - prompt_length
+            changed.append(torch.cat([logits[: len(logits) - answered], -logits[len(logits) - answered :]]))
+        return changed
+
+
+def test_an_export_that_is_wrong_in_its_answers_alone_fails(base: Path, adapter: Path, tmp_path: Path) -> None:
+    source = Source(str(base), adapter, str(base), tmp_path / "scratch")
+    folder = tmp_path / "merged"
+    folder.mkdir()
+    form = FORMATS.get("merged")
+    form.write(source, folder)
+    known = parity.reference(source, parity.PROBES)
+    answers = [len(dialogue) - len(prompt) for dialogue, prompt in zip(known.dialogues, known.prompts, strict=True)]
+    assert all(dialogue[: len(prompt)] == prompt for dialogue, prompt in zip(known.dialogues, known.prompts, strict=True))
+    assert max(answers) == parity.ANSWER
+    assert parity.against(known, form, folder).failures == []
+
+    class Wrong:
+        """The format, opened wrongly."""
+
+        def open(self, folder: Path, dtype: Any) -> WrongInAnswers:
+            return WrongInAnswers(form.open(folder, dtype), list(map(len, known.prompts)))
+
+    assert any("top-1 agreement" in text for text in parity.against(known, Wrong(), folder).failures)  # type: ignore[arg-type]
 
 
 def test_no_limit_is_unpinned() -> None:
