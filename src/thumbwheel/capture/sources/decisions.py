@@ -79,7 +79,7 @@ def claims(row: Row) -> bool:
 
 
 @dataclass(frozen=True)
-class _Decision:
+class Decision:
     """A decision, whatever it was spelled in. `columns` has the columns of the table under their names."""
 
     agent: str | None
@@ -92,20 +92,21 @@ class _Decision:
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
     """The trace of a decision and what was said about it."""
-    return _records(_decision(row))
+    return _records(decision_of(row))
 
 
-def _decision(row: Row) -> _Decision:
+def decision_of(row: Row) -> Decision:
+    """The decision of a row of the table or of a line of any dialect; raises Unreadable."""
     return _of_table(row) if "state" in row or "action" in row else _exported(row)
 
 
-def _records(decision: _Decision) -> list[AnyRecord]:
+def _records(decision: Decision) -> list[AnyRecord]:
     trace = _trace(decision)
     target = TargetRef(kind="trace", id=trace.identified()[0])
     return [trace, *_person(decision, target), *_outcomes(decision, target), *_reward(decision, target)]
 
 
-def _of_table(row: Row) -> _Decision:
+def _of_table(row: Row) -> Decision:
     state = _object(row.get("state"), "state")
     action = _object(row.get("action"), "action")
     agent = _known_agent(row.get("agentType") or agent_of(action))
@@ -113,10 +114,10 @@ def _of_table(row: Row) -> _Decision:
         asked = key in KEYS.get(agent or "", ())
         if asked and action.get(key) is None and row.get(key) is not None:
             action[key] = plain(row[key])
-    return _Decision(agent, prompt_of(agent, state, action), state, action, _answer(agent, action), row)
+    return Decision(agent, prompt_of(agent, state, action), state, action, _answer(agent, action), row)
 
 
-def _exported(row: Row) -> _Decision:
+def _exported(row: Row) -> Decision:
     told = row.get("metadata")
     if told is not None and not isinstance(told, dict):
         raise Unreadable("metadata is no object")
@@ -143,7 +144,7 @@ def _exported(row: Row) -> _Decision:
         answer = completion
     else:
         answer = json.dumps(completion, ensure_ascii=False)
-    return _Decision(agent, prompt, state, action, answer, columns)
+    return Decision(agent, prompt, state, action, answer, columns)
 
 
 def _ends_with_answer(messages: Any) -> bool:
@@ -198,7 +199,7 @@ def _answer(agent: str | None, action: Row) -> str | None:
     return json.dumps(in_order(agent, action), ensure_ascii=False)
 
 
-def _trace(decision: _Decision) -> TraceRecord:
+def _trace(decision: Decision) -> TraceRecord:
     columns, action = decision.columns, declared(decision.action)
     metadata = {key: columns[column] for key, column in BESIDE.items() if columns.get(column)}
     metadata |= {key: columns[column] for key, column in MARKS.items() if isinstance(columns.get(column), bool)}
@@ -225,7 +226,7 @@ def _trace(decision: _Decision) -> TraceRecord:
     return trace.known_by({"decision": trace.id}) if trace.id else trace
 
 
-def _person(decision: _Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
+def _person(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
     columns, word = decision.columns, decision.columns.get("userFeedback")
     if word is None:
         return
@@ -245,7 +246,7 @@ def _person(decision: _Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
             yield _statement(decision, correction, declared(partial))
 
 
-def _outcomes(decision: _Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
+def _outcomes(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
     metrics = _parsed(decision.columns.get("outcomeMetrics"))
     for name, value in metrics.items() if isinstance(metrics, dict) else ():
         shared = {"name": name, "targets": [target], "rater": TRACKER, "occurred_at": decision.columns.get("outcomeObservedAt")}
@@ -256,7 +257,7 @@ def _outcomes(decision: _Decision, target: TargetRef) -> Iterator[FeedbackRecord
             yield _statement(decision, shared | {"kind": "label", "value": text})
 
 
-def _reward(decision: _Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
+def _reward(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
     columns = decision.columns
     value, components = columns.get("reward"), _parsed(columns.get("rewardComponents"))
     evidence = components or columns.get("userFeedback") or columns.get("outcomeMetrics")
@@ -267,7 +268,7 @@ def _reward(decision: _Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
     yield _statement(decision, fields | {"occurred_at": columns.get("rewardComputedAt"), "metadata": beside})
 
 
-def _statement(decision: _Decision, fields: Mapping[str, Any], content: Any = None) -> FeedbackRecord:
+def _statement(decision: Decision, fields: Mapping[str, Any], content: Any = None) -> FeedbackRecord:
     """Feedback about a decision, known by what it says: a dialect that leaves out who said it, or when, says nothing new."""
     record = FeedbackRecord.model_validate(fields)
     decision_id = decision.columns.get("id")
@@ -277,7 +278,7 @@ def _statement(decision: _Decision, fields: Mapping[str, Any], content: Any = No
     return record.known_by({"decision": str(decision_id), "kind": record.kind, "name": record.name, "value": said})
 
 
-def _case(decision: _Decision) -> CaseRecord:
+def _case(decision: Decision) -> CaseRecord:
     """What the agent was asked, with the fields of the right answer that can be compared; raises Unreadable where nobody knows one."""
     fields = COMPARED.get(decision.agent or "")
     if fields is None:
@@ -331,7 +332,7 @@ class Decisions(JsonLines):
         return super().item(number, row, text, self._records)
 
     def _records(self, row: dict[str, Any]) -> list[AnyRecord]:
-        decision = _decision(row)
+        decision = decision_of(row)
         if self.agent not in (None, decision.agent):
             raise Unwanted(f"it is of {decision.agent or 'an agent that it does not name'}")
         return [_case(decision)] if self.gold else _records(decision)

@@ -1,0 +1,193 @@
+"""Decisions of one agent from the table or a file, their statistics, and their export as lines that train.
+
+The import source `decisions` reads them, whichever of its dialects they are in. A decision that stands on several lines is there once: the
+line with the latest word of a person counts. A filter says how many it left out; none of them is set that would drop the worst decisions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from thumbwheel.capture.detect import address_of
+from thumbwheel.capture.place import place_of
+from thumbwheel.capture.source import AnyRecord, Line, Refused
+from thumbwheel.capture.sources.decisions import SOURCE, Decision, decision_of
+from thumbwheel.capture.types import FeedbackRecord
+from thumbwheel.compat.ocd.records import DecisionRecord
+from thumbwheel.compat.ocd.rewards import calculate_reward_from_record
+from thumbwheel.core import log
+from thumbwheel.core.errors import DataError
+
+
+def load_training_decisions(
+    agent_type: str,
+    max_samples: int | None = 1000,
+    require_reward: bool = True,
+    require_feedback: bool = False,
+    min_reward: float | None = None,
+    is_training_data: bool | None = True,
+    *,
+    source: str | Path | None = None,
+) -> list[DecisionRecord]:
+    """The newest `max_samples` (None: all) decisions of an agent. `source` is a file or an address (default: DATABASE_URL).
+
+    `require_reward` asks for a stored reward; `min_reward` leaves out decisions below it. `is_training_data` None takes all of them.
+    Raises InputError for an unknown agent and for a source that cannot be read.
+    """
+    decisions = []
+    for decision in _decisions(agent_type, source):
+        if is_training_data is not None and decision.is_training_data is not is_training_data:
+            continue
+        if require_reward and decision.reward is None:
+            continue
+        if require_feedback and decision.user_feedback is None:
+            continue
+        if min_reward is not None and decision.reward is not None and decision.reward < min_reward:
+            continue
+        decisions.append(decision)
+    decisions.sort(key=lambda decision: decision.created_at or "", reverse=True)
+    return decisions[:max_samples]
+
+
+def get_training_stats(agent_type: str, *, source: str | Path | None = None) -> dict[str, Any]:
+    """Counts of an agent's decisions, and mean and range of their stored rewards (None without any)."""
+    decisions = _decisions(agent_type, source)
+    rewards = [decision.reward for decision in decisions if decision.reward is not None]
+    return {
+        "total_decisions": len(decisions),
+        "decisions_with_reward": len(rewards),
+        "decisions_with_feedback": sum(decision.user_feedback is not None for decision in decisions),
+        "avg_reward": fmean(rewards) if rewards else None,
+        "min_reward": min(rewards, default=None),
+        "max_reward": max(rewards, default=None),
+        "training_data_count": sum(decision.is_training_data for decision in decisions),
+        "validation_data_count": sum(decision.is_validation_data for decision in decisions),
+    }
+
+
+def export_training_data(
+    agent_type: str,
+    output_path: str | Path,
+    limit: int = 1000,
+    min_reward: float | None = None,
+    require_feedback: bool = False,
+    *,
+    source: str | Path | None = None,
+) -> dict[str, Any]:
+    """Write the decisions that have a reward, stored or computed, as lines of prompt, completion, reward, confidence and metadata.
+
+    Returns count, avg_reward, confirmed_count and corrected_count. Raises DataError where there is no such decision.
+    """
+    judged = []
+    missing = 0
+    for decision in load_training_decisions(agent_type, None, False, require_feedback, source=source):
+        reward = calculate_reward_from_record(decision)
+        if reward is None or decision.completion is None:
+            missing += 1
+        elif min_reward is None or reward >= min_reward:
+            judged.append((decision, reward))
+    judged = judged[:limit]
+    if missing:
+        log.say(f"{missing} decisions are left out: they have no reward, or have lost their text")
+    if not judged:
+        raise DataError(f"decisions of {agent_type}", "none of them has a reward and a text", "See get_training_stats")
+
+    path = Path(output_path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as stream:
+        for decision, reward in judged:
+            stream.write(json.dumps(_line(decision, reward), ensure_ascii=False) + "\n")
+    return {
+        "count": len(judged),
+        "avg_reward": fmean([reward for _, reward in judged]),
+        "confirmed_count": sum(decision.user_feedback == "CONFIRMED" for decision, _ in judged),
+        "corrected_count": sum(decision.user_feedback == "CORRECTED" for decision, _ in judged),
+    }
+
+
+def _decisions(agent_type: str, source: str | Path | None) -> list[DecisionRecord]:
+    """Every decision of an agent once; those without an id stand for themselves."""
+    by_id: dict[str, DecisionRecord] = {}
+    nameless = []
+    for record in _read(agent_type, source):
+        if record.id is None:
+            nameless.append(record)
+            continue
+        known = by_id.get(record.id)
+        if known is None or (record.feedback_at or "") >= (known.feedback_at or ""):
+            by_id[record.id] = record
+    return [*by_id.values(), *nameless]
+
+
+def _read(agent_type: str, source: str | Path | None) -> Iterator[DecisionRecord]:
+    place = place_of(str(source)) if source else address_of("decisions")
+    reader = SOURCE.of_agent(agent_type)
+    refused: list[Refused] = []
+    for item in reader.read(place, lambda position: None):
+        if isinstance(item, Refused):
+            refused.append(item)
+        elif isinstance(item, Line):
+            yield _record(decision_of(json.loads(item.text)), item.records)
+    if refused:
+        count = f"{len(refused)} lines are" if len(refused) > 1 else "1 line is"
+        log.say(f"{count} no decision, the first for this reason: {refused[0].reason}")
+
+
+def _record(decision: Decision, records: Sequence[AnyRecord]) -> DecisionRecord:
+    columns = decision.columns
+    reward = None
+    for record in records:
+        if isinstance(record, FeedbackRecord) and record.kind == "score":
+            reward = float(record.value)
+    return DecisionRecord(
+        id=columns.get("id"),
+        agent_type=str(decision.agent),
+        state=decision.state,
+        action=decision.action,
+        reward=reward,
+        reward_components=_json(columns.get("rewardComponents")),
+        confidence=columns.get("confidence", decision.action.get("confidence")),
+        reasoning=columns.get("reasoning") or decision.action.get("reasoning"),
+        user_feedback=columns.get("userFeedback"),
+        user_correction=_json(columns.get("userCorrection")),
+        outcome_metrics=_json(columns.get("outcomeMetrics")),
+        item_id=columns.get("itemId"),
+        opus_id=columns.get("opusId"),
+        model_version=columns.get("modelVersion"),
+        created_at=columns.get("createdAt"),
+        feedback_at=columns.get("feedbackAt"),
+        is_training_data=columns.get("isTrainingData") is not False,
+        is_validation_data=columns.get("isValidationData") is True,
+        prompt=str(decision.prompt[-1]["content"]),
+        completion=decision.answer,
+    )
+
+
+def _json(value: Any) -> Any:
+    """A column of JSON, which an export may have written as text."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def _line(decision: DecisionRecord, reward: float) -> dict[str, Any]:
+    metadata = {
+        "decisionId": decision.id,
+        "agentType": decision.agent_type,
+        "itemId": decision.item_id,
+        "opusId": decision.opus_id,
+        "userFeedback": decision.user_feedback,
+        "userCorrection": decision.user_correction,
+        "rewardComponents": decision.reward_components,
+        "outcomeMetrics": decision.outcome_metrics,
+        "createdAt": decision.created_at,
+    }
+    return {
+        "prompt": decision.prompt,
+        "completion": decision.completion,
+        "reward": reward,
+        "confidence": decision.confidence,
+        "metadata": metadata,
+    }

@@ -1,0 +1,19 @@
+"""The prompts of the five agents, as they are trained on and served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from thumbwheel.capture.decision_prompts import prompt_of, system_of
+
+
+def format_prompt_for_agent(agent_type: str, state: Mapping[str, Any]) -> str:
+    """The labelled lines of a state; indented JSON for an agent that has none."""
+    return str(prompt_of(agent_type, state, {})[-1]["content"])
+
+
+def get_system_prompt(agent_type: str) -> str:
+    """The agent's system prompt, which asks for the declared keys; empty for an agent that has none."""
+    messages = system_of(agent_type, {})
+    return str(messages[0]["content"]) if messages else ""
