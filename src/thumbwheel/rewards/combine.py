@@ -1,8 +1,11 @@
 """How component scores become one reward: which components, their weights, and what is done about those without a value.
 
-The reward is the weighted mean of the components that are `ok`; all others leave the denominator. The preset `isaa` keeps the arithmetic
-of the system that it comes from instead: there what has no value counts as a middle (NEUTRAL) and a failure as 0, so that a faultless plain
-answer cannot reach the mark of a good one. `ocd` is one component, `decision`, in its old arithmetic. To add a preset: a line in PRESETS.
+The reward is the weighted mean of the components that are `ok`; all others leave the denominator. Where `decision` has a value, it stands
+for what it has heard: `thumb`, `outcome` and `score` leave the mean too, because one click of a person counts once.
+
+The preset `isaa` keeps the arithmetic of the system that it comes from instead: there what has no value counts as a middle (NEUTRAL) and a
+failure as 0, so that a faultless plain answer cannot reach the mark of a good one. `ocd` is one component, `decision`, in its old
+arithmetic. To add a preset: a line in PRESETS.
 
 Does not live here: running components (`ledger`), and judging fresh answers (training), which takes the same mean.
 """
@@ -24,6 +27,9 @@ from thumbwheel.rewards.functions import FUNCTIONS
 
 CHECKER = "checker"
 """The component that judges by what the trace's own case names."""
+DECISION = "decision"
+IN_DECISION = frozenset({"thumb", "outcome", "score"})
+"""Functions that judge by the same statements as `decision`."""
 Arithmetic = Literal["applicable", "isaa"]
 NEUTRAL: Mapping[str, float] = {"efficiency": 1.0}
 """What a component without a value counts as in the arithmetic of isaa, where it is not 0.5: nothing spent was the best."""
@@ -112,14 +118,40 @@ class RewardConfig(Config):
 
     def combiner(self) -> Callable[[Mapping[str, Score]], float | None]:
         """`combine` for many: what the settings come to is found out once."""
-        arithmetic, weights = self.arithmetic or PRESETS[self.preset][0], {name: part.weight for name, part in self.parts().items()}
-        return lambda scores: weighted_mean({name: counted(name, scores[name], arithmetic) for name in scores if name in weights}, weights)
+        counting = Counting(self)
+        return lambda scores: weighted_mean(counting.values(scores), counting.weights)
 
     def fingerprint(self) -> str:
         """Of all that turns scores into a reward."""
         parts = {name: [part.function or name, part.weight, part.settings] for name, part in self.parts().items()}
         checkers = [self.checkers] if self.checkers else []
         return ids.fingerprint([parts, self.arithmetic or PRESETS[self.preset][0], *checkers])
+
+
+class Counting:
+    """With which value each component enters the mean, by the settings of an agent."""
+
+    def __init__(self, config: RewardConfig) -> None:
+        parts = config.parts()
+        functions = {name: part.function or name for name, part in parts.items()}
+        self.arithmetic: Arithmetic = config.arithmetic or PRESETS[config.preset][0]
+        self.weights = {name: part.weight for name, part in parts.items()}
+        self._decisions = [name for name in parts if functions[name] == DECISION and self.weights[name]]
+        self._in_decision = frozenset(name for name in parts if functions[name] in IN_DECISION)
+
+    def values(self, scores: Mapping[str, Score]) -> dict[str, float | None]:
+        """Component -> its value in the mean, None where it has no part in it; components that the settings do not have are left out."""
+        left_out = self.left_out(scores)
+        return {
+            name: None if name in left_out else counted(name, score, self.arithmetic)
+            for name, score in scores.items()
+            if name in self.weights
+        }
+
+    def left_out(self, scores: Mapping[str, Score]) -> frozenset[str]:
+        """Components that leave the mean because a decision has a value, in which their statements count already."""
+        decided = any(name in scores and scores[name].value is not None for name in self._decisions)
+        return self._in_decision if decided else frozenset()
 
 
 class RewardsConfig(RewardConfig):

@@ -12,7 +12,7 @@ from thumbwheel.core.errors import NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
-from thumbwheel.rewards.combine import PRESETS, Combined, RewardConfig, counted
+from thumbwheel.rewards.combine import PRESETS, Combined, Counting, RewardConfig
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.ledger import not_run, one_reward, settings
 
@@ -45,12 +45,14 @@ class Explanation:
         score, weight = self.combined.scores.get(name), self.config.parts()[name].weight
         if score is None:
             unknown = {"weight": weight, "value": None, "status": "not_judged", "outdated": False, "counts_as": None}
-            return unknown | {"evidence": {}, "feedback_ids": []}
+            return unknown | {"in_decision": False, "evidence": {}, "feedback_ids": []}
         evidence = {key: value for key, value in score.evidence.items() if key != "feedback_ids"}
         given = {"weight": weight, "value": score.value, "status": str(score.status), "evidence": evidence}
-        counts_as = counted(name, score, self.config.arithmetic or PRESETS[self.config.preset][0])
+        counting = Counting(self.config)
         given["outdated"] = name in self.outdated
-        return given | {"counts_as": counts_as, "feedback_ids": list(score.evidence.get("feedback_ids", ()))}
+        given["counts_as"] = counting.values(self.combined.scores)[name]
+        given["in_decision"] = score.value is not None and name in counting.left_out(self.combined.scores)
+        return given | {"feedback_ids": list(score.evidence.get("feedback_ids", ()))}
 
     def to_words(self) -> Iterator[str]:
         """For a person: the reward, how it came about, and every component, those that count first."""
@@ -67,7 +69,8 @@ class Explanation:
 
 def _words(name: str, one: dict[str, Any]) -> Iterator[str]:
     if one["status"] == "ok":
-        yield f"  {name} (weight {one['weight']:g}): {one['value']:.4f}"
+        counted_elsewhere = ", not in the mean: decision counts what it heard" if one["in_decision"] else ""
+        yield f"  {name} (weight {one['weight']:g}): {one['value']:.4f}{counted_elsewhere}"
     elif one["status"] == "not_judged":
         yield f"  {name} (weight {one['weight']:g}): not judged with its present settings; run: thumbwheel reward run"
     else:

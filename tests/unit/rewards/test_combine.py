@@ -52,6 +52,17 @@ def test_what_has_no_value_leaves_the_denominator(status):
     assert RewardConfig().combine({}) is None
 
 
+def test_what_a_decision_has_heard_counts_once():
+    scores = {"thumb": Score(1.0), "outcome": Score(1.0), "score": Score(0.9), "rating": Score(0.5), "decision": Score(0.6)}
+    assert RewardConfig().combine(scores) == pytest.approx((0.5 + 0.6) / 2)
+    waiting = scores | {"decision": Score.none(Status.PENDING, "nobody said anything")}
+    assert RewardConfig().combine(waiting) == pytest.approx((1.0 + 1.0 + 0.9 + 0.5) / 4)
+    unweighted = build(RewardConfig, {"components": {"decision": {"weight": 0}}}, "rewards")
+    assert unweighted.combine(scores) == pytest.approx((1.0 + 1.0 + 0.9 + 0.5) / 4), "what has no part in the reward replaces nothing"
+    renamed = build(RewardConfig, {"components": {"filing": {"function": "decision"}, "click": {"function": "thumb"}}}, "rewards")
+    assert renamed.combine({"click": Score(1.0), "filing": Score(0.6)}) == pytest.approx(0.6)
+
+
 @given(st.dictionaries(st.sampled_from("abcdef"), st.one_of(st.none(), st.floats(0, 1)), max_size=6), st.floats(0.1, 10))
 def test_the_mean_lies_between_the_values_and_only_the_ratio_of_weights_counts(values, factor):
     weights = {name: place + 0.5 for place, name in enumerate("abcdef")}

@@ -118,6 +118,16 @@ def test_late_outcomes_come_as_feedback_in_either_spelling():
     assert "f-status-r1" in done.evidence["feedback_ids"]
 
 
+def test_a_thumb_counts_where_nobody_gave_a_word():
+    up, down = (said(value, None, "thumb", "r9") for value in (True, False))
+    assert judge("FILER", None, up, confidence=0.8).value == judge("FILER", "CONFIRMED", confidence=0.8).value
+    assert judge("FILER", None, down).value == judge("FILER", "OVERRIDDEN").value
+    correction = {"text": '{"swimlane": "HOME"}', "correction": {"swimlane": "PROJECT"}}
+    assert judge("FILER", None, down, **correction).value == judge("FILER", "CORRECTED", **correction).value
+    assert judge("FILER", "IGNORED", down).evidence["total"] == 0.0, "the word of a person says more than a thumb"
+    assert judge("FILER", None, down, feedback="CONFIRMED").evidence["total"] == 1.0
+
+
 def test_several_people_are_heard_by_their_weight():
     found = judge("LIBRARIAN", None, said("CONFIRMED", weight=3.0), said("OVERRIDDEN", rater="r2"))
     assert found.evidence["total"] == pytest.approx((3 * 1.0 - 0.8) / 4)

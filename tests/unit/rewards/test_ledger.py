@@ -387,7 +387,7 @@ def test_an_explanation_names_value_weight_evidence_and_feedback(world):
     assert parts["checker"]["evidence"] == {"checker": "exact_answer", "found": "8", "expected": "7", "mark": "line"}
     assert parts["thumb"]["feedback_ids"] == row["evidence"]["feedback_ids"]
     assert parts["rating"] == {"weight": 1.0, "value": None, "status": "not_applicable", "evidence": {"reason": "nobody gave a rating"},
-                               "counts_as": None, "feedback_ids": [], "outdated": False}  # fmt: skip
+                               "counts_as": None, "in_decision": False, "feedback_ids": [], "outdated": False}  # fmt: skip
     words = "\n".join(found.to_words())
     assert "(2 x 0 + 1 x 1) / 3" in words
     assert "rating (weight 1): not applicable: nobody gave a rating" in words

@@ -50,6 +50,21 @@ def test_from_a_dry_run_to_an_explanation(reward):
     assert (explained["components"]["thumb"]["value"], explained["arithmetic"]) == (1.0, "applicable")
 
 
+def test_one_persons_click_on_a_decision_counts_once_and_the_explanation_says_so(reward, command_line, tmp_path):
+    row = {"id": "d9", "agentType": "FILER", "state": {"item": {"title": "Bank"}}, "action": {"swimlane": "HOME"}, "userId": "ann"}
+    row |= {"userFeedback": "CONFIRMED", "outcomeMetrics": {"completedSuccessfully": True}}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    assert command_line("import", "decisions", "rows.jsonl", "--agent", "support")[0] == 0
+    reward("run")
+    found = reward("explain", "d9", "--json")
+    parts = found["components"]
+    assert (parts["thumb"]["value"], parts["outcome"]["value"]) == (1.0, 1.0)
+    assert {name for name, part in parts.items() if part["in_decision"]} >= {"thumb", "outcome"}
+    assert {name for name, part in parts.items() if part["counts_as"] is not None} == {"decision", "length"}
+    assert found["reward"] == pytest.approx((parts["decision"]["value"] + 0.5 * parts["length"]["value"]) / 1.5)
+    assert "thumb (weight 1): 1.0000, not in the mean: decision counts what it heard" in reward("explain", "d9")
+
+
 def test_one_component_alone(reward):
     done = reward("run", "--component", "thumb", "--json")
     assert list(done["components"]) == ["thumb"]

@@ -1,7 +1,8 @@
 """`decision`: what a decision of one of the five agents was worth, by what a person said at once and by what came of it.
 
 `metadata["decision"]` has agent_type, confidence, item, outcome and correction; keys may be written camelCase or snake_case. What a person
-said is a label CONFIRMED, CORRECTED, OVERRIDDEN or IGNORED; outcomes that come later are feedback (`outcome` or `label`) named like the
+said is a label CONFIRMED, CORRECTED, OVERRIDDEN or IGNORED; where nobody gave such a label, a thumb up counts as CONFIRMED and a thumb down
+as OVERRIDDEN, or CORRECTED where there is a correction. Outcomes that come later are feedback (`outcome` or `label`) named like the
 metric, and stand before what the decision brought along. Each component is a number with a weight; the total is their weighted sum, cut off
 at `bound` on both sides, and the score is its place between the same two bounds. Without any component the score is pending, never a
 middle. A person's label alone is enough: a RETRIEVER's decision has no item and gets its score from feedback.
@@ -22,7 +23,7 @@ from pydantic import Field
 
 from thumbwheel.core.config import Config
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
-from thumbwheel.rewards.reading import edit_of, newest, of_kinds
+from thumbwheel.rewards.reading import edit_of, newest, of_kinds, people_first
 from thumbwheel.rewards.types import Statement
 
 SAID = {"CONFIRMED": 1.0, "CORRECTED": -0.5, "OVERRIDDEN": -0.8, "IGNORED": 0.0}
@@ -207,14 +208,16 @@ class Decision(RewardFunction[DecisionConfig]):
     """See the module. Only with `compatible` does a score leave 0..1."""
 
     Config = DecisionConfig
+    version = 2
     case_settings = frozenset({"bound", "compatible"})
     low, high = (-OLD_BOUND + 2) / 4, (OLD_BOUND + 2) / 4
     reads = frozenset({"text", "metadata", "feedback"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The decision, its action, and of the feedback labels, outcomes and corrections."""
+        """The decision, its action, and of the feedback labels, outcomes, corrections and thumbs; of what is no decision nothing else."""
         known = case.metadata.get("decision")
-        return {"decision": known, "text": known and case.text, "feedback": of_kinds(case.feedback, "label", "outcome", "correction")}
+        heard = of_kinds(case.feedback, "label", "outcome", "correction", "thumb") if known else ()
+        return {"decision": known, "text": known and case.text, "feedback": heard}
 
     def judge(self, case: Case) -> Score:
         """The place of the total between the bounds; evidence: every component with its weight."""
@@ -223,6 +226,8 @@ class Decision(RewardFunction[DecisionConfig]):
         if agent not in PARTS or not isinstance(known, dict):
             return Score.none(Status.NOT_APPLICABLE, f"no rewards are known for decisions of {agent}" if agent else "it is no decision")
         heard = of_kinds(case.feedback, "label", "outcome")
+        if not _own_word(known) and not any(_word(statement) for statement in heard):
+            heard += tuple(people_first(of_kinds(case.feedback, "thumb")))
         facts = self._facts(case, known, heard)
         found = {name: (value, weight) for name, weight, of in PARTS[agent] if (value := of(facts)) is not None}
         if not found:
@@ -236,20 +241,22 @@ class Decision(RewardFunction[DecisionConfig]):
         return Score(value, evidence=evidence | {"feedback_ids": sorted(one.feedback_id for one in heard)})
 
     def _facts(self, case: Case, known: Mapping[str, Any], heard: tuple[Statement, ...]) -> Facts:
-        words = [one for one in heard if _word(one)]
-        latest, _ = newest(words, lambda one: (one.rater,), _word)
-        said = tuple((str(_word(one)), one.weight) for one in latest)
-        own = str(known.get("feedback") or "").upper()
-        metrics = {_key(one.name): one.value for one in sorted(heard, key=lambda one: one.at) if one.name and not _word(one)}
-        confidence = known.get("confidence")
         edit, _ = edit_of(of_kinds(case.feedback, "correction"))
+        correction = known.get("correction") or (_json(edit.text) if edit else None)
+        rejected = "CORRECTED" if correction else "OVERRIDDEN"
+        latest, _ = newest([one for one in heard if one.kind == "thumb" or _word(one)], lambda one: (one.rater,), _meaning)
+        said = tuple((_word(one) or ("CONFIRMED" if one.value is True else rejected), one.weight) for one in latest)
+        own = _own_word(known)
+        named = [one for one in heard if one.name and one.kind != "thumb" and not _word(one)]
+        metrics = {_key(str(one.name)): one.value for one in sorted(named, key=lambda one: one.at)}
+        confidence = known.get("confidence")
         return Facts(
             float(confidence) if isinstance(confidence, int | float) else None,
             _folded(known.get("item")),
             _folded(known.get("outcome")) | metrics,
-            _folded(known.get("correction") or (_json(edit.text) if edit else None)),
+            _folded(correction),
             _folded(known.get("action") or _json(case.text)),
-            said or (((own, 1.0),) if own in SAID else ()),
+            said or (((own, 1.0),) if own else ()),
             self.config.compatible,
         )
 
@@ -257,6 +264,16 @@ class Decision(RewardFunction[DecisionConfig]):
 def _word(said: Statement) -> str | None:
     found = said.value.upper() if said.kind == "label" and isinstance(said.value, str) else None
     return found if found in SAID else None
+
+
+def _own_word(decision: Mapping[str, Any]) -> str | None:
+    """What a person said, where the decision itself brings it along."""
+    word = str(decision.get("feedback") or "").upper()
+    return word if word in SAID else None
+
+
+def _meaning(said: Statement) -> Any:
+    return said.value if said.kind == "thumb" else _word(said)
 
 
 def _key(name: str) -> str:
