@@ -18,7 +18,16 @@ from thumbwheel.training.metrics import MetricsFile
 from thumbwheel.training.optimizer import prepare
 
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "Größe", "naïve", "return", "def", "add")
-QUICK = {"batch_size": 4, "num_train_epochs": 1, "learning_rate": 1e-3, "lora_r": 4, "lora_alpha": 8, "max_length": 128, "probe_prompts": 0}
+QUICK = {
+    "batch_size": 4,
+    "num_train_epochs": 1,
+    "learning_rate": 1e-3,
+    "lora_r": 4,
+    "lora_alpha": 8,
+    "max_length": 128,
+    "probe_prompts": 0,
+    "min_rows": 1,
+}
 
 
 def row(shape: str, number: int, split: str = "train") -> Any:

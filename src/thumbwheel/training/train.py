@@ -164,6 +164,9 @@ def _plan(ws: Workspace, agent: str, algorithm: str, base: str | None, dataset: 
     if not train_rows:
         raise DataError(f"dataset {found.id!r}", "it has no training rows", f"See what is missing: thumbwheel dataset plan --agent {agent}")
     config = with_rate(method.settle(config, train_rows), method.rate, folder)
+    if len(train_rows) < config.min_rows:
+        why = f"it has {len(train_rows)} training rows, and a run of {algorithm} begins with {config.min_rows} or more"
+        raise DataError(f"dataset {found.id!r}", why, "Collect more feedback, or train all the same: --min-rows 1")
     return Plan(agent, agent_id, algorithm, config, found, rows, name, folder, fingerprint, preset, start)
 
 

@@ -30,6 +30,8 @@ class TrainingSwitch(Config):
 class TrainConfig(Config):
     """What all algorithms share. Rows are counted per optimiser step; memory is bounded by `token_budget`, which changes no result."""
 
+    min_rows: int = Field(10, ge=1)
+    """Training rows below which a run does not begin; set it for one method as train.kto.min_rows."""
     learning_rate: float | None = Field(None, gt=0)
     """Peak learning rate of the adapter; unset, the method's rate for the width of the base (wider models take smaller steps)."""
     batch_size: int = Field(16, ge=1)

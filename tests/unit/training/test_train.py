@@ -87,6 +87,10 @@ def test_what_the_data_cannot_support(ws: Workspace, base: Path) -> None:
         train(ws, "a", "dpo", str(base), dataset=empty)
     with pytest.raises(DataError, match="all of them are good"):
         train(ws, "a", "kto", str(base), dataset=one_class)
+    with pytest.raises(DataError, match=r"it has 4 training rows, and a run of dpo begins with 10 or more.*--min-rows 1"):
+        train(ws, "a", "dpo", str(base), dataset=pairs)
+    with pytest.raises(DataError, match="a run of dpo begins with 5 or more"):
+        train(ws, "a", "dpo", str(base), dataset=pairs, options={"min_rows": 5})
     with pytest.raises(DataError):
         train(ws, "a", "dpo", str(base))  # nothing recorded to build from
     nothing_left(ws)
