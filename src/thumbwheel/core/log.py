@@ -133,14 +133,20 @@ def _drawn(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -
 
 
 def _with_short_ids(cells: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The same cells, each id cut to the shortest beginning that no other id of the table shares."""
-    known = sorted({row_id for row in cells for cell in row for row_id in ROW_ID.findall(cell)})
+    """The same cells with abbreviated ids."""
+    short = short_ids(row_id for row in cells for cell in row for row_id in ROW_ID.findall(cell))
+    return [[ROW_ID.sub(lambda match: short[match.group()], cell) for cell in row] for row in cells]
+
+
+def short_ids(row_ids: Iterable[str]) -> dict[str, str]:
+    """Each id of ours with its shortest beginning that no other of them shares."""
+    known = sorted(set(row_ids))
     short: dict[str, str] = {}
     for before, row_id, after in zip(["", *known], known, [*known[1:], ""], strict=False):
         shared = max(_shared_length(row_id, before), _shared_length(row_id, after))
         kind = row_id.index("_") + 1
         short[row_id] = row_id[: max(kind + SHORT_ID, shared + 1)]
-    return [[ROW_ID.sub(lambda match: short[match.group()], cell) for cell in row] for row in cells]
+    return short
 
 
 def _shared_length(first: str, second: str) -> int:

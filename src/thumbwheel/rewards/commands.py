@@ -67,6 +67,8 @@ def list_(
     the last run, or components that were set up or changed since: thumbwheel reward run judges them. A component with a weight that has
     never judged anything with its present settings is named in a warning.
 
+    Traces have their ids in their source; one that came without an id has ours, abbreviated. reward explain takes either.
+
     Example: thumbwheel reward list --agent support --lowest 10
     """
     from thumbwheel.core import log
@@ -87,7 +89,10 @@ def list_(
     whole = found["reward"]
     log.show(f"reward: {whole['n']} traces, mean {_number(whole['mean'])}, {whole['good']} good ({whole['good_from']:g} or more)")
     if found["lowest"]:
-        log.table("Lowest rewards", ("trace", "reward"), [(one["trace"], _number(one["reward"])) for one in found["lowest"]])
+        short_ids = log.short_ids(row["trace"] for row in found["lowest"])
+        names = [row["external_id"] or short_ids[row["trace"]] for row in found["lowest"]]
+        values = [_number(row["reward"]) for row in found["lowest"]]
+        log.table("Lowest rewards", ("trace", "reward"), zip(names, values, strict=True))
     _warn(agent, found["not_run"])
 
 

@@ -175,6 +175,12 @@ def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[tu
     return list(connection.execute(query.where(sa.or_(has_id(traces.c.id, name), traces.c.external_id == name))).tuples())
 
 
+def own_names(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, str]:
+    """Trace -> its id in its source, for those that have one of their own."""
+    query = sa.select(traces.c.id, traces.c.external_id).where(traces.c.id.in_(trace_ids))
+    return {row.id: row.external_id for row in connection.execute(query) if not row.external_id.startswith(standing.BY_CONTENT)}
+
+
 def steps_of(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, list[sa.RowMapping]]:
     """The steps of each trace, in their order."""
     found: dict[str, list[sa.RowMapping]] = {}

@@ -63,13 +63,14 @@ def survey(ws: Workspace, agent: str, as_of: datetime | None = None, lowest: int
                 whole.add(one.value)
                 good += one.value >= config.good_from
                 _keep_lowest(worst, one, lowest)
+        own_names = store.own_names(connection, [trace for _, trace in worst])
     weights = {name: part.weight for name, part in config.parts().items()}
     found = {
         part.name: {"weight": weights[part.name], "mean": means[part.name].as_dict()["mean"], "statuses": dict(statuses[part.name]),
                     "not_judged": traces - statuses[part.name].total()}
         for part in parts
     }  # fmt: skip
-    shown = [{"trace": trace, "reward": -value} for value, trace in sorted(worst, reverse=True)]
+    shown = [{"trace": trace, "external_id": own_names.get(trace), "reward": -value} for value, trace in sorted(worst, reverse=True)]
     reward = whole.as_dict() | {"good": good, "good_from": config.good_from}
     return {"agent": agent, "traces": traces, "components": found, "reward": reward, "not_run": unheard, "lowest": shown}
 

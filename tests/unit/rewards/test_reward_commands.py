@@ -65,6 +65,22 @@ def test_one_persons_click_on_a_decision_counts_once_and_the_explanation_says_so
     assert "thumb (weight 1): 1.0000, not in the mean: decision counts what it heard" in reward("explain", "d9")
 
 
+def test_the_list_names_traces_as_their_source_does_and_explain_takes_every_name(reward, command_line, tmp_path):
+    unnamed = {"query": "Where?", "response": "Nowhere at all.", "feedback_type": "thumbs_down", "rating": None, "correction": None,
+               "timestamp": "2026-01-05 09:12:44.120000", "metadata": {}}  # fmt: skip
+    (tmp_path / "collector.jsonl").write_text(json.dumps(unnamed) + "\n")
+    assert command_line("import", "feedback_jsonl", "collector.jsonl", "--agent", "support")[0] == 0
+    reward("run")
+    found = reward("list", "--json", "--lowest", "9")["lowest"]
+    assert {row["external_id"] for row in found} == {"t1", "t2", "d1", None}
+    (internal,) = [row["trace"] for row in found if row["external_id"] is None]
+    table = reward("list", "--lowest", "9")
+    shown = [line.split()[1] for line in table[table.index("Lowest rewards") :].splitlines() if "0." in line or "1." in line]
+    assert sorted(shown) == sorted(["t1", "t2", "d1", internal[:12]])
+    for name in shown:
+        assert reward("explain", name, "--json")["reward"] is not None
+
+
 def test_one_component_alone(reward):
     done = reward("run", "--component", "thumb", "--json")
     assert list(done["components"]) == ["thumb"]
