@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+STORED_REWARD = "decision_reward"
+"""The name of the score that a decision's stored reward is kept as: the weighted sum, from -5 to 5."""
+STORED_COMPONENTS = "decision_reward_components"
+"""The name of the label that the stored components of that sum are kept as: JSON, group -> name -> number."""
 FIELDS = {
     "recommended_item_id": "recommendedItemId",
     "alternative_items": "alternativeItems",

@@ -18,8 +18,12 @@ from thumbwheel.capture.source import AnyRecord, Line, Refused
 from thumbwheel.capture.sources.decisions import EXAMPLE, SOURCE
 from thumbwheel.capture.spelling import BACK, VALUES, agent_of, declared, like
 from thumbwheel.capture.types import FeedbackRecord, TraceRecord
+from thumbwheel.core.config import Sources
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.schema import feedback, raters, traces
+from thumbwheel.rewards import ledger
+from thumbwheel.rewards.component import components
+from thumbwheel.rewards.explain import explain
 from thumbwheel.rewards.function import Case, Status
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.rewards.reading import judge
@@ -79,7 +83,7 @@ def test_three_dialects_say_the_same_decision() -> None:
     assert trace(told).input == told["messages"][:2]
     for row in (plain, marked, typed, plain | {"completion": FILER}):
         assert json.loads(trace(row).output or "") == FILER
-        assert said(row) == [("label", "user_feedback", "CONFIRMED"), ("thumb", None, True), ("score", None, 1.0)]
+        assert said(row) == [("label", "user_feedback", "CONFIRMED"), ("thumb", None, True), ("score", "decision_reward", 1.0)]
     assert trace({"prompt": "only", "reward": 0.5}).output is None
 
 
@@ -180,13 +184,15 @@ def test_ignored_is_said_and_says_neither() -> None:
 
 def test_defect_2c10_a_zero_that_nothing_stands_behind_is_no_reward() -> None:
     assert said(ROW | {"reward": 0.0, "rewardComponents": {}}) == []
-    assert said(ROW | {"reward": 0.0, "rewardComponents": {"immediate": {"userFeedback": 0}}}) == [("score", None, 0.0)]
-    assert said(ROW | {"reward": 0.0, "userFeedback": "IGNORED"})[-1] == ("score", None, 0.0)
+    score, components = said(ROW | {"reward": 0.0, "rewardComponents": {"immediate": {"userFeedback": 0}}})
+    assert score == ("score", "decision_reward", 0.0)
+    assert components == ("label", "decision_reward_components", '{"immediate": {"userFeedback": 0}}')
+    assert said(ROW | {"reward": 0.0, "userFeedback": "IGNORED"})[-1] == ("score", "decision_reward", 0.0)
 
 
 def test_a_stored_reward_keeps_its_scale_and_never_outvotes_a_person() -> None:
     row = ROW | {"reward": -4.5, "rewardComponents": {"delayed": {"x": -1}}, "userFeedback": "CONFIRMED"}
-    score = records(row)[-1]
+    score = records(row)[-2]
     assert isinstance(score, FeedbackRecord) and score.scale and score.rater
     assert ((score.scale.min, score.scale.max), score.rater.kind) == ((-5.0, 5.0), "checker")
     assert score.metadata == {"components": {"delayed": {"x": -1}}}
@@ -225,6 +231,63 @@ def test_defect_2c11_a_retriever_without_an_item_is_rewarded_by_feedback() -> No
     assert found.status is Status.OK
 
 
+def judged(folder: Path, *rows: dict[str, object], **settings: object) -> dict[str, Any]:
+    """The explanation of the decision after these rows were imported one after another and judged in preset `ocd`."""
+    given = {"preset": "ocd", "components": {"decision": {"settings": {"compatible": True, **settings}}}}
+    with opener(folder / "home", None, "warning")() as ws:
+        ws.sources = Sources({"rewards": given}, "test.yaml", {})
+        for row in rows:
+            (folder / "rows.jsonl").write_text(json.dumps(row))
+            assert ingest(ws, "ocd", "decisions", folder / "rows.jsonl").refused == 0
+        config = ledger.settings(ws, "ocd")
+        ledger.run(ws, "ocd", components(ws, "ocd", config))
+        return explain(ws, "ocd", "d1").as_dict()
+
+
+STORER = {"integration_location": "end", "integration_method": "APPEND", "confidence": 0.7}
+STORED = {"reward": 1.63, "rewardComponents": {"immediate": {"userFeedback": 1.0}, "strategic": {"goalAlignment": 0.5}}}
+SAID_FIRST = {"userFeedback": "CONFIRMED", "feedbackAt": "2026-01-06T08:00:00Z", "rewardComputedAt": "2026-01-07T08:00:00Z"}
+
+
+def test_a_live_storers_correction_counts_the_fields_that_it_changed(tmp_path: Path) -> None:
+    row = ROW | {"agentType": "STORER", "action": STORER, "userFeedback": "CORRECTED", "userCorrection": {"integration_method": "MERGE"}}
+    found = judged(tmp_path, row)
+    assert found["components"]["decision"]["evidence"]["components"]["immediate.editDistance"]["value"] == pytest.approx(-0.05)
+    assert found["reward"] == pytest.approx(0.36875)
+
+
+def test_a_stored_reward_comes_before_stored_components_and_those_before_feedback(tmp_path: Path) -> None:
+    def reward(name: str, row: dict[str, object]) -> tuple[str, float]:
+        (tmp_path / name).mkdir()
+        found = judged(tmp_path / name, ROW | SAID_FIRST | row)
+        return found["components"]["decision"]["evidence"]["source"], found["reward"]
+
+    assert reward("stored", STORED) == ("stored reward", pytest.approx((1.63 + 2) / 4))
+    assert reward("components", STORED | {"reward": None}) == ("stored components", pytest.approx((1.0 + 0.4 * 0.5 + 2) / 4))
+    computed = (1.0 - 0.1 * abs(0.8 - 1) + 2) / 4
+    assert reward("feedback", {}) == ("computed", pytest.approx(computed))
+    assert reward("strange", {"rewardComponents": {"a": {"b": 3}}}) == ("computed", pytest.approx(computed)), "no weight is known for them"
+    untimed = reward("untimed", STORED | {"feedbackAt": None})
+    assert untimed[0] == "stored reward", "where nobody knows when the word was said, the reward is no older"
+
+
+def test_a_word_that_comes_after_the_stored_reward_is_heard(tmp_path: Path) -> None:
+    first = ROW | SAID_FIRST | STORED
+    later = first | {"userFeedback": "OVERRIDDEN", "feedbackAt": "2026-01-08T08:00:00Z"}
+    found = judged(tmp_path, first, later)
+    decision = found["components"]["decision"]["evidence"]
+    assert decision["source"] == "computed"
+    assert decision["components"]["immediate.userFeedback"]["value"] == -0.8
+    assert decision["components"]["strategic.goalAlignment"] == {"value": 0.5, "weight": 0.4}, "the goal was met, whatever was said since"
+
+
+def test_weights_inside_a_decision_can_be_set_and_the_stored_sum_of_the_old_ones_gives_way(tmp_path: Path) -> None:
+    weights = {"FILER": {"strategic.goalAlignment": 1.0}}
+    found = judged(tmp_path, ROW | SAID_FIRST | STORED, weights=weights)
+    assert found["components"]["decision"]["evidence"]["source"] == "stored components"
+    assert found["reward"] == pytest.approx((1.0 + 0.5 + 2) / 4)
+
+
 LATER = [
     ROW,
     ROW | {"userFeedback": "CORRECTED", "userCorrection": {"swimlane": "HOME"}, "feedbackAt": "2026-01-06T08:00:00Z"},
@@ -244,7 +307,7 @@ def test_what_comes_later_is_added_to_the_same_trace(tmp_path: Path) -> None:
         with ws.db.read() as connection:
             assert len(list(connection.execute(traces.select()))) == 1
             kinds = sorted(row.kind for row in connection.execute(feedback.select()))
-    assert kinds == ["correction", "label", "score", "score", "thumb"]
+    assert kinds == ["correction", "label", "label", "label", "score", "score", "thumb"]
 
 
 def test_what_the_owner_holds_out_is_kept_and_changes_with_the_row(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from thumbwheel.core.errors import ConfigError
 from thumbwheel.rewards.function import Case, Status
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.rewards.functions.decision import PARTS
@@ -137,6 +138,19 @@ def test_a_goal_counts_only_where_it_is_known():
     kwargs = {"text": '{"labels": ["Job 1 (Income)"]}', "outcome": {"leadingGoal": "Job 1 (Income)"}}
     assert judge("FILER", "CONFIRMED", **kwargs).evidence["total"] == pytest.approx(1.2)
     assert "strategic.goalAlignment" not in judge("FILER", "CONFIRMED", text=kwargs["text"]).evidence["components"]
+
+
+def test_a_weight_of_what_no_agent_has_is_refused():
+    weights = {"weights": {"FILER": {"immediate.userFeedbak": 1.0}}}
+    with pytest.raises(ConfigError, match=r"Did you mean 'immediate\.userFeedback'"):
+        FUNCTIONS.get("decision").create(weights)
+    with pytest.raises(ConfigError, match="no rewards for 'CLERK'"):
+        FUNCTIONS.get("decision").create({"weights": {"CLERK": {}}})
+    with pytest.raises(ConfigError, match="greater than or equal to 0"):
+        FUNCTIONS.get("decision").create({"weights": {"FILER": {"immediate.userFeedback": -1.0}}})
+    function = FUNCTIONS.get("decision").create({"weights": {"LIBRARIAN": {"immediate.userFeedback": 0.5}}})
+    case = Case("{}", metadata={"decision": {"agent_type": "LIBRARIAN", "feedback": "CONFIRMED", "outcome": {"missedIssue": False}}})
+    assert function.score([case])[0].evidence["total"] == 0.5
 
 
 def test_the_declared_range_holds_the_ends_of_the_old_arithmetic():

@@ -13,8 +13,9 @@ still change is no part of the trace, and a row whose feedback or reward comes l
 - userCorrection: a correction with the whole action, the changed fields spelled as the action spells its own.
 - outcomeMetrics: completedSuccessfully is an outcome. The others are labels named like them, because they are good or bad by an agent's
   weights only.
-- reward: a score from -5 to 5 of a checker, with little weight: people are never outvoted by it. A 0.0 that nothing stands behind was
-  written for "no signal" and is left out.
+- reward: a score `decision_reward` from -5 to 5 of a checker, with little weight: people are never outvoted by it. A 0.0 that nothing
+  stands behind was written for "no signal" and is left out. rewardComponents: a label `decision_reward_components` of the same checker,
+  also where no reward was stored.
 - isTrainingData, isValidationData: marks of the owner in the metadata of the trace, which the next import may change.
 
 Reviewed lines (`--gold`) are cases instead: the fields of the right answer that can be compared, CONFIRMED, corrected or vouched for.
@@ -37,7 +38,7 @@ from thumbwheel.capture.json_text import value_in
 from thumbwheel.capture.lines import Seen
 from thumbwheel.capture.place import Address
 from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Parse, Row, Unwanted
-from thumbwheel.capture.spelling import KEYS, agent_of, declared, in_order, like, spelled
+from thumbwheel.capture.spelling import KEYS, STORED_COMPONENTS, STORED_REWARD, agent_of, declared, in_order, like, spelled
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, Rater, Scale, TargetRef, TraceRecord, Unreadable
 from thumbwheel.core.errors import InputError, MissingExtra
 from thumbwheel.sdk.tracefile import plain
@@ -261,11 +262,18 @@ def _reward(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
     columns = decision.columns
     value, components = columns.get("reward"), _parsed(columns.get("rewardComponents"))
     evidence = components or columns.get("userFeedback") or columns.get("outcomeMetrics")
-    if value is None or (value == 0 and not evidence):
-        return
-    fields = {"kind": "score", "value": value, "scale": Scale(min=-5.0, max=5.0), "targets": [target], "rater": REWARDED}
-    beside = {"components": plain(components)} if components else None
-    yield _statement(decision, fields | {"occurred_at": columns.get("rewardComputedAt"), "metadata": beside})
+    shared: dict[str, Any] = {"targets": [target], "rater": REWARDED}
+    # where nobody knows when the rest of the row was said, all of it has the time of its import: a reward was computed after what it counts
+    others = (("userFeedback", "feedbackAt"), ("outcomeMetrics", "outcomeObservedAt"))
+    if all(columns.get(at) for column, at in others if columns.get(column)):
+        shared["occurred_at"] = columns.get("rewardComputedAt")
+    if value is not None and (value != 0 or evidence):
+        scale = Scale(min=-5.0, max=5.0)
+        beside = {"components": plain(components)} if components else None
+        yield _statement(decision, shared | {"kind": "score", "name": STORED_REWARD, "value": value, "scale": scale, "metadata": beside})
+    if isinstance(components, dict) and components:
+        text = json.dumps(plain(components), sort_keys=True)
+        yield _statement(decision, shared | {"kind": "label", "name": STORED_COMPONENTS, "value": text})
 
 
 def _statement(decision: Decision, fields: Mapping[str, Any], content: Any = None) -> FeedbackRecord:

@@ -1,11 +1,23 @@
 """`decision`: what a decision of one of the five agents was worth, by what a person said at once and by what came of it.
 
-`metadata["decision"]` has agent_type, confidence, item, outcome and correction; keys may be written camelCase or snake_case. What a person
-said is a label CONFIRMED, CORRECTED, OVERRIDDEN or IGNORED; where nobody gave such a label, a thumb up counts as CONFIRMED and a thumb down
-as OVERRIDDEN, or CORRECTED where there is a correction. Outcomes that come later are feedback (`outcome` or `label`) named like the
-metric, and stand before what the decision brought along. Each component is a number with a weight; the total is their weighted sum, cut off
-at `bound` on both sides, and the score is its place between the same two bounds. Without any component the score is pending, never a
-middle. A person's label alone is enough: a RETRIEVER's decision has no item and gets its score from feedback.
+`metadata["decision"]` has agent_type, confidence, item, outcome, action and correction. Their keys may be written camelCase or snake_case;
+action and correction may be spelled live or as declared (`capture/spelling`). What a person said is a label CONFIRMED, CORRECTED,
+OVERRIDDEN or IGNORED; where nobody gave such a label, a thumb up counts as CONFIRMED and a thumb down as OVERRIDDEN, or CORRECTED where
+there is a correction. Outcomes that come later are feedback (`outcome` or `label`) named like the metric, and stand before what the
+decision brought along.
+
+Each component is a number with a weight; the total is their weighted sum. The first of these that there is, is the total:
+
+1. the reward that was stored with the decision (a score `decision_reward`), unless `weights` changes a weight of this agent;
+2. the weighted sum of the components that were stored with it (a label `decision_reward_components`);
+3. the weighted sum of the components as they are computed here;
+4. the stored reward after all.
+
+A stored reward, or stored components, give way where a person or an outcome spoke later. A leading goal that nobody names is no
+component, except where a stored one says whether it was met.
+
+The total is cut off at `bound` on both sides, and the score is its place between the same two bounds. Without any component the score is
+pending, never a middle. A person's label alone is enough: a RETRIEVER's decision has no item and gets its score from feedback.
 
 With `compatible` the arithmetic of the system that the weights come from is kept: cut off at 5, scored as (total + 2) / 4, which leaves
 0..1 below -2 and above 2; its coefficients beside the weights; any known working time of a PRIORITIZER's item is a good one.
@@ -15,17 +27,51 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from thumbwheel.capture.spelling import STORED_COMPONENTS, STORED_REWARD, declared
 from thumbwheel.core.config import Config
+from thumbwheel.core.plugins import nearest
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
-from thumbwheel.rewards.reading import edit_of, newest, of_kinds, people_first
+from thumbwheel.rewards.reading import edit_of, newest, of_kinds, people_first, place_of
 from thumbwheel.rewards.types import Statement
 
+METRICS = frozenset(
+    {
+        "completedsuccessfully",
+        "status",
+        "abandoned",
+        "cyclecount",
+        "wasblocked",
+        "blockedat",
+        "timeefficiency",
+        "timetocomplete",
+        "totaltimeincreate",
+        "expectedtime",
+        "leadinggoal",
+        "conflictprevented",
+        "falsepositive",
+        "missedissue",
+        "dependencywasreal",
+        "strategicprogress",
+        "opportunitycost",
+        "energyalignment",
+        "flowmaintenance",
+        "corpuscoherence",
+        "findability",
+        "duplicationdetected",
+        "citationcorrectness",
+        "hallucinationcount",
+        "completeness",
+        "coherence",
+        "stylealignment",
+    }
+)
+"""Names of outcomes that a component reads, lower case without underscores."""
 SAID = {"CONFIRMED": 1.0, "CORRECTED": -0.5, "OVERRIDDEN": -0.8, "IGNORED": 0.0}
 ACCEPTED = {"CONFIRMED": 1.0, "CORRECTED": -0.5}
 ACCEPTED_TEXT = {"CONFIRMED": 1.0, "CORRECTED": -1.0}
@@ -44,11 +90,28 @@ class DecisionConfig(Config):
     """The total is cut off at this on both sides, and -bound scores 0, +bound 1."""
     compatible: bool = False
     """Keep the arithmetic of the system that the weights come from; `bound` has no effect then."""
+    weights: dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]] = Field(default_factory=dict)
+    """Other weights inside the decisions of an agent, as {FILER: {strategic.goalAlignment: 1.0}}; those not named stay as they are."""
+
+    @field_validator("weights")
+    @classmethod
+    def _known(cls, weights: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        for agent, changed in weights.items():
+            if agent not in PARTS:
+                raise ValueError(f"there are no rewards for {agent!r}; known are {', '.join(PARTS)}.{nearest(agent, PARTS)}")
+            names = [name for name, _, _ in PARTS[agent]]
+            for name in changed:
+                if name not in names:
+                    raise ValueError(f"{agent} has no component {name!r}; it has {', '.join(names)}.{nearest(name, names)}")
+        return weights
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known about a decision; keys are lower case without underscores. `said`: (word, weight) of each rater."""
+    """What is known about a decision; keys are lower case without underscores.
+
+    `said`: (word, weight) of each rater. `stored`: group.name of the components that were stored with it -> value.
+    """
 
     confidence: float | None
     item: Mapping[str, Any]
@@ -56,6 +119,7 @@ class Facts:
     correction: Mapping[str, Any]
     action: Mapping[str, Any]
     said: tuple[tuple[str, float], ...]
+    stored: Mapping[str, float]
     compatible: bool
 
     def word(self, values: Mapping[str, float]) -> float | None:
@@ -135,9 +199,11 @@ class Facts:
         return None if found is None else found * (coefficient if self.compatible else math.copysign(1.0, coefficient))
 
     def goal(self) -> float | None:
-        """Whether the labels name the leading goal."""
+        """Whether the labels name the leading goal; as it was stored, where nobody names that goal."""
         leading, labels = self.outcome.get("leadinggoal"), self.action.get("labels") or self.item.get("labels")
-        return None if not leading or not isinstance(labels, list) else 0.5 if leading in labels else 0.0
+        if not leading or not isinstance(labels, list):
+            return self.stored.get("strategic.goalAlignment")
+        return 0.5 if leading in labels else 0.0
 
     def changed(self) -> float | None:
         """The share of the action's fields that the correction changed, below 0."""
@@ -208,39 +274,60 @@ class Decision(RewardFunction[DecisionConfig]):
     """See the module. Only with `compatible` does a score leave 0..1."""
 
     Config = DecisionConfig
-    version = 2
-    case_settings = frozenset({"bound", "compatible"})
+    version = 3
+    case_settings = frozenset({"bound", "compatible", "weights"})
     low, high = (-OLD_BOUND + 2) / 4, (OLD_BOUND + 2) / 4
     reads = frozenset({"text", "metadata", "feedback"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The decision, its action, and of the feedback labels, outcomes, corrections and thumbs; of what is no decision nothing else."""
+        """The decision, its action, and the feedback that it heeds; of what is no decision nothing else."""
         known = case.metadata.get("decision")
-        heard = of_kinds(case.feedback, "label", "outcome", "correction", "thumb") if known else ()
-        return {"decision": known, "text": known and case.text, "feedback": heard}
+        if not known:
+            return {"decision": known}
+        heard = of_kinds(case.feedback, "label", "outcome", "correction", "thumb")
+        rewards = [statement for statement in of_kinds(case.feedback, "score") if statement.name == STORED_REWARD]
+        return {"decision": known, "text": case.text, "feedback": [*heard, *rewards]}
 
     def judge(self, case: Case) -> Score:
-        """The place of the total between the bounds; evidence: every component with its weight."""
+        """The place of the total between the bounds; evidence: where the total comes from, and every component with its weight."""
         known = case.metadata.get("decision")
         agent = str(known.get("agent_type") or known.get("agentType") or "").upper() if isinstance(known, dict) else ""
         if agent not in PARTS or not isinstance(known, dict):
             return Score.none(Status.NOT_APPLICABLE, f"no rewards are known for decisions of {agent}" if agent else "it is no decision")
-        heard = of_kinds(case.feedback, "label", "outcome")
-        if not _own_word(known) and not any(_word(statement) for statement in heard):
-            heard += tuple(people_first(of_kinds(case.feedback, "thumb")))
-        facts = self._facts(case, known, heard)
-        found = {name: (value, weight) for name, weight, of in PARTS[agent] if (value := of(facts)) is not None}
-        if not found:
+        heard = _heard(case, known)
+        stored_reward = _latest(case, "score", STORED_REWARD)
+        stored_components = _latest(case, "label", STORED_COMPONENTS)
+        others = self.config.weights.get(agent, {})
+        weights = {name: weight for name, weight, _ in PARTS[agent]} | others
+        stored = _components(stored_components, weights)
+        facts = self._facts(case, known, heard, stored)
+        computed = {name: value for name, _, value_of in PARTS[agent] if (value := value_of(facts)) is not None}
+        spoken = [*of_kinds(case.feedback, "correction"), *(one for one in heard if _counts(one))]
+        last_word = max((statement.at for statement in spoken), default=None)
+
+        def stands(statement: Statement | None) -> bool:
+            return statement is not None and (last_word is None or last_word <= statement.at)
+
+        values: dict[str, float] = {}
+        if stored_reward and stands(stored_reward) and not others:
+            source, total = "stored reward", float(stored_reward.value)
+        elif (stored and stands(stored_components)) or computed:
+            source, values = ("stored components", stored) if stored and stands(stored_components) else ("computed", computed)
+            total = math.fsum(value * weights[name] for name, value in values.items())
+        elif stored_reward:
+            source, total = "stored reward", float(stored_reward.value)
+        else:
             return Score.none(Status.PENDING, "nobody said anything about it, and no outcome is known")
-        total = math.fsum(value * weight for value, weight in found.values())
+
         bound = OLD_BOUND if self.config.compatible else self.config.bound
         reward = max(-bound, min(bound, total))
-        value = (reward + 2) / 4 if self.config.compatible else (reward + bound) / (2 * bound)
-        components = {name: {"value": value, "weight": weight} for name, (value, weight) in found.items()}
-        evidence = {"agent_type": agent, "total": total, "bound": bound, "components": components}
-        return Score(value, evidence=evidence | {"feedback_ids": sorted(one.feedback_id for one in heard)})
+        place = (reward + 2) / 4 if self.config.compatible else (reward + bound) / (2 * bound)
+        components = {name: {"value": value, "weight": weights[name]} for name, value in values.items()}
+        counted = [*heard, *(one for one in (stored_reward, stored_components) if one)]
+        evidence = {"agent_type": agent, "source": source, "total": total, "bound": bound, "components": components}
+        return Score(place, evidence=evidence | {"feedback_ids": sorted(statement.feedback_id for statement in counted)})
 
-    def _facts(self, case: Case, known: Mapping[str, Any], heard: tuple[Statement, ...]) -> Facts:
+    def _facts(self, case: Case, known: Mapping[str, Any], heard: Sequence[Statement], stored: Mapping[str, float]) -> Facts:
         edit, _ = edit_of(of_kinds(case.feedback, "correction"))
         correction = known.get("correction") or (_json(edit.text) if edit else None)
         rejected = "CORRECTED" if correction else "OVERRIDDEN"
@@ -251,14 +338,49 @@ class Decision(RewardFunction[DecisionConfig]):
         metrics = {_key(str(one.name)): one.value for one in sorted(named, key=lambda one: one.at)}
         confidence = known.get("confidence")
         return Facts(
-            float(confidence) if isinstance(confidence, int | float) else None,
-            _folded(known.get("item")),
-            _folded(known.get("outcome")) | metrics,
-            _folded(correction),
-            _folded(known.get("action") or _json(case.text)),
-            said or (((own, 1.0),) if own else ()),
-            self.config.compatible,
+            confidence=float(confidence) if isinstance(confidence, int | float) else None,
+            item=_folded(known.get("item")),
+            outcome=_folded(known.get("outcome")) | metrics,
+            correction=_action(correction),
+            action=_action(known.get("action") or _json(case.text)),
+            said=said or (((own, 1.0),) if own else ()),
+            stored=stored,
+            compatible=self.config.compatible,
         )
+
+
+def _heard(case: Case, decision: Mapping[str, Any]) -> list[Statement]:
+    """Labels and outcomes, and where no label is a word about the decision, thumbs."""
+    heard = [one for one in of_kinds(case.feedback, "label", "outcome") if one.name != STORED_COMPONENTS]
+    if not _own_word(decision) and not any(_word(statement) for statement in heard):
+        heard += people_first(of_kinds(case.feedback, "thumb"))
+    return heard
+
+
+def _latest(case: Case, kind: str, name: str) -> Statement | None:
+    statements = [one for one in of_kinds(case.feedback, kind) if one.name == name and (kind != "score" or place_of(one) is not None)]
+    return max(statements, key=lambda one: (one.at, one.feedback_id), default=None)
+
+
+def _components(stored: Statement | None, known: Collection[str]) -> dict[str, float]:
+    """group.name -> value of stored components that have a weight."""
+    groups = _json(str(stored.value)) if stored else None
+    components: dict[str, float] = {}
+    for group, names in groups.items() if isinstance(groups, dict) else ():
+        for name, value in names.items() if isinstance(names, dict) else ():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if is_number and f"{group}.{name}" in known:
+                components[f"{group}.{name}"] = float(value)
+    return components
+
+
+def _counts(said: Statement) -> bool:
+    """Whether a reward that was stored before this is out of date."""
+    return said.kind == "thumb" or bool(_word(said)) or _key(said.name or "") in METRICS
+
+
+def _action(found: Any) -> dict[str, Any]:
+    return _folded(declared(found)) if isinstance(found, dict) else {}
 
 
 def _word(said: Statement) -> str | None:
