@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from datetime import datetime
+from itertools import combinations, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -142,19 +143,21 @@ def _spoken(connection: sa.Connection, agent_id: str, names: Mapping[str, str]) 
 
 
 def _compared(connection: sa.Connection, agent_id: str) -> list[tuple[tuple[str, str], str, int]]:
-    """(pair of traces, rater, side); the newest of each rater."""
-    latest: dict[tuple[tuple[str, str], str], tuple[Any, int]] = {}
-    for one in store.preferences(connection, agent_id, None):
-        places = {trace_id: rank for rank, place in enumerate(one.ranking) for trace_id in place}
-        known = sorted(places)
-        for at, first in enumerate(known):
-            for second in known[at + 1 :]:
-                difference = places[second] - places[first]
-                side = (difference > 0) - (difference < 0)
-                before = latest.get(((first, second), one.rater))
-                if before is None or one.at >= before[0]:
-                    latest[(first, second), one.rater] = (one.at, side)
-    return [(pair, rater, side) for (pair, rater), (_, side) in latest.items()]
+    """(pair of traces, rater, side); the newest of each rater. Who says both at the same time has said nothing."""
+    newest_time: dict[tuple[tuple[str, str], str], datetime] = {}
+    newest_sides: dict[tuple[tuple[str, str], str], set[int]] = {}
+    for preference in store.preferences(connection, agent_id, None):
+        ranks = {trace_id: rank for rank, tied in enumerate(preference.ranking) for trace_id in tied}
+        for first, second in combinations(sorted(ranks), 2):
+            difference = ranks[second] - ranks[first]
+            side = (difference > 0) - (difference < 0)
+            key = ((first, second), preference.rater)
+            if key not in newest_time or preference.at > newest_time[key]:
+                newest_time[key] = preference.at
+                newest_sides[key] = {side}
+            elif preference.at == newest_time[key]:
+                newest_sides[key].add(side)
+    return [(pair, rater, next(iter(sides))) for (pair, rater), sides in newest_sides.items() if len(sides) == 1]
 
 
 def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:

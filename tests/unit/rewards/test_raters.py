@@ -93,6 +93,18 @@ def test_an_agents_feedback_gives_a_panel_for_each_kind_of_verdict(world):
     assert judge.torn == 6
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_who_prefers_both_at_the_same_time_has_preferred_neither(tmp_path, reverse):
+    both = [feedback("preference", side, "anna", "s0", "l0") | {"occurred_at": "2026-05-01T10:00:00Z"} for side in (0, 1)]
+    rows = compared(2)
+    anna = [row for row in rows if row.get("rater") == "anna" and row["kind"] == "preference"]
+    rows.remove(anna[0])
+    with home(tmp_path, rows + (both[::-1] if reverse else both)) as world:
+        (sides,) = [panel for panel in agreement(world, AGENT) if panel.kind == "comparisons"]
+    verdicts = {rater.rater: rater.verdicts for rater in sides.raters}
+    assert verdicts == {"anna": 1, "ben": 2}
+
+
 def test_a_judge_states_its_agreement_and_then_may_gate(world, tmp_path):
     with FakeServer(prefers_longer) as server:
         judge = Judge.create({"url": server.url, "model": "m"})
