@@ -288,6 +288,46 @@ def test_weights_inside_a_decision_can_be_set_and_the_stored_sum_of_the_old_ones
     assert found["reward"] == pytest.approx((1.0 + 0.5 + 2) / 4)
 
 
+GOALS = ("Job 1 (Income)", "Job 2 (Authority)")
+
+
+def filed(number: int, goal: str, day: int, user: str = "ann", **more: object) -> dict[str, Any]:
+    """A FILER's decision whose item was completed on a day of January."""
+    metrics = {"completedSuccessfully": True, "cycleCount": 0}
+    seen = {"outcomeMetrics": metrics, "outcomeObservedAt": f"2026-01-{day:02}T08:00:00Z"}
+    return ROW | {"id": f"g{number}", "userId": user, "action": FILER | {"labels": [goal]}} | seen | more
+
+
+def test_a_filers_goal_is_the_leading_one_of_the_seven_days_before_as_other_rows_have_it(command_line: Run, tmp_path: Path) -> None:
+    income, authority = GOALS
+    rows = [
+        filed(0, authority, 2),
+        filed(1, authority, 3),
+        filed(2, income, 4),  # authority leads 2 to 1
+        filed(3, income, 10),  # of 3 to 10 January: 1 for authority, 2 for income
+        filed(4, authority, 10, "bob"),  # the only one of his
+        filed(5, authority, 30, outcomeMetrics={"abandoned": True}),  # nothing was completed in the week before
+        filed(6, "Home", 4),
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def goals() -> dict[str, float | None]:
+        assert command_line("reward", "run", "--agent", "ocd")[0] == 0
+        found = {}
+        for number in range(len(rows)):
+            code, out, err = command_line("reward", "explain", f"g{number}", "--agent", "ocd", "--json")
+            assert code == 0, err
+            parts = json.loads(out)["components"]["decision"]["evidence"]["components"]
+            found[f"g{number}"] = parts.get("strategic.goalAlignment", {}).get("value")
+        return found
+
+    expected = {"g0": 0.5, "g1": 0.5, "g2": 0.0, "g3": 0.5, "g4": 0.5, "g5": None, "g6": None}
+    assert command_line("import", "decisions", "rows.jsonl", "--agent", "ocd")[0] == 0
+    assert goals() == expected
+    code, out, err = command_line("import", "decisions", "rows.jsonl", "--agent", "ocd", "--json")
+    assert (code, json.loads(out)["stored"]) == (0, 0), err
+
+
 LATER = [
     ROW,
     ROW | {"userFeedback": "CORRECTED", "userCorrection": {"swimlane": "HOME"}, "feedbackAt": "2026-01-06T08:00:00Z"},

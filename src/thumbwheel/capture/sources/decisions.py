@@ -13,6 +13,8 @@ still change is no part of the trace, and a row whose feedback or reward comes l
 - userCorrection: a correction with the whole action, the changed fields spelled as the action spells its own.
 - outcomeMetrics: completedSuccessfully is an outcome. The others are labels named like them, because they are good or bad by an agent's
   weights only.
+- a label `leadingGoal` at a FILER's decision of an item that is finished and has the label of a goal, where the other rows say which goal
+  led (`capture/leading_goals`).
 - reward: a score `decision_reward` from -5 to 5 of a checker, with little weight: people are never outvoted by it. A 0.0 that nothing
   stands behind was written for "no signal" and is left out. rewardComponents: a label `decision_reward_components` of the same checker,
   also where no reward was stored.
@@ -26,8 +28,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,8 +37,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from thumbwheel.capture.decision_prompts import prompt_of, system_of
 from thumbwheel.capture.json_text import value_in
+from thumbwheel.capture.leading_goals import AUTHORITY, INCOME, Completion, LeadingGoals, instant
 from thumbwheel.capture.lines import Seen
 from thumbwheel.capture.place import Address
+from thumbwheel.capture.rowfile import rows
 from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Parse, Row, Unwanted
 from thumbwheel.capture.spelling import KEYS, STORED_COMPONENTS, STORED_REWARD, agent_of, declared, in_order, like, spelled
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, Rater, Scale, TargetRef, TraceRecord, Unreadable
@@ -322,6 +326,7 @@ class Decisions(JsonLines):
 
     agent: str | None = None
     gold: bool = False
+    goals: LeadingGoals | None = field(default=None, compare=False)
     address_variable: str = "DATABASE_URL"
 
     def of_agent(self, name: str) -> Decisions:
@@ -343,19 +348,68 @@ class Decisions(JsonLines):
         decision = decision_of(row)
         if self.agent not in (None, decision.agent):
             raise Unwanted(f"it is of {decision.agent or 'an agent that it does not name'}")
-        return [_case(decision)] if self.gold else _records(decision)
+        if self.gold:
+            return [_case(decision)]
+        trace, *said = _records(decision)
+        assert isinstance(trace, TraceRecord)  # noqa: S101 - narrows the type; the trace of a decision comes first
+        goal = _leading_goal(decision, TargetRef(kind="trace", id=trace.identified()[0]), self.goals)
+        return [trace, *said, *([goal] if goal else [])]
+
+    def _knowing_goals(self, table: Iterable[Row]) -> Decisions:
+        """This source, which has seen in the whole table which goals led."""
+        return replace(self, goals=LeadingGoals(completion for row in table if (completion := _completion(row))))
 
     def claims_place(self, path: Path) -> bool:
         """See detect.Gathering: a database of PostgreSQL."""
         return isinstance(path, Address) and path.url.lower().startswith(("postgresql://", "postgres://"))
 
     def read(self, path: Path, seen: Seen) -> Iterator[Item]:
-        """See Source; of a database nothing but its Decision table is read, in one snapshot, as a stream."""
+        """See Source; of a database nothing but its Decision table is read, as a stream.
+
+        What was completed when is read first, so the whole is read twice where FILER's decisions are wanted.
+        """
+        goals_matter = self.agent in (None, "FILER") and not self.gold
         if not isinstance(path, Address):
-            yield from super().read(path, seen)
+            known = self._knowing_goals(line.row for line in rows(path, lambda _: None) if line.row) if goals_matter else self
+            yield from known.items(rows(path, seen), known.parse)
             return
+        known = self._knowing_goals(_table(path, "FILER")) if goals_matter and _wanted(path, self.agent).agent in (None, "FILER") else self
         for number, row in enumerate(_table(path, self.agent), 1):
-            yield self.item(number, row, json.dumps(row, ensure_ascii=False))
+            yield known.item(number, row, json.dumps(row, ensure_ascii=False))
+
+
+def _completion(row: Row) -> Completion | None:
+    """When the item of a FILER's decision was completed, and what for."""
+    about = row if "state" in row or "action" in row else row.get("metadata")
+    metrics = _parsed(about.get("outcomeMetrics")) if isinstance(about, dict) else None
+    if not isinstance(metrics, dict) or metrics.get("completedSuccessfully") is not True:
+        return None
+    try:
+        decision = decision_of(row)
+    except Unreadable:
+        return None  # the import itself says why
+    at = instant(decision.columns.get("outcomeObservedAt"))
+    labels = declared(decision.action).get("labels")
+    if decision.agent != "FILER" or at is None or not isinstance(labels, list):
+        return None
+    user = decision.columns.get("userId")
+    return Completion(str(decision.columns.get("id")), str(user) if user else None, at, tuple(map(str, labels)))
+
+
+def _leading_goal(decision: Decision, target: TargetRef, goals: LeadingGoals | None) -> FeedbackRecord | None:
+    columns, metrics = decision.columns, _parsed(decision.columns.get("outcomeMetrics"))
+    labels = declared(decision.action).get("labels")
+    at = instant(columns.get("outcomeObservedAt"))
+    if goals is None or decision.agent != "FILER" or at is None or not isinstance(metrics, dict) or not isinstance(labels, list):
+        return None
+    if "leadingGoal" in metrics or not {INCOME, AUTHORITY} & set(map(str, labels)):
+        return None
+    user = columns.get("userId")
+    goal = goals.at(str(user) if user else None, at)
+    if goal is None:
+        return None
+    fields = {"kind": "label", "name": "leadingGoal", "value": goal, "targets": [target], "rater": TRACKER, "occurred_at": at}
+    return _statement(decision, fields, "as this import knows it")
 
 
 def _table(address: Address, agent: str | None) -> Iterator[dict[str, Any]]:
