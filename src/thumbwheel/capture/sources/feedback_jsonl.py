@@ -42,6 +42,9 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
         "metadata": beside | told or None,
     }
     trace = TraceRecord.model_validate(fields)
+    if user:
+        # the time is that of the feedback: somebody who thinks again means the same answer, and the last word counts
+        trace.known_by({"query": row.get("query"), "response": row.get("response"), "user": user, "session": session})
     shared = {
         "targets": [TargetRef(kind="trace", id=trace.identified()[0])],
         "rater": {"id": user} if user else None,

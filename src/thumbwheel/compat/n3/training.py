@@ -7,21 +7,18 @@ sampled from the whole distribution (top_k 0, top_p 1), which PPO needs: a cut d
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from thumbwheel.app.open import opener
 from thumbwheel.compat.n3.datasets import FeedbackDataset, FeedbackExample, example_of, prepare_feedback_dataset
+from thumbwheel.compat.reward_model import SavedRewardModel
 from thumbwheel.core import log
-from thumbwheel.core.errors import ConfigError, Conflict, DataError, InputError, TrainingError
+from thumbwheel.core.errors import ConfigError, DataError, InputError, TrainingError
 from thumbwheel.db.workspace import Workspace
-
-if TYPE_CHECKING:
-    from thumbwheel.engine.reward_model import RewardModel as Scorer
 
 AGENT = "policy"
 RESULTS = "training_results.json"
@@ -183,14 +180,12 @@ class TrainingResult:
             raise InputError(f"file {str(path)!r}", str(error), "Name a training_results.json") from None
 
 
-class RewardModel:
+class RewardModel(SavedRewardModel):
     """A trained reward model in `folder`. Scores lie about -1 to 1 as they were normalised; `validation` has its errors (mse, mae)."""
 
     def __init__(self, folder: str | Path, device: str = "auto", validation: Mapping[str, Any] | None = None) -> None:
-        self.folder = Path(folder)
-        self.device = device
+        super().__init__(folder, device)
         self.validation = dict(validation or {})
-        self._scorer: Scorer | None = None
 
     def score(self, prompt: str, response: str) -> float:
         """What the answer is worth; raises DataError for one that is longer than the model reads."""
@@ -204,30 +199,7 @@ class RewardModel:
         from thumbwheel.engine.reward_model import Read
 
         answers = [Read([{"role": "user", "content": example.prompt}], example.response) for example in examples]
-        return self._loaded().score(answers)
-
-    def save_pretrained(self, path: str | Path) -> None:
-        """Copy its files (adapter, head, reward.json: safetensors and JSON only) into a new folder."""
-        target = Path(path)
-        if target.exists() and any(target.iterdir()):
-            raise Conflict(f"folder {str(target)!r}", "something is there already", "Name a new folder")
-        shutil.copytree(self.folder, target, dirs_exist_ok=True)
-
-    @classmethod
-    def load_pretrained(cls, path: str | Path, device: str = "auto") -> RewardModel:
-        """The reward model of a folder; raises ModelError for one that is none."""
-        model = cls(path, device)
-        model._loaded()
-        return model
-
-    def _loaded(self) -> Scorer:
-        if self._scorer is None:
-            from thumbwheel.engine.reward_model import RewardModel as Scorer
-            from thumbwheel.training.hardware import device
-
-            chosen = device() if self.device == "auto" else self.device
-            self._scorer = Scorer.load(self.folder, device=chosen)
-        return self._scorer
+        return self.scorer().score(answers)
 
 
 def train_reward_model(

@@ -1,5 +1,28 @@
-"""The room of the plan for feedback, PPO and A/B tests: its `rlhf:` file of settings, as ours."""
+"""The room of the plan for feedback, PPO and A/B tests (system 3): its classes by their names, and its `rlhf:` file of settings as ours.
 
+    from thumbwheel.compat.rlhf_plan import FeedbackCollector, RewardModelTrainer
+
+    collector = FeedbackCollector("data/feedback.jsonl")
+    collector.collect("Opening hours?", "Nine to five.", "thumbs_up", user_id="ann")
+    RewardModelTrainer(feedback_collector=collector).train("models/reward_model")
+
+What a server or a page does is not here.
+"""
+
+from thumbwheel.compat.rlhf_plan.ab_testing import ABTestingFramework
+from thumbwheel.compat.rlhf_plan.feedback import FeedbackCollector, FeedbackEntry
+from thumbwheel.compat.rlhf_plan.learner import ContinuousLearner
 from thumbwheel.compat.rlhf_plan.settings import Converted, convert_settings
+from thumbwheel.compat.rlhf_plan.training import PPOAssistantTrainer, RewardModel, RewardModelTrainer
 
-__all__ = ["Converted", "convert_settings"]
+__all__ = [
+    "ABTestingFramework",
+    "ContinuousLearner",
+    "Converted",
+    "FeedbackCollector",
+    "FeedbackEntry",
+    "PPOAssistantTrainer",
+    "RewardModel",
+    "RewardModelTrainer",
+    "convert_settings",
+]

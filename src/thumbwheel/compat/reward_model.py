@@ -1,0 +1,45 @@
+"""A trained reward model as a folder of files, which the rooms' `RewardModel` classes put under the names of their systems."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from thumbwheel.core.errors import Conflict
+
+if TYPE_CHECKING:
+    from thumbwheel.engine.reward_model import RewardModel as Scorer
+
+
+class SavedRewardModel:
+    """The reward model in `folder`, loaded when it is first needed."""
+
+    def __init__(self, folder: str | Path, device: str = "auto") -> None:
+        self.folder = Path(folder)
+        self.device = device
+        self._scorer: Scorer | None = None
+
+    @classmethod
+    def load_pretrained(cls, path: str | Path, device: str = "auto") -> Self:
+        """The reward model of a folder; raises ModelError for one that is none."""
+        model = cls(path, device)
+        model.scorer()
+        return model
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Copy its files (adapter, head, reward.json: safetensors and JSON only) into a new folder."""
+        target = Path(path)
+        if target.exists() and any(target.iterdir()):
+            raise Conflict(f"folder {str(target)!r}", "something is there already", "Name a new folder")
+        shutil.copytree(self.folder, target, dirs_exist_ok=True)
+
+    def scorer(self) -> Scorer:
+        """The loaded model."""
+        if self._scorer is None:
+            from thumbwheel.engine.reward_model import RewardModel as Scorer
+            from thumbwheel.training.hardware import device
+
+            chosen = device() if self.device == "auto" else self.device
+            self._scorer = Scorer.load(self.folder, device=chosen)
+        return self._scorer

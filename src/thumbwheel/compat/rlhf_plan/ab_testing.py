@@ -1,0 +1,123 @@
+"""`ABTestingFramework` of the plan: variants of an assistant, who gets which, and what was measured, in this process.
+
+A user stays with a variant for as long as the experiment's name and the variants' weights are the same, in every process. Metrics are
+compared one by one. Their intervals hold for one look at the end, not for a test that is stopped when it looks good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from thumbwheel.core.errors import ConfigError, InputError
+from thumbwheel.core.plugins import nearest
+from thumbwheel.datasets.split import share_of
+
+CONTROL = "control"
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    CONTROL: {"model": "qwq-32b", "config": {}},
+    "variant_a": {"model": "qwq-32b-finetuned", "config": {}},
+}
+
+
+@dataclass(frozen=True)
+class _Measured:
+    variant: str
+    value: float
+    user: str
+
+
+class ABTestingFramework:
+    """An experiment. `variants`: name -> {model, config, weight (1 by default)}; the first one is what the others are compared with.
+
+    `create_assistant(model_id=..., **config)` gives an object with `chat(query)`, or something to call with the query.
+    """
+
+    def __init__(
+        self,
+        variants: Mapping[str, Mapping[str, Any]] | None = None,
+        create_assistant: Callable[..., Any] | None = None,
+        experiment: str = "ab_test",
+    ) -> None:
+        self.variants = {name: dict(variant) for name, variant in (variants or VARIANTS).items()}
+        self.create_assistant = create_assistant
+        self.experiment = experiment
+        self.metrics: dict[str, list[_Measured]] = {}
+        self._assistants: dict[str, Any] = {}
+        weights = [variant.get("weight", 1.0) for variant in self.variants.values()]
+        if min(weights) < 0 or sum(weights) <= 0:
+            raise ConfigError(f"weights {weights!r}", "they are shares of the users", "Give numbers from 0 on, one of them above 0")
+
+    def assign_variant(self, user_id: str) -> str:
+        """The variant of a user, always the same."""
+        total = sum(variant.get("weight", 1.0) for variant in self.variants.values())
+        position = share_of(self.experiment, user_id) * total
+        end = 0.0
+        chosen = ""
+        for name, variant in self.variants.items():
+            weight = variant.get("weight", 1.0)
+            end += weight
+            if weight:
+                chosen = name
+            if weight and position < end:
+                break
+        return chosen
+
+    async def run_query(self, user_id: str, query: str) -> str:
+        """The answer of the user's variant; other queries go on meanwhile."""
+        name = self.assign_variant(user_id)
+        if name not in self._assistants:
+            if self.create_assistant is None:
+                fix = "Give create_assistant: ABTestingFramework(variants, create_assistant)"
+                raise InputError("run_query", "nothing says how an assistant is made", fix)
+            variant = self.variants[name]
+            self._assistants[name] = self.create_assistant(model_id=variant["model"], **variant.get("config", {}))
+        assistant = self._assistants[name]
+        answer = await asyncio.to_thread(getattr(assistant, "chat", assistant), query)
+        return str(answer)
+
+    def record_metric(self, variant: str, metric_name: str, value: float, user_id: str | None = None) -> None:
+        """Note a value. Values of one user (default: each of its own) count together, as they are not independent."""
+        if variant not in self.variants:
+            fix = f"Known: {', '.join(self.variants)}.{nearest(variant, self.variants)}"
+            raise InputError(f"variant {variant!r}", "there is no such variant", fix)
+        measured = self.metrics.setdefault(metric_name, [])
+        measured.append(_Measured(variant, float(value), user_id or f"value {len(measured)}"))
+
+    def analyze_results(self, level: float = 0.95) -> dict[str, dict[str, Any]]:
+        """metric -> variant -> n, users and mean, and for all but the first variant `gain` over it with the interval `low` to `high`.
+
+        A variant without values has mean None; a gain that nothing is known about has none of the three.
+        """
+        return {metric: self._compared(measured, level) for metric, measured in self.metrics.items()}
+
+    def _compared(self, measured: Sequence[_Measured], level: float) -> dict[str, Any]:
+        control = next(iter(self.variants))
+        results: dict[str, Any] = {}
+        for name in self.variants:
+            values = [entry.value for entry in measured if entry.variant == name]
+            users = {entry.user for entry in measured if entry.variant == name}
+            results[name] = {"n": len(values), "users": len(users), "mean": fmean(values) if values else None}
+            if name != control:
+                results[name] |= _gain([entry for entry in measured if entry.variant in (control, name)], name, level)
+        return results
+
+
+def _gain(measured: Sequence[_Measured], variant: str, level: float) -> dict[str, float | None]:
+    """The difference of the two means, with an interval that leaves out one user at a time."""
+    from thumbwheel.stats.paired import jackknife
+
+    def difference(places: Any) -> float | None:
+        after = [measured[place].value for place in places if measured[place].variant == variant]
+        before = [measured[place].value for place in places if measured[place].variant != variant]
+        return fmean(after) - fmean(before) if after and before else None
+
+    counts = [len({entry.user for entry in measured if (entry.variant == variant) is side}) for side in (True, False)]
+    if min(counts) < 2:
+        return {"gain": None, "low": None, "high": None}
+    estimate = jackknife(difference, len(measured), [entry.user for entry in measured])
+    interval = estimate.interval(level)
+    return {"gain": estimate.value, "low": interval.low, "high": interval.high}

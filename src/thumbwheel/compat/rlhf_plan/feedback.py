@@ -1,0 +1,152 @@
+"""`FeedbackCollector` of the plan: feedback as JSON lines, on disk when `collect` returns, and what it says about each answer.
+
+What contradicting people mean together is decided as in every dataset: each rater's newest word counts, the majority decides, and an even
+split says nothing. A correction is the good answer, and what it corrects is the bad one. A missing rating is no opinion.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.app.open import opener
+from thumbwheel.capture.sources.feedback_jsonl import parse
+from thumbwheel.capture.types import Unreadable
+from thumbwheel.core import log
+from thumbwheel.core.errors import InputError
+from thumbwheel.db.workspace import Workspace
+
+AGENT = "assistant"
+"""The agent whose feedback this is, in the home beside the file."""
+BUFFERED = 10_000
+"""Entries of this process that `feedback_buffer` holds; the file has all."""
+LOWEST, HIGHEST = 1, 5
+
+
+@dataclass
+class FeedbackEntry:
+    """What one person said about one answer."""
+
+    query: str
+    response: str
+    feedback_type: str
+    rating: int | None = None
+    correction: str | None = None
+    timestamp: datetime | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its line: every key is there, null where nothing is known; the time has a space in place of the T."""
+        return asdict(self) | {"timestamp": None if self.timestamp is None else str(self.timestamp)}
+
+
+class FeedbackCollector:
+    """Feedback in `storage_path`. A home beside it (`feedback.home`) is where it becomes training data."""
+
+    def __init__(self, storage_path: str | Path = "data/feedback.jsonl") -> None:
+        self.storage_path = Path(storage_path)
+        self.home = self.storage_path.with_suffix(".home")
+        self.feedback_buffer: deque[FeedbackEntry] = deque(maxlen=BUFFERED)
+
+    def collect(
+        self,
+        query: str,
+        response: str,
+        feedback_type: str,
+        rating: int | None = None,
+        correction: str | None = None,
+        **metadata: Any,
+    ) -> FeedbackEntry:
+        """Store what a person said: thumbs_up, thumbs_down, rating (1 to 5) or correction.
+
+        `user_id` among the metadata is who judged, `session_id` the session. Raises InputError for what is no feedback; nothing is stored.
+        """
+        entry = FeedbackEntry(query, response, feedback_type, rating, correction, datetime.now().astimezone(), metadata)
+        line = entry.to_dict()
+        try:
+            parse(line)
+            text = json.dumps(line, ensure_ascii=False, allow_nan=False)
+        except (Unreadable, ValueError, TypeError) as error:  # a ValidationError of a record is a ValueError
+            raise InputError(f"feedback {feedback_type!r}", str(error), "See FeedbackCollector.collect") from None
+        self._append(text)
+        self.feedback_buffer.append(entry)
+        return entry
+
+    def get_training_data(self, min_rating: int = 4, max_samples: int = 10_000) -> dict[str, list[dict[str, Any]]]:
+        """{"positive": [...], "negative": [...]}: at most `max_samples` judged answers each, the ones that were stored last.
+
+        Each has query, response and the keys of the last line about it. `min_rating` is the lowest good rating, 4 or 5; 1 and 2 are bad.
+        """
+        from thumbwheel.datasets.gather import gather
+        from thumbwheel.datasets.shapes.labels import Labels
+        from thumbwheel.datasets.types import DatasetConfig, Drop, Tally
+        from thumbwheel.rewards.types import LabelConfig
+
+        if min_rating not in (4, HIGHEST):
+            raise InputError(f"min_rating {min_rating!r}", "a good rating is 4 or 5, and 3 says neither", "Give 4 or 5")
+        good_from = (min_rating - LOWEST) / (HIGHEST - LOWEST)
+        config = DatasetConfig(dev=0, gate=0, label=LabelConfig(good_from=good_from))
+        lines = self._lines()
+        samples: dict[str, list[dict[str, Any]]] = {"positive": [], "negative": []}
+        if not lines:
+            return samples
+
+        with self.open() as ws, ws.db.read() as connection:
+            for evidence in gather(connection, AGENT, config, Tally()):
+                query = str(evidence.prompt[-1]["content"])
+                for row in Labels().rows(evidence, config):
+                    if isinstance(row, Drop):
+                        continue
+                    line = lines.get((query, row.completion)) or {"feedback_type": row.origin}
+                    side = "positive" if row.label else "negative"
+                    samples[side].append(line | {"query": query, "response": row.completion})
+
+        order = {key: number for number, key in enumerate(lines)}
+        for side, answers in samples.items():
+            answers.sort(key=lambda answer: order.get((answer["query"], answer["response"]), -1), reverse=True)
+            samples[side] = answers[:max_samples]
+        return samples
+
+    @contextmanager
+    def open(self) -> Iterator[Workspace]:
+        """The home with everything that was collected so far, closed at the end."""
+        from thumbwheel.capture.ingest import ingest
+
+        with opener(self.home, None, "warning")() as ws:
+            if self.storage_path.exists() and self.storage_path.stat().st_size:
+                report = ingest(ws, AGENT, "feedback_jsonl", self.storage_path)
+                if report.refused:
+                    log.say(f"{report.refused} lines are no feedback, the first for this reason: {report.refusals[0]['reason']}")
+            yield ws
+
+    def _append(self, text: str) -> None:
+        """One whole line, on disk; safe beside other processes."""
+        self.storage_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.storage_path.open("ab") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            stream.write(text.encode() + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def _lines(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """(query, response) -> the last line about it, in the order of these; what is no object is skipped here and counted by `open`."""
+        lines: dict[tuple[str, str], dict[str, Any]] = {}
+        if not self.storage_path.exists():
+            return lines
+        for text in self.storage_path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                line = json.loads(text)
+                key = line["query"], line["response"]
+            except (ValueError, TypeError, KeyError):
+                continue
+            lines.pop(key, None)
+            lines[key] = line
+        return lines
