@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from thumbwheel.app.open import opener
+from thumbwheel.models import documents
+
 ASKED = 40
 
 
@@ -282,3 +285,16 @@ def test_a_component_that_never_ran_with_its_present_settings_is_named_in_a_warn
     assert warning.replace(", length", "") in run(*build, json_answer=False)
     (tmp_path / "thumbwheel.yaml").write_text("rewards: {components: {decision: {weight: 0, settings: {bound: 2}}}}\n")
     assert run("reward", "list")["not_run"] == [], "what has no weight has no part anyway"
+
+
+def test_a_dataset_is_stale_as_a_whole_once_a_classifier_of_its_reward_is_gone(filer, tmp_path):
+    run, _ = filer
+    with opener(tmp_path / "home", None, "warning")() as ws:
+        sha256 = documents.keep(ws, "classifier", {"agent": "filer"})
+    (tmp_path / "thumbwheel.yaml").write_text("rewards: {components: {learned: {settings: {classifier: latest}}}}\n")
+    run("reward", "run")
+    run("dataset", "build", "--shape", "scored", "--reward", "ledger", "--checked", "0")
+    assert run("dataset", "show", "scored")["stale"] == 0
+    with opener(tmp_path / "home", None, "warning")() as ws:
+        documents.forget(ws, [sha256])
+    assert run("dataset", "show", "scored")["stale"] == 20
