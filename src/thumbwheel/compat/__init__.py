@@ -1,18 +1,23 @@
 """Front doors of the systems that this one replaces, on its own verbs: their names and results, our evidence and our gate.
 
 Lives here: calls that people have in their scripts, a room for each system: `isaa` (an agent's RL pipeline), `n3` (RLHF of a
-server), `ocd` (decisions of five agents) and `rlhf_plan` (feedback, PPO and A/B tests). All their names can be imported from
-here; of a name that several rooms have, the first of these rooms' is meant. Not here: anything that a verb of a stage does not
-do already. What else they had is mapped to commands in docs/40-migrating.md.
+server), `ocd` (decisions of five agents), `rlhf_plan` (feedback, PPO and A/B tests) and `command_center` (rated widgets). All
+their names can be imported from here; of a name that several rooms have, the first of these rooms' is meant. Not here: anything
+that a verb of a stage does not do already. What else they had is mapped to commands in docs/40-migrating.md.
 
     from thumbwheel.compat import TrainingPipeline
 
     results = TrainingPipeline("support", "Qwen/Qwen2.5-1.5B-Instruct", "kto").run_full_pipeline(deploy_ollama=True)
 """
 
-from thumbwheel.compat import isaa, n3, ocd, rlhf_plan
-from thumbwheel.compat.exporting import ExportResult, export_to_ollama
-from thumbwheel.compat.rlhf_plan import *  # noqa: F403 - a room's own list says what it has
+from thumbwheel.compat import command_center, isaa, n3, ocd, rlhf_plan
+from thumbwheel.compat.command_center import *  # noqa: F403 - a room's own list says what it has
+
+# isort: split
+from thumbwheel.compat.exporting import ExportResult, export_to_ollama  # type: ignore[assignment] # of a version, not of a folder
+
+# isort: split
+from thumbwheel.compat.rlhf_plan import *  # noqa: F403
 
 # isort: split
 from thumbwheel.compat.ocd import *  # noqa: F403
@@ -28,3 +33,4 @@ __all__ += isaa.__all__
 __all__ += [name for name in n3.__all__ if name not in __all__]
 __all__ += [name for name in ocd.__all__ if name not in __all__]
 __all__ += [name for name in rlhf_plan.__all__ if name not in __all__]
+__all__ += [name for name in command_center.__all__ if name not in __all__]

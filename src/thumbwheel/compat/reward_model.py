@@ -1,4 +1,6 @@
-"""A trained reward model as a folder of files, which the rooms' `RewardModel` classes put under the names of their systems."""
+"""A trained reward model as a folder of files, which the rooms' `RewardModel` classes put under the
+names of their systems.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,11 @@ class SavedRewardModel:
         return model
 
     def save_pretrained(self, path: str | Path) -> None:
-        """Copy its files (adapter, head, reward.json: safetensors and JSON only) into a new folder."""
+        """Copy its files (safetensors and JSON only) into a new folder."""
         target = Path(path)
         if target.exists() and any(target.iterdir()):
-            raise Conflict(f"folder {str(target)!r}", "something is there already", "Name a new folder")
+            what = f"folder {str(target)!r}"
+            raise Conflict(what, "something is there already", "Name a new folder")
         shutil.copytree(self.folder, target, dirs_exist_ok=True)
 
     def scorer(self) -> Scorer:

@@ -1,15 +1,20 @@
-"""The training package of the five agents (system 2): what its scripts import, on our own decisions, prompts and rewards.
+"""The training package of the five agents (system 2): what its scripts import, on our own
+decisions, prompts and rewards.
 
     from thumbwheel.compat.ocd import export_training_data, get_training_stats
 
     print(get_training_stats("FILER"))
     export_training_data("FILER", "training/data/filer.jsonl")
 
-Decisions come from the table at DATABASE_URL, which is only read, or from a file (`source`). Its commands for training, evaluation and
-export are commands here (docs/40-migrating.md).
+Decisions come from the table at DATABASE_URL, which is only read, or from a file (`source`). Its
+commands for training, evaluation and export are commands here (docs/40-migrating.md).
 """
 
-from thumbwheel.compat.ocd.decisions import export_training_data, get_training_stats, load_training_decisions
+from thumbwheel.compat.ocd.decisions import (
+    export_training_data,
+    get_training_stats,
+    load_training_decisions,
+)
 from thumbwheel.compat.ocd.prompts import format_prompt_for_agent, get_system_prompt
 from thumbwheel.compat.ocd.records import DecisionRecord
 from thumbwheel.compat.ocd.rewards import (

@@ -1,7 +1,9 @@
-"""Decisions of one agent from the table or a file, their statistics, and their export as lines that train.
+"""Decisions of one agent from the table or a file, their statistics, and their export as lines that
+train.
 
-The import source `decisions` reads them, whichever of its dialects they are in. A decision that stands on several lines is there once: the
-line with the latest word of a person counts. A filter says how many it left out; none of them is set that would drop the worst decisions.
+The import source `decisions` reads them, whichever of its dialects they are in. A decision that
+stands on several lines is there once: the line with the latest word of a person counts. A filter
+says how many it left out; none of them is set that would drop the worst decisions.
 """
 
 from __future__ import annotations
@@ -33,10 +35,12 @@ def load_training_decisions(
     *,
     source: str | Path | None = None,
 ) -> list[DecisionRecord]:
-    """The newest `max_samples` (None: all) decisions of an agent. `source` is a file or an address (default: DATABASE_URL).
+    """The newest `max_samples` (None: all) decisions of an agent. `source` is a file or an address
+    (default: DATABASE_URL).
 
-    `require_reward` asks for a stored reward; `min_reward` leaves out decisions below it. `is_training_data` None takes all of them.
-    Raises InputError for an unknown agent and for a source that cannot be read.
+    `require_reward` asks for a stored reward; `min_reward` leaves out decisions below it.
+    `is_training_data` None takes all of them. Raises InputError for an unknown agent and for a
+    source that cannot be read.
     """
     decisions = []
     for decision in _decisions(agent_type, source):
@@ -54,13 +58,16 @@ def load_training_decisions(
 
 
 def get_training_stats(agent_type: str, *, source: str | Path | None = None) -> dict[str, Any]:
-    """Counts of an agent's decisions, and mean and range of their stored rewards (None without any)."""
+    """Counts of an agent's decisions, and mean and range of their stored rewards (None without
+    any).
+    """
     decisions = _decisions(agent_type, source)
     rewards = [decision.reward for decision in decisions if decision.reward is not None]
+    judged = [decision for decision in decisions if decision.user_feedback is not None]
     return {
         "total_decisions": len(decisions),
         "decisions_with_reward": len(rewards),
-        "decisions_with_feedback": sum(decision.user_feedback is not None for decision in decisions),
+        "decisions_with_feedback": len(judged),
         "avg_reward": fmean(rewards) if rewards else None,
         "min_reward": min(rewards, default=None),
         "max_reward": max(rewards, default=None),
@@ -78,13 +85,16 @@ def export_training_data(
     *,
     source: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Write the decisions that have a reward, stored or computed, as lines of prompt, completion, reward, confidence and metadata.
+    """Write the decisions that have a reward, stored or computed, as lines of prompt, completion,
+    reward, confidence and metadata.
 
-    Returns count, avg_reward, confirmed_count and corrected_count. Raises DataError where there is no such decision.
+    Returns count, avg_reward, confirmed_count and corrected_count. Raises DataError where there is
+    no such decision.
     """
     judged = []
     missing = 0
-    for decision in load_training_decisions(agent_type, None, False, require_feedback, source=source):
+    decisions = load_training_decisions(agent_type, None, False, require_feedback, source=source)
+    for decision in decisions:
         reward = calculate_reward_from_record(decision)
         if reward is None or decision.completion is None:
             missing += 1
@@ -94,7 +104,11 @@ def export_training_data(
     if missing:
         log.say(f"{missing} decisions are left out: they have no reward, or have lost their text")
     if not judged:
-        raise DataError(f"decisions of {agent_type}", "none of them has a reward and a text", "See get_training_stats")
+        raise DataError(
+            f"decisions of {agent_type}",
+            "none of them has a reward and a text",
+            "See get_training_stats",
+        )
 
     path = Path(output_path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,8 @@ def format_prompt_for_agent(agent_type: str, state: Mapping[str, Any]) -> str:
 
 
 def get_system_prompt(agent_type: str) -> str:
-    """The agent's system prompt, which asks for the declared keys; empty for an agent that has none."""
+    """The agent's system prompt, which asks for the declared keys; empty for an agent that has
+    none.
+    """
     messages = system_of(agent_type, {})
     return str(messages[0]["content"]) if messages else ""

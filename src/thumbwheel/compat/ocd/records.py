@@ -8,7 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class DecisionRecord:
-    """One decision. What nobody said, computed or wrote down is None, also a reward of 0 that nothing stands behind."""
+    """One decision. What nobody said, computed or wrote down is None, also a reward of 0 that
+    nothing stands behind.
+    """
 
     id: str | None
     agent_type: str

@@ -1,7 +1,8 @@
-"""What a decision was worth in the arithmetic of the five agents: our reward function `decision` with `compatible`.
+"""What a decision was worth in the arithmetic of the five agents: our reward function `decision`
+with `compatible`.
 
-The total lies between -5 and 5. `normalize_reward` keeps their bounds, which are narrower, so that a total below -2 or above 2 leaves 0..1;
-`thumbwheel reward run` stays inside by default.
+The total lies between -5 and 5. `normalize_reward` keeps their bounds, which are narrower, so that
+a total below -2 or above 2 leaves 0..1; `thumbwheel reward run` stays inside by default.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ ITEM = ("swimlane", "priority", "labels")
 
 
 def calculate_reward_from_record(record: DecisionRecord) -> float | None:
-    """The stored reward, else that of the stored components, else what feedback and outcome say; None where nothing is known."""
+    """The stored reward, else that of the stored components, else what feedback and outcome say;
+    None where nothing is known.
+    """
     if record.reward is not None:
         return record.reward
     if record.reward_components:
@@ -39,9 +42,15 @@ def calculate_reward_from_record(record: DecisionRecord) -> float | None:
 
 
 def calculate_reward_from_components(agent_type: str, components: Mapping[str, Any]) -> float:
-    """The weighted sum of components ({group: {name: value}}); a component without a weight has no part in it."""
+    """The weighted sum of components ({group: {name: value}}); a component without a weight has no
+    part in it.
+    """
     if agent_type not in PARTS:
-        raise InputError(f"agent type {agent_type!r}", "no rewards are known for it", f"Known: {', '.join(PARTS)}")
+        raise InputError(
+            f"agent type {agent_type!r}",
+            "no rewards are known for it",
+            f"Known: {', '.join(PARTS)}",
+        )
     weights = {name: weight for name, weight, _ in PARTS[agent_type]}
     return _bounded(sum(weights.get(name, 0.0) * value for name, value in _leaves(components)))
 

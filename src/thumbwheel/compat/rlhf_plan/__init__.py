@@ -1,4 +1,5 @@
-"""The room of the plan for feedback, PPO and A/B tests (system 3): its classes by their names, and its `rlhf:` file of settings as ours.
+"""The room of the plan for feedback, PPO and A/B tests (system 3): its classes by their names, and
+its `rlhf:` file of settings as ours.
 
     from thumbwheel.compat.rlhf_plan import FeedbackCollector, RewardModelTrainer
 
@@ -13,7 +14,11 @@ from thumbwheel.compat.rlhf_plan.ab_testing import ABTestingFramework
 from thumbwheel.compat.rlhf_plan.feedback import FeedbackCollector, FeedbackEntry
 from thumbwheel.compat.rlhf_plan.learner import ContinuousLearner
 from thumbwheel.compat.rlhf_plan.settings import Converted, convert_settings
-from thumbwheel.compat.rlhf_plan.training import PPOAssistantTrainer, RewardModel, RewardModelTrainer
+from thumbwheel.compat.rlhf_plan.training import (
+    PPOAssistantTrainer,
+    RewardModel,
+    RewardModelTrainer,
+)
 
 __all__ = [
     "ABTestingFramework",

@@ -1,7 +1,9 @@
-"""`ABTestingFramework` of the plan: variants of an assistant, who gets which, and what was measured, in this process.
+"""`ABTestingFramework` of the plan: variants of an assistant, who gets which, and what was
+measured, in this process.
 
-A user stays with a variant for as long as the experiment's name and the variants' weights are the same, in every process. Metrics are
-compared one by one. Their intervals hold for one look at the end, not for a test that is stopped when it looks good.
+A user stays with a variant for as long as the experiment's name and the variants' weights are the
+same, in every process. Metrics are compared one by one. Their intervals hold for one look at the
+end, not for a test that is stopped when it looks good.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ class _Measured:
 
 
 class ABTestingFramework:
-    """An experiment. `variants`: name -> {model, config, weight (1 by default)}; the first one is what the others are compared with.
+    """An experiment. `variants`: name -> {model, config, weight (1 by default)}; the first one is
+    what the others are compared with.
 
-    `create_assistant(model_id=..., **config)` gives an object with `chat(query)`, or something to call with the query.
+    `create_assistant(model_id=..., **config)` gives an object with `chat(query)`, or something to
+    call with the query.
     """
 
     def __init__(
@@ -49,7 +53,11 @@ class ABTestingFramework:
         self._assistants: dict[str, Any] = {}
         weights = [variant.get("weight", 1.0) for variant in self.variants.values()]
         if min(weights) < 0 or sum(weights) <= 0:
-            raise ConfigError(f"weights {weights!r}", "they are shares of the users", "Give numbers from 0 on, one of them above 0")
+            raise ConfigError(
+                f"weights {weights!r}",
+                "they are shares of the users",
+                "Give numbers from 0 on, one of them above 0",
+            )
 
     def assign_variant(self, user_id: str) -> str:
         """The variant of a user, always the same."""
@@ -74,13 +82,22 @@ class ABTestingFramework:
                 fix = "Give create_assistant: ABTestingFramework(variants, create_assistant)"
                 raise InputError("run_query", "nothing says how an assistant is made", fix)
             variant = self.variants[name]
-            self._assistants[name] = self.create_assistant(model_id=variant["model"], **variant.get("config", {}))
+            config = variant.get("config", {})
+            self._assistants[name] = self.create_assistant(model_id=variant["model"], **config)
         assistant = self._assistants[name]
         answer = await asyncio.to_thread(getattr(assistant, "chat", assistant), query)
         return str(answer)
 
-    def record_metric(self, variant: str, metric_name: str, value: float, user_id: str | None = None) -> None:
-        """Note a value. Values of one user (default: each of its own) count together, as they are not independent."""
+    def record_metric(
+        self,
+        variant: str,
+        metric_name: str,
+        value: float,
+        user_id: str | None = None,
+    ) -> None:
+        """Note a value. Values of one user (default: each of its own) count together, as they are
+        not independent.
+        """
         if variant not in self.variants:
             fix = f"Known: {', '.join(self.variants)}.{nearest(variant, self.variants)}"
             raise InputError(f"variant {variant!r}", "there is no such variant", fix)
@@ -88,11 +105,16 @@ class ABTestingFramework:
         measured.append(_Measured(variant, float(value), user_id or f"value {len(measured)}"))
 
     def analyze_results(self, level: float = 0.95) -> dict[str, dict[str, Any]]:
-        """metric -> variant -> n, users and mean, and for all but the first variant `gain` over it with the interval `low` to `high`.
+        """metric -> variant -> n, users and mean, and for all but the first variant `gain` over it
+        with the interval `low` to `high`.
 
-        A variant without values has mean None; a gain that nothing is known about has none of the three.
+        A variant without values has mean None; a gain that nothing is known about has none of the
+        three.
         """
-        return {metric: self._compared(measured, level) for metric, measured in self.metrics.items()}
+        results = {}
+        for metric, measured in self.metrics.items():
+            results[metric] = self._compared(measured, level)
+        return results
 
     def _compared(self, measured: Sequence[_Measured], level: float) -> dict[str, Any]:
         control = next(iter(self.variants))
@@ -100,9 +122,14 @@ class ABTestingFramework:
         for name in self.variants:
             values = [entry.value for entry in measured if entry.variant == name]
             users = {entry.user for entry in measured if entry.variant == name}
-            results[name] = {"n": len(values), "users": len(users), "mean": fmean(values) if values else None}
+            results[name] = {
+                "n": len(values),
+                "users": len(users),
+                "mean": fmean(values) if values else None,
+            }
             if name != control:
-                results[name] |= _gain([entry for entry in measured if entry.variant in (control, name)], name, level)
+                both = [entry for entry in measured if entry.variant in (control, name)]
+                results[name] |= _gain(both, name, level)
         return results
 
 
@@ -115,8 +142,9 @@ def _gain(measured: Sequence[_Measured], variant: str, level: float) -> dict[str
         before = [measured[place].value for place in places if measured[place].variant != variant]
         return fmean(after) - fmean(before) if after and before else None
 
-    counts = [len({entry.user for entry in measured if (entry.variant == variant) is side}) for side in (True, False)]
-    if min(counts) < 2:
+    treated = {entry.user for entry in measured if entry.variant == variant}
+    untreated = {entry.user for entry in measured if entry.variant != variant}
+    if len(treated) < 2 or len(untreated) < 2:
         return {"gain": None, "low": None, "high": None}
     estimate = jackknife(difference, len(measured), [entry.user for entry in measured])
     interval = estimate.interval(level)

@@ -1,7 +1,9 @@
-"""`FeedbackCollector` of the plan: feedback as JSON lines, on disk when `collect` returns, and what it says about each answer.
+"""`FeedbackCollector` of the plan: feedback as JSON lines, on disk when `collect` returns, and what
+it says about each answer.
 
-What contradicting people mean together is decided as in every dataset: each rater's newest word counts, the majority decides, and an even
-split says nothing. A correction is the good answer, and what it corrects is the bad one. A missing rating is no opinion.
+What contradicting people mean together is decided as in every dataset: each rater's newest word
+counts, the majority decides, and an even split says nothing. A correction is the good answer, and
+what it corrects is the bad one. A missing rating is no opinion.
 """
 
 from __future__ import annotations
@@ -44,12 +46,16 @@ class FeedbackEntry:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its line: every key is there, null where nothing is known; the time has a space in place of the T."""
+        """Its line: every key is there, null where nothing is known; the time has a space in place
+        of the T.
+        """
         return asdict(self) | {"timestamp": None if self.timestamp is None else str(self.timestamp)}
 
 
 class FeedbackCollector:
-    """Feedback in `storage_path`. A home beside it (`feedback.home`) is where it becomes training data."""
+    """Feedback in `storage_path`. A home beside it (`feedback.home`) is where it becomes training
+    data.
+    """
 
     def __init__(self, storage_path: str | Path = "data/feedback.jsonl") -> None:
         self.storage_path = Path(storage_path)
@@ -67,23 +73,43 @@ class FeedbackCollector:
     ) -> FeedbackEntry:
         """Store what a person said: thumbs_up, thumbs_down, rating (1 to 5) or correction.
 
-        `user_id` among the metadata is who judged, `session_id` the session. Raises InputError for what is no feedback; nothing is stored.
+        `user_id` among the metadata is who judged, `session_id` the session. Raises InputError for
+        what is no feedback; nothing is stored.
         """
-        entry = FeedbackEntry(query, response, feedback_type, rating, correction, datetime.now().astimezone(), metadata)
+        entry = FeedbackEntry(
+            query,
+            response,
+            feedback_type,
+            rating,
+            correction,
+            datetime.now().astimezone(),
+            metadata,
+        )
         line = entry.to_dict()
         try:
             parse(line)
             text = json.dumps(line, ensure_ascii=False, allow_nan=False)
-        except (Unreadable, ValueError, TypeError) as error:  # a ValidationError of a record is a ValueError
-            raise InputError(f"feedback {feedback_type!r}", str(error), "See FeedbackCollector.collect") from None
+        except (
+            Unreadable,
+            ValueError,
+            TypeError,
+        ) as error:  # a ValidationError of a record is a ValueError
+            what = f"feedback {feedback_type!r}"
+            raise InputError(what, str(error), "See FeedbackCollector.collect") from None
         self._append(text)
         self.feedback_buffer.append(entry)
         return entry
 
-    def get_training_data(self, min_rating: int = 4, max_samples: int = 10_000) -> dict[str, list[dict[str, Any]]]:
-        """{"positive": [...], "negative": [...]}: at most `max_samples` judged answers each, the ones that were stored last.
+    def get_training_data(
+        self,
+        min_rating: int = 4,
+        max_samples: int = 10_000,
+    ) -> dict[str, list[dict[str, Any]]]:
+        """{"positive": [...], "negative": [...]}: at most `max_samples` judged answers each, the
+        ones that were stored last.
 
-        Each has query, response and the keys of the last line about it. `min_rating` is the lowest good rating, 4 or 5; 1 and 2 are bad.
+        Each has query, response and the keys of the last line about it. `min_rating` is the lowest
+        good rating, 4 or 5; 1 and 2 are bad.
         """
         from thumbwheel.datasets.gather import gather
         from thumbwheel.datasets.shapes.labels import Labels
@@ -91,7 +117,11 @@ class FeedbackCollector:
         from thumbwheel.rewards.types import LabelConfig
 
         if min_rating not in (4, HIGHEST):
-            raise InputError(f"min_rating {min_rating!r}", "a good rating is 4 or 5, and 3 says neither", "Give 4 or 5")
+            raise InputError(
+                f"min_rating {min_rating!r}",
+                "a good rating is 4 or 5, and 3 says neither",
+                "Give 4 or 5",
+            )
         good_from = (min_rating - LOWEST) / (HIGHEST - LOWEST)
         config = DatasetConfig(dev=0, gate=0, label=LabelConfig(good_from=good_from))
         lines = self._lines()
@@ -111,7 +141,10 @@ class FeedbackCollector:
 
         order = {key: number for number, key in enumerate(lines)}
         for side, answers in samples.items():
-            answers.sort(key=lambda answer: order.get((answer["query"], answer["response"]), -1), reverse=True)
+            answers.sort(
+                key=lambda answer: order.get((answer["query"], answer["response"]), -1),
+                reverse=True,
+            )
             samples[side] = answers[:max_samples]
         return samples
 
@@ -124,7 +157,8 @@ class FeedbackCollector:
             if self.storage_path.exists() and self.storage_path.stat().st_size:
                 report = ingest(ws, AGENT, "feedback_jsonl", self.storage_path)
                 if report.refused:
-                    log.say(f"{report.refused} lines are no feedback, the first for this reason: {report.refusals[0]['reason']}")
+                    reason = report.refusals[0]["reason"]
+                    log.say(f"{report.refused} lines are no feedback, the first because: {reason}")
             yield ws
 
     def _append(self, text: str) -> None:
@@ -137,7 +171,9 @@ class FeedbackCollector:
             os.fsync(stream.fileno())
 
     def _lines(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """(query, response) -> the last line about it, in the order of these; what is no object is skipped here and counted by `open`."""
+        """(query, response) -> the last line about it, in the order of these; what is no object is
+        skipped here and counted by `open`.
+        """
         lines: dict[tuple[str, str], dict[str, Any]] = {}
         if not self.storage_path.exists():
             return lines

@@ -1,6 +1,8 @@
-"""`ContinuousLearner` of the plan: feedback as it comes, and a training cycle whenever enough of it is new.
+"""`ContinuousLearner` of the plan: feedback as it comes, and a training cycle whenever enough of it
+is new.
 
-Feedback is stored before anything is trained, and what a cycle learned from leaves the buffer only when the cycle has succeeded.
+Feedback is stored before anything is trained, and what a cycle learned from leaves the buffer only
+when the cycle has succeeded.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ EPOCHS, QUERIES = 10, 16
 
 
 class ContinuousLearner:
-    """Trains a reward model and then the assistant after every `train_threshold` interactions; one cycle at a time."""
+    """Trains a reward model and then the assistant after every `train_threshold` interactions; one
+    cycle at a time.
+    """
 
     def __init__(
         self,
@@ -35,7 +39,10 @@ class ContinuousLearner:
         self.train_threshold = train_threshold
         self.reward_trainer = reward_trainer or RewardModelTrainer()
         collector = self.reward_trainer.feedback_collector
-        self.ppo_trainer = ppo_trainer or PPOAssistantTrainer(reward_model=self.reward_trainer.model, feedback_collector=collector)
+        self.ppo_trainer = ppo_trainer or PPOAssistantTrainer(
+            reward_model=self.reward_trainer.model,
+            feedback_collector=collector,
+        )
         self._cycle = Lock()
         self._new = 0
 
@@ -44,14 +51,22 @@ class ContinuousLearner:
         """Whether a cycle is running."""
         return self._cycle.locked()
 
-    async def add_interaction(self, query: str, response: str, feedback: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Store an interaction; with the last one of a threshold, run a cycle and return its metrics.
+    async def add_interaction(
+        self,
+        query: str,
+        response: str,
+        feedback: Mapping[str, Any],
+    ) -> dict[str, Any] | None:
+        """Store an interaction; with the last one of a threshold, run a cycle and return its
+        metrics.
 
-        `feedback` has feedback_type and what belongs to it, as `FeedbackCollector.collect` takes them. A cycle that fails is said; its
-        interactions stay and are learned from with the next threshold.
+        `feedback` has feedback_type and what belongs to it, as `FeedbackCollector.collect` takes
+        them. A cycle that fails is said; its interactions stay and are learned from with the next
+        threshold.
         """
         self.reward_trainer.feedback_collector.collect(query, response, **feedback)
-        self.feedback_buffer.append({"query": query, "response": response, "feedback": dict(feedback)})
+        interaction = {"query": query, "response": response, "feedback": dict(feedback)}
+        self.feedback_buffer.append(interaction)
         self._new += 1
         if self._new < self.train_threshold or self.learning_active:
             return None
@@ -78,10 +93,11 @@ class ContinuousLearner:
             self._cycle.release()
 
     async def evaluate(self) -> dict[str, Any]:
-        """The trained assistant against its base on held-out queries; raises Conflict before training.
+        """The trained assistant against its base on held-out queries; raises Conflict before
+        training.
 
-        `average_reward` is the opinion of the reward model that was optimised, so that it is no evidence that the assistant is better:
-        `thumbwheel evaluate` and the gate say that.
+        `average_reward` is the opinion of the reward model that was optimised, so that it is no
+        evidence that the assistant is better: `thumbwheel evaluate` and the gate say that.
         """
         return await asyncio.to_thread(self._evaluate)
 
@@ -91,12 +107,21 @@ class ContinuousLearner:
 
         version = self.ppo_trainer.version
         if version is None:
-            raise Conflict("ContinuousLearner.evaluate", "no assistant has been trained", "Call trigger_training, and see its run's log")
+            raise Conflict(
+                "ContinuousLearner.evaluate",
+                "no assistant has been trained",
+                "Call trigger_training, and see its run's log",
+            )
         with self.reward_trainer.feedback_collector.open() as ws:
-            config = ws.settings(EvaluationConfig, "evaluation", {"suite": ("reward",), "reward_model": "latest"})
+            judged_by = {"suite": ("reward",), "reward_model": "latest"}
+            config = ws.settings(EvaluationConfig, "evaluation", judged_by)
             evaluation = evaluate(ws, AGENT, version, config)
         if not evaluation.opinions:
-            raise DataError(f"version {version!r}", "no held-out answer could be judged", "Collect more feedback")
+            raise DataError(
+                f"version {version!r}",
+                "no held-out answer could be judged",
+                "Collect more feedback",
+            )
         opinion = evaluation.opinions[0]
         return {
             "average_reward": opinion.after,

@@ -1,7 +1,9 @@
-"""The plan's reward model and PPO: `thumbwheel train reward` and `thumbwheel train ppo` in the home of its `FeedbackCollector`.
+"""The plan's reward model and PPO: `thumbwheel train reward` and `thumbwheel train ppo` in the home
+of its `FeedbackCollector`.
 
-A reward is the chance that people call an answer good, 0 to 1. An epoch of the plan's PPO is one batch of queries, which is a step here.
-`options` are settings of the method, as `thumbwheel train METHOD` has them; what is not named is our recommended setting.
+A reward is the chance that people call an answer good, 0 to 1. An epoch of the plan's PPO is one
+batch of queries, which is a step here. `options` are settings of the method, as `thumbwheel train
+METHOD` has them; what is not named is our recommended setting.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ SAVE_STEPS = 10
 
 
 class RewardModel:
-    """A reward model over `base_model`: an encoder, or a language model. It has no opinion until a `RewardModelTrainer` trained it."""
+    """A reward model over `base_model`: an encoder, or a language model. It has no opinion until a
+    `RewardModelTrainer` trained it.
+    """
 
     def __init__(self, base_model: str = ENCODER, device: str = "auto") -> None:
         self.base_model = base_model
@@ -44,19 +48,29 @@ class RewardModel:
         return model
 
     def predict_reward(self, query: str, response: str) -> float:
-        """The chance that the response is good. Raises Conflict before training, DataError for a text that is too long for the model."""
+        """The chance that the response is good. Raises Conflict before training, DataError for a
+        text that is too long for the model.
+        """
         from thumbwheel.engine.reward_model import Read
 
         answer = Read([{"role": "user", "content": query}], response)
         ((reward,),) = self.trained().scorer().earned([[answer]])
         if reward != reward:
-            raise DataError("a response", "it is longer than the reward model reads", "Train with a larger max_length")
+            raise DataError(
+                "a response",
+                "it is longer than the reward model reads",
+                "Train with a larger max_length",
+            )
         return reward
 
     def trained(self) -> SavedRewardModel:
         """Its files; raises Conflict before training."""
         if self.saved is None:
-            raise Conflict("RewardModel", "it has not been trained", "Call RewardModelTrainer.train, or RewardModel.load_pretrained")
+            raise Conflict(
+                "RewardModel",
+                "it has not been trained",
+                "Call RewardModelTrainer.train, or RewardModel.load_pretrained",
+            )
         return self.saved
 
 
@@ -74,7 +88,9 @@ class RewardModelTrainer:
         self.options = dict(options or {})
 
     def prepare_dataset(self) -> Dataset:
-        """A Hugging Face dataset of the judged answers: text (`Query: ...`, `Response: ...`) and label, 1.0 or 0.0."""
+        """A Hugging Face dataset of the judged answers: text (`Query: ...`, `Response: ...`) and
+        label, 1.0 or 0.0.
+        """
         try:
             from datasets import Dataset
         except ImportError:
@@ -87,19 +103,33 @@ class RewardModelTrainer:
                 rows.append({"text": text, "label": label})
         return Dataset.from_list(rows)
 
-    def train(self, output_dir: str | Path = "models/reward_model", num_epochs: float = 3) -> RewardModel:
-        """Learn from labels which answers are good; a part of the questions is held out. The files in `output_dir` are replaced.
+    def train(
+        self,
+        output_dir: str | Path = "models/reward_model",
+        num_epochs: float = 3,
+    ) -> RewardModel:
+        """Learn from labels which answers are good; a part of the questions is held out. The files
+        in `output_dir` are replaced.
 
         Raises DataError where there is too little feedback, or feedback of one kind only.
         """
         from thumbwheel.models import reward_models
         from thumbwheel.training.train import train
 
-        settings = {"loss_type": "classification", "num_train_epochs": num_epochs, "batch_size": 8, "max_length": 512}
+        settings = {
+            "loss_type": "classification",
+            "num_train_epochs": num_epochs,
+            "batch_size": 8,
+            "max_length": 512,
+        }
         with self.feedback_collector.open() as ws:
             run = train(ws, AGENT, "reward", self.model.base_model, options=settings | self.options)
             if run.reward_model is None:
-                raise TrainingError(f"run {run.run_id!r}", run.reason or "it made no reward model", "See its log in the home")
+                raise TrainingError(
+                    f"run {run.run_id!r}",
+                    run.reason or "it made no reward model",
+                    "See its log in the home",
+                )
             files = reward_models.folder(ws, reward_models.find(ws, AGENT, run.reward_model))
             shutil.copytree(files, output_dir, dirs_exist_ok=True)
         self.model.saved = SavedRewardModel(Path(output_dir), self.model.device)
@@ -129,16 +159,19 @@ class PPOAssistantTrainer:
         """Its name in the home."""
 
     async def train_step(self, queries: Sequence[str]) -> dict[str, Any]:
-        """One step on exactly these queries, from the model of the step before; returns the step's metrics.
+        """One step on exactly these queries, from the model of the step before; returns the step's
+        metrics.
 
         The model goes to `ppo_step_N`. The KL is that to the model before the step.
         """
         return await asyncio.to_thread(self._step, list(queries))
 
     async def train(self, num_epochs: int = 100, queries_per_epoch: int = 32) -> RunResult:
-        """So many steps on so many queries each, from the base; a checkpoint every 10 steps, in the home.
+        """So many steps on so many queries each, from the base; a checkpoint every 10 steps, in the
+        home.
 
-        The model goes to `VERSION/ppo_epoch_N`. A run that learned nothing makes none, and says why in `reason`.
+        The model goes to `VERSION/ppo_epoch_N`. A run that learned nothing makes none, and says why
+        in `reason`.
         """
         return await asyncio.to_thread(self._train, num_epochs, queries_per_epoch)
 
@@ -150,7 +183,12 @@ class PPOAssistantTrainer:
             run = train(ws, AGENT, "ppo", self.model_name, options=settings)
             if run.version is not None:
                 self.version = run.version
-                self.model_path = self._export(ws, AGENT, run.version, self.output_dir / run.version / f"ppo_epoch_{num_epochs}")
+                self.model_path = self._export(
+                    ws,
+                    AGENT,
+                    run.version,
+                    self.output_dir / run.version / f"ppo_epoch_{num_epochs}",
+                )
         return run
 
     def _step(self, queries: list[str]) -> dict[str, Any]:
@@ -163,12 +201,21 @@ class PPOAssistantTrainer:
         agent = f"{AGENT}-step-{number}"
         path = self.output_dir / f"ppo_step_{number}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps({"type": "trace", "input": query}, ensure_ascii=False) for query in queries]
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        with path.open("w", encoding="utf-8") as stream:
+            for query in queries:
+                line = {"type": "trace", "input": query}
+                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
         with self.feedback_collector.open() as ws:
             ingest(ws, agent, "jsonl", path)
             dataset = build(ws, agent, "prompts", DatasetConfig(dev=0, gate=0))
-            run = train(ws, agent, "ppo", self.model_name, dataset=dataset.id, options=self._settings(1, len(queries)))
+            run = train(
+                ws,
+                agent,
+                "ppo",
+                self.model_name,
+                dataset=dataset.id,
+                options=self._settings(1, len(queries)),
+            )
             if run.version is not None:
                 self.model_path = self._export(ws, agent, run.version, path.with_suffix(""))
                 self.model_name = str(self.model_path)

@@ -1,0 +1,242 @@
+"""`OnlineLearner`: ratings as they come in a script, and a DPO run when there are enough new ones.
+
+Ratings are lines of a file that only grows: nothing leaves it, a run learns from all of them, and
+`online_learner.json` says how many of them the last successful run had. A rating joins its entry by
+`entry_id`: `data_path` names the exhaustive_data.json that has it, or the rating brings
+question_id, scenario, fixture and query itself. What the ratings of a served app do by themselves
+is not here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock, Thread
+from typing import Any
+
+from thumbwheel.compat.command_center.exporting import export_to_ollama
+from thumbwheel.compat.command_center.pairs import (
+    DPOPair,
+    pairs_of_entries,
+    pairs_of_files,
+    rows_by_split,
+)
+from thumbwheel.compat.command_center.training import (
+    OUTPUT,
+    CommandCenterDPOTrainer,
+    TrainingResult,
+)
+from thumbwheel.compat.exporting import ExportResult
+from thumbwheel.core import log
+from thumbwheel.core.errors import InputError, ThumbwheelError
+
+SAMPLES, STATE = "feedback_buffer.jsonl", "online_learner.json"
+OF_ENTRY = ("question_id", "scenario", "fixture", "size", "query")
+"""Keys of a rating that its entry has too."""
+KEPT = (*OF_ENTRY, "device_id", "run_id")
+
+
+@dataclass(frozen=True)
+class LearnerState:
+    """What the last successful run had: so many ratings, when, and the how manieth run it was."""
+
+    learned: int = 0
+    train_count: int = 0
+    last_train_time: str | None = None
+
+
+class OnlineLearner:
+    """Collects ratings below `checkpoint_dir` and trains on them. One run at a time."""
+
+    def __init__(
+        self,
+        min_samples: int = 100,
+        retrain_interval_hours: float = 24,
+        checkpoint_dir: str | Path = OUTPUT,
+        auto_export: bool = True,
+        auto_deploy: bool = False,
+        on_retrain_complete: Callable[[TrainingResult], None] | None = None,
+        *,
+        data_path: str | Path | None = None,
+        trainer: CommandCenterDPOTrainer | None = None,
+    ) -> None:
+        self.min_samples = min_samples
+        self.retrain_interval = timedelta(hours=retrain_interval_hours)
+        self.checkpoint_dir = Path(checkpoint_dir)
+        self.auto_export, self.auto_deploy = auto_export, auto_deploy
+        self.on_retrain_complete = on_retrain_complete
+        self.data_path = Path(data_path) if data_path else None
+        self.trainer = trainer or CommandCenterDPOTrainer()
+        self.last_result: TrainingResult | None = None
+        self.last_export: ExportResult | None = None
+        self._run = Lock()
+        self._thread: Thread | None = None
+        self._count = len(self._samples())
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a run is going on in this process."""
+        return self._run.locked()
+
+    def add_feedback(self, feedback: Mapping[str, Any]) -> bool:
+        """Store a rating: entry_id, rating (up or down), and tags, notes, device_id where they are
+        known. Returns `should_retrain`.
+        """
+        entry_id, rating = feedback.get("entry_id"), feedback.get("rating")
+        if not isinstance(entry_id, str) or not entry_id or rating not in ("up", "down"):
+            why = f"entry_id {entry_id!r} with rating {rating!r}"
+            raise InputError("feedback", why, "Give the entry_id, and up or down")
+        sample = {key: feedback[key] for key in KEPT if feedback.get(key) is not None}
+        sample |= {
+            "entry_id": entry_id,
+            "rating": rating,
+            "tags": list(feedback.get("tags") or ()),
+            "notes": feedback.get("notes") or "",
+        }
+        sample["rated_at"] = feedback.get("rated_at") or datetime.now(UTC).isoformat()
+        text = json.dumps(sample, ensure_ascii=False)
+        self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        with (self.checkpoint_dir / SAMPLES).open("ab") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            stream.write(text.encode() + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+            self._count += 1
+        return self.should_retrain()
+
+    def should_retrain(self) -> bool:
+        """Whether there are `min_samples` new ratings; within the interval after a run, twice as
+        many.
+        """
+        if self.is_training:
+            return False
+        state = self._state()
+        new = self._count - state.learned
+        if state.last_train_time is None:
+            return new >= self.min_samples
+        elapsed = datetime.now(UTC) - datetime.fromisoformat(state.last_train_time)
+        recent = elapsed < self.retrain_interval
+        return new >= self.min_samples * (2 if recent else 1)
+
+    def get_status(self) -> dict[str, Any]:
+        """buffer_size (ratings that no run has learned from), min_samples, is_training,
+        last_train_time, train_count and the settings.
+        """
+        state = self._state()
+        return {
+            "buffer_size": self._count - state.learned,
+            "min_samples": self.min_samples,
+            "is_training": self.is_training,
+            "last_train_time": state.last_train_time,
+            "train_count": state.train_count,
+            "should_retrain": self.should_retrain(),
+            "auto_export": self.auto_export,
+            "auto_deploy": self.auto_deploy,
+        }
+
+    def trigger_retrain(self, async_mode: bool = True) -> bool:
+        """Train now, in a thread, or, without `async_mode`, before this returns: whether it was
+        started, or whether it succeeded.
+
+        False where a run is going on. What came of it is `last_result` and `last_export`.
+        """
+        if not self._run.acquire(blocking=False):
+            return False
+        if not async_mode:
+            return self._train()
+        self._thread = Thread(target=self._train, name="online-learner")
+        self._thread.start()
+        return True
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when the run in the thread has ended."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _train(self) -> bool:
+        try:
+            samples = self._samples()
+            state = self._state()
+            rows = rows_by_split(self._pairs(samples))
+            folder = self.checkpoint_dir / f"run-{state.train_count + 1}"
+            result = self.trainer.train(rows["train"], rows["validation"], folder)
+            self.last_result = result
+            if not result.success:
+                log.say(f"the run failed, and its ratings stay: {result.error_message}")
+                return False
+            now = datetime.now(UTC).isoformat()
+            self._write_state(LearnerState(len(samples), state.train_count + 1, now))
+            if self.auto_export and result.checkpoint_path:
+                checkpoint = result.checkpoint_path
+                self.last_export = export_to_ollama(checkpoint, register=self.auto_deploy)
+                if not self.last_export.success:
+                    log.say(f"the export failed: {self.last_export.error_message}")
+            if self.on_retrain_complete:
+                self.on_retrain_complete(result)
+            return True
+        except ThumbwheelError as error:
+            self.last_result = TrainingResult(False, error_message=str(error))
+            log.say(f"the run failed, and its ratings stay: {error}")
+            return False
+        finally:
+            self._run.release()
+
+    def _pairs(self, samples: list[dict[str, Any]]) -> list[DPOPair]:
+        if self.data_path is not None:
+            with TemporaryDirectory() as folder:
+                ratings = Path(folder) / "ratings.json"
+                rows = []
+                for sample in samples:
+                    row = {key: value for key, value in sample.items() if key not in OF_ENTRY}
+                    rows.append(row)
+                ratings.write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
+                return pairs_of_files(self.data_path, ratings)
+        entries = []
+        for sample in samples:
+            if not sample.get("question_id") or not sample.get("scenario"):
+                continue
+            entries.append(sample | {"question": sample.get("query")})
+        if len(entries) < len(samples):
+            count = len(samples) - len(entries)
+            why = "nothing says what they are about. Give data_path"
+            log.say(f"{count} ratings are left out: {why}")
+        return pairs_of_entries(entries)
+
+    def _samples(self) -> list[dict[str, Any]]:
+        path = self.checkpoint_dir / SAMPLES
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def _state(self) -> LearnerState:
+        path = self.checkpoint_dir / STATE
+        if not path.exists():
+            return LearnerState()
+        return LearnerState(**json.loads(path.read_text(encoding="utf-8")))
+
+    def _write_state(self, state: LearnerState) -> None:
+        path = self.checkpoint_dir / STATE
+        beside = path.with_suffix(".new")
+        beside.write_text(json.dumps(asdict(state)) + "\n", encoding="utf-8")
+        beside.replace(path)
+
+
+_learners: list[OnlineLearner] = []
+"""The process's learner, where there is one."""
+
+
+def init_online_learner(min_samples: int = 100, **settings: Any) -> OnlineLearner:
+    """Make the learner of this process; `settings` are those of `OnlineLearner`."""
+    _learners[:] = [OnlineLearner(min_samples, **settings)]
+    return _learners[0]
+
+
+def get_online_learner() -> OnlineLearner | None:
+    """The learner of this process; None before `init_online_learner`."""
+    return _learners[0] if _learners else None

@@ -1,0 +1,266 @@
+"""DPO pairs of rated widgets: entries and ratings come in by the import source `widgets`, and
+become the pairs that a dataset has.
+
+A rating that joins no entry, and somebody's earlier word, have no part in a pair. Raters who
+contradict each other evenly make none. Questions are split, never pairs of one question.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from thumbwheel.app.open import opener
+from thumbwheel.capture.source import Line
+from thumbwheel.capture.sources.widgets import ASKED, SOURCE
+from thumbwheel.capture.types import TraceRecord
+from thumbwheel.core.errors import DataError, InputError, MissingExtra
+from thumbwheel.db.workspace import Workspace
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+AGENT = "widgets"
+DATA, RATINGS, CATALOGUE = "exhaustive_data.json", "ratings.json", "catalog.json"
+FIXTURE = "default-render"
+"""Of an entry that names none: a scenario with one fixture."""
+MAX_PAIRS = 5
+VALIDATION = 0.1
+WIDGET, FIXTURES = "widget_selection", "fixture_selection"
+PairType = Literal["widget", "fixture", "both"]
+WANTED: Mapping[PairType, tuple[str, ...]] = {
+    "widget": (WIDGET,),
+    "fixture": (FIXTURES,),
+    "both": (WIDGET, FIXTURES),
+}
+
+
+@dataclass
+class DPOPair:
+    """A question with the better and the worse answer. `split` is train or validation."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+    question_id: str
+    scenario: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    split: str = "train"
+
+
+def build_widget_dpo_pairs(
+    entries: Iterable[Mapping[str, Any]],
+    all_scenarios: Sequence[str],
+    max_pairs_per_question: int = MAX_PAIRS,
+) -> list[DPOPair]:
+    """Which widgets show a question best: pairs of answers such as `kpi (normal)`.
+
+    Of a question with several liked or disliked widgets, all liked ones over all disliked ones come
+    first. Forced entries are no choice.
+    """
+    catalogue: dict[str, Any] = {scenario: {} for scenario in all_scenarios}
+    return _of_entries(entries, catalogue, "widget", max_pairs_per_question)
+
+
+def build_fixture_dpo_pairs(
+    entries: Iterable[Mapping[str, Any]],
+    fixture_descriptions: Mapping[str, Mapping[str, str] | str],
+    max_pairs_per_question: int = MAX_PAIRS,
+) -> list[DPOPair]:
+    """Which fixture shows a scenario best: pairs of fixtures of the same question, scenario, size
+    and data.
+    """
+    return _of_entries(entries, fixture_descriptions, "fixture", max_pairs_per_question)
+
+
+def prepare_training_dataset(
+    source: Literal["db", "file"] = "db",
+    data_path: str | Path | None = None,
+    ratings_path: str | Path | None = None,
+    pair_type: PairType = "both",
+    min_samples: int = 50,
+    val_split: float = VALIDATION,
+    *,
+    agent: str = AGENT,
+    home: str | Path | None = None,
+) -> DatasetDict:
+    """Pairs as a Hugging Face DatasetDict: train, and validation with about `val_split` of the
+    questions.
+
+    `db` reads what was imported for `agent` into the home; `file` reads exhaustive_data.json and
+    ratings.json. Raises DataError for fewer than `min_samples` pairs.
+    """
+    try:
+        from datasets import Dataset, DatasetDict
+    except ImportError:
+        raise MissingExtra.of("a Hugging Face dataset", "datasets", "train") from None
+    if source == "db":
+        with opener(Path(home) if home else None, None, "warning")() as ws:
+            pairs = list(_pairs(ws, agent, {}, pair_type, val_split))
+    elif data_path is None or ratings_path is None:
+        raise InputError(
+            "prepare_training_dataset",
+            "a file source needs data_path and ratings_path",
+            "Name both files",
+        )
+    else:
+        pairs = pairs_of_files(Path(data_path), Path(ratings_path), pair_type, val_split)
+    if len(pairs) < min_samples:
+        raise DataError(
+            f"{len(pairs)} pairs",
+            f"at least {min_samples} are asked for",
+            "Collect more ratings, or lower min_samples",
+        )
+    dataset = DatasetDict()
+    for split, rows in rows_by_split(pairs).items():
+        if rows:
+            dataset[split] = Dataset.from_list(rows)
+    return dataset
+
+
+def pairs_of_files(
+    data: Path,
+    ratings: Path,
+    pair_type: PairType = "both",
+    val_split: float = VALIDATION,
+) -> list[DPOPair]:
+    """The pairs of one run and the ratings that belong to it; raises InputError for files that
+    cannot be read.
+    """
+    with _folder() as folder:
+        for path, name in ((data, DATA), (ratings, RATINGS)):
+            try:
+                shutil.copyfile(path, folder / name)
+            except OSError as error:
+                why = error.strerror or str(error)
+                raise InputError(f"file {str(path)!r}", why, "Check the path") from None
+        return _of_folder(folder, pair_type, val_split, MAX_PAIRS)
+
+
+def pairs_of_entries(
+    entries: Iterable[Mapping[str, Any]],
+    val_split: float = VALIDATION,
+) -> list[DPOPair]:
+    """The pairs of entries that hold their own ratings."""
+    with _folder() as folder:
+        _write(folder / DATA, {"entries": _completed(entries)})
+        return _of_folder(folder, "both", val_split, MAX_PAIRS)
+
+
+def rows_by_split(pairs: Iterable[DPOPair]) -> dict[str, list[dict[str, str]]]:
+    """train and validation -> rows of prompt, chosen, rejected and question_id."""
+    rows: dict[str, list[dict[str, str]]] = {"train": [], "validation": []}
+    for pair in pairs:
+        row = {
+            "prompt": pair.prompt,
+            "chosen": pair.chosen,
+            "rejected": pair.rejected,
+            "question_id": pair.question_id,
+        }
+        rows[pair.split].append(row)
+    return rows
+
+
+def _of_entries(
+    entries: Iterable[Mapping[str, Any]],
+    catalogue: Mapping[str, Any],
+    pair_type: PairType,
+    most: int,
+) -> list[DPOPair]:
+    with _folder() as folder:
+        _write(folder / DATA, {"entries": _completed(entries)})
+        _write(folder / CATALOGUE, dict(catalogue))
+        return _of_folder(folder, pair_type, 0, most)
+
+
+def _completed(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The caller's entries with what a file always has; the caller's own are not changed."""
+    rows = []
+    for number, entry in enumerate(entries, 1):
+        row = {key: value for key, value in entry.items() if value is not None}
+        row.setdefault("entry_id", f"e{number:05}")
+        row.setdefault("fixture", FIXTURE)
+        if "natural" not in row:
+            row["natural"] = not row.get("forced")
+        rows.append(row)
+    return rows
+
+
+def _of_folder(folder: Path, pair_type: PairType, val_split: float, most: int) -> list[DPOPair]:
+    """The pairs of the run in `folder`, by way of a home that is gone afterwards."""
+    from thumbwheel.capture.ingest import ingest
+
+    about: dict[str, Mapping[str, Any]] = {}
+    for item in SOURCE.read(folder, lambda position: None):
+        for record in item.records if isinstance(item, Line) else ():
+            if isinstance(record, TraceRecord):
+                about.setdefault(str(record.input[-1]["content"]), record.metadata or {})
+    if not about:
+        return []
+    with opener(folder / "home", None, "warning")() as ws:
+        ingest(ws, AGENT, "widgets", folder)
+        return list(_pairs(ws, AGENT, about, pair_type, val_split, most))
+
+
+def _pairs(
+    ws: Workspace,
+    agent: str,
+    about: Mapping[str, Mapping[str, Any]],
+    pair_type: PairType,
+    val_split: float,
+    most: int = MAX_PAIRS,
+) -> Iterator[DPOPair]:
+    """The pairs of an agent; `about`, prompt -> metadata of an entry, says of which question and
+    scenario they are.
+    """
+    from thumbwheel.datasets.gather import gather
+    from thumbwheel.datasets.shapes.pairs import Pairs
+    from thumbwheel.datasets.types import DatasetConfig, Drop, Tally
+    from thumbwheel.models.versions import require_agent
+
+    if pair_type not in WANTED:
+        known = f"Known: {', '.join(WANTED)}"
+        raise InputError(f"pair_type {pair_type!r}", "there is no such type", known)
+    require_agent(ws, agent)
+    config = DatasetConfig(dev=val_split, gate=0, siblings=most)
+    with ws.db.read() as connection:
+        for evidence in gather(connection, agent, config, Tally()):
+            for row in Pairs().rows(evidence, config):
+                if isinstance(row, Drop):
+                    continue
+                prompt = str(row.prompt[-1]["content"])
+                kind = WIDGET if prompt.endswith(ASKED) else FIXTURES
+                if kind not in WANTED[pair_type]:
+                    continue
+                entry = about.get(prompt, {})
+                metadata: dict[str, Any] = {"type": kind}
+                if kind == WIDGET:
+                    metadata |= {
+                        "num_liked": row.chosen.count(", ") + 1,
+                        "num_disliked": row.rejected.count(", ") + 1,
+                    }
+                yield DPOPair(
+                    prompt=prompt,
+                    chosen=row.chosen,
+                    rejected=row.rejected,
+                    question_id=str(entry.get("question_id") or row.group),
+                    scenario=entry.get("scenario") if kind == FIXTURES else None,
+                    metadata=metadata,
+                    split="train" if row.split == "train" else "validation",
+                )
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="widgets-") as folder:
+        yield Path(folder)
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")

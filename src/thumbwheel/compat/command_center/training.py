@@ -1,0 +1,185 @@
+"""`CommandCenterDPOTrainer`: `thumbwheel train dpo` over pairs, in a home below the output folder.
+
+Whether the result is better than what answers today is asked by `thumbwheel evaluate` and the gate,
+not here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.app.open import opener
+from thumbwheel.core import ids
+from thumbwheel.core.errors import ConfigError, Conflict, ThumbwheelError, TrainingError
+
+AGENT = "widgets"
+BASE = "meta-llama/Llama-3.1-8B-Instruct"
+SMALL_BASE = "meta-llama/Llama-3.2-3B-Instruct"
+BASE_VARIABLE = "RL_BASE_MODEL"
+OUTPUT = "rl_checkpoints"
+SHARED: Mapping[str, Any] = {
+    "lora_r": 16,
+    "lora_alpha": 32,
+    "learning_rate": 5e-5,
+    "beta": 0.1,
+    "num_train_epochs": 3,
+    "batch_size": 16,
+    "max_length": 2048,
+    "warmup_ratio": 0.1,
+    "weight_decay": 0.01,
+    "max_grad_norm": 1.0,
+    "logging_steps": 10,
+    "save_steps": 100,
+    "eval_steps": 50,
+    "save_total_limit": 3,
+}
+"""Their settings as those of `thumbwheel train dpo`. A batch is what they accumulated: 4 times 4
+rows, or 2 times 8 on a small GPU.
+"""
+CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "default": {"preset": "default"},
+    "small_gpu": {"preset": "small_gpu"},
+    "high_quality": {
+        "preset": "high_quality",
+        "num_train_epochs": 5,
+        "lora_r": 32,
+        "lora_alpha": 64,
+    },
+}
+"""Config name -> what differs from `SHARED`."""
+
+
+@dataclass
+class TrainingResult:
+    """What a training came to; `error_message` says why it is no success."""
+
+    success: bool
+    checkpoint_path: str | None = None
+    final_loss: float | None = None
+    train_samples: int = 0
+    eval_samples: int = 0
+    epochs_completed: float = 0
+    error_message: str | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+class CommandCenterDPOTrainer:
+    """Trains a LoRA adapter by DPO. `config` has settings of `thumbwheel train dpo`, and
+    `base_model`; they win over those of the name.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        config_name: str = "default",
+    ) -> None:
+        if config_name not in CONFIGS:
+            known = f"Known: {', '.join(CONFIGS)}"
+            raise ConfigError(f"config {config_name!r}", "there is no such config", known)
+        settings = {**SHARED, **CONFIGS[config_name], **(config or {})}
+        default = SMALL_BASE if config_name == "small_gpu" else os.environ.get(BASE_VARIABLE, BASE)
+        self.base_model = str(settings.pop("base_model", default))
+        self.options = settings
+
+    def load_base_model(self) -> CommandCenterDPOTrainer:
+        """Check the settings and the base before anything is trained; raises ConfigError,
+        ModelError, MissingExtra.
+        """
+        from thumbwheel.core.config import build
+        from thumbwheel.training.algorithms.dpo import DpoConfig
+        from thumbwheel.training.base import locate, require_training
+
+        require_training()
+        build(DpoConfig, self.options, "settings of CommandCenterDPOTrainer")
+        locate(self.base_model)
+        return self
+
+    def train(
+        self,
+        train_dataset: Iterable[Mapping[str, Any]],
+        eval_dataset: Iterable[Mapping[str, Any]] | None = None,
+        output_dir: str | Path = OUTPUT,
+    ) -> TrainingResult:
+        """Train on rows of prompt, chosen, rejected and question_id; the adapter goes to `final` in
+        `output_dir`.
+
+        Rows of `eval_dataset` are never trained on. Of the others, a part of the questions is held
+        out too.
+        """
+        train_rows, eval_rows = list(train_dataset), list(eval_dataset or ())
+        result = TrainingResult(False, train_samples=len(train_rows), eval_samples=len(eval_rows))
+        try:
+            self._train(train_rows, eval_rows, Path(output_dir), result)
+            result.success = True
+        except ThumbwheelError as error:
+            result.error_message = str(error)
+        return result
+
+    def _train(
+        self,
+        train_rows: list[Mapping[str, Any]],
+        eval_rows: list[Mapping[str, Any]],
+        folder: Path,
+        result: TrainingResult,
+    ) -> None:
+        from thumbwheel.capture.ingest import ingest
+        from thumbwheel.export.package import export
+        from thumbwheel.training.train import train
+
+        final = folder / "final"
+        if final.exists():
+            raise Conflict(
+                f"folder {str(final)!r}",
+                "a trained adapter is there already",
+                "Name another output_dir",
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "pairs.thumbwheel.jsonl"
+        with path.open("w", encoding="utf-8") as stream:
+            for rows, held_out in ((train_rows, False), (eval_rows, True)):
+                for row in rows:
+                    for line in _lines(row, held_out):
+                        stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+        with opener(folder / "home", None, "info")() as ws:
+            ingest(ws, AGENT, "jsonl", path)
+            run = train(ws, AGENT, "dpo", self.base_model, options=self.options)
+            if run.version is None:
+                raise TrainingError(
+                    f"run {run.run_id!r}",
+                    run.reason or "it made no version",
+                    "See its log in the home",
+                )
+            exported = export(ws, AGENT, run.version, "adapter", final)
+        last = run.metrics.get("last_step") or {}
+        result.checkpoint_path = str(exported.path)
+        result.final_loss = last.get("loss")
+        result.epochs_completed = last.get("epoch") or 0
+        result.metrics = dict(run.metrics)
+
+
+def _lines(row: Mapping[str, Any], held_out: bool) -> Iterator[dict[str, Any]]:
+    """Our own lines for a pair: two answers to one question, and which is better. Rows of one
+    question stay on one side of the split.
+    """
+    targets = []
+    for text in (row["chosen"], row["rejected"]):
+        trace_id = ids.fingerprint([row["prompt"], text, held_out])[:24]
+        targets.append({"trace": trace_id})
+        trace = {"type": "trace", "id": trace_id, "input": row["prompt"], "output": text}
+        if row.get("question_id"):
+            trace["session"] = f"question:{row['question_id']}"
+        if held_out:
+            trace["metadata"] = {"is_validation_data": True}
+        yield trace
+    yield {
+        "type": "feedback",
+        "kind": "preference",
+        "targets": targets,
+        "value": {"ranking": [[0], [1]]},
+    }
