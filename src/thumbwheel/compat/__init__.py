@@ -1,9 +1,11 @@
-"""Front doors of the systems that this one replaces, on its own verbs: their names and results, our evidence and our gate.
+"""Front doors of the systems that this one replaces, on its own verbs: their names and results, our
+evidence and our gate.
 
-Lives here: calls that people have in their scripts, a room for each system: `isaa` (an agent's RL pipeline), `n3` (RLHF of a
-server), `ocd` (decisions of five agents), `rlhf_plan` (feedback, PPO and A/B tests) and `command_center` (rated widgets). All
-their names can be imported from here; of a name that several rooms have, the first of these rooms' is meant. Not here: anything
-that a verb of a stage does not do already. What else they had is mapped to commands in docs/40-migrating.md.
+Lives here: calls that people have in their scripts, a room for each system: `isaa` (an agent's RL
+pipeline), `n3` (RLHF of a server), `ocd` (decisions of five agents), `rlhf_plan` (feedback, PPO and
+A/B tests) and `command_center` (rated widgets). All their names can be imported from here; of a
+name that several rooms have, the first of these rooms' is meant. Not here: anything that a verb of
+a stage does not do already. What else they had is mapped to commands in docs/40-migrating.md.
 
     from thumbwheel.compat import TrainingPipeline
 

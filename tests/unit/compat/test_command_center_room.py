@@ -207,6 +207,8 @@ class TestLearner:
             "buffer_size": 2, "min_samples": 3, "is_training": False, "last_train_time": None, "train_count": 0,
             "should_retrain": False, "auto_export": True, "auto_deploy": False,
         }  # fmt: skip
+        with (tmp_path / "feedback_buffer.jsonl").open("ab") as stream:
+            stream.write(b'{"entry_id": "e9", "rat')  # a writer was killed
         again = command_center.OnlineLearner(min_samples=3, checkpoint_dir=tmp_path)
         assert again.add_feedback({"entry_id": "e3", "rating": "up", "device_id": "tablet"}) and again.should_retrain()
         line = json.loads((tmp_path / "feedback_buffer.jsonl").read_text(encoding="utf-8").splitlines()[0])

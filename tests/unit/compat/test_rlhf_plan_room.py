@@ -102,6 +102,13 @@ class TestFeedback:
         assert answers(collector.get_training_data()["positive"]) == [("Q?", "Ä.")]
         assert "2 lines are no feedback" in capsys.readouterr().err
 
+    def test_a_writer_that_was_killed_takes_no_later_line_along(self, collector: rlhf_plan.FeedbackCollector) -> None:
+        collector.collect("Hours?", "Nine.", "thumbs_up")
+        with collector.storage_path.open("ab") as stream:
+            stream.write('{"query": "Grö'.encode()[:-1])
+        collector.collect("Sunday?", "Nö.", "thumbs_up")
+        assert answers(collector.get_training_data()["positive"]) == [("Sunday?", "Nö."), ("Hours?", "Nine.")]
+
     def test_the_reward_models_rows(self, collector: rlhf_plan.FeedbackCollector) -> None:
         pytest.importorskip("datasets")
         collector.collect("Q?", "Ja.", "thumbs_up")

@@ -9,9 +9,7 @@ is not here.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -33,6 +31,7 @@ from thumbwheel.compat.command_center.training import (
     TrainingResult,
 )
 from thumbwheel.compat.exporting import ExportResult
+from thumbwheel.compat.jsonl_file import append, read
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError, ThumbwheelError
 
@@ -76,6 +75,7 @@ class OnlineLearner:
         self.last_result: TrainingResult | None = None
         self.last_export: ExportResult | None = None
         self._run = Lock()
+        self._counting = Lock()
         self._thread: Thread | None = None
         self._count = len(self._samples())
 
@@ -100,13 +100,8 @@ class OnlineLearner:
             "notes": feedback.get("notes") or "",
         }
         sample["rated_at"] = feedback.get("rated_at") or datetime.now(UTC).isoformat()
-        text = json.dumps(sample, ensure_ascii=False)
-        self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
-        with (self.checkpoint_dir / SAMPLES).open("ab") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            stream.write(text.encode() + b"\n")
-            stream.flush()
-            os.fsync(stream.fileno())
+        append(self.checkpoint_dir / SAMPLES, sample)
+        with self._counting:
             self._count += 1
         return self.should_retrain()
 
@@ -209,10 +204,10 @@ class OnlineLearner:
         return pairs_of_entries(entries)
 
     def _samples(self) -> list[dict[str, Any]]:
-        path = self.checkpoint_dir / SAMPLES
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        samples, skipped = read(self.checkpoint_dir / SAMPLES)
+        if skipped:
+            log.say(f"{skipped} lines of {SAMPLES} are skipped, as they are no JSON objects")
+        return samples
 
     def _state(self) -> LearnerState:
         path = self.checkpoint_dir / STATE

@@ -8,9 +8,6 @@ what it corrects is the bad one. A missing rating is no opinion.
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +19,7 @@ from typing import Any
 from thumbwheel.app.open import opener
 from thumbwheel.capture.sources.feedback_jsonl import parse
 from thumbwheel.capture.types import Unreadable
+from thumbwheel.compat.jsonl_file import append, read
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
@@ -88,15 +86,11 @@ class FeedbackCollector:
         line = entry.to_dict()
         try:
             parse(line)
-            text = json.dumps(line, ensure_ascii=False, allow_nan=False)
-        except (
-            Unreadable,
-            ValueError,
-            TypeError,
-        ) as error:  # a ValidationError of a record is a ValueError
+            append(self.storage_path, line)
+        except (Unreadable, ValueError, TypeError) as error:
+            # a record's ValidationError is a ValueError too
             what = f"feedback {feedback_type!r}"
             raise InputError(what, str(error), "See FeedbackCollector.collect") from None
-        self._append(text)
         self.feedback_buffer.append(entry)
         return entry
 
@@ -161,28 +155,16 @@ class FeedbackCollector:
                     log.say(f"{report.refused} lines are no feedback, the first because: {reason}")
             yield ws
 
-    def _append(self, text: str) -> None:
-        """One whole line, on disk; safe beside other processes."""
-        self.storage_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.storage_path.open("ab") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            stream.write(text.encode() + b"\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-
     def _lines(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """(query, response) -> the last line about it, in the order of these; what is no object is
-        skipped here and counted by `open`.
+        """(query, response) -> the last line about it, in the order of these lines.
+
+        What is no feedback is skipped here and counted by `open`.
         """
         lines: dict[tuple[str, str], dict[str, Any]] = {}
-        if not self.storage_path.exists():
-            return lines
-        for text in self.storage_path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                line = json.loads(text)
-                key = line["query"], line["response"]
-            except (ValueError, TypeError, KeyError):
-                continue
-            lines.pop(key, None)
-            lines[key] = line
+        rows, _ = read(self.storage_path)
+        for row in rows:
+            query, response = row.get("query"), row.get("response")
+            if isinstance(query, str) and isinstance(response, str):
+                lines.pop((query, response), None)
+                lines[query, response] = row
         return lines
