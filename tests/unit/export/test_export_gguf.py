@@ -121,7 +121,7 @@ def test_bos_and_a_second_stop_token_come_along(tmp_path: Path) -> None:
     assert known.stops == ("<|im_end|>", "<|endoftext|>")
     found = rung(source, known, "F16", tmp_path, tmp_path / "out")
     assert (found.same_prompts, found.same_text, found.ends) == (True, True, ())
-    assert known.ids[0][0] == tokenizer.bos_token_id
+    assert known.prompts[0][0] == tokenizer.bos_token_id
 
 
 @pytest.mark.slow
