@@ -111,6 +111,22 @@ class TestHardware:
         assert (config.recommended_model_size, config.recommended_batch_size, config.lora_r) == ("7B", 8, 64)
         assert (config.get_training_device(), config.get_torch_dtype()) == ("cuda", "float16")
 
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"has_gpu": True, "cuda_available": True, "profile": isaa.HardwareProfile.CPU_ONLY},
+            {"has_gpu": True, "cuda_available": False},
+        ],
+    )
+    def test_a_gpu_that_is_not_to_be_used_decides_nothing(self, settings: dict[str, Any]) -> None:
+        config = isaa.HardwareConfig(ram_gb=16, gpu_vram_gb=24, has_avx512=True, **settings)
+        assert config.profile is isaa.HardwareProfile.CPU_ONLY
+        assert (config.recommended_model_size, config.recommended_batch_size) == ("0.5B", 1)
+        assert (config.get_training_device(), config.get_torch_dtype()) == ("cpu", "bfloat16")
+        arguments = config.to_training_args()
+        assert (arguments["use_cpu"], arguments["bf16"], arguments["fp16"]) == (True, True, False)
+        assert isaa.TrainingConfig.from_hardware_config(config).use_cpu
+
     def test_this_machine(self, tmp_path: Path) -> None:
         config = isaa.detect_hardware(str(tmp_path / "not" / "there"))
         assert config.cpu_threads >= 1 and config.ram_gb > 0 and config.storage_free_gb > 0

@@ -59,7 +59,7 @@ class HardwareConfig:
 
     def __post_init__(self) -> None:
         is_ryzen = any(name in self.cpu_name for name in RYZEN)
-        usable_gpu = self.has_gpu and self.cuda_available
+        usable_gpu = self.uses_gpu
         by_ram = tier_of(BY_RAM, self.ram_gb)
         tier = tier_of(BY_GPU, self.gpu_vram_gb) if usable_gpu else by_ram
         derived = {
@@ -67,7 +67,7 @@ class HardwareConfig:
             "recommended_batch_size": tier.rows,
             "recommended_model_size": tier.model,
             "use_fp16": usable_gpu,
-            "use_bf16": not self.has_gpu and (self.has_avx512 or "5950X" in self.cpu_name),
+            "use_bf16": not usable_gpu and (self.has_avx512 or "5950X" in self.cpu_name),
             "num_workers": min(8, max(1, self.cpu_threads // 2)) if is_ryzen else 4,
             "lora_r": tier.rank,
             "lora_alpha": 2 * tier.rank,
@@ -82,9 +82,14 @@ class HardwareConfig:
             return HardwareProfile.GPU_ENABLED
         return HardwareProfile.RYZEN_OPTIMIZED if is_ryzen else HardwareProfile.CPU_ONLY
 
+    @property
+    def uses_gpu(self) -> bool:
+        """False with the profile CPU_ONLY, and where torch cannot compute on the GPU."""
+        return self.has_gpu and self.cuda_available and self.profile is not HardwareProfile.CPU_ONLY
+
     def get_training_device(self) -> str:
         """cuda or cpu."""
-        return "cuda" if self.has_gpu and self.cuda_available else "cpu"
+        return "cuda" if self.uses_gpu else "cpu"
 
     def get_torch_dtype(self) -> str:
         """The name of the precision."""
@@ -99,10 +104,10 @@ class HardwareConfig:
             "per_device_train_batch_size": rows,
             "gradient_accumulation_steps": max(1, ROWS_AN_UPDATE // rows),
             "gradient_checkpointing": self.gradient_checkpointing,
-            "bf16": bool(self.use_bf16) and not self.has_gpu,
-            "fp16": bool(self.use_fp16) and self.has_gpu,
+            "bf16": bool(self.use_bf16) and not self.uses_gpu,
+            "fp16": bool(self.use_fp16) and self.uses_gpu,
             "dataloader_num_workers": self.num_workers,
-            "use_cpu": not self.has_gpu,
+            "use_cpu": not self.uses_gpu,
         }
 
     def to_lora_config(self) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class TrainingConfig:
             "per_device_batch_size": arguments["per_device_train_batch_size"],
             "gradient_accumulation_steps": arguments["gradient_accumulation_steps"],
             "num_generations": hw_config.num_generations,
-            "use_cpu": not hw_config.has_gpu,
+            "use_cpu": not hw_config.uses_gpu,
             "use_bf16": hw_config.use_bf16,
             "use_fp16": hw_config.use_fp16,
             "gradient_checkpointing": hw_config.gradient_checkpointing,
