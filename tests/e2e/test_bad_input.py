@@ -136,7 +136,7 @@ def test_a_spoilt_base_says_what_is_wrong(run: Run, base: Path, tmp_path: Path, 
     spoilt = tmp_path / "spoilt"
     shutil.copytree(base, spoilt)
     spoil(spoilt)
-    (tmp_path / "more.jsonl").write_text("".join(GOOD.replace("t1", f"t{i}").replace('"hi"', f'"hi {i}"') for i in range(8)))
+    (tmp_path / "more.jsonl").write_text("".join(GOOD.replace("t1", f"t{i}").replace('"hi"', f'"hi {i}"') for i in range(12)))
     run("import", "jsonl", "more.jsonl", "--agent", "a")
     code, out, err = run("train", "sft", "--agent", "a", "--base", str(spoilt), "--dry-run", "--json")
     assert (code, out) == (5, "") and why in err

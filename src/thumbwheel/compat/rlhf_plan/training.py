@@ -208,13 +208,16 @@ class PPOAssistantTrainer:
         with self.feedback_collector.open() as ws:
             ingest(ws, agent, "jsonl", path)
             dataset = build(ws, agent, "prompts", DatasetConfig(dev=0, gate=0))
+            # the caller named these queries: few of them are no reason to refuse
+            exactly = {"max_steps": 1, "batch_size": len(queries), "min_rows": 1}
+            settings = self._settings(1, len(queries)) | exactly
             run = train(
                 ws,
                 agent,
                 "ppo",
                 self.model_name,
                 dataset=dataset.id,
-                options=self._settings(1, len(queries)),
+                options=settings,
             )
             if run.version is not None:
                 self.model_path = self._export(ws, agent, run.version, path.with_suffix(""))
