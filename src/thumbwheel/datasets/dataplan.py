@@ -84,6 +84,8 @@ class DataPlan:
     """The rater who gave more than half of the feedback, where there is one."""
     marks: dict[str, int] = field(default_factory=dict)
     """Traces that their owner has for training, for validation, for neither."""
+    warnings: list[str] = field(default_factory=list)
+    """What is amiss with the rewards of the ledger, where they say how good answers are."""
     read_as: list[str] = field(default_factory=list)
     """Of the plan of a file: the source that read it, and what its columns were taken for."""
 
@@ -189,6 +191,8 @@ def _problems(plan: DataPlan) -> Iterator[str]:
         yield torn
     if plan.loudest:
         yield f"Careful: {plan.loudest}."
+    for warning in plan.warnings:
+        yield f"Careful. {warning}."
     if plan.drops:
         yield "Left out: " + ", ".join(f"{count:,} x {reason}" for reason, count in plan.drops.items()) + "."
     if awaited := sum(plan.reach.awaited.values()):

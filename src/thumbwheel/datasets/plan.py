@@ -22,7 +22,7 @@ from thumbwheel.datasets import store
 from thumbwheel.datasets.dataplan import DataPlan, MethodPlan, Power, ShapePlan
 from thumbwheel.datasets.facts import Facts, columns_of
 from thumbwheel.datasets.gather import gather, merged
-from thumbwheel.datasets.rewarded import Reward, ledger_values
+from thumbwheel.datasets.rewarded import Reward, ledger_values, ledger_warnings
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.shapes.labels import class_weights
@@ -88,6 +88,7 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
         why=why,
         loudest=one_voice,
         marks=marks,
+        warnings=ledger_warnings(ws, agent) if config.reward == "ledger" else [],
     )
 
 

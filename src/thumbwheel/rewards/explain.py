@@ -30,6 +30,8 @@ class Explanation:
     """Components that judged the trace before its feedback or its case changed."""
     not_run: list[str]
     """Components with a weight that have never judged anything with their present settings."""
+    name: str
+    """What the caller called the trace."""
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON; a component that has not judged the trace with its present settings has the status not_judged."""
@@ -57,7 +59,7 @@ class Explanation:
     def to_words(self) -> Iterator[str]:
         """For a person: the reward, how it came about, and every component, those that count first."""
         value = "no reward: nothing that applies has a value" if self.combined.value is None else f"reward {self.combined.value:.4f}"
-        yield f"{self.combined.target_id}: {value}"
+        yield f"{self.name}: {value}"
         found = self.as_dict()["components"]
         counting = {name: one for name, one in found.items() if one["counts_as"] is not None and one["weight"]}
         if counting:
@@ -98,4 +100,5 @@ def explain(ws: Workspace, agent: str, name: str, as_of: datetime | None = None)
             fix = f"Name one of them: {several}" if known else "Ids stand in what reward list shows, and in the files that were imported"
             raise NotFound(f"trace {name!r} of {agent!r}", f"there are {len(known)} of that name" if known else "there is none", fix)
         combined, outdated = one_reward(connection, agent, config, parts, known[0][0], as_of)
-        return Explanation(combined, config, outdated, not_run(connection, agent, config, parts, as_of))
+        never_judged = not_run(connection, agent, config, parts, as_of)
+        return Explanation(combined, config, outdated, never_judged, name)

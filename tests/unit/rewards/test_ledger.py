@@ -389,6 +389,7 @@ def test_an_explanation_names_value_weight_evidence_and_feedback(world):
     assert parts["rating"] == {"weight": 1.0, "value": None, "status": "not_applicable", "evidence": {"reason": "nobody gave a rating"},
                                "counts_as": None, "in_decision": False, "feedback_ids": [], "outdated": False}  # fmt: skip
     words = "\n".join(found.to_words())
+    assert words.startswith("t1: reward 0.3333"), "by the name that the user gave"
     assert "(2 x 0 + 1 x 1) / 3" in words
     assert "rating (weight 1): not applicable: nobody gave a rating" in words
     one.add(said("rating", 5, "t1"))

@@ -283,6 +283,8 @@ def test_a_component_that_never_ran_with_its_present_settings_is_named_in_a_warn
     run("reward", "run", "--component", "length")
     build = ("dataset", "build", "--shape", "scored", "--reward", "ledger", "--checked", "0")
     assert warning.replace(", length", "") in run(*build, json_answer=False)
+    plan = ("dataset", "plan", "--reward", "ledger")
+    assert warning.replace(", length", "") in run(*plan, json_answer=False)
     (tmp_path / "thumbwheel.yaml").write_text("rewards: {components: {decision: {weight: 0, settings: {bound: 2}}}}\n")
     assert run("reward", "list")["not_run"] == [], "what has no weight has no part anyway"
 
