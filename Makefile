@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-slow test-gpu check bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export clean
+.PHONY: demo test test-slow test-repeat test-gpu check bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -14,7 +14,10 @@ test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu" $(ARGS)
 
 test-slow: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu and not repeat" $(ARGS)
+
+test-repeat: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "repeat and not gpu" $(ARGS)
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu tests/gpu $(ARGS)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from reversal import reversal_base, reversal_rows, strings, success
+from seeds import LEARNING_SEEDS
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import assemble, settings
 from thumbwheel.training.rate import with_rate
@@ -40,7 +41,7 @@ def rates(base: Path, folder: Path, **changes: Any) -> tuple[float, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", LEARNING_SEEDS)
 def test_it_learns_the_task(half_taught: Path, tmp_path: Path, seed: int) -> None:
     before, after = rates(half_taught, tmp_path, seed=seed)
     print(f"seed {seed}: {before:.1%} -> {after:.1%} of {HELD_OUT}")

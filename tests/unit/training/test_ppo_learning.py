@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from reversal import reversal_base, reversal_rows, strings, success
+from seeds import LEARNING_SEEDS
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import assemble, settings
 from thumbwheel.training.rate import with_rate
@@ -27,7 +28,7 @@ def half_taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", LEARNING_SEEDS)
 def test_it_learns_the_task(half_taught: Path, tmp_path: Path, seed: int) -> None:
     """By the product's own loop; greedy answers of the base and of the trained adapter to the same held-out prompts."""
     rows = reversal_rows(1000, 32)

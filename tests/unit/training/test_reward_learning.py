@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from judged_world import judge, true_pairs
+from seeds import LEARNING_SEEDS
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.reward_model import Read, RewardModel
@@ -15,7 +16,7 @@ from thumbwheel.training.judging import of_answers
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", LEARNING_SEEDS)
 def test_it_knows_better_from_worse(seed: int, tmp_path: Path) -> None:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         record, base = judge(ws, seed, tmp_path / "world")
