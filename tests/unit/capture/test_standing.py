@@ -64,6 +64,17 @@ def test_a_relabelled_trace_file_has_its_newest_label(ws: Workspace, tmp_path: P
         assert report.duplicates == (turn == 3), "only what says what stands already is a duplicate"
 
 
+def test_a_trace_that_is_labelled_anew_on_another_day_has_its_newest_label(ws: Workspace, tmp_path: Path) -> None:
+    """A collector saves what it labels in the folder of the day, so that two files tell of one trace."""
+    folder = tmp_path / "rl_traces"
+    for day, label in (("2026-01-02", False), ("2026-01-09", True)):
+        (folder / day).mkdir(parents=True)
+        (folder / day / "t1.json").write_text(json.dumps(run_with(label)))
+    for _ in range(2):
+        ingest(ws, AGENT, "flowagent", folder)
+        assert verdicts(ws) == [True]
+
+
 def test_a_decision_s_row_without_times_has_the_newest_word(ws: Workspace, tmp_path: Path) -> None:
     row = {"id": "d1", "agentType": "FILER", "state": {"item": {"title": "Bank"}}, "action": {"swimlane": "HOME"}}
     for word, good in (("CONFIRMED", True), ("CORRECTED", False), ("CONFIRMED", True)):

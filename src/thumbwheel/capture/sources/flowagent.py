@@ -17,8 +17,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice, pairwise
 from pathlib import Path
@@ -39,6 +39,7 @@ from thumbwheel.core.errors import InputError
 from thumbwheel.sdk.redact import redacted, secrets_in
 from thumbwheel.sdk.tracefile import ExecutionTrace, line_of, plain
 
+DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 SUMMARY = re.compile(r"\s*RUN SUMMARY \[")
 PARTS = ("session_data", "sessions_data", "task_state", "agent_name", "metadata", "variable_scopes")
 """What of a checkpoint is looked at."""
@@ -126,9 +127,12 @@ class FlowAgent(JsonLines):
 
     def _files(self, folder: Path, files: list[Path], seen: Seen) -> Iterator[Item]:
         known: dict[str, list[AnyRecord]] = {}
+        newest_copies = _newest_copies(files)
         read = 0
         for file in files:
             items = _checkpoint(file, known) if file.suffix == ".pkl" else self._file(file)
+            if newest_copies.get(file.name, file) != file:
+                items = (_without_label(item, file.stem) for item in items)
             yield from named(items, file.relative_to(folder).as_posix())
             read += file.stat().st_size
             seen(read)
@@ -142,6 +146,24 @@ class FlowAgent(JsonLines):
 
 def _run_files(folder: Path) -> list[Path]:
     return [file for file in files_below(folder, ".json", ".pkl") if not file.name.endswith(".meta.json")]
+
+
+def _newest_copies(files: Iterable[Path]) -> dict[str, Path]:
+    """Name of a trace file -> that file in the latest day folder. A collector saves a trace that is
+    labelled anew in the folder of that day, so the label of an older copy is no longer meant.
+    """
+    by_day = [file for file in files if file.suffix == ".json" and DAY.fullmatch(file.parent.name)]
+    return {file.name: file for file in sorted(by_day, key=lambda file: file.parent.name)}
+
+
+def _without_label(item: Item, trace_id: str) -> Item:
+    """The trace of a line alone, without what was said about it, if it is the one of this id."""
+    if not isinstance(item, Line):
+        return item
+    traces = [record for record in item.records if isinstance(record, TraceRecord)]
+    if [trace.id for trace in traces] != [trace_id]:
+        return item
+    return replace(item, records=list[AnyRecord](traces))
 
 
 def _is_trace_file(file: Path) -> bool:
