@@ -225,10 +225,13 @@ def _evaluation(plan: DataPlan) -> Iterator[str]:
 
 
 def _sees(plan: DataPlan, basis: str) -> str:
-    gain, groups = plan.power[basis].detectable, plural(plan.power[basis].n, "group")
+    power = plan.power[basis]
+    gain = power.detectable
     if gain is None:
-        return f"{groups} are too few to decide on, at least {FEWEST} are needed{' of either kind' * plan.power[basis].area}"
-    if plan.power[basis].area:
+        verb = "is" if power.n == 1 else "are"
+        kinds = " of either kind" if power.area else ""
+        return f"{plural(power.n, 'group')} {verb} too few to decide on, at least {FEWEST} are needed{kinds}"
+    if power.area:
         return f"gains from about {gain * 100:.0f} points of AUC can be seen (good answers ranked above bad ones; 80 % of the time)"
     return f"gains from about {gain * 100:.0f} points can be seen (80 % of the time, where 30 % of the answers change)"
 

@@ -45,6 +45,8 @@ def ledger_values(ws: Workspace, agent: str, as_of: datetime | None = None) -> d
         raise DataError(f"rewards of {agent!r}", "the ledger has none", f"Judge its answers first: thumbwheel reward run --agent {agent}")
     if beyond := sum(not 0 <= one.value <= 1 for one in found.values()):
         fix = "Leave out the component that is to blame, or build with the reward 'feedback'"
+        if config.preset == "ocd":
+            fix = "The preset ocd leaves 0..1, the default stays inside: rewards: {preset: default} in the settings, then reward run"
         raise DataError(f"rewards of {agent!r}", f"{beyond} lie outside of 0..1, so that they are no values of answers", fix)
     return found
 

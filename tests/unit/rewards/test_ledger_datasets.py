@@ -289,6 +289,17 @@ def test_a_component_that_never_ran_with_its_present_settings_is_named_in_a_warn
     assert run("reward", "list")["not_run"] == [], "what has no weight has no part anyway"
 
 
+def test_rewards_that_leave_0_to_1_name_the_preset_that_does_it(filer, command_line, tmp_path):
+    run, preset = filer
+    preset("ocd")
+    row = {"id": "worst", "agentType": "FILER", "state": {}, "action": {"swimlane": "HOME"}, "reward": -3.5}
+    (tmp_path / "worst.json").write_text(json.dumps([row]))
+    run("import", "decisions", "worst.json")
+    run("reward", "run")
+    code, _, error = command_line("dataset", "build", "--agent", "filer", "--shape", "scored", "--reward", "ledger")
+    assert code == 4 and "rewards: {preset: default}" in error
+
+
 def test_a_dataset_is_stale_as_a_whole_once_a_classifier_of_its_reward_is_gone(filer, tmp_path):
     run, _ = filer
     with opener(tmp_path / "home", None, "warning")() as ws:
