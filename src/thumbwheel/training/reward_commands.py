@@ -104,7 +104,7 @@ def _asked(prompt: str | None, answer: str | None, file: Path | None) -> Iterato
         yield 1, _messages(prompt), answer
         return
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").split("\n")
         rows = [(number, json.loads(line)) for number, line in enumerate(lines, start=1) if line.strip()]
         for number, row in rows:
             yield from ((number, _messages(row["prompt"]), str(row[key])) for key in ANSWERS if key in row)

@@ -87,7 +87,9 @@ class ExampleBuilder(Generic[E]):
         path = Path(input_path)
         try:
             text = path.read_text(encoding="utf-8")
-            rows = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
+            # not splitlines: an answer may hold U+2028 or U+0085, which JSON does not escape
+            lines = [line for line in text.split("\n") if line.strip()]
+            rows = [json.loads(line) for line in lines] if path.suffix == ".jsonl" else json.loads(text)
         except (OSError, ValueError) as error:
             raise InputError(f"file {str(path)!r}", str(error), "Name a file that save_dataset wrote") from None
         examples = []
@@ -178,12 +180,17 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
 
     def build_example_from_group(self, prompt: str, traces: Sequence[ExecutionTrace]) -> GRPOExample | None:
         """The example of runs of one question; None for fewer than two answers with a reward. A person's label is 1 or 0."""
-        rewards = {trace.trace_id: self._reward(trace) for trace in traces}
-        judged = [trace for trace in traces if rewards[trace.trace_id] is not None][: self.num_completions]
-        if len(judged) < 2:
+        answers = []
+        rewards = []
+        for trace in traces:
+            reward = self._reward(trace)
+            if reward is not None:
+                answers.append(trace.final_response)
+                rewards.append(reward)
+        answers = answers[: self.num_completions]
+        if len(answers) < 2:
             return None
-        advantages = group_normalised([rewards[trace.trace_id] for trace in judged])
-        answers = [trace.final_response for trace in judged]
+        advantages = group_normalised(rewards[: self.num_completions])
         return GRPOExample(self.prompt_of(prompt), answers, [float(advantage or 0.0) for advantage in advantages])
 
     def build_dataset(

@@ -1,0 +1,30 @@
+"""The dataset builders of the agent's RL pipeline on records that break lines, ids and rewards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from thumbwheel.compat.isaa import ExecutionTrace, GRPODatasetBuilder, KTODatasetBuilder, KTOExample
+
+SEPARATORS = "a\u2028b\u2029c\x85d\u00e9 \U0001f642"
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+def test_a_saved_example_with_line_separators_in_it_is_read_again(tmp_path: Path, form: str) -> None:
+    examples = [KTOExample(SEPARATORS, SEPARATORS, True), KTOExample("q", "", False)]
+    builder = KTODatasetBuilder()
+    path = tmp_path / f"examples.{form}"
+    builder.save_dataset(examples, path, form)
+    assert builder.load_dataset(path) == examples
+
+
+def test_runs_with_the_same_id_keep_their_own_rewards() -> None:
+    runs = [
+        ExecutionTrace("same", user_query="Sunday?", final_response="Closed.", label=True),
+        ExecutionTrace("same", user_query="Sunday?", final_response="Open.", label=False),
+    ]
+    (example,) = GRPODatasetBuilder().build_dataset(runs)
+    assert example.completions == ["Closed.", "Open."]
+    assert example.rewards == [1.0, -1.0]
