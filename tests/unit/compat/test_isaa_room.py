@@ -28,3 +28,15 @@ def test_runs_with_the_same_id_keep_their_own_rewards() -> None:
     (example,) = GRPODatasetBuilder().build_dataset(runs)
     assert example.completions == ["Closed.", "Open."]
     assert example.rewards == [1.0, -1.0]
+
+
+def test_an_empty_answer_that_nobody_labelled_is_no_example() -> None:
+    empty = ExecutionTrace("1", user_query="Sunday?", final_response=" \n")
+    answered = ExecutionTrace("2", user_query="Sunday?", final_response="Closed.")
+    assert KTODatasetBuilder().trace_to_example(empty) is None
+    assert GRPODatasetBuilder().build_dataset([empty, answered]) == []
+
+
+def test_an_empty_answer_keeps_the_label_of_a_person() -> None:
+    empty = ExecutionTrace("1", user_query="Sunday?", final_response="", label=False)
+    assert KTODatasetBuilder().trace_to_example(empty) == KTOExample("User: Sunday?", "", False)

@@ -119,9 +119,9 @@ class KTODatasetBuilder(ExampleBuilder[KTOExample]):
         self.reward_threshold = reward_threshold
 
     def trace_to_example(self, trace: ExecutionTrace) -> KTOExample | None:
-        """The example of a run; None where nobody labelled it and no reward applies."""
+        """The example of a run; None where nobody labelled it and it has no answer or no reward."""
         label = trace.label
-        if label is None:
+        if label is None and trace.final_response.strip():
             label = self.reward_engine.get_binary_label(trace, self.reward_threshold)
         if label is None:
             return None
@@ -241,7 +241,12 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
         }
 
     def _reward(self, trace: ExecutionTrace) -> float | None:
-        return self.reward_engine.compute_combined(trace) if trace.label is None else float(trace.label)
+        if trace.label is not None:
+            return float(trace.label)
+        if not trace.final_response.strip():
+            # an empty answer breaks no rule of form, so its reward would be a full one
+            return None
+        return self.reward_engine.compute_combined(trace)
 
 
 class DatasetPipeline:
