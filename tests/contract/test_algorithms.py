@@ -37,6 +37,7 @@ def side_by_side(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS.names())
 def test_two_steps_then_resume_then_plain_peft(name: str, base: Path, tmp_path: Path, side_by_side: None) -> None:
     import torch

@@ -37,6 +37,7 @@ def form_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.slow
 def test_what_is_written_is_the_trained_model(form_name: str, trained: Source, tmp_path: Path) -> None:
     form = FORMATS.get(form_name)
     form.write(trained, tmp_path)

@@ -217,6 +217,7 @@ def results(ws: Workspace, source: str, path: Path) -> tuple[Any, ...]:
     return tuple(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", LINES)
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())

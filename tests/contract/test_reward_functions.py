@@ -100,6 +100,7 @@ def test_hostile_answers_are_scores_in_bounded_time(function, name):
     assert time.perf_counter() - start < 5
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(answers=st.lists(st.tuples(st.text(max_size=60), st.sampled_from(REFERENCES)), max_size=8))
 def test_one_score_per_answer_in_order_and_deterministic(function, answers):

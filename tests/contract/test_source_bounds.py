@@ -126,6 +126,7 @@ def test_a_record_of_many_long_cells_is_refused_and_costs_itself_only(tmp_path: 
 
 
 class TestParquet:
+    @pytest.mark.slow
     def test_a_small_file_of_long_repeated_texts_costs_no_memory(self, tmp_path: Path) -> None:
         """A dictionary with one text, repeated by run lengths, compressed: 1,215 bytes that were 1.2 GB."""
         import pyarrow as pa
@@ -138,6 +139,7 @@ class TestParquet:
         assert path.stat().st_size < 3000
         assert megabytes_to_read("parquet", path) < 300
 
+    @pytest.mark.slow
     def test_a_cell_beyond_all_bounds_is_an_error_or_a_refusal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq

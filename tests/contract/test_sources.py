@@ -186,6 +186,7 @@ json_values = st.recursive(
 MORE_KEYS = ["steps", "metadata", "shown", "targets", "scale", "prompt", "tokens", "case"]
 
 
+@pytest.mark.slow
 @EVERY
 @given(data=st.data())
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -129,6 +129,7 @@ def _empty(folder: Path) -> None:
         path.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "why"), [(_cut, "damaged"), (_no_json, "config"), (_no_tokenizer, "no tokenizer"), (_empty, "no config.json")]
 )
@@ -183,6 +184,7 @@ def _process(*arguments: str, tmp_path: Path, **more: object) -> subprocess.Pope
     return subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True, **more)  # type: ignore[call-overload,no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_import_keeps_whole_batches_and_goes_on(run: Run, tmp_path: Path, how: signal.Signals) -> None:
     line = '{"type": "trace", "id": "t%d", "input": "hi %d", "output": "ho"}\n'

@@ -91,6 +91,7 @@ def accounted(report: ImportReport) -> bool:
 
 
 class TestRealFiles:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("source", "file", "lines", "counts"),
         [
@@ -310,6 +311,7 @@ class TestLinks:
         {"type": "case", "id": "c", "input": "question t1", "reference": "x", "slices": {"k": "v"}},
     )
 
+    @pytest.mark.slow
     @given(order=st.permutations(WORLD), cut=st.integers(0, len(WORLD)))
     @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
     def test_any_order_in_any_number_of_imports_gives_the_same_rows(
@@ -444,6 +446,7 @@ def big(path: Path, pairs: int, words: int = 20) -> Path:
 
 
 class TestCrashes:
+    @pytest.mark.slow
     def test_killed_imports_are_completed_by_the_next(self, tmp_path: Path) -> None:
         file = big(tmp_path / "big.jsonl", 2000)
         home = tmp_path / "home"
@@ -506,6 +509,7 @@ class TestCrashes:
 
 
 class TestSize:
+    @pytest.mark.slow
     def test_memory_does_not_grow_with_the_file(self, tmp_path: Path) -> None:
         memory = []
         for pairs in (500, 4000):

@@ -395,6 +395,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     running.cleanup()
 
 
+@pytest.mark.slow
 def test_the_table_is_read_from_postgresql(server: str, command_line: Run, tmp_path: Path) -> None:
     code, out, err = command_line("import", "decisions", server, "--agent", "ocd", "--json")
     assert code == 0, err

@@ -236,6 +236,7 @@ FILES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "file", "refused"), FILES)
 def test_a_second_import_adds_nothing_and_a_plan_says_what_was_read(source: str, file: str, refused: int, tmp_path: Path) -> None:
     path = public_data(file)

@@ -254,6 +254,7 @@ def limited(data: bytes) -> str:
     return str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_memo_bomb_ends_early() -> None:
     lines = [b"]q\x00(" + b"N" * 10 + b"e"]
     lines += [b"]q" + bytes([level]) + b"(" + (b"h" + bytes([level - 1])) * 10 + b"e" for level in range(1, 40)]
@@ -291,6 +292,7 @@ def test_keys_and_members_as_honest_files_have_them_are_read() -> None:
     assert as_json(unpickle(b"}(" + member + b"K\x01(" + text("a") + b"K\x02tK\x03u.")) == {"high": 1, "('a', 2)": 3}
 
 
+@pytest.mark.slow
 def test_deep_nesting_is_refused_and_frees_without_harm() -> None:
     assert "deep" in limited(b"]" + b"]" * 300_000 + b"a" * 300_000 + b".")
     assert "deep" in limited(b"N" + b"\x85" * 300_000 + b".")

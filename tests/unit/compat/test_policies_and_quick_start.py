@@ -20,6 +20,7 @@ from thumbwheel.training.types import RunState, Status
 from tiny_models import tuned_version
 
 
+@pytest.mark.slow
 def test_trained_versions_are_policy_versions(base: Path, adapter: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     with opener(home, None, "warning")() as ws:

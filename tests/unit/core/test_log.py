@@ -64,6 +64,7 @@ def test_rich_may_still_colour_and_move(monkeypatch: pytest.MonkeyPatch) -> None
     assert "\x1b[?25l" in written
 
 
+@pytest.mark.slow
 def test_nobody_else_writes_to_the_terminal() -> None:
     """One place prints, so that one place can look at what is printed."""
     writers = set()

@@ -37,6 +37,7 @@ def thumbwheel(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=home.parent, capture_output=True, text=True, check=True)
 
 
+@pytest.mark.slow
 def test_a_command_writes_for_its_owner_only(tmp_path: Path) -> None:
     (tmp_path / "asked.jsonl").write_text(LINE)
     thumbwheel(tmp_path / "home", "import", "jsonl", "asked.jsonl", "--agent", "support")
@@ -52,6 +53,7 @@ def test_a_program_that_opens_a_home_and_an_app_that_records_do_too(tmp_path: Pa
     assert readable(tmp_path / "app") == []
 
 
+@pytest.mark.slow
 def test_an_old_home_is_closed_with_one_word(tmp_path: Path) -> None:
     home, outside = tmp_path / "home", tmp_path / "mine.txt"
     with Workspace.open(Home(home), Sources({}, "", {})) as ws:

@@ -103,6 +103,7 @@ def test_a_terminal_gets_a_bar_and_no_lines() -> None:
     assert child.wait() == 0 and b"1/4" in shown and b"passed" not in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "speaks"), [(["demo", "--emit"], True), (["serve"], False)])
 def test_every_command_speaks_unless_it_is_endless(arguments: list[str], speaks: bool, tmp_path: Path) -> None:
     """Whatever the command itself says: here its work is a pause."""
@@ -119,6 +120,7 @@ main.build(sys.argv[1:])(prog_name="thumbwheel")
     assert [line.partition(":")[0] for line in lines] == [arguments[0]] * speaks
 
 
+@pytest.mark.slow
 def test_the_base_of_the_demo_tells_how_far_its_training_is(tmp_path: Path) -> None:
     code = """
 from thumbwheel.demo.base import BaseConfig, ensure_base

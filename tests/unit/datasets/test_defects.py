@@ -329,6 +329,7 @@ def test_several_processes_build_the_same_dataset(tmp_path: Path, monkeypatch: p
         }
 
 
+@pytest.mark.slow
 def test_processes_agree_where_prompts_that_nobody_judged_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     for number in range(60):
@@ -376,6 +377,7 @@ def runs(folder: Path, *, gold: bool) -> Workspace:
     return ws
 
 
+@pytest.mark.slow
 def test_the_history_of_a_run_is_a_prompt_that_stands_in_one_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ws = runs(tmp_path / "split", gold=False)
     ids = []

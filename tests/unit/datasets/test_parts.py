@@ -75,6 +75,7 @@ def collected(connection: sa.Connection, shape: str, folder: Path, cuts: list[st
     return [row for split in SPLITS for table in spilled.tables(split) for row in spilled.columns.decoded(table)], said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["labels", "pairs", "chats", "scored", "prompts"])
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(TRACES, STATEMENTS, COMPARED, st.sets(st.integers(0, 5), max_size=1), st.lists(st.integers(0, 30), max_size=3))

@@ -160,6 +160,7 @@ RATINGS = [
 ]
 
 
+@pytest.mark.slow
 def test_plan_of_a_file_opens_no_home_and_needs_no_torch(tmp_path: Path) -> None:
     file = tmp_path / "ratings.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in RATINGS))
@@ -200,6 +201,7 @@ def test_real_preferences_with_disagreeing_annotators() -> None:
     assert plan.notes["comparisons with disagreeing raters"] > 30
 
 
+@pytest.mark.slow
 def test_real_graded_solutions() -> None:
     plan = plan_file(public_data("math/gsm8k-model-solutions-graded.jsonl"))
     assert "only checkers or models judged it: not for the gate" not in plan.drops

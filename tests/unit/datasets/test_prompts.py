@@ -119,6 +119,7 @@ def test_the_plan_says_what_fresh_answers_could_use(tmp_path: Path) -> None:
     assert words[-1].endswith("Only GRPO has data: 120 prompts whose answers can be checked.")
 
 
+@pytest.mark.slow
 def test_gsm8k_becomes_prompts_that_can_be_checked(tmp_path: Path) -> None:
     from thumbwheel.capture.ingest import ingest
     from thumbwheel.core.config import Home

@@ -126,6 +126,7 @@ def test_no_prompt_and_no_dialogue_stands_in_two_splits(chosen: list[Any], shape
     assert len({row.row_id for row in rows}) == len(rows)
 
 
+@pytest.mark.slow
 @few
 @given(events, st.sampled_from(["chats", "pairs", "labels", "scored"]))
 def test_the_split_drops_no_row(chosen: list[Any], shape: str) -> None:
@@ -139,6 +140,7 @@ def test_the_split_drops_no_row(chosen: list[Any], shape: str) -> None:
         assert not whole or {row.row_id for row in rows} == {row.row_id for row in whole}
 
 
+@pytest.mark.slow
 @few
 @given(events, events)
 def test_the_same_questions_again_and_later_turns_move_nothing(old: list[Any], new: list[Any]) -> None:
@@ -152,6 +154,7 @@ def test_the_same_questions_again_and_later_turns_move_nothing(old: list[Any], n
     assert all(splits.get(prompt_key(row.prompt), row.split) == row.split for row in before)
 
 
+@pytest.mark.slow
 @few
 @given(events, st.randoms())
 def test_the_order_of_arrival_does_not_matter(chosen: list[Any], random: Any) -> None:
@@ -159,6 +162,7 @@ def test_the_order_of_arrival_does_not_matter(chosen: list[Any], random: Any) ->
     assert rows_of(world, "labels")[0] == rows_of(world, "labels", CONFIG, random.shuffle)[0]
 
 
+@pytest.mark.slow
 def test_a_question_that_is_asked_in_many_sessions_stays_with_all_its_answers(tmp_path: Path) -> None:
     """By session, 20 questions of 30 runs gave no training row, and 100 questions in four sessions each 144 of 400."""
     for name, questions, answers in (("runs", 20, 30), ("sessions", 100, 4)):
@@ -189,6 +193,7 @@ def test_dialogues_without_a_session_are_not_cut_apart(tmp_path: Path) -> None:
     assert {splits[question, "Today."] == split for question, split in opened.items()} == {True, False}, "another dialogue"
 
 
+@pytest.mark.slow
 def test_near_copies_of_a_question_stand_together_and_a_template_ties_nothing(tmp_path: Path) -> None:
     chance = random.Random(5)
     words = ["".join(chance.choices("abcdefgh", k=5)) for _ in range(400)]

@@ -60,6 +60,7 @@ def test_tokenizer_and_shape(tiny: BaseConfig, tiny_cache: Path, tmp_path: Path)
     assert filer.model.config.model_type == "qwen2" and filer.model.config.tie_word_embeddings
 
 
+@pytest.mark.slow
 def test_sampling_follows_the_seed_and_the_order_of_chats(tiny: BaseConfig, tiny_cache: Path) -> None:
     filer = Filer(ensure_base(tiny_cache, tiny))
     chats = [messages(one) for one in islice(draw_mails(random.Random(0), "any"), 20)]

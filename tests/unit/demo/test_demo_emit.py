@@ -69,6 +69,7 @@ def test_gold_cases_are_fresh_and_nobody_but_world_json_knows_the_truth(world: E
     assert sum(habit is not None for habit in truth["gold_habit"].values()) == 16
 
 
+@pytest.mark.slow
 def test_equal_options_give_equal_files(world: Emitted, write: Write, tmp_path: Path) -> None:
     again, other = write(tmp_path / "a"), write(tmp_path / "b", seed=2)
     for name in ("traces", "feedback", "gold", "world"):
@@ -76,6 +77,7 @@ def test_equal_options_give_equal_files(world: Emitted, write: Write, tmp_path: 
         assert getattr(other, name).read_bytes() != getattr(world, name).read_bytes()
 
 
+@pytest.mark.slow
 def test_flip_inverts_every_signal_and_leaves_traces_and_gold(world: Emitted, write: Write, tmp_path: Path) -> None:
     plain, flipped = (write(tmp_path / str(flip), noise=0.0, flip=flip) for flip in (False, True))
     assert flipped.traces.read_bytes() == world.traces.read_bytes() and flipped.gold.read_bytes() == world.gold.read_bytes()

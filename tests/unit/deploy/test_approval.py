@@ -27,6 +27,7 @@ def edit(world: World, table: sa.Table, row_id: str, **values: object) -> None:
     assert done.rowcount == 1
 
 
+@pytest.mark.slow
 def test_a_state_that_was_written_by_hand_lets_nothing_go_live(world: World) -> None:
     one = world.version(0, basis=None)
     edit(world, schema.model_versions, one.id, state="approved", basis="gold")
@@ -51,6 +52,7 @@ def test_evaluating_again_decides_anew_about_a_forged_state(world: World) -> Non
     assert approve(world.ws, other, Basis.FEEDBACK).basis is Basis.FEEDBACK
 
 
+@pytest.mark.slow
 def test_a_canary_is_not_made_live_by_its_row(world: World) -> None:
     one = world.version(0, Basis.FEEDBACK)
     world.deploy(one, "canary")
@@ -89,6 +91,7 @@ def test_the_decision_of_another_version_or_of_other_weights_is_none(world: Worl
         require_approval(world.ws, versions.by_id(world.ws, good.id), "live")
 
 
+@pytest.mark.slow
 def test_the_door_refuses_an_alias_that_was_bent_in_the_database(world: World) -> None:
     good, bad = world.version(0), world.version(1, basis=None)
     world.deploy(good)

@@ -41,6 +41,7 @@ def rivals(world: World):
     return world, one, two
 
 
+@pytest.mark.slow
 def test_the_promoted_model_passes_and_the_others_fail(rivals):
     world, previous, one = rivals
     texts = {

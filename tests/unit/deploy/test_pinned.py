@@ -19,6 +19,8 @@ from thumbwheel.deploy.targets.embedded import EmbeddedConfig, _server
 from thumbwheel.deploy.types import Deployment, DeploymentState
 from thumbwheel.models import versions
 
+pytestmark = pytest.mark.slow  # each test starts servers
+
 
 @pytest.fixture
 def served(world: World) -> World:

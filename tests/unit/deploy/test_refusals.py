@@ -28,6 +28,7 @@ def still_answers(world: World, text: str) -> None:
     assert [row.version for row in rollout.deployments(world.ws, world.agent) if row.state == "warm"] == ["v1"]
 
 
+@pytest.mark.slow
 def test_another_base_under_the_same_name(live: World, tmp_path: Path):
     base, text = tiny_base(tmp_path / "base", seed=8), live.text()
     two = live.version(1, base=base)
@@ -50,6 +51,7 @@ def test_an_architecture_that_llama_cpp_does_not_know(live: World, tmp_path: Pat
     assert not list((live.ws.home.path / "exports").glob(f"*{live.agent}-{two.name}*"))
 
 
+@pytest.mark.slow
 def test_a_download_that_broke_off(live: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """npm brings half a library, so the tools are not there; nothing is fetched or built unasked."""
     two, text = live.version(1), live.text()

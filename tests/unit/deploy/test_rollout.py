@@ -24,6 +24,8 @@ from thumbwheel.deploy.canary import Verdict
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis
 
+pytestmark = pytest.mark.slow  # each test starts servers
+
 
 @pytest.fixture
 def served(world: World):

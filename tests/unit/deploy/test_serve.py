@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 
+import pytest
 from fastapi.testclient import TestClient
 
 from deploy_world import QUESTION, World
@@ -13,6 +14,7 @@ from thumbwheel.deploy.embedded import REFUSED
 from thumbwheel.deploy.serve import application
 
 
+@pytest.mark.slow
 def test_a_request_goes_where_the_alias_points(world: World):
     one, two = world.version(0), world.version(1)
     assert world.ask().status_code == 404
@@ -37,6 +39,7 @@ def test_a_request_goes_where_the_alias_points(world: World):
         assert door.get("/v1/models").status_code == status
 
 
+@pytest.mark.slow
 def test_streams_pass_through_and_say_what_the_whole_says(world: World):
     world.deploy(world.version(0))
     whole = world.ask(max_tokens=12).json()
@@ -52,6 +55,7 @@ def test_streams_pass_through_and_say_what_the_whole_says(world: World):
     assert len(parts[1]["logprobs"]["content"][0]["top_logprobs"]) == 2
 
 
+@pytest.mark.slow
 def test_what_cannot_be_done_is_refused_and_not_left_out(world: World):
     world.deploy(world.version(0))
     for name in REFUSED:
@@ -67,6 +71,7 @@ def test_what_cannot_be_done_is_refused_and_not_left_out(world: World):
         assert world.door.post("/v1/completions", json={"prompt": ids, "max_tokens": 1}).status_code == status
 
 
+@pytest.mark.slow
 def test_a_switch_loses_no_request_and_mixes_no_versions(world: World):
     world.deploy(world.version(0))
     world.deploy(world.version(1), alias=None)
@@ -92,6 +97,7 @@ def test_a_switch_loses_no_request_and_mixes_no_versions(world: World):
     assert {reply.status_code for reply in replies} == {200} and seen <= set(expected.items())
 
 
+@pytest.mark.slow
 def test_the_servers_of_targets_want_their_token(world: World):
     import httpx
 

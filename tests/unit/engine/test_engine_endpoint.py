@@ -77,6 +77,7 @@ def logps(model, prompt, ids):
     return rows.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["vllm", "llama-server"])
 def test_token_ids_and_log_probabilities_are_those_that_were_sampled(ask, server):
     sampling = Sampling(max_new_tokens=12, stop_ids=STOPS, seed=4)

@@ -61,6 +61,7 @@ TOKENIZER_KEYS = (
 FILES = ("config.json", "tokenizer_config.json", "tokenizer.json", "generation_config.json", "special_tokens_map.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
 def test_strange_values_in_the_config(key: str, base: Path) -> None:
     path = base / "config.json"

@@ -116,6 +116,7 @@ def _writer(path, who, rounds):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
 
 
+@pytest.mark.slow
 def test_kill_9_leaves_whole_puts(tmp_path):
     path = tmp_path / "ref.db"
     process = _writer(path, 1, 100_000)
@@ -133,6 +134,7 @@ def test_kill_9_leaves_whole_puts(tmp_path):
     assert stored % 20 == 0
 
 
+@pytest.mark.slow
 def test_concurrent_writers_and_readers(tmp_path):
     path = tmp_path / "ref.db"
     RefCache(path).close()

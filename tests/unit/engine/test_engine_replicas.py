@@ -84,6 +84,7 @@ def test_which_thread_computes_what_decides_nothing(dtype):
         assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
 
 
+@pytest.mark.slow
 def test_narrow_products_of_one_thread_leave_rotations_of_another_alone():
     """Positions above 256 are no bf16 numbers: a rotation that was computed in bf16 would be another one."""
     config = TREE["qwen2"]()

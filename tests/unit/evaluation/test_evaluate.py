@@ -34,6 +34,7 @@ def guard_of(evaluation, name):
     return next(one for one in evaluation.guards if one.name == name)
 
 
+@pytest.mark.slow
 def test_a_taught_adapter_is_measured_and_approved_on_gold(home):
     ws, add = home()
     found = evaluate(ws, AGENT, add("good"), QUICK)
@@ -73,6 +74,7 @@ def test_a_reward_model_has_an_opinion_and_no_say(home, taught):
     assert gate(ws, found).decision == gate(ws, evaluate(ws, AGENT, "latest", QUICK)).decision
 
 
+@pytest.mark.slow
 def test_an_adapter_that_changes_nothing_gains_nothing_and_is_rejected(home):
     ws, add = home()
     found = evaluate(ws, AGENT, add("zero"), QUICK)
@@ -86,6 +88,7 @@ def test_an_adapter_that_changes_nothing_gains_nothing_and_is_rejected(home):
     assert versions.version(ws, AGENT, "latest").state is State.REJECTED
 
 
+@pytest.mark.slow
 def test_the_same_question_has_the_same_stored_answer_and_other_rows_are_another_read(home):
     ws, add = home(cases=34)
     name = add("good")
@@ -99,6 +102,7 @@ def test_the_same_question_has_the_same_stored_answer_and_other_rows_are_another
     assert "look 2" in gate(ws, other).decision.reasons[0]
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_was_edited_is_measured_again(home, capsys):
     """Better figures, written into the database, are neither returned nor decided on; asking again measures."""
     ws, add = home(cases=34)
@@ -116,6 +120,7 @@ def test_an_evaluation_that_was_edited_is_measured_again(home, capsys):
     assert gate(ws, again).decision.verdict is Verdict.REJECTED
 
 
+@pytest.mark.slow
 def test_measuring_again_gives_the_same_figures(home):
     ws, add = home()
     one, other = add("good"), add("good")
@@ -124,6 +129,7 @@ def test_measuring_again_gives_the_same_figures(home):
     assert first.model_dump(exclude=changing) == second.model_dump(exclude=changing)
 
 
+@pytest.mark.slow
 def test_two_adapters_are_compared_in_one_model(home):
     ws, add = home()
     good, zero = add("good"), add("zero")
@@ -145,6 +151,7 @@ def test_two_adapters_are_compared_in_one_model(home):
         evaluate(ws, AGENT, good, QUICK, against=good)
 
 
+@pytest.mark.slow
 def test_feedback_cases_of_the_gate_split_reach_a_canary(home):
     ws, add = home(cases=160, basis="feedback")
     found = evaluate(ws, AGENT, add("good"), QUICK)
@@ -156,6 +163,7 @@ def test_feedback_cases_of_the_gate_split_reach_a_canary(home):
     assert (version.state, version.basis) == (State.APPROVED, Basis.FEEDBACK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kinds", "shapes", "name"), [(("preference",), ("pairs",), RANKING), (("thumb",), ("labels",), AREA)])
 def test_ranking_alone_reaches_a_canary_at_best(home, kinds, shapes, name):
     ws, add = home(cases=0, prompts=80, kinds=kinds, shapes=shapes)
@@ -168,12 +176,14 @@ def test_ranking_alone_reaches_a_canary_at_best(home, kinds, shapes, name):
     assert (stored.decision.verdict is Verdict.CANARY) == (stored.inputs.low > 0)
 
 
+@pytest.mark.slow
 def test_chats_of_the_same_answers_take_no_label_away(home):
     ws, add = home(cases=0, prompts=80, kinds=("thumb",), shapes=("chats", "labels"))
     found = evaluate(ws, AGENT, add("good", 1), QUICK)
     assert (found.primary.name, found.primary.after) == (AREA, 1.0)
 
 
+@pytest.mark.slow
 def test_whether_it_is_the_usual_question_is_told_when_it_is_asked(home):
     ws, add = home()
     good, zero = add("good"), add("zero")
@@ -187,6 +197,7 @@ def test_whether_it_is_the_usual_question_is_told_when_it_is_asked(home):
         gate(ws, again)
 
 
+@pytest.mark.slow
 def test_what_training_saw_is_no_case(home):
     def change(world):
         for number in range(24):
@@ -199,6 +210,7 @@ def test_what_training_saw_is_no_case(home):
     assert found.fresh and found.primary.n == len(held_out) > 0  # 48 cases, of which training or dev may see the others
 
 
+@pytest.mark.slow
 def test_a_gold_case_that_came_after_the_training_is_left_out_where_training_saw_its_prompt(home):
     ws, add = home(cases=10)
     name = add("good")
@@ -208,6 +220,7 @@ def test_a_gold_case_that_came_after_the_training_is_left_out_where_training_saw
     assert found.dropped == {"a training row asks the same": 1}
 
 
+@pytest.mark.slow
 def test_a_gold_case_that_asks_what_a_dev_row_asks_is_left_out_too(home):
     """Dev rows chose the checkpoint, so they have shaped the version as training rows have."""
     ws, add = home(cases=10)
@@ -239,6 +252,7 @@ def test_nothing_to_judge_on_says_what_to_do(home):
         evaluate(ws, AGENT, add("good"), QUICK)
 
 
+@pytest.mark.slow
 def test_a_case_whose_checker_cannot_be_used_is_left_out_with_the_reason(home):
     def change(world):
         add_case(world, "fox", 900, checker="json_fields", checker_config={"feilds": ["at"]})
@@ -251,6 +265,7 @@ def test_a_case_whose_checker_cannot_be_used_is_left_out_with_the_reason(home):
     assert len(said) == 2 and any("feilds" in one for one in said) and any("Did you mean 'exact_answer'" in one for one in said)
 
 
+@pytest.mark.slow
 def test_other_checkers_and_cases_without_a_reference(home):
     def change(world):
         add_case(world, "fox", 900, reference=None, checker="regex", checker_config={"pattern": "den"})
@@ -287,6 +302,7 @@ def test_a_base_is_no_candidate(home):
         evaluate(ws, AGENT, "v0", QUICK)
 
 
+@pytest.mark.slow
 def test_every_decision_replays_identically_and_is_made_once(home):
     ws, add = home()
     found = evaluate(ws, AGENT, add("good"), QUICK)
@@ -300,6 +316,7 @@ def test_every_decision_replays_identically_and_is_made_once(home):
     assert versions.version(ws, AGENT, "latest").state is State.APPROVED  # decided once; a later opinion moves nothing
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_the_same_after_json(home):
     ws, add = home(cases=4)
     found = evaluate(ws, AGENT, add("good"), QUICK)

@@ -39,6 +39,7 @@ def call(ws, *arguments, raises=None):
     return str(found.exception)
 
 
+@pytest.mark.slow
 def test_json_output_file_and_replay(home, tmp_path):
     ws, add = home(cases=34)
     common = ("latest", "--agent", AGENT, "--compare-base", "--max-new-tokens", "14")

@@ -47,6 +47,7 @@ def test_examples_that_do_not_fit_are_left_out_the_least_near_first():
     assert shown(prompt, shots, builder, 1) == prompt
 
 
+@pytest.mark.slow
 def test_weights_that_a_prompt_cannot_match_pay(home):
     ws, add = home(cases=34)
     found = evaluate(ws, AGENT, add("good"), QUICK)

@@ -296,6 +296,7 @@ def test_the_width_of_no_change(groups, size, level):
     assert found.high == pytest.approx(min(1.0, unchanged(groups, level)))
 
 
+@pytest.mark.slow
 def test_telling_good_from_bad_rests_on_the_rarer_kind():
     """78 good answers and 2 bad ones, ranked at random on both sides: two groups know next to nothing."""
     random = np.random.default_rng(0)

@@ -29,6 +29,7 @@ def test_the_gate_meets_its_target(gate: ModuleType, kind: str, place: int) -> N
     assert not line["missed"], line
 
 
+@pytest.mark.slow
 def test_guards_refuse_few_true_gains_and_pass_no_harm(gate: ModuleType) -> None:
     """The fast version of the table of both mistakes; bounds are exact binomial ones."""
     random = np.random.default_rng(0)

@@ -180,6 +180,7 @@ def test_another_model_behind_the_same_name_is_asked_anew(home, path, listed):
         assert len(server.requests) == 68
 
 
+@pytest.mark.slow
 def test_a_candidate_as_it_is_served(home):
     with FakeServer(Knows()) as server:
         ws, add = home(cases=34)
@@ -220,6 +221,7 @@ def test_what_another_model_answered_is_not_this_ones_answer(home):
     assert found.primary.n == 2 and found.dropped == {"a side has no answer": 2}
 
 
+@pytest.mark.slow
 def test_verdicts_are_kept_and_those_that_were_missing_are_asked_for_again(home):
     ws, add = home(cases=50)
     name = add("good")
@@ -238,6 +240,7 @@ def test_verdicts_are_kept_and_those_that_were_missing_are_asked_for_again(home)
         assert evaluate(ws, AGENT, name, config).id == found.id and judge.asked == 0
 
 
+@pytest.mark.slow
 def test_a_decision_waits_for_a_judge_that_was_down(home):
     ws, add = home(cases=50)
     version = versions.version(ws, AGENT, add("good"))
@@ -266,6 +269,7 @@ def test_several_samples_are_one_question(home):
     assert json.loads(json.dumps(kept[0][0].ids)) and endpoint("a", "http://h/v1", "m", None, 1, "mdl_1").identity != side.identity
 
 
+@pytest.mark.slow
 def test_a_merged_folder_is_judged_as_its_users_load_it(home, taught, tmp_path):
     from thumbwheel.export.formats.merged import MERGED
     from thumbwheel.export.types import Source
@@ -288,6 +292,7 @@ def test_a_merged_folder_is_judged_as_its_users_load_it(home, taught, tmp_path):
         evaluate(ws, AGENT, name, ONLY, form=f"hf:{taught.good}")
 
 
+@pytest.mark.slow
 def test_a_gguf_file_is_judged_as_llama_server_serves_it(home, taught, tmp_path):
     from llama_tools import needs
     from thumbwheel.export.formats.gguf import GGUF

@@ -20,6 +20,7 @@ SPELLINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", SPELLINGS, ids=" ".join)
 def test_a_format_by_each_of_its_names(
     ws: Workspace, base: Path, adapter: Path, command_line: Run, given: tuple[str, ...], tmp_path: Path

@@ -175,6 +175,7 @@ def test_a_wrong_template_is_an_error(ws: Workspace, version: ModelVersion, tmp_
     assert left_over(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_change_that_rounding_would_lose_is_not_merged(ws: Workspace, tmp_path: Path) -> None:
     base = tiny_base(tmp_path / "home" / "base", dtype="bfloat16", initializer_range=0.1)
     weak = tiny_adapter(base, tmp_path / "home" / "weak", lora_alpha=1, r=1)

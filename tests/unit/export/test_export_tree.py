@@ -17,6 +17,7 @@ from thumbwheel.training.types import RunState, Status
 from tiny_models import tuned_version
 
 
+@pytest.mark.slow
 def test_the_results_of_the_run_lie_beside_the_policy(ws: Workspace, base: Path, adapter: Path, tmp_path: Path) -> None:
     version = tuned_version(ws, base, adapter)
     folder = ws.home.runs / str(version.run_id)
@@ -62,6 +63,7 @@ def test_the_results_are_those_of_the_checkpoint_that_was_exported(ws: Workspace
     assert tree.results_of(ws, version)["final_reward_mean"] == 0.2, "the last batch up to that step, where nothing was held out"
 
 
+@pytest.mark.slow
 def test_the_reward_model_of_the_run_lies_beside_the_policy(ws: Workspace, base: Path, adapter: Path, tmp_path: Path) -> None:
     tuned_version(ws, base, adapter)
     judge = tmp_path / "judge"

@@ -351,6 +351,7 @@ with Workspace.open(Home(__import__("pathlib").Path(sys.argv[1])), Sources({}, "
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_at_a_stage_the_same_command_finishes(turned: Turned, stage: str) -> None:
     turned.ws.db.close()
@@ -369,6 +370,7 @@ def test_killed_at_a_stage_the_same_command_finishes(turned: Turned, stage: str)
     assert find(home, word(GONE)) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**6), people=st.integers(4, 7), common=st.booleans())
 def test_the_others_keep_every_byte(tmp_path_factory: pytest.TempPathFactory, seed: int, people: int, common: bool) -> None:

@@ -58,6 +58,7 @@ def test_alias_and_its_refusals(home: Path) -> None:
     assert thumbwheel(home, "models", "list", "--agent", "../x").returncode == 2
 
 
+@pytest.mark.slow
 def test_report_writes_html_and_json(home: Path, tmp_path: Path) -> None:
     done = thumbwheel(home, "report", "v1", "--agent", "support", "--json", str(tmp_path / "r.json"))
     assert done.returncode == 0, done.stderr

@@ -190,6 +190,7 @@ def test_a_run_without_metrics_has_no_curves(ws: Workspace, turn: ModelVersion) 
     read(page(value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("decision", "words"), [("rejected", "Rejected"), ("approved_for_canary", "Approved for canary")])
 def test_other_decisions_and_basis_feedback(ws: Workspace, turn: ModelVersion, decision: str, words: str) -> None:
     def change(connection: sa.Connection) -> None:

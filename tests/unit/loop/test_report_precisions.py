@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
@@ -26,6 +27,7 @@ FINE = Parity(
 COARSE = replace(FINE, dtype="Q2_K", mean_kl=0.9, top1=0.2, size=600_000, task=None, notes=())
 
 
+@pytest.mark.slow
 def test_exports_are_a_table_and_precisions_of_one_format_a_chart(ws: Workspace, turn: ModelVersion) -> None:
     def add(parity: Parity, accepted: str | None = None, format: str = "gguf") -> None:
         quant = parity.dtype if format == "gguf" else None
@@ -56,6 +58,7 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(ws: Workspace,
     assert collect(ws, "support", "v1")["exports"][2]["verdict"] == "taken by Ada: to see"
 
 
+@pytest.mark.slow
 def test_a_version_as_served_is_a_table_beside_the_decision(ws: Workspace, turn: ModelVersion) -> None:
     with ws.db.read() as connection:
         decided = dict(connection.execute(sa.select(evaluations)).mappings().one())

@@ -121,6 +121,7 @@ def stated(folder, ws, judge):
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_case_sends_no_key_to_an_address_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("OWNERS_SECRET", "sk-secret")
     forged = tmp_path / "forged.json"

@@ -344,6 +344,7 @@ def test_more_traces_than_a_batch_keep_their_feedback_apart(world, monkeypatch):
     assert {name: one.value for name, one in found.items()} == {f"t{place}": None if place % 3 else (place % 5) / 4 for place in range(40)}
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_traces(world):
     one = world()
 

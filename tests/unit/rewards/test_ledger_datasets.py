@@ -243,6 +243,7 @@ def rewards_by_command(run):
     return by_list, by_explain, by_build
 
 
+@pytest.mark.slow
 def test_after_a_change_of_preset_and_back_every_command_reads_the_same_rows(filer):
     run, preset = filer
     preset("default")

@@ -40,6 +40,7 @@ def test_what_is_right_passes(pool, tests):
     assert all(found.passed) and len(found.passed) == (3 if tests is ADD else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tests", [ADD, CHECK], ids=["asserts", "check"])
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_scores_nothing(pool, name, tests):
@@ -299,6 +300,7 @@ def test_tests_too_long_to_be_sent_are_broken_and_cost_the_next_candidate_nothin
     assert found[1].passed == (True,)
 
 
+@pytest.mark.slow
 def test_an_alarm_in_the_middle_of_a_run_costs_the_next_candidate_nothing(pool):
     def late(*_):
         raise TimeoutError

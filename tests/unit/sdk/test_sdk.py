@@ -198,6 +198,7 @@ signals = st.fixed_dictionaries(
 ).filter(lambda signal: len(set(signal) & set(sdk.SIGNALS) - {"comment"}) <= 1)
 
 
+@pytest.mark.slow
 @given(signal=signals, targets=st.sampled_from([["t1"], ["t1", "t2"], []]), rater=st.sampled_from([None, "ann", "", 7]))
 @settings(max_examples=400, deadline=None)
 def test_what_is_taken_here_is_taken_by_the_import(signal: dict[str, Any], targets: list[str], rater: Any) -> None:

@@ -230,6 +230,7 @@ def test_detectable_gain_by_the_published_formula():
         detectable_gain(500, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("good", "bad"), [(60, 60), (150, 40)])
 def test_a_gain_of_area_as_large_as_foreseen_is_seen_four_times_out_of_five(good, bad):
     """Normal scores whose correlation makes that of the areas a third; the interval is the evaluation's."""

@@ -71,6 +71,7 @@ def test_disk_is_of_the_checkpoints_that_a_run_will_have() -> None:
     assert of([], save_total_limit=10**9).disk_gb == pytest.approx(0.1 * (12 + 3))
 
 
+@pytest.mark.slow
 def test_a_run_whose_checkpoints_have_no_room_is_refused(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("thumbwheel.training.train.disk_free_gb", lambda folder: 1e-6)
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:

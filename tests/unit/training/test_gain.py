@@ -112,6 +112,7 @@ def test_how_often_noise_hides_a_real_gain(rows: int, most: float) -> None:
     assert refused / 2000 <= most
 
 
+@pytest.mark.slow
 def test_values_by_row_have_the_metrics_as_their_means(base: Path, tmp_path: Path) -> None:
     """Whatever the micro-batches: the comparison rests on the same figures as the choice of the checkpoint."""
     shapes = {"sft": "chats", "dpo": "pairs", "kto": "labels", "grpo_offline": "groups", "reward": "pairs"}
@@ -208,6 +209,7 @@ def test_without_dev_rows_it_says_so_and_goes_on(base: Path, tmp_path: Path, cap
     assert "there are no dev rows" in said and "nothing tells whether it gained anything" in said
 
 
+@pytest.mark.slow
 def test_the_command_makes_nothing_and_ends_with_1(ws: Workspace, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from typer.testing import CliRunner
 

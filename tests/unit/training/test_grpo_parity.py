@@ -97,6 +97,7 @@ def theirs(base: Path, folder: Path, order: list[str], given: list[Any], **chang
     return heard
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

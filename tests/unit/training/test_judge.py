@@ -107,6 +107,7 @@ def test_a_function_of_the_table_judges_with_its_settings(judge):
     assert [one.value for one in found] == [0.75, 0.25]
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_is_wrong_and_the_start_of_the_sandbox_costs_no_answer_its_time(judge):
     try:
         level()

@@ -159,6 +159,7 @@ def json_rows(shape: str, train: int, dev: int = 0) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "collapses"), [(1e-3, False), (2.0, True)])
 def test_a_collapse_is_seen_and_stopped_with_the_reason(knowing: Path, tmp_path: Path, rate: float, collapses: bool) -> None:
     changes = {"learning_rate": rate, "num_train_epochs": 3, "eval_steps": 2, "early_stopping_patience": None}

@@ -97,6 +97,7 @@ def gradients(made: Assembly) -> Any:
     return torch.cat([one.grad.flatten() for one in made.model.parameters() if one.requires_grad])
 
 
+@pytest.mark.slow
 def test_down_to_one_row_then_activations_twice_then_no_more(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
@@ -113,6 +114,7 @@ def test_down_to_one_row_then_activations_twice_then_no_more(base: Path, tmp_pat
         made.at_work.train(made.train.items, 0, lambda loss: loss)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_budget_that_it_came_down_to(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = plain_rows("pairs", 8, 2)
     changes: dict[str, Any] = {"token_budget": 4096, "num_train_epochs": 3, "save_steps": 2, "eval_steps": 2, "preset": "quick_test"}
@@ -133,6 +135,7 @@ def test_a_resumed_run_keeps_the_budget_that_it_came_down_to(base: Path, tmp_pat
     assert kept[0] == kept[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(meter("cpu") is None, reason="memory cannot be measured here")
 def test_what_a_token_costs_is_measured(wide: Path, tmp_path: Path) -> None:
     made = assembled("dpo", wide, tmp_path, plain_rows("pairs", 60), batch_size=60, token_budget=1500)
@@ -208,6 +211,7 @@ ONLINE: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "more"), [("grpo", {"beta": 0.1, "num_iterations": 2}), ("ppo", {"critic_warmup_steps": 1})])
 def test_answers_to_one_prompt_are_computed_apart_where_together_they_do_not_fit(
     method: str, more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -230,6 +234,7 @@ def test_answers_to_one_prompt_are_computed_apart_where_together_they_do_not_fit
                 assert tight[key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
 
 
+@pytest.mark.slow
 def test_a_rehearsal_of_a_method_that_answers_computes_every_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = assembled("grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE)
     seen = failing(made, 10_000, monkeypatch)
@@ -240,6 +245,7 @@ def test_a_rehearsal_of_a_method_that_answers_computes_every_answer(tmp_path: Pa
     made.at_work.close()
 
 
+@pytest.mark.slow
 def test_answers_that_do_not_fit_are_refused_and_no_prompt_is_dropped_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = terse_base(tmp_path / "terse")
     made: list[Assembly] = []
@@ -254,6 +260,7 @@ def test_answers_that_do_not_fit_are_refused_and_no_prompt_is_dropped_for_it(tmp
     assert len(made) == 1 and made[0].at_work.budget.divided and made[0].engine.checkpointing
 
 
+@pytest.mark.slow
 def test_a_group_that_cannot_even_be_rehearsed_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = assembled("grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE)
     single = made.at_work.budget.largest(branch_by_branch(made.at_work.examples(made.train.items)))
@@ -263,6 +270,7 @@ def test_a_group_that_cannot_even_be_rehearsed_is_divided(tmp_path: Path, monkey
     assert made.at_work.budget.divided and not made.engine.checkpointing and max(count for count, _ in seen) > single
 
 
+@pytest.mark.slow
 def test_what_smaller_parts_foretell_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = assembled("grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE | {"num_generations": 16})
     seen = failing(made, 10_000, monkeypatch)
@@ -274,6 +282,7 @@ def test_what_smaller_parts_foretell_is_not_tried(tmp_path: Path, monkeypatch: p
     assert need.token == pytest.approx(0.01) and max(count for count, _ in seen) < 100 < 16 * 12
 
 
+@pytest.mark.slow
 def test_rows_that_fit_alone_are_not_refused_because_several_did_not(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = assembled("dpo", base, tmp_path, plain_rows("pairs", 20), token_budget=4096)
     largest = max(one.rows("tree") for one in made.train.items)

@@ -45,6 +45,7 @@ def kept(loop: Any, step: int | None, name: str) -> float:
     return next(line[f"eval_{name}"] for line in loop.state.log_history if line["step"] == step and f"eval_{name}" in line)
 
 
+@pytest.mark.slow
 def test_a_gamed_reward_ends_the_run_with_the_adapter_from_before(terse: Path, tmp_path: Path) -> None:
     rows = reversal_rows(64, 24, **TRUTH)
     ending, loop = trained(terse, tmp_path, rows, reward_functions=("reward_functions:length",), held_out=("checker",), length_creep=None)
@@ -81,6 +82,7 @@ def test_answers_that_no_longer_end_are_a_collapse(terse: Path, tmp_path: Path) 
     assert "come to an end" in str(ending.reason or ending.wrong) and ending.best != ending.step
 
 
+@pytest.mark.slow
 def test_what_people_liked_ends_a_run_that_unlearns_it(terse: Path, tmp_path: Path) -> None:
     """The reward model loves `a`, people liked the base's `ab`; where the first look is too late, nothing is kept."""
     rows = reversal_rows(64, 24, liked="ab", checker=None, reference=None)

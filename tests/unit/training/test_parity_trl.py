@@ -122,6 +122,7 @@ DPO_METRICS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "trl_changes"),
     [
@@ -155,6 +156,7 @@ def test_equal_rewards_count_as_trl_counts_them(base: Path, tmp_path: Path) -> N
         assert heard.logs[0][name] == evaluated.metrics[name] == float(other.logs[0][name]) == 0.0, name
 
 
+@pytest.mark.slow
 def test_kto(base: Path, tmp_path: Path) -> None:
     """The KL baseline over the optimiser batch, which TRL calls its micro-batch here; class weights apart from 1."""
     weights = {"desirable_weight": 1.0, "undesirable_weight": 1.5, "beta": 0.2}
@@ -165,6 +167,7 @@ def test_kto(base: Path, tmp_path: Path) -> None:
     assert max(line["kl"] for line in mine.logs) > 0.05  # the baseline is really in play
 
 
+@pytest.mark.slow
 def test_kto_in_micro_batches(base: Path, tmp_path: Path) -> None:
     """`kl_scope: micro` is TRL with gradient accumulation: one baseline for every block of rows."""
     mine, rows = ours("kto", base, tmp_path, plain_rows("labels", STEPS * BATCH), kl_scope="micro", kl_rows=2)
@@ -172,12 +175,14 @@ def test_kto_in_micro_batches(base: Path, tmp_path: Path) -> None:
     agree(mine, theirs("KTO", base, tmp_path, columns, beta=0.1, per_device_train_batch_size=2, gradient_accumulation_steps=2))
 
 
+@pytest.mark.slow
 def test_sft(base: Path, tmp_path: Path) -> None:
     mine, rows = ours("sft", base, tmp_path, plain_rows("chats", STEPS * BATCH))
     columns = {name: [row[name] for row in rows] for name in ("prompt", "completion")}
     agree(mine, theirs("SFT", base, tmp_path, columns, completion_only_loss=True, packing=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("margin", "centre"), [(0.0, None), (0.3, 0.01)], ids=["plain", "margin-and-centring"])
 def test_reward(base: Path, tmp_path: Path, margin: float, centre: float | None) -> None:
     changes = {"margin": margin, "center_rewards_coefficient": centre or 0.0}
@@ -189,6 +194,7 @@ def test_reward(base: Path, tmp_path: Path, margin: float, centre: float | None)
     assert max(line["margin"] for line in mine.logs) - min(line["margin"] for line in mine.logs) > 0.1
 
 
+@pytest.mark.slow
 def test_reward_in_double_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody rounds to fp32 on the way, as TRL's heads over the vocabulary do and transformers' RMS norms."""
     monkeypatch.setattr(f"{__name__}.shake", lambda model: training_rows.shake(model.double()))

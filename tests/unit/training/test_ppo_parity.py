@@ -140,6 +140,7 @@ def taken(trained: Any) -> list[Any]:
     return gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("critic", ["separate", "shared"])
 @pytest.mark.parametrize(("family", "dtype", "near"), [("gpt2", "float64", (1e-9, 1e-9)), ("qwen2", "float32", (5e-6, 1e-4))])
 def test_twenty_updates_equal_a_straight_line_loop(critic: str, family: str, dtype: str, near: tuple[float, float], tmp_path: Path) -> None:

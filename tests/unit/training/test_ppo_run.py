@@ -98,6 +98,7 @@ def test_another_base_has_a_critic_of_its_own_and_says_so(judge: Path, base: Pat
     assert "the critic starts from the base" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_grpo_is_rewarded_by_a_reward_model_over_its_own_base_and_over_another(judge: Path, base: Path, tmp_path: Path) -> None:
     """An encoder cannot be one voice of the policy's engine; it judges by itself."""
     encoder = tmp_path / "encoder"

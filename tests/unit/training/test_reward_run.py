@@ -67,6 +67,7 @@ def trained(ws: Workspace, shape: str, base: Path, **options: Any) -> RewardMode
     return reward_models.find(ws, "a", result.reward_model)
 
 
+@pytest.mark.slow
 def test_a_run_gives_a_reward_model_and_no_version(ws: Workspace, first: RewardModelRecord, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
@@ -92,6 +93,7 @@ def test_a_run_gives_a_reward_model_and_no_version(ws: Workspace, first: RewardM
         ask("show", "rm9")
 
 
+@pytest.mark.slow
 def test_the_gate_split_stays_closed_while_a_reward_model_is_made(base: Path, tmp_path: Path) -> None:
     """Whoever trains against the reward model would have seen, through it, the rows that judge the result."""
     from thumbwheel.datasets import build

@@ -164,6 +164,7 @@ def test_a_server_is_named_or_refused(base: Path, tmp_path: Path) -> None:
         grpo(base, tmp_path, endpoint_url="http://127.0.0.1:9/v1")
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_be_learned_from_ends_the_run_with_its_name(base: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("thumbwheel.llm.client.FIRST_WAIT", 0.01)
     server = Uniform()

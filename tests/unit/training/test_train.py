@@ -41,6 +41,7 @@ def nothing_left(ws: Workspace) -> None:
     assert list(ws.home.runs.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_dry_run_counts_and_keeps_nothing(ws: Workspace, base: Path) -> None:
     dataset = frozen(ws, "a", "pairs", 30, 4).id
     found = dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK)
