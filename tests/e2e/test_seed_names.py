@@ -19,7 +19,7 @@ from llama_tools import needs
 from ollama_server import OllamaEmulator
 from thumbwheel import compat
 from thumbwheel.compat import isaa, n3
-from thumbwheel.core.errors import ConfigError, Conflict, InputError, NotFound
+from thumbwheel.core.errors import ConfigError, Conflict, DataError, InputError, NotFound
 
 ISAA = [
     "HardwareConfig",
@@ -352,6 +352,17 @@ class TestScores:
         estimate = n3.RLHFTrainer().estimate_training(rows)
         assert (estimate["feedback_count"], round(estimate["score_mean"], 4), round(estimate["score_std"], 4)) == (15, 0.7, 0.1414)
 
+    @pytest.mark.parametrize("field", ["prompt", "response"])
+    def test_what_is_no_text_is_refused(self, field: str) -> None:
+        row = {"prompt": "Open?", "response": "", "score": 0.5}
+        assert n3.FeedbackDataset([row]).examples[0].response == ""
+        with pytest.raises(InputError, match=f"{field} None is no text"):
+            n3.FeedbackDataset([row | {field: None}])
+
+    def test_no_rows_are_no_training(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="nothing to train on"):
+            n3.train_reward_model(n3.FeedbackDataset([]), output_dir=tmp_path)
+
     def test_sampling_that_ppo_cannot_learn_from(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="whole distribution"):
             n3.TrainingConfig(top_k=50).options(tmp_path)
@@ -439,6 +450,32 @@ def test_scores_become_a_reward_model_and_a_policy(tmp_path: Path) -> None:
     assert judge.score("Question 1?", "Yes.") > judge.score("Question 1?", "No.")
     reused = n3.RLHFTrainer(config).train(rows, tmp_path / "again", result.reward_model_path)
     assert reused.training_steps == 1
+
+    # more feedback in another order, and people now say the opposite
+    rows = [row | {"score": 1 - row["score"]} for row in reversed(rows)]
+    rows += [row | {"prompt": f"{row['prompt']} Please."} for row in rows]
+    retrained = n3.RLHFTrainer(config).train(rows, tmp_path / "out")
+    judge = n3.RewardModel.load_pretrained(str(retrained.reward_model_path))
+    assert judge.score("Question 1?", "Yes.") < judge.score("Question 1?", "No.")
+    assert (result.feedback_count, retrained.feedback_count) == (60, 120)
+    assert Path(retrained.model_path).parent.name == "v2"
+
+
+@pytest.mark.slow
+def test_scores_that_are_not_normalised_are_learned_as_they_are(tmp_path: Path) -> None:
+    from tiny_models import tiny_base
+
+    base = str(tiny_base(tmp_path / "base"))
+    rows = []
+    for number in range(60):
+        score = (0.9, 0.7)[number % 2]
+        response = ("Yes.", "No.")[number % 2]
+        rows.append({"prompt": f"Question {number // 2}?", "response": response, "score": score})
+    train, validation = n3.prepare_feedback_dataset(rows, normalize_scores=False)
+    config = n3.RewardModelConfig(base, num_epochs=2)
+    model = n3.train_reward_model(train, validation, config, output_dir=tmp_path / "out")
+    scale = model.scorer().card.scale
+    assert scale is not None and (scale.low, scale.high) == (-1.0, 1.0)
 
 
 @pytest.mark.slow

@@ -234,3 +234,16 @@ def test_feedback_becomes_a_reward_model_and_an_assistant(
     assert trainer.model_name.endswith("ppo_step_1") and Path(trainer.model_name, "model.safetensors").is_file()
     asyncio.run(trainer.train_step(["Noch eine?"]))
     assert trainer.model_name.endswith("ppo_step_2")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
+def test_a_metric_is_a_finite_number(value: Any) -> None:
+    framework = rlhf_plan.ABTestingFramework()
+    with pytest.raises(InputError, match="no finite number"):
+        framework.record_metric("control", "thumbs", value)
+    assert framework.analyze_results() == {}
+
+
+def test_a_negative_count_of_samples_is_refused(collector: rlhf_plan.FeedbackCollector) -> None:
+    with pytest.raises(InputError, match="max_samples -1"):
+        collector.get_training_data(max_samples=-1)

@@ -92,3 +92,10 @@ def test_the_master_switch_stops_training_and_nothing_else(tmp_path: Path, comma
                 train(ws, "desk", "kto", "base", resume=resume)
     (tmp_path / "rows.jsonl").write_text('{"type": "trace", "id": "t1", "input": "q", "output": "a"}')
     assert command_line("import", "jsonl", "rows.jsonl", "--agent", "desk")[0] == 0
+
+
+def test_a_path_with_a_space_is_one_word_of_its_command(tmp_path: Path) -> None:
+    path = tmp_path / "rlhf.yaml"
+    path.write_text("rlhf:\n  feedback:\n    storage: my data/feedback.jsonl\n")
+    (command,) = convert_settings(path).commands
+    assert command == "thumbwheel import feedback_jsonl 'my data/feedback.jsonl' --agent AGENT"

@@ -104,13 +104,18 @@ class PPODataset:
 
 
 def example_of(row: FeedbackExample | Mapping[str, Any]) -> FeedbackExample:
-    """A row as an example; raises InputError for a missing key or a score that is no finite number."""
+    """A row as an example; raises InputError for a missing key, a prompt or response that is no
+    text, and a score that is no finite number.
+    """
     if isinstance(row, FeedbackExample):
         return row
     try:
         score = float(row["score"])
         run_id = str(row.get("run_id", row.get("runId")) or "")
-        example = FeedbackExample(str(row["prompt"]), str(row["response"]), score, run_id, row.get("notes"))
+        for key in ("prompt", "response"):
+            if not isinstance(row[key], str):
+                raise TypeError(f"{key} {row[key]!r} is no text")
+        example = FeedbackExample(row["prompt"], row["response"], score, run_id, row.get("notes"))
     except (KeyError, TypeError, ValueError) as error:
         fix = "A row has prompt, response and score"
         raise InputError("a feedback row", f"{type(error).__name__}: {error}", fix) from None

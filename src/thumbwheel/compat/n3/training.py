@@ -6,7 +6,10 @@ sampled from the whole distribution (top_k 0, top_p 1), which PPO needs: a cut d
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +25,7 @@ from thumbwheel.db.workspace import Workspace
 
 AGENT = "policy"
 RESULTS = "training_results.json"
+REWARD_CARD = "reward.json"
 
 
 @dataclass
@@ -215,9 +219,13 @@ def train_reward_model(
     `tokenizer` is the base's own in any case.
     """
     config = config or RewardModelConfig()
+    # scores that are not normalised are learned as they are
+    scale = train_dataset.scale if train_dataset.normalize_scores else (-1.0, 1.0)
+    # an agent for each set of rows: earlier trainings in this folder had rows of their own
+    agent = f"{AGENT}-{_digest([asdict(example) for example in train_dataset.examples])}"
     with opener(Path(output_dir) / "home", None, "info")() as ws:
-        _import(ws, train_dataset.examples, Path(output_dir))
-        model = _reward_model(ws, config, train_dataset.scale)
+        _import(ws, agent, train_dataset.examples, Path(output_dir))
+        model = _reward_model(ws, agent, config, scale)
     if val_dataset is not None and len(val_dataset):
         model.validation = _errors(model, val_dataset)
     return model
@@ -246,6 +254,7 @@ class RLHFTrainer:
         """Both stages, or PPO alone against the reward model in `reward_model_path`.
 
         Leaves `policy/v1/policy`, `policy/v1/training_results.json` and `reward_model/` in `output_dir`.
+        Called again, it leaves `policy/v2`, and `reward_model/` is the one that judged this time.
         """
         from thumbwheel.export.tree import RESULTS as TREE_RESULTS
         from thumbwheel.export.tree import export
@@ -255,16 +264,19 @@ class RLHFTrainer:
         rows = [example_of(row) for row in feedbacks]
         self.reward_model = self._judge(rows, folder, reward_model_path)
         judge = folder / "reward_model"
-        if not judge.exists():
+        if self.reward_model.folder.resolve() != judge.resolve():
+            if (judge / REWARD_CARD).exists():
+                shutil.rmtree(judge)
             self.reward_model.save_pretrained(judge)
         with opener(folder / "home", None, "info")() as ws:
-            _import(ws, rows, folder)
+            _import(ws, AGENT, rows, folder)
             run = train(ws, AGENT, "ppo", self.config.base_model, options=self.config.options(judge.resolve()))
             if run.version is None:
                 raise TrainingError(f"run {run.run_id!r}", run.reason or "it made no version", "See its log in the home")
             exported = export(ws, AGENT, run.version, "merged", folder)
         result = TrainingResult.load(exported.path.with_name(TREE_RESULTS))
         result.reward_model_path = str(judge)
+        result.feedback_count = len(rows)
         result.save(folder / RESULTS)
         return result
 
@@ -294,35 +306,75 @@ class RLHFTrainer:
         return self.train_reward_model_from_feedback([asdict(row) for row in rows], folder / "reward_model_training")
 
 
-def _import(ws: Workspace, examples: Iterable[FeedbackExample], folder: Path) -> None:
-    """The rows as traces with a score. Scores outside of 0 to 1 bring the scale of all of them."""
+def _import(
+    ws: Workspace,
+    agent: str,
+    examples: Iterable[FeedbackExample],
+    folder: Path,
+) -> None:
+    """The rows as traces with a score. Scores outside of 0 to 1 bring the scale of all of them.
+
+    Ids come from the content, so that a row has its own wherever it stands in a later list. Raises
+    DataError where there are no rows.
+    """
     from thumbwheel.capture.ingest import ingest
 
     rows = list(examples)
-    scale = {"min": min(0.0, *(row.score for row in rows)), "max": max(1.0, *(row.score for row in rows))}
+    if not rows:
+        raise DataError("0 feedback rows", "there is nothing to train on", "Collect some")
+    scores = [row.score for row in rows]
+    scale = {"min": min(0.0, *scores), "max": max(1.0, *scores)}
+    occurrences: Counter[str] = Counter()
     path = folder / "feedback.thumbwheel.jsonl"
     with path.open("w", encoding="utf-8") as stream:
-        for number, row in enumerate(rows):
-            trace_id = f"feedback-{number}"
-            trace = {"type": "trace", "id": trace_id, "session": row.run_id or None, "input": row.prompt, "output": row.response}
-            feedback = {"type": "feedback", "id": f"{trace_id}-score", "target": {"trace": trace_id}, "kind": "score"}
-            for line in (trace, feedback | {"value": row.score, "scale": scale, "comment": row.notes}):
-                stream.write(json.dumps({key: value for key, value in line.items() if value is not None}) + "\n")
-    ingest(ws, AGENT, "jsonl", path)
+        for row in rows:
+            digest = _digest([asdict(row), scale])
+            occurrences[digest] += 1
+            trace_id = f"feedback-{digest}-{occurrences[digest]}"
+            trace = {
+                "type": "trace",
+                "id": trace_id,
+                "session": row.run_id or None,
+                "input": row.prompt,
+                "output": row.response,
+            }
+            feedback = {
+                "type": "feedback",
+                "id": f"{trace_id}-score",
+                "target": {"trace": trace_id},
+                "kind": "score",
+                "value": row.score,
+                "scale": scale,
+                "comment": row.notes,
+            }
+            for line in (trace, feedback):
+                known = {key: value for key, value in line.items() if value is not None}
+                stream.write(json.dumps(known) + "\n")
+    ingest(ws, agent, "jsonl", path)
 
 
-def _reward_model(ws: Workspace, config: RewardModelConfig, scale: tuple[float, float]) -> RewardModel:
+def _digest(content: Any) -> str:
+    """A short name of JSON content, always the same."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def _reward_model(
+    ws: Workspace,
+    agent: str,
+    config: RewardModelConfig,
+    scale: tuple[float, float],
+) -> RewardModel:
     from thumbwheel.models import reward_models
     from thumbwheel.training.train import train
 
     options = config.options()
     if scale[0] < scale[1]:
         options["scale"] = scale
-    run = train(ws, AGENT, "reward", config.base_model, options=options)
+    run = train(ws, agent, "reward", config.base_model, options=options)
     if run.reward_model is None:
         raise TrainingError(f"run {run.run_id!r}", run.reason or "it made no reward model", "See its log in the home")
     log.say(f"reward model {run.reward_model} of {ws.home.path}")
-    return RewardModel(reward_models.folder(ws, reward_models.find(ws, AGENT, run.reward_model)), config.device)
+    return RewardModel(reward_models.folder(ws, reward_models.find(ws, agent, run.reward_model)), config.device)
 
 
 def _errors(model: RewardModel, dataset: FeedbackDataset) -> dict[str, Any]:

@@ -9,6 +9,7 @@ end, not for a test that is stopped when it looks good.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -96,11 +97,15 @@ class ABTestingFramework:
         user_id: str | None = None,
     ) -> None:
         """Note a value. Values of one user (default: each of its own) count together, as they are
-        not independent.
+        not independent. Raises InputError for an unknown variant and a value that is no finite
+        number: a single one would make every mean NaN.
         """
         if variant not in self.variants:
             fix = f"Known: {', '.join(self.variants)}.{nearest(variant, self.variants)}"
             raise InputError(f"variant {variant!r}", "there is no such variant", fix)
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            what = f"value {value!r} of metric {metric_name!r}"
+            raise InputError(what, "it is no finite number", "Leave it out, or correct it")
         measured = self.metrics.setdefault(metric_name, [])
         measured.append(_Measured(variant, float(value), user_id or f"value {len(measured)}"))
 

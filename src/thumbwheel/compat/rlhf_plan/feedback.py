@@ -116,6 +116,8 @@ class FeedbackCollector:
                 "a good rating is 4 or 5, and 3 says neither",
                 "Give 4 or 5",
             )
+        if max_samples < 0:
+            raise InputError(f"max_samples {max_samples!r}", "it is a count", "Give 0 or more")
         good_from = (min_rating - LOWEST) / (HIGHEST - LOWEST)
         config = DatasetConfig(dev=0, gate=0, label=LabelConfig(good_from=good_from))
         lines = self._lines()

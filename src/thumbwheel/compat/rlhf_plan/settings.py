@@ -5,6 +5,7 @@ Lives here: the table of keys. Not here: reading our own settings (`core/config.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ def convert_settings(path: Path) -> Converted:
         if key in SETTINGS:
             _put(settings, SETTINGS[key].split("."), value)
         elif key in COMMANDS:
-            commands.append(COMMANDS[key].format(value=value))
+            commands.append(COMMANDS[key].format(value=shlex.quote(str(value))))
         elif key in LEFT_OUT:
             left_out[key] = LEFT_OUT[key]
         else:
