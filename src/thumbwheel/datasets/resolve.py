@@ -120,7 +120,7 @@ class _Draft:
         elif any(not value.sides_with(total > 0) for value in self.values):
             feedback_ids = tuple(sorted({name for vote in self.votes for name in vote.feedback_ids}))
             unit = (1 + total / sum(abs(vote.signed) for vote in self.votes)) / 2
-            self.values = [Value(unit, self.values[0].scale, self.votes[0].origin, feedback_ids)]
+            self.values = [Value(unit, self.values[0].scale, self.votes[0].origin, feedback_ids, verdict=True)]
 
     def _alone(self) -> Answer:
         """The same for what one trace and one vote say, which is most of what there is."""
@@ -262,11 +262,12 @@ class Resolving:
         return Evidence(prompt_id, self._prompt, tools, self._split, tuple(answers), edges, cases, asked, withheld_edges=withheld)
 
     def _below_floor(self, answers: Mapping[str, Answer]) -> set[str]:
-        """Texts whose number is below `min_reward`, and edits of nothing else."""
+        """Texts whose number is below `min_reward`, and edits of nothing else. A verdict is no number."""
         floor = self._config.min_reward
         if floor is None:
             return set()
-        below = {text for text, answer in answers.items() if answer.value is not None and answer.value.raw < floor}
+        values = {text: answer.value for text, answer in answers.items() if answer.value is not None}
+        below = {text for text, value in values.items() if value.raw < floor and not value.verdict}
         if not below:
             return below
         self._tally.drops[f"the number of the answer is below min_reward ({floor:g})"] += len(below)

@@ -97,7 +97,7 @@ class DatasetConfig(Config):
     """Most rows of one subject in each split, chosen by a hash."""
     min_reward: float | None = None
     """Answers with a number below this one (on its own scale) are left out, with their corrections and comparisons. Unset by default: the
-    worst answers teach most."""
+    worst answers teach most. A thumb or another verdict is no number: where it contradicts a computed one, the answer stays."""
     require_feedback: bool = False
     """Only answers that a person said something about, and prompts with such an answer; a reward that a program stored is not enough."""
     allow: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ from thumbwheel.rewards.functions import FUNCTIONS
 CHECKER = "checker"
 """The component that judges by what the trace's own case names."""
 DECISION = "decision"
-IN_DECISION = frozenset({"thumb", "outcome", "score"})
+IN_DECISION = frozenset({"thumb", "outcome", "score", "edit_distance"})
 """Functions that judge by the same statements as `decision`."""
 Arithmetic = Literal["applicable", "isaa"]
 NEUTRAL: Mapping[str, float] = {"efficiency": 1.0}

@@ -90,7 +90,7 @@ def verdict_value(judgement: Judgement, scale: tuple[float, float]) -> Value | N
         return None
     margin = judgement.strength or 0.0
     unit = (1 + margin if judgement.good else 1 - margin) / 2
-    return Value(unit, scale, judgement.kind or "", judgement.feedback_ids)
+    return Value(unit, scale, judgement.kind or "", judgement.feedback_ids, verdict=True)
 
 
 P = TypeVar("P", bound="_Spoken")

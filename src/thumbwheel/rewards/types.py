@@ -114,6 +114,8 @@ class Value(NamedTuple):
     feedback_ids: tuple[str, ...]
     automatic: bool = False
     """Nobody but checkers and models gave it."""
+    verdict: bool = False
+    """Nobody gave it as a number: it is the end of the scale that people's good or bad means."""
 
     @property
     def raw(self) -> float:
@@ -131,7 +133,8 @@ class Value(NamedTuple):
         named = sorted({name for one, _ in said for name in one.feedback_ids})
         kind = min(one.kind for one, _ in said)
         automatic = all(one.automatic for one, _ in said)
-        return cls(unit, scales.pop() if len(scales) == 1 else (0.0, 1.0), kind, tuple(named), automatic)
+        verdict = any(one.verdict for one, _ in said)
+        return cls(unit, scales.pop() if len(scales) == 1 else (0.0, 1.0), kind, tuple(named), automatic, verdict)
 
     def sides_with(self, good: bool) -> bool:
         """Whether the number lies on this side of the middle of its scale."""

@@ -136,6 +136,20 @@ def test_defect_2c10_min_reward_leaves_out_corrected_answers_with_their_correcti
         assert "edit 0" not in json.dumps([asdict(row) for row in rows]) and "answer 0" not in json.dumps([asdict(row) for row in rows])
 
 
+def test_defect_2c8_min_reward_reads_numbers_and_no_thumb(tmp_path: Path) -> None:
+    """A decision with the stored reward 0.5 and a thumb down stood at -5, the end of the scale, and was left out with the worst ones."""
+    world = World()
+    for number, (reward, thumb) in enumerate(((0.5, False), (-3.2, False), (-3.0, True), (1.6, True), (None, False))):
+        trace = world.trace(f"t{number}", f"q{number}", f"answer {number}")
+        world.say("thumb", thumb, trace, rater="ann")
+        if reward is not None:
+            world.say("score", reward, trace, rater="machine", scale={"min": -5.0, "max": 5.0})
+    machine(world, "machine")
+    dataset, rows = built(world, tmp_path, "labels", DatasetConfig(dev=0, gate=0, min_reward=-2.0))
+    assert {row.completion: row.label for row in rows} == {"answer 0": False, "answer 2": True, "answer 3": True, "answer 4": False}
+    assert dataset.manifest["drops"]["the number of the answer is below min_reward (-2)"] == 1
+
+
 def machine(world: World, name: str) -> None:
     for table, values in world.rows:
         if table.name == "raters" and values["external_id"] == name:

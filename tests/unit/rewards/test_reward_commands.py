@@ -65,6 +65,21 @@ def test_one_persons_click_on_a_decision_counts_once_and_the_explanation_says_so
     assert "thumb (weight 1): 1.0000, not in the mean: decision counts what it heard" in reward("explain", "d9")
 
 
+def test_a_corrected_decision_is_worth_less_than_a_confirmed_one(reward, command_line, tmp_path):
+    """How little the correction changed was averaged with what the decision says of it, which made 0.70 of 0.44."""
+    row = {"agentType": "FILER", "state": {"item": {"title": "Bank"}}, "confidence": 0.9}
+    action = {"swimlane": "HOME", "labels": ["a long list of labels that stays as it was", "and another one"]}
+    confirmed = row | {"id": "good", "action": action, "userFeedback": "CONFIRMED"}
+    corrected = row | {"id": "bad", "action": action, "userFeedback": "CORRECTED", "userCorrection": {"swimlane": "HABIT"}}
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (confirmed, corrected)))
+    assert command_line("import", "decisions", "rows.jsonl", "--agent", "support")[0] == 0
+    reward("run")
+    good, bad = (reward("explain", name, "--json") for name in ("good", "bad"))
+    assert bad["components"]["edit_distance"]["value"] > 0.8 and bad["components"]["edit_distance"]["in_decision"]
+    assert bad["components"]["decision"]["value"] < 0.5 < good["components"]["decision"]["value"]
+    assert bad["reward"] < good["reward"]
+
+
 def test_the_list_names_traces_as_their_source_does_and_explain_takes_every_name(reward, command_line, tmp_path):
     unnamed = {"query": "Where?", "response": "Nowhere at all.", "feedback_type": "thumbs_down", "rating": None, "correction": None,
                "timestamp": "2026-01-05 09:12:44.120000", "metadata": {}}  # fmt: skip
