@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import uuid
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,36 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         if unexcused(reason):
             report.outcome, report.longrepr = "failed", f"skipped, and THUMBWHEEL_REQUIRE_ALL is set: {reason}"
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A new home of this process begins with a copy of a database that was migrated once: tests open more than a thousand homes."""
+    from thumbwheel.db import migrate, workspace
+
+    folder = tmp_path_factory.mktemp("migrated")
+    template = folder / "template.db"
+    migrate.upgrade(template, folder / "writer.lock")
+
+    def upgrade(path: Path, lock: Path) -> None:
+        if not path.exists():
+            _copy_whole(template, path)
+        migrate.upgrade(path, lock)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workspace, "upgrade", upgrade)
+        yield
+
+
+def _copy_whole(source: Path, target: Path) -> None:
+    """Nobody sees half a copy. Where nothing can be written, who opens the database says so."""
+    copy = target.with_name(f"{uuid.uuid4().hex}.db")
+    with suppress(OSError):
+        shutil.copy(source, copy)
+        copy.chmod(0o600)
+        os.link(copy, target)
+    with suppress(OSError):
+        copy.unlink()
 
 
 @pytest.fixture
