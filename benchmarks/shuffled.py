@@ -8,7 +8,7 @@ all worlds share, by kto or sft in turn, and evaluated and decided on as any oth
 candidate without a gain gets past with 2.5 % at most.
 
 Shuffled is not void: corrections still say which folders the person uses, so a gain may be real. Where the gate saw one, the
-candidate is judged again on 2,000 fresh messages, which shows whether it was; an approval without it is a mistake.
+candidate is judged again on the 200 messages and 2,000 fresh ones, which shows whether it was; an approval without it is a mistake.
 
 Results are written after each world. The same command goes on where it was stopped.
 """
@@ -81,7 +81,7 @@ def world(seed: int) -> dict[str, Any]:
 
 
 def judged_again(ws: Any, folder: Path, seed: int, version: str, config: Any) -> dict[str, float]:
-    """The same candidate on messages that nothing has seen."""
+    """The same candidate on the gold messages and ten times as many that nothing has seen."""
     from thumbwheel.capture.ingest import ingest
     from thumbwheel.demo.person import Person
     from thumbwheel.demo.run import AGENT
