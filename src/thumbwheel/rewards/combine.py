@@ -31,7 +31,7 @@ DECISION = "decision"
 IN_DECISION = frozenset({"thumb", "outcome", "score", "edit_distance"})
 """Functions that judge by the same statements as `decision`."""
 Arithmetic = Literal["applicable", "isaa"]
-NEUTRAL: Mapping[str, float] = {"efficiency": 1.0}
+NEUTRAL: Mapping[str, float] = {"efficiency": 1.0, "format_compliance": 1.0}
 """What a component without a value counts as in the arithmetic of isaa, where it is not 0.5: nothing spent was the best."""
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from thumbwheel.compat.isaa import ExecutionTrace, GRPODatasetBuilder, KTODatasetBuilder, KTOExample
+from thumbwheel.core.errors import InputError
 
 SEPARATORS = "a\u2028b\u2029c\x85d\u00e9 \U0001f642"
 
@@ -40,3 +41,20 @@ def test_an_empty_answer_that_nobody_labelled_is_no_example() -> None:
 def test_an_empty_answer_keeps_the_label_of_a_person() -> None:
     empty = ExecutionTrace("1", user_query="Sunday?", final_response="", label=False)
     assert KTODatasetBuilder().trace_to_example(empty) == KTOExample("User: Sunday?", "", False)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+def test_a_lone_surrogate_is_saved_and_read_again(tmp_path: Path, form: str) -> None:
+    examples = [KTOExample("q \ud800", "caf\u00e9 \\ud800", True)]
+    builder = KTODatasetBuilder()
+    path = tmp_path / f"examples.{form}"
+    builder.save_dataset(examples, path, form)
+    assert builder.load_dataset(path) == examples
+
+
+@pytest.mark.parametrize(("name", "text"), [("rows.jsonl", "3\n"), ("rows.json", "[3]"), ("rows.json", "{}")])
+def test_what_holds_no_examples_is_refused_with_a_reason(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"it is no object|it is no list"):
+        KTODatasetBuilder().load_dataset(path)

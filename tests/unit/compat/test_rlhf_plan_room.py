@@ -247,3 +247,8 @@ def test_a_metric_is_a_finite_number(value: Any) -> None:
 def test_a_negative_count_of_samples_is_refused(collector: rlhf_plan.FeedbackCollector) -> None:
     with pytest.raises(InputError, match="max_samples -1"):
         collector.get_training_data(max_samples=-1)
+
+
+def test_a_variant_without_a_model_is_refused_before_anybody_asks() -> None:
+    with pytest.raises(ConfigError, match=r"variant 'b'.*names no model"):
+        rlhf_plan.ABTestingFramework({"a": {"model": "m"}, "b": {}})

@@ -80,7 +80,8 @@ class ExampleBuilder(Generic[E]):
             raise InputError(f"format {format!r}", "there is no such format", "Known: jsonl, json")
         path = Path(output_path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        # a lone surrogate has no bytes in UTF-8, and only its JSON escape is read again
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def load_dataset(self, input_path: str | Path) -> list[E]:
         """Read a file that `save_dataset` wrote; raises InputError that names the row."""
@@ -90,10 +91,14 @@ class ExampleBuilder(Generic[E]):
             # not splitlines: an answer may hold U+2028 or U+0085, which JSON does not escape
             lines = [line for line in text.split("\n") if line.strip()]
             rows = [json.loads(line) for line in lines] if path.suffix == ".jsonl" else json.loads(text)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"file {str(path)!r}", str(error), "Name a file that save_dataset wrote") from None
+        if not isinstance(rows, list):
+            raise InputError(f"file {str(path)!r}", "it is no list of examples", "Name a file that save_dataset wrote")
         examples = []
         for number, row in enumerate(rows, 1):
+            if not isinstance(row, dict):
+                raise InputError(f"row {number} of {str(path)!r}", "it is no object", "Name a file that save_dataset wrote")
             try:
                 examples.append(self.example(**row))
             except TypeError as error:

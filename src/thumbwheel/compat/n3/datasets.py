@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.core.errors import DataError, InputError
+from thumbwheel.core.errors import ConfigError, DataError, InputError
 
 SALT = "n3"
 
@@ -131,7 +131,9 @@ def prepare_feedback_dataset(
     normalize_scores: bool = True,
     train_split: float = 0.8,
 ) -> tuple[FeedbackDataset, FeedbackDataset]:
-    """(training rows, validation rows); raises DataError where there are no rows to train on."""
+    """(training rows, validation rows); raises ConfigError for a share beyond 0 to 1, DataError where there are no rows to train on."""
+    if not 0 < train_split <= 1:
+        raise ConfigError(f"train_split {train_split!r}", "it is the share of the prompts to train on", "Give a number up to 1, as 0.8")
     examples = [example_of(row) for row in feedbacks]
     train = [example for example in examples if _position(example.prompt) < train_split]
     validation = [example for example in examples if _position(example.prompt) >= train_split]
@@ -152,7 +154,8 @@ def save_dataset(dataset: FeedbackDataset, path: str | Path) -> None:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"examples": rows, "max_length": dataset.max_length}, indent=2, ensure_ascii=False)
-    target.write_text(text + "\n", encoding="utf-8")
+    # a lone surrogate has no bytes in UTF-8, and only its JSON escape is read again
+    target.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 def load_dataset(path: str | Path, tokenizer: Any = None) -> FeedbackDataset:

@@ -13,7 +13,7 @@ import re
 from pydantic import Field
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.function import Case, RewardFunction, Score
+from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
 INLINE = re.compile(r"`[^`\n]{1,500}`")
@@ -64,11 +64,17 @@ class FormatCompliance(RewardFunction[FormatComplianceConfig]):
             "xml",
         }
     )
+    version = 2
     reads = frozenset({"text"})
 
     def judge(self, case: Case) -> Score:
-        """1 - min(most, penalty * violations); evidence: the first twenty violations."""
+        """1 - min(most, penalty * violations); evidence: the first twenty violations.
+
+        An empty answer that breaks no rule has no form to judge: a full score would call it a good one.
+        """
         broken = self.violations(case.text)
+        if not broken and not case.text.strip():
+            return Score.none(Status.NOT_APPLICABLE, "the answer is empty")
         taken = min(self.config.most, self.config.penalty * len(broken))
         return Score(1 - taken, evidence={"violations": len(broken), "first": broken[:20]}, well_formed=not broken)
 
