@@ -88,6 +88,7 @@ def keep(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list
         rest = iter(keep(connection, scope, [line for at, line in enumerate(lines) if at not in gone]))
         return [Kept(line, (), erased=True) if at in gone else next(rest) for at, line in enumerate(lines)]
     found = _restated(connection, scope, [_named(scope, line) for line in lines])
+    found = _dated(connection, scope, found)
     everything = [one for names in found if not isinstance(names, str) for one in names]
     known = _known(connection, scope, everything)
     rows = Rows(scope, _versions(connection, scope, everything))
@@ -262,6 +263,31 @@ def _giver_objection(one: Named, record: FeedbackRecord, known: _Known, rows: Ro
         reason = f"it {verb} {name!r}, which is of another rater or source, and it comes from {who} of source {scope.source!r}"
         return f"{reason}; the owner can: thumbwheel feedback add --{verb}"
     return None
+
+
+def _dated(connection: sa.Connection, scope: Scope, found: Sequence[list[Named] | str]) -> list[list[Named] | str]:
+    """The same, with the time of what it is about for feedback without a time, where it is the first that its speaker says about it.
+
+    What another import says instead was said since, so it keeps the time of that import.
+    """
+    undated = {
+        one.id: _slot_of(scope, one)
+        for names in found
+        if not isinstance(names, str)
+        for one in names
+        if isinstance(one.record, FeedbackRecord) and one.record.since is not None and one.record.occurred_at is None
+    }
+    if not undated:
+        return list(found)
+    stored = {row.id for row in _select(connection, feedback.c.id, undated)}
+    last = _last_words(connection, scope, {slot for one_id, slot in undated.items() if one_id not in stored})
+    first = {one_id for one_id, slot in undated.items() if one_id not in stored and slot not in last}
+    return [names if isinstance(names, str) else [_at_its_start(one) if one.id in first else one for one in names] for names in found]
+
+
+def _at_its_start(one: Named) -> Named:
+    record = _feedback(one)
+    return replace(one, record=record.model_copy(update={"occurred_at": record.since}))
 
 
 Slot = tuple[Any, ...]

@@ -253,6 +253,18 @@ class FeedbackRecord(Record):
     comment: str | None = None
     metadata: dict[str, Any] | None = None
 
+    _since: datetime | None = PrivateAttr(None)
+
+    @property
+    def since(self) -> datetime | None:
+        """When what it is about happened, which is its time until its speaker says something else about it; None where nobody knows."""
+        return self._since
+
+    def not_before(self, at: datetime | None) -> FeedbackRecord:
+        """The same record, known to be no older than `at`."""
+        self._since = at
+        return self
+
     @model_validator(mode="after")
     def _possible(self) -> FeedbackRecord:
         if self.retracts and self.supersedes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from thumbwheel.capture.place import Address, place_of
 from thumbwheel.capture.source import AnyRecord, Line, Refused
 from thumbwheel.capture.sources.decisions import EXAMPLE, SOURCE
 from thumbwheel.capture.spelling import BACK, VALUES, agent_of, declared, like
+from thumbwheel.capture.store import signals
 from thumbwheel.capture.types import FeedbackRecord, TraceRecord
 from thumbwheel.core.config import Sources
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.schema import feedback, raters, traces
+from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.explain import explain
@@ -365,6 +368,37 @@ def test_what_the_owner_holds_out_is_kept_and_changes_with_the_row(tmp_path: Pat
         assert [found["metadata"][key] for key in ("is_training_data", "is_validation_data")] == marks
         assert found["metadata"]["decision"]["action"] == FILER
     assert (trace(exported).metadata or {})["is_validation_data"] is True
+
+
+def test_what_an_exported_line_says_is_as_old_as_its_decision_until_a_later_import_says_otherwise(tmp_path: Path) -> None:
+    about = {"decisionId": "d1", "createdAt": ROW["createdAt"], "outcomeMetrics": {"completedSuccessfully": True}}
+    line = {"prompt": "Instructions: Käse", "completion": json.dumps(FILER), "reward": 0.5, "metadata": about}
+    created = datetime(2026, 1, 5, 8, 30, tzinfo=UTC)
+    with opener(tmp_path / "home", None, "warning")() as ws:
+
+        def after(word: str, **more: str) -> tuple[int, dict[str, tuple[Any, bool]]]:
+            """(lines stored, kind -> (newest word, whether it is as old as the decision)) after the import of a line that says `word`."""
+            row = line | {"metadata": about | {"userFeedback": word} | more}
+            (tmp_path / "rows.jsonl").write_text(json.dumps(row), encoding="utf-8")
+            report = ingest(ws, "filer", "decisions", tmp_path / "rows.jsonl")
+            with ws.db.read() as connection:
+                words = {row.kind: (row.value, row.at == created) for row in signals(connection, require_agent(ws, "filer"))}
+            return report.stored, words
+
+        confirmed = {"label": ("CONFIRMED", True), "thumb": (True, True), "outcome": (True, True), "score": (0.5, True)}
+        assert after("CONFIRMED") == (1, confirmed)
+        assert after("CONFIRMED") == (0, confirmed)
+        changed = confirmed | {"label": ("OVERRIDDEN", False), "thumb": (False, False)}
+        assert after("OVERRIDDEN") == (1, changed), "it was said after the first export"
+        assert after("CONFIRMED") == (1, confirmed | {"label": ("CONFIRMED", False), "thumb": (True, False)})
+
+
+def test_a_line_that_says_when_it_was_judged_keeps_that_time() -> None:
+    judged_at = {"userFeedback": "CONFIRMED", "feedbackAt": "2026-01-06T08:30:00Z"}
+    (label, thumb, score) = records(ROW | judged_at | {"reward": 1.0})[1:]
+    for statement in (label, thumb, score):
+        assert isinstance(statement, FeedbackRecord) and statement.since is None
+    assert (label.occurred_at, score.occurred_at) == (datetime(2026, 1, 6, 8, 30, tzinfo=UTC), None)  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")

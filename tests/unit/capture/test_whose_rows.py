@@ -82,10 +82,48 @@ def test_the_seeds_own_test_file_makes_gold_cases(command_line: Run, tmp_path: P
     assert cases["FILER-0"]["group_key"] == "item:i1"
 
 
+def table_row(agent: str, action: dict[str, Any], correction: Any) -> dict[str, Any]:
+    return {"id": "d", "agentType": agent, "state": {}, "action": action, "userFeedback": "OVERRIDDEN", "userCorrection": correction}
+
+
+@pytest.mark.parametrize(
+    ("row", "right"),
+    [
+        (
+            line("FILER", userFeedback="OVERRIDDEN", userCorrection={"swimlane": "HOME", "labels": ["Größe"]}),
+            {"swimlane": "HOME", "priority": "MEDIUM", "status": "TODO"},
+        ),
+        (
+            table_row("FILER", {"swimlane": "Home", "priority": "Low", "urgency": "To Do"}, {"status": "ON_HOLD", "swimlane": "EXPEDITE"}),
+            {"swimlane": "Expedite", "priority": "Low", "urgency": "On Hold"},
+        ),
+        (table_row("FILER", {"swimlane": "HOME"}, '{"swimlane": "HABIT"}'), {"swimlane": "HABIT"}),
+        (table_row("FILER", {"swimlane": "HOME"}, {"labels": ["Job 1"]}), {"swimlane": "HOME"}),
+        (table_row("PRIORITIZER", {"recommendedItemId": "a"}, {"recommended_item_id": "b"}), {"recommendedItemId": "b"}),
+        (line("PRIORITIZER", userFeedback="OVERRIDDEN", userCorrection={"recommendedItemId": "b"}), {"recommended_item_id": "b"}),
+        (
+            table_row("STORER", {"integrationDecision": "INTEGRATE", "location": "end"}, {"integrationDecision": "COLD_STORAGE"}),
+            {"integrationDecision": "COLD_STORAGE", "location": "end"},
+        ),
+        (
+            line("STORER", userFeedback="OVERRIDDEN", userCorrection={"method": "NEW_SECTION"}),
+            {"integration_location": "end", "integration_method": "CREATE_SECTION"},
+        ),
+    ],
+)
+def test_the_right_answer_of_an_overridden_decision_is_the_corrected_action(row: dict[str, Any], right: dict[str, Any]) -> None:
+    item = source_of("decisions", Options(gold=True)).item(1, row, "")  # type: ignore[attr-defined]
+    assert isinstance(item, Line), item
+    (case,) = item.records
+    assert case.reference == right  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("row", "why"),
     [
         (line("FILER", userFeedback="CORRECTED"), "not what would be right"),
+        (line("FILER", userFeedback="OVERRIDDEN", userCorrection={"swimlane": "Project"}), "not what would be right"),
+        (line("FILER", userFeedback="OVERRIDDEN", userCorrection="at home, please"), "not what would be right"),
         (line("FILER", userFeedback="OVERRIDDEN"), "not what would be right"),
         (line("LIBRARIAN"), "more than one can be right"),
         (line("RETRIEVER"), "thumbwheel case add"),

@@ -77,6 +77,30 @@ def decisions(tmp_path: Path) -> Path:
     return path
 
 
+def test_the_newest_decision_and_the_latest_word_are_told_by_time_whatever_the_zone(tmp_path: Path) -> None:
+    rows = [
+        row(1, "CONFIRMED", createdAt="2026-01-05T23:30:00-02:00", feedbackAt="2026-01-06T09:00:00+02:00"),
+        row(1, "OVERRIDDEN", createdAt="2026-01-05T23:30:00-02:00", feedbackAt="2026-01-06T08:00:00Z"),
+        row(2, createdAt="2026-01-06T01:00:00.000Z"),
+        row(3, createdAt="2026-01-06 01:10:00"),
+        row(4, createdAt=None),
+    ]
+    path = tmp_path / "zones.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in rows))
+    decisions = ocd.load_training_decisions("FILER", require_reward=False, source=path)
+    assert [decision.id for decision in decisions] == ["d1", "d3", "d2", "d4"]
+    assert decisions[0].user_feedback == "OVERRIDDEN"
+
+
+def test_an_exported_line_keeps_when_its_decision_was_judged(tmp_path: Path) -> None:
+    path, exported = tmp_path / "rows.jsonl", tmp_path / "lines.jsonl"
+    judged = row(1, "CONFIRMED", feedbackAt="2026-01-06T09:00:00Z", outcomeMetrics=DONE, outcomeObservedAt="2026-01-07T09:00:00Z")
+    path.write_text(json.dumps(judged))
+    assert ocd.export_training_data("FILER", exported, source=path)["count"] == 1
+    metadata = json.loads(exported.read_text())["metadata"]
+    assert (metadata["feedbackAt"], metadata["outcomeObservedAt"]) == (judged["feedbackAt"], judged["outcomeObservedAt"])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_is_there(name: str) -> None:
     assert getattr(compat, name) is getattr(importlib.import_module("thumbwheel.compat.ocd"), name)

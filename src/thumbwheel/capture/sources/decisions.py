@@ -18,6 +18,7 @@ still change is no part of the trace, and a row whose feedback or reward comes l
 - reward: a score `decision_reward` from -5 to 5 of a checker, with little weight: people are never outvoted by it. A 0.0 that nothing
   stands behind was written for "no signal" and is left out. rewardComponents: a label `decision_reward_components` of the same checker,
   also where no reward was stored.
+- A line without a time of its own for any of these dates them by createdAt; what a later import changes was said since.
 - isTrainingData, isValidationData: marks of the owner in the metadata of the trace, which the next import may change.
 
 Reviewed lines (`--gold`) are cases instead: the fields of the right answer that can be compared, CONFIRMED, corrected or vouched for.
@@ -108,7 +109,11 @@ def decision_of(row: Row) -> Decision:
 def _records(decision: Decision) -> list[AnyRecord]:
     trace = _trace(decision)
     target = TargetRef(kind="trace", id=trace.identified()[0])
-    return [trace, *_person(decision, target), *_outcomes(decision, target), *_reward(decision, target)]
+    statements = [*_person(decision, target), *_outcomes(decision, target), *_reward(decision, target)]
+    if trace.id and not any(statement.occurred_at for statement in statements):
+        # an exported line says when its decision was made, and no other time
+        statements = [statement.not_before(trace.occurred_at) for statement in statements]
+    return [trace, *statements]
 
 
 def _of_table(row: Row) -> Decision:
@@ -301,7 +306,7 @@ def _case(decision: Decision) -> CaseRecord:
     word, change = columns.get("userFeedback"), _parsed(columns.get("userCorrection"))
     if isinstance(change, dict) and change:
         action = like(action, plain(change))
-    elif word in WORDS and WORDS[word] is False:
+    if word in WORDS and WORDS[word] is False and action == decision.action:
         raise Unreadable(f"a person said {word} and not what would be right, so it is no case")
     reference = {key: value for key, value in action.items() if key in spelled(fields, action) and value is not None}
     if not reference:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from thumbwheel.capture.detect import address_of
+from thumbwheel.capture.leading_goals import instant
 from thumbwheel.capture.place import place_of
 from thumbwheel.capture.source import AnyRecord, Line, Refused
 from thumbwheel.capture.sources.decisions import SOURCE, Decision, decision_of
@@ -53,7 +55,7 @@ def load_training_decisions(
         if min_reward is not None and decision.reward is not None and decision.reward < min_reward:
             continue
         decisions.append(decision)
-    decisions.sort(key=lambda decision: decision.created_at or "", reverse=True)
+    decisions.sort(key=lambda decision: _time(decision.created_at), reverse=True)
     return decisions[:max_samples]
 
 
@@ -132,9 +134,14 @@ def _decisions(agent_type: str, source: str | Path | None) -> list[DecisionRecor
             nameless.append(record)
             continue
         known = by_id.get(record.id)
-        if known is None or (record.feedback_at or "") >= (known.feedback_at or ""):
+        if known is None or _time(record.feedback_at) >= _time(known.feedback_at):
             by_id[record.id] = record
     return [*by_id.values(), *nameless]
+
+
+def _time(text: str | None) -> datetime:
+    """The time that a column says, in UTC; the earliest there is where it says none."""
+    return instant(text) or datetime.min.replace(tzinfo=UTC)
 
 
 def _read(agent_type: str, source: str | Path | None) -> Iterator[DecisionRecord]:
@@ -174,6 +181,7 @@ def _record(decision: Decision, records: Sequence[AnyRecord]) -> DecisionRecord:
         model_version=columns.get("modelVersion"),
         created_at=columns.get("createdAt"),
         feedback_at=columns.get("feedbackAt"),
+        outcome_observed_at=columns.get("outcomeObservedAt"),
         is_training_data=columns.get("isTrainingData") is not False,
         is_validation_data=columns.get("isValidationData") is True,
         prompt=str(decision.prompt[-1]["content"]),
@@ -194,8 +202,10 @@ def _line(decision: DecisionRecord, reward: float) -> dict[str, Any]:
         "opusId": decision.opus_id,
         "userFeedback": decision.user_feedback,
         "userCorrection": decision.user_correction,
+        "feedbackAt": decision.feedback_at,
         "rewardComponents": decision.reward_components,
         "outcomeMetrics": decision.outcome_metrics,
+        "outcomeObservedAt": decision.outcome_observed_at,
         "createdAt": decision.created_at,
     }
     return {

@@ -28,6 +28,7 @@ class DecisionRecord:
     model_version: str | None = None
     created_at: str | None = None
     feedback_at: str | None = None
+    outcome_observed_at: str | None = None
     is_training_data: bool = True
     is_validation_data: bool = False
     prompt: str = ""
