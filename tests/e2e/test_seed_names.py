@@ -420,7 +420,14 @@ def test_a_trainer_trains_and_writes_a_model(tmp_path: Path) -> None:
     folder = Path(trainer.save_model())
     assert (folder / "model.safetensors").is_file()
     assert json.loads((folder / "training_stats.json").read_text())["total_steps"] > 0
-    assert "kto over" in trainer.get_training_summary() and set(trainer.evaluate()) == {"base", "best"}
+    assert "kto over" in trainer.get_training_summary()
+    measured = trainer.evaluate()
+    assert measured["base"]["eval_loss"] > 0 and measured["best"]["eval_loss"] > 0
+    again = isaa.RLTrainer(config)
+    others = [isaa.KTOExample(f"User: Other {n}?", "Yes." if n % 2 else "No.", bool(n % 2)) for n in range(24)]
+    metrics = again.train(others).metrics
+    assert metrics["train_rows"] + metrics["dev_rows"] <= 24, "a second training in a folder has rows of its own"
+    assert again.save_model(tmp_path / "again") == str(tmp_path / "again")
 
 
 @pytest.mark.slow

@@ -170,6 +170,30 @@ class TestTrainer:
         exported = command_center.export_to_ollama(tmp_path / "none", register=False)
         assert not exported.success and exported.error_message
 
+    @pytest.mark.parametrize(
+        ("rows", "why"),
+        [
+            ([{"prompt": "Q?", "chosen": "ä"}], "its rejected is no text"),
+            ([{"prompt": None, "chosen": "ä", "rejected": "b"}], "its prompt is no text"),
+            ([{"prompt": "Q?", "chosen": "half \ud800", "rejected": "b"}], "it is no JSON"),
+            ([], "nothing to train on"),
+        ],
+    )
+    def test_rows_that_cannot_be_trained_on_are_a_failure(self, tmp_path: Path, rows: list[dict[str, Any]], why: str) -> None:
+        result = command_center.CommandCenterDPOTrainer({"base_model": "none"}).train(rows, output_dir=tmp_path)
+        assert not result.success and why in str(result.error_message)
+
+    @pytest.mark.slow
+    def test_a_training_after_one_that_failed_has_its_own_rows(self, base: Path, tmp_path: Path) -> None:
+        def rows(name: str, count: int) -> list[dict[str, Any]]:
+            return [{"prompt": f"{name} {n} 泵?", "chosen": "kpi (normal)", "rejected": "map (normal)"} for n in range(count)]
+
+        trainer = command_center.CommandCenterDPOTrainer({"base_model": str(base), "max_steps": 1, "max_length": 512})
+        assert not trainer.train(rows("wrong", 5), output_dir=tmp_path).success
+        result = trainer.train(rows("right", 20), output_dir=tmp_path)
+        assert result.success, result.error_message
+        assert result.metrics["train_rows"] + result.metrics["dev_rows"] <= 20
+
     @pytest.mark.slow
     def test_pairs_become_an_adapter(self, run: tuple[Path, Path], base: Path, tmp_path: Path) -> None:
         dataset = command_center.prepare_training_dataset("file", *run, min_samples=40)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from thumbwheel.compat.isaa import ExecutionTrace, GRPODatasetBuilder, KTODatasetBuilder, KTOExample
-from thumbwheel.core.errors import InputError
+from thumbwheel.compat.isaa import ExecutionTrace, GRPODatasetBuilder, KTODatasetBuilder, KTOExample, RLTrainer, TrainingConfig
+from thumbwheel.core.errors import DataError, InputError
 
 SEPARATORS = "a\u2028b\u2029c\x85d\u00e9 \U0001f642"
 
@@ -58,3 +60,35 @@ def test_what_holds_no_examples_is_refused_with_a_reason(tmp_path: Path, name: s
     path.write_text(text)
     with pytest.raises(InputError, match=r"it is no object|it is no list"):
         KTODatasetBuilder().load_dataset(path)
+
+
+KTO = {"prompt": "User: Käse?", "completion": "Ja.", "label": True}
+GRPO = {"prompt": "User: Käse?", "completions": ["Ja.", "Nein."], "rewards": [1.0, -1.0]}
+
+
+@pytest.mark.parametrize(
+    ("method", "example", "why"),
+    [
+        ("kto", KTO | {"label": None}, "label None is neither true nor false"),
+        ("kto", KTO | {"label": "False"}, "label 'False' is neither true nor false"),
+        ("kto", KTO | {"prompt": None}, "prompt None is no text"),
+        ("kto", KTO | {"completion": 3}, "completion 3 is no text"),
+        ("kto", {"prompt": "a", "completion": "b"}, "it has no 'label'"),
+        ("kto", 3, "it is no object"),
+        ("kto", KTO | {"completion": "half \ud800"}, "it is no JSON"),
+        ("grpo", GRPO | {"rewards": [1.0]}, "2 completions and 1 rewards"),
+        ("grpo", GRPO | {"completions": [], "rewards": []}, "no completions"),
+        ("grpo", GRPO | {"rewards": [1.0, math.nan]}, "reward nan is no number"),
+        ("grpo", GRPO | {"rewards": [1.0, None]}, "reward None is no number"),
+        ("grpo", GRPO | {"completions": ["Ja.", None]}, "completion None is no text"),
+    ],
+)
+def test_an_example_that_cannot_be_trained_on_is_refused_with_a_reason(tmp_path: Path, method: str, example: Any, why: str) -> None:
+    trainer = RLTrainer(TrainingConfig("no-base", str(tmp_path), method))
+    with pytest.raises(InputError, match=why):
+        trainer.train([KTO if method == "kto" else GRPO, example])
+
+
+def test_no_examples_are_no_training(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nothing to train on"):
+        RLTrainer(TrainingConfig("no-base", str(tmp_path), "kto")).train([])

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from thumbwheel.compat.n3.datasets import FeedbackDataset, load_dataset, prepare_feedback_dataset, save_dataset
-from thumbwheel.core.errors import ConfigError
+from thumbwheel.compat.n3.training import train_reward_model
+from thumbwheel.core.errors import ConfigError, InputError
+
+
+def test_a_row_that_cannot_be_stored_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    rows = [{"prompt": f"Frage {n}?", "response": "half \ud800" if n == 3 else "Ja.", "score": 0.5} for n in range(4)]
+    with pytest.raises(InputError, match=r"line 7 of .*: it is no JSON"):
+        train_reward_model(FeedbackDataset(rows), output_dir=tmp_path)
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.01, 80, float("nan")])

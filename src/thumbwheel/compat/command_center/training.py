@@ -6,7 +6,6 @@ not here.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.app.open import opener
+from thumbwheel.compat.training_rows import import_rows
 from thumbwheel.core import ids
-from thumbwheel.core.errors import ConfigError, Conflict, ThumbwheelError, TrainingError
+from thumbwheel.core.errors import (
+    ConfigError,
+    Conflict,
+    DataError,
+    InputError,
+    ThumbwheelError,
+    TrainingError,
+)
 
 AGENT = "widgets"
+"""How the agents of a trainer's home begin: each set of pairs has one of its own."""
 BASE = "meta-llama/Llama-3.1-8B-Instruct"
 SMALL_BASE = "meta-llama/Llama-3.2-3B-Instruct"
 BASE_VARIABLE = "RL_BASE_MODEL"
@@ -127,7 +135,6 @@ class CommandCenterDPOTrainer:
         folder: Path,
         result: TrainingResult,
     ) -> None:
-        from thumbwheel.capture.ingest import ingest
         from thumbwheel.export.package import export
         from thumbwheel.training.train import train
 
@@ -138,24 +145,30 @@ class CommandCenterDPOTrainer:
                 "a trained adapter is there already",
                 "Name another output_dir",
             )
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "pairs.thumbwheel.jsonl"
-        with path.open("w", encoding="utf-8") as stream:
-            for rows, held_out in ((train_rows, False), (eval_rows, True)):
-                for row in rows:
-                    for line in _lines(row, held_out):
-                        stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+        lines: list[dict[str, Any]] = []
+        for rows, held_out in ((train_rows, False), (eval_rows, True)):
+            for number, row in enumerate(rows, 1):
+                for key in ("prompt", "chosen", "rejected"):
+                    if not isinstance(row.get(key), str):
+                        what = f"{'eval' if held_out else 'train'} row {number}"
+                        raise InputError(what, f"its {key} is no text", "Give all three as text")
+                lines += _lines(row, held_out)
+        if not lines:
+            raise DataError("0 pairs", "there is nothing to train on", "Collect some ratings")
 
+        folder.mkdir(parents=True, exist_ok=True)
+        # earlier trainings in this folder had rows of their own
+        agent = f"{AGENT}-{ids.fingerprint(lines)[:16]}"
         with opener(folder / "home", None, "info")() as ws:
-            ingest(ws, AGENT, "jsonl", path)
-            run = train(ws, AGENT, "dpo", self.base_model, options=self.options)
+            import_rows(ws, agent, lines, folder / "pairs.thumbwheel.jsonl")
+            run = train(ws, agent, "dpo", self.base_model, options=self.options)
             if run.version is None:
                 raise TrainingError(
                     f"run {run.run_id!r}",
                     run.reason or "it made no version",
                     "See its log in the home",
                 )
-            exported = export(ws, AGENT, run.version, "adapter", final)
+            exported = export(ws, agent, run.version, "adapter", final)
         last = run.metrics.get("last_step") or {}
         result.checkpoint_path = str(exported.path)
         result.final_loss = last.get("loss")

@@ -8,6 +8,7 @@ today is another question, which `TrainingPipeline` asks and this class does not
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -15,12 +16,14 @@ from typing import Any
 
 from thumbwheel.app.open import opener
 from thumbwheel.compat.isaa.hardware import MODULES, HardwareConfig
-from thumbwheel.core.errors import ConfigError, Conflict, InputError
+from thumbwheel.compat.training_rows import import_rows
+from thumbwheel.core import ids
+from thumbwheel.core.errors import ConfigError, Conflict, DataError, InputError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.training.types import RunResult, RunState
 
 AGENT = "agent"
-"""The only agent of a trainer's home."""
+"""How the agents of a trainer's home begin: each set of examples has one of its own."""
 METHODS = {"grpo": "grpo_offline", "kto": "kto"}
 QUESTION = "User: "
 
@@ -140,6 +143,7 @@ class RLTrainer:
         self.output_dir = Path(config.output_dir)
         self.training_stats: dict[str, Any] = {}
         self._result: RunResult | None = None
+        self._agent = AGENT
         self.output_dir.mkdir(parents=True, exist_ok=True)
         config.save(self.output_dir / "training_config.json")
 
@@ -152,16 +156,23 @@ class RLTrainer:
         return self
 
     def train(self, dataset: Iterable[Any]) -> RunResult:
-        """Train on examples: `KTOExample` or `GRPOExample` objects, their dicts, or a Hugging Face dataset of them."""
-        from thumbwheel.capture.ingest import ingest
+        """Train on examples: `KTOExample` or `GRPOExample` objects, their dicts, or a Hugging Face dataset of them.
+
+        Raises InputError for one that cannot be trained on, and DataError where there are none.
+        """
         from thumbwheel.training.train import train
 
-        lines = [line for number, row in enumerate(dataset) for line in self._lines(number, row)]
+        lines: list[dict[str, Any]] = []
+        for number, row in enumerate(dataset):
+            lines += self._lines(number, row)
+        if not lines:
+            raise DataError("0 examples", "there is nothing to train on", "Build them with KTODatasetBuilder or GRPODatasetBuilder")
+        # earlier trainings in this folder had rows of their own
+        self._agent = f"{AGENT}-{ids.fingerprint(lines)[:16]}"
         path = self.output_dir / f"{self.config.method}_dataset.thumbwheel.jsonl"
-        path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
         with self._opener()() as ws:
-            ingest(ws, AGENT, "jsonl", path)
-            result = train(ws, AGENT, METHODS[self.config.method], self.config.base_model, options=self.config.options())
+            import_rows(ws, self._agent, lines, path)
+            result = train(ws, self._agent, METHODS[self.config.method], self.config.base_model, options=self.config.options())
         self._result = result
         last = result.metrics.get("last_step") or {}
         self.training_stats = {
@@ -191,14 +202,14 @@ class RLTrainer:
             raise Conflict("save_model", finished.reason or "the run made no version", "See its result: trainer.evaluate()")
         folder = Path(output_path) if output_path else self.output_dir / "final"
         with self._opener()() as ws:
-            export(ws, AGENT, version, "merged" if merge_lora else "adapter", folder)
+            export(ws, self._agent, version, "merged" if merge_lora else "adapter", folder)
         (folder / "training_stats.json").write_text(json.dumps(self.training_stats, indent=2) + "\n", encoding="utf-8")
         return str(folder)
 
     def evaluate(self) -> dict[str, Any]:
         """The metrics of the run on the rows that were held out from it: before (`base`) and at the best checkpoint (`best`)."""
         metrics = self._finished().metrics
-        return {name: metrics.get(name) for name in ("base", "best")}
+        return {name: metrics.get(f"dev_{name}") for name in ("base", "best")}
 
     def get_training_summary(self) -> str:
         """A few lines for a person."""
@@ -225,31 +236,55 @@ class RLTrainer:
 
     def _lines(self, number: int, row: Any) -> Iterator[dict[str, Any]]:
         """Our own lines for one example: a trace an answer, and what it was worth."""
-        example = dict(row) if isinstance(row, Mapping) else row.to_dict()
+        fix = "KTO needs prompt, completion and label; GRPO needs prompt, completions and rewards"
         try:
-            if self.config.method == "kto":
-                yield from _labelled(number, example["prompt"], example["completion"], bool(example["label"]))
+            if isinstance(row, Mapping):
+                example = dict(row)
+            elif hasattr(row, "to_dict"):
+                example = row.to_dict()
             else:
-                yield from _scored(number, example["prompt"], example["completions"], example["rewards"])
+                raise ValueError("it is no object")
+            prompt = _text("prompt", example["prompt"])
+            if self.config.method == "kto":
+                yield from _labelled(number, prompt, example["completion"], example["label"])
+            else:
+                yield from _scored(number, prompt, example["completions"], example["rewards"])
         except KeyError as error:
-            fix = "KTO needs prompt, completion and label; GRPO needs prompt, completions and rewards"
             raise InputError(f"example {number}", f"it has no {error}", fix) from None
+        except ValueError as error:
+            raise InputError(f"example {number}", str(error), fix) from None
 
 
-def _labelled(number: int, prompt: str, completion: str, label: bool) -> Iterator[dict[str, Any]]:
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} {str(value)[:60]} is no text")
+    return value
+
+
+def _labelled(number: int, prompt: str, completion: Any, label: Any) -> Iterator[dict[str, Any]]:
+    if label not in (True, False):
+        raise ValueError(f"label {label!r} is neither true nor false")
     trace_id = f"example-{number}"
-    yield {"type": "trace", "id": trace_id, "input": _messages(prompt), "output": completion}
-    yield {"type": "feedback", "id": f"{trace_id}-label", "target": {"trace": trace_id}, "kind": "thumb", "value": label}
+    yield {"type": "trace", "id": trace_id, "input": _messages(prompt), "output": _text("completion", completion)}
+    yield {"type": "feedback", "id": f"{trace_id}-label", "target": {"trace": trace_id}, "kind": "thumb", "value": bool(label)}
 
 
-def _scored(number: int, prompt: str, completions: list[str], rewards: list[float]) -> Iterator[dict[str, Any]]:
+def _scored(number: int, prompt: str, completions: list[Any], rewards: list[Any]) -> Iterator[dict[str, Any]]:
     """A group's advantages do not depend on where its scale begins and ends, so that each group brings its own."""
+    if not completions:
+        raise ValueError("it has no completions")
+    if len(completions) != len(rewards):
+        raise ValueError(f"it has {len(completions)} completions and {len(rewards)} rewards")
+    for reward in rewards:
+        if not isinstance(reward, int | float) or not math.isfinite(reward):
+            raise ValueError(f"reward {reward!r} is no number")
     scale = {"min": min(rewards), "max": max(rewards)}
     if scale["min"] == scale["max"]:
         scale["max"] += 1
     for place, (completion, reward) in enumerate(zip(completions, rewards, strict=True)):
         trace_id = f"example-{number}-{place}"
-        yield {"type": "trace", "id": trace_id, "input": _messages(prompt), "output": completion}
+        text = _text("completion", completion)
+        yield {"type": "trace", "id": trace_id, "input": _messages(prompt), "output": text}
         feedback = {"type": "feedback", "id": f"{trace_id}-reward", "target": {"trace": trace_id}}
         yield feedback | {"kind": "score", "value": reward, "scale": scale}
 

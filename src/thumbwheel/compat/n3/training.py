@@ -19,6 +19,7 @@ from typing import Any
 from thumbwheel.app.open import opener
 from thumbwheel.compat.n3.datasets import FeedbackDataset, FeedbackExample, example_of, prepare_feedback_dataset
 from thumbwheel.compat.reward_model import SavedRewardModel
+from thumbwheel.compat.training_rows import import_rows
 from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError, DataError, InputError, TrainingError
 from thumbwheel.db.workspace import Workspace
@@ -315,42 +316,34 @@ def _import(
     """The rows as traces with a score. Scores outside of 0 to 1 bring the scale of all of them.
 
     Ids come from the content, so that a row has its own wherever it stands in a later list. Raises
-    DataError where there are no rows.
+    DataError where there are no rows, and InputError for one that cannot be stored.
     """
-    from thumbwheel.capture.ingest import ingest
-
     rows = list(examples)
     if not rows:
         raise DataError("0 feedback rows", "there is nothing to train on", "Collect some")
     scores = [row.score for row in rows]
     scale = {"min": min(0.0, *scores), "max": max(1.0, *scores)}
     occurrences: Counter[str] = Counter()
-    path = folder / "feedback.thumbwheel.jsonl"
-    with path.open("w", encoding="utf-8") as stream:
-        for row in rows:
-            digest = _digest([asdict(row), scale])
-            occurrences[digest] += 1
-            trace_id = f"feedback-{digest}-{occurrences[digest]}"
-            trace = {
-                "type": "trace",
-                "id": trace_id,
-                "session": row.run_id or None,
-                "input": row.prompt,
-                "output": row.response,
-            }
-            feedback = {
-                "type": "feedback",
-                "id": f"{trace_id}-score",
-                "target": {"trace": trace_id},
-                "kind": "score",
-                "value": row.score,
-                "scale": scale,
-                "comment": row.notes,
-            }
-            for line in (trace, feedback):
-                known = {key: value for key, value in line.items() if value is not None}
-                stream.write(json.dumps(known) + "\n")
-    ingest(ws, agent, "jsonl", path)
+    lines: list[dict[str, Any]] = []
+    for row in rows:
+        digest = _digest([asdict(row), scale])
+        occurrences[digest] += 1
+        trace_id = f"feedback-{digest}-{occurrences[digest]}"
+        trace = {"type": "trace", "id": trace_id, "input": row.prompt, "output": row.response}
+        if row.run_id:
+            trace["session"] = row.run_id
+        feedback = {
+            "type": "feedback",
+            "id": f"{trace_id}-score",
+            "target": {"trace": trace_id},
+            "kind": "score",
+            "value": row.score,
+            "scale": scale,
+        }
+        if row.notes is not None:
+            feedback["comment"] = row.notes
+        lines += [trace, feedback]
+    import_rows(ws, agent, lines, folder / "feedback.thumbwheel.jsonl")
 
 
 def _digest(content: Any) -> str:
