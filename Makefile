@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-slow test-repeat test-gpu check bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export clean
+.PHONY: demo test test-slow test-repeat test-gpu check bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -52,6 +52,9 @@ bench-evaluation: $(VENV)/.dev
 
 bench-export: $(VENV)/.dev
 	$(BIN)/python benchmarks/export.py $(ARGS)
+
+bench-quality: $(VENV)/.dev
+	$(BIN)/python benchmarks/quality.py $(ARGS)
 
 $(VENV)/.train: pyproject.toml constraints.txt install.py
 	$(PYTHON) install.py $(VENV) train gguf

@@ -1,0 +1,63 @@
+"""What every learner shares: what it is told, and what it prints when it is done. A learner is a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+STARTED = time.monotonic()
+
+
+@dataclass(frozen=True)
+class Spec:
+    """`learner` is a contestant's name. `row_files` holds the feedback as rows, by shape; `out` is where the adapter goes.
+
+    `home` and `agent` are for ours, which trains from its own home.
+    """
+
+    learner: str
+    base: str
+    row_files: dict[str, str]
+    out: str
+    seed: int
+    home: str = ""
+    agent: str = ""
+    max_new_tokens: int = 32
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls) -> Spec:
+        """The one that this process was told."""
+        return cls(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+
+    def write(self, path: Path) -> Path:
+        """For a learner's command line."""
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        return path
+
+    def rows(self, shape: str) -> list[dict[str, Any]]:
+        """The rows of one shape."""
+        text = Path(self.row_files[shape]).read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.split("\n") if line]
+
+
+def load(base: str) -> tuple[Any, Any]:
+    """(model in fp32, tokenizer) as plain transformers loads them."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_num_threads(int(os.environ.get("BENCH_THREADS", "2")))
+    return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), AutoTokenizer.from_pretrained(base)
+
+
+def report(spec: Spec, **more: Any) -> None:
+    """Print the line that the driver reads: seconds since the start, the largest resident memory of this process or a child's."""
+    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    result = {"adapter": spec.out, "seconds": round(time.monotonic() - STARTED, 1), "peak_bytes": 1024 * max(peaks)} | more
+    print("RESULT " + json.dumps(result), flush=True)

@@ -1,0 +1,74 @@
+"""Thumbwheel by its defaults, from a home that holds the world: `python ours.py SPEC.json`.
+
+`learner` is `ours METHOD`, with grpo and ppo after a reward model that learns from the same feedback; `ours plan` is what the data
+plan recommends, `ours dev` the candidate that a comparison of all eligible methods on the dev rows chooses.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from learners.learner import Spec, report
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import ThumbwheelError
+from thumbwheel.datasets.plan import data_plan
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation.dev import compare_on_dev
+from thumbwheel.models.versions import adapter_folder, version
+from thumbwheel.training.train import train
+
+SAMPLING = ("grpo", "ppo")
+
+
+def main() -> None:
+    """Train, and hand the adapter over; without one where nothing was learned."""
+    spec = Spec.read()
+    what = spec.learner.split()[1]
+    with Workspace.open(Home.at(Path(spec.home)), Sources({}, "the benchmark", {})) as ws:
+        if what == "plan":
+            plan = data_plan(ws, spec.agent)
+            learned = {} if plan.recommended is None else trained(ws, spec, plan.recommended)
+            learned |= {"recommended": plan.recommended}
+        elif what == "dev":
+            learned = best_on_dev(ws, spec)
+        else:
+            learned = trained(ws, spec, what)
+        name = learned.get("version")
+        adapter = adapter_folder(ws, version(ws, spec.agent, name)) if name else None
+        if adapter:
+            shutil.copytree(adapter, spec.out)
+    report(spec, **learned, adapter=spec.out if adapter else None)
+
+
+def trained(ws: Workspace, spec: Spec, method: str) -> dict[str, Any]:
+    """The version that `method` makes, or why it makes none."""
+    options: dict[str, Any] = dict(spec.options)
+    if method in SAMPLING:
+        judge = train(ws, spec.agent, "reward", spec.base, options={"loss_type": "classification"})
+        if judge.reward_model is None:
+            return {"reason": f"the reward model: {judge.reason}"}
+        options |= {"reward_model": judge.reward_model, "max_completion_length": spec.max_new_tokens}
+    try:
+        result = train(ws, spec.agent, method, spec.base, options=options)
+    except ThumbwheelError as error:
+        return {"reason": str(error)}
+    return {"version": result.version, "method": method, "reason": result.reason, "step": result.metrics.get("best_step")}
+
+
+def best_on_dev(ws: Workspace, spec: Spec) -> dict[str, Any]:
+    """The best of all eligible methods by the dev rows."""
+    methods = data_plan(ws, spec.agent).eligible
+    candidates = [trained(ws, spec, method) for method in methods]
+    by_version = {one["version"]: one for one in candidates if one.get("version")}
+    if not by_version:
+        return {"reason": "; ".join(str(one["reason"]) for one in candidates)}
+    chosen = compare_on_dev(ws, spec.agent, list(by_version))
+    if chosen.best is None:
+        return {"reason": "; ".join(chosen.reasons)}
+    return by_version[chosen.best]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""What somebody writes in an afternoon: plain PyTorch and PEFT, supervised on good answers, nothing held out, the last weights kept.
+
+`python plain_loop.py SPEC.json`; the fields of the spec are in learner.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+
+from learners.learner import Spec, load, report
+
+RANK, ALPHA, BATCH = 16, 32, 16
+RECIPES = {"plain 4x1e-3": (4, 1e-3), "plain 6x2e-3": (6, 2e-3)}
+"""Name -> (epochs, learning rate): two guesses that a person might make."""
+
+
+def main() -> None:
+    """Train and save."""
+    spec = Spec.read()
+    epochs, rate = RECIPES[spec.learner]
+    model, tokenizer = load(spec.base)
+    rows = [tokens_of(tokenizer, row["prompt"], row["completion"]) for row in spec.rows("chats")]
+    model = train(model, rows, epochs, rate, spec.seed)
+    model.save_pretrained(spec.out)
+    report(spec)
+
+
+def tokens_of(tokenizer: Any, prompt: list[dict[str, str]], completion: str) -> tuple[list[int], list[int]]:
+    """(prompt ids, ids of the answer with its end)."""
+    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    return tokenizer(text)["input_ids"], tokenizer(completion + tokenizer.eos_token)["input_ids"]
+
+
+def train(model: Any, rows: Sequence[tuple[list[int], list[int]]], epochs: int, rate: float, seed: int) -> Any:
+    """The model with a LoRA adapter that learned `rows`."""
+    torch.manual_seed(seed)
+    model = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM"))
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=rate)
+    order = random.Random(seed)
+    model.train()
+    for _ in range(epochs):
+        shuffled = order.sample(list(rows), len(rows))
+        for start in range(0, len(shuffled), BATCH):
+            loss = answer_loss(model, shuffled[start : start + BATCH])
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
+def answer_loss(model: Any, batch: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
+    """Mean negative log-likelihood of the answers' tokens."""
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(prompt + answer) for prompt, answer in batch], batch_first=True)
+    labels = torch.full_like(ids, -100)
+    for number, (prompt, answer) in enumerate(batch):
+        end = len(prompt) + len(answer)
+        labels[number, len(prompt) : end] = ids[number, len(prompt) : end]
+    logits = model(input_ids=ids[:, :-1]).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+
+
+if __name__ == "__main__":
+    main()

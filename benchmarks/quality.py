@@ -1,0 +1,265 @@
+"""How good models get by each road from the same feedback: ours by its defaults, TRL, a plain loop, prompting.
+
+    make bench-quality ARGS="--world desk --seeds 4,5 --ratings 250,2500"
+
+For each world, seed and number of ratings: the world is written and imported, and every contestant gets the same feedback.
+Peers get all rows of our datasets, those that ours holds out too, because they would be there for somebody who does not use
+it. Each trains in a process of its own. All are judged alike: greedy answers to the gold examples, which nobody trained on.
+
+Columns: success on gold before and after, the gain with a 95 % interval (paired, clustered by group); `kept`, of what the base
+had right the share that is still right; `general`, by how many nats a token plain sentences became less likely; seconds and
+peak memory of the training. `ceiling` is the plain loop on the true answers of all rated prompts.
+
+Seeds are split into those on which defaults are chosen and those on which they are proved (`worlds/`); without `--seeds` the
+proving ones are taken. Results are written after every contestant, and the same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import peers
+import platformdirs
+import raw
+from learners.learner import Spec
+from learners.prompted import few_shot_answers, nearest_answers
+from worlds import WORLDS
+from worlds.answers import answer, nats_a_token
+from worlds.world import Example, Files, World, write_lines
+
+from thumbwheel.capture.ingest import ingest
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import ThumbwheelError
+from thumbwheel.datasets.build import build, load_rows
+from thumbwheel.datasets.types import SPLITS
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.load import load_adapter, load_base
+from thumbwheel.stats.paired import compare
+
+HERE = Path(__file__).parent
+AGENT = "world"
+CACHE = Path(platformdirs.user_cache_dir("thumbwheel")) / "worlds"
+SHAPES = ("chats", "labels", "pairs")
+OURS = ("ours sft", "ours kto", "ours dpo", "ours grpo", "ours ppo", "ours plan", "ours dev")
+TRL = tuple(f"{recipe} {method}" for recipe in ("trl-default", "trl-docs") for method in ("sft", "kto", "dpo"))
+PLAIN = ("plain 4x1e-3", "plain 6x2e-3")
+PROMPTED = ("few-shot", "nearest")
+CEILING = "ceiling"
+CONTESTANTS = (*PROMPTED, *PLAIN, CEILING, *TRL, *OURS)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One world at one seed with so many ratings, as files and as a home."""
+
+    world: World
+    seed: int
+    ratings: int
+    folder: Path
+    files: Files
+    row_files: dict[str, str]
+
+    @property
+    def home(self) -> Path:
+        """Where ours has it."""
+        return self.folder / "home"
+
+
+def main() -> None:
+    """Measure what is missing, print the table."""
+    arguments = parser().parse_args()
+    world = WORLDS[arguments.world]
+    seeds = arguments.seeds or list(world.prove)
+    names = arguments.contestants.split(",")
+    if unknown := set(names) - set(CONTESTANTS):
+        sys.exit(f"no contestant {', '.join(sorted(unknown))}; known: {', '.join(CONTESTANTS)}")
+    rows = known_rows(arguments.json)
+    base = world.base(CACHE)
+    for seed in seeds:
+        most = world.tune_ratings if seed in world.tune else world.prove_ratings
+        for ratings in arguments.ratings or [most]:
+            missing = [name for name in names if not any(is_row(row, world, seed, ratings, name) for row in rows)]
+            if not missing:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                setting = prepare(world, seed, ratings, Path(folder), base)
+                judge = Judge(setting)
+                for name in missing:
+                    row = measure(setting, judge, name)
+                    rows.append(row)
+                    show(row)
+                    raw.write(arguments.json, rows=rows)
+    print()
+    for row in rows:
+        show(row)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw.option(found, "quality")
+    found.add_argument("--world", required=True, choices=sorted(WORLDS))
+    found.add_argument("--seeds", type=numbers, default=[], help="comma-separated; without them the world's proving seeds")
+    found.add_argument("--ratings", type=numbers, default=[], help="comma-separated; without them as many as the world has")
+    found.add_argument("--contestants", default=",".join(CONTESTANTS), help=f"comma-separated: {', '.join(CONTESTANTS)}")
+    return found
+
+
+def numbers(text: str) -> list[int]:
+    """`4,5` -> [4, 5]."""
+    return [int(part) for part in text.split(",")]
+
+
+def known_rows(path: Path) -> list[dict[str, Any]]:
+    """What an earlier run measured."""
+    return list(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.is_file() else []
+
+
+def is_row(row: dict[str, Any], world: World, seed: int, ratings: int, name: str) -> bool:
+    """Whether `row` is that of this contestant."""
+    return (row["world"], row["seed"], row["ratings"], row["contestant"]) == (world.name, seed, ratings, name)
+
+
+def prepare(world: World, seed: int, ratings: int, folder: Path, base: Path) -> Setting:
+    """Write the world, import it, and write its feedback as rows for the peers."""
+    files = world.write(folder / "world", seed, ratings, base)
+    row_files = {}
+    with Workspace.open(Home.at(folder / "home").prepare(), Sources({}, "the benchmark", {})) as ws:
+        ingest(ws, AGENT, "jsonl", files.traces)
+        ingest(ws, AGENT, "jsonl", files.feedback)
+        ingest(ws, AGENT, "jsonl", files.gold, reviewer="owner")
+        for shape in SHAPES:
+            rows = []
+            try:
+                dataset = build(ws, AGENT, shape)
+            except ThumbwheelError as error:
+                sys.stderr.write(f"no {shape}: {error}\n")
+            else:
+                rows = [vars(row) for split in SPLITS for row in load_rows(ws, dataset.id, split)]
+            row_files[shape] = str(write_lines(folder / f"{shape}.jsonl", rows))
+    taught = [{"prompt": example.prompt, "completion": example.answer} for example in files.taught]
+    row_files["taught"] = str(write_lines(folder / "taught.jsonl", taught))
+    return Setting(world, seed, ratings, folder, files, row_files)
+
+
+class Judge:
+    """Judges models and answers by the gold examples."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.examples: Sequence[Example] = setting.files.gold_examples
+        self.before = self._success([text for text, _ in self._answers(None)])
+        self.general_before = self._general(None)
+
+    def row(self, answers: Sequence[str]) -> dict[str, Any]:
+        """Success of `answers` against the base's."""
+        after = self._success(answers)
+        change = compare(self.before, after, [example.group for example in self.examples])
+        kept = [new for old, new in zip(self.before, after, strict=True) if old]
+        return {
+            "before": change.before,
+            "after": change.after,
+            "gain": change.gain,
+            "low": change.low,
+            "high": change.high,
+            "kept": sum(kept) / max(1, len(kept)),
+        }
+
+    def model_row(self, adapter: str) -> dict[str, Any]:
+        """The same of a model, with what it lost on plain sentences."""
+        answers = [text for text, _ in self._answers(adapter)]
+        general = self._general(adapter)
+        return self.row(answers) | {"general": None if general is None else general - self.general_before}
+
+    def unchanged_row(self) -> dict[str, Any]:
+        """Of a contestant that made nothing: users keep the base."""
+        after = sum(self.before) / len(self.before)
+        return {"before": after, "after": after, "gain": 0.0, "low": 0.0, "high": 0.0, "kept": 1.0, "general": 0.0}
+
+    def _success(self, answers: Sequence[str]) -> list[float]:
+        right = self.setting.world.right
+        return [float(right(text, example)) for text, example in zip(answers, self.examples, strict=True)]
+
+    def _answers(self, adapter: str | None) -> list[tuple[str, str]]:
+        return answer(self._model(adapter), [example.prompt for example in self.examples], self.setting.world.max_new_tokens)
+
+    def _general(self, adapter: str | None) -> Any:
+        texts = self.setting.world.general_text()
+        return nats_a_token(self._model(adapter), texts) if texts else None
+
+    def _model(self, adapter: str | None) -> tuple[Any, Any]:
+        model, tokenizer = load_base(str(self.setting.files.base))
+        return (load_adapter(model, Path(adapter)) if adapter else model), tokenizer
+
+
+def measure(setting: Setting, judge: Judge, name: str) -> dict[str, Any]:
+    """The row of one contestant."""
+    row = {"world": setting.world.name, "seed": setting.seed, "ratings": setting.ratings, "contestant": name}
+    row["sampled_right"] = setting.files.sampled_right
+    liked = [json.loads(line) for line in Path(setting.row_files["chats"]).read_text(encoding="utf-8").split("\n") if line]
+    started = time.monotonic()
+    if name == "nearest":
+        return row | judge.row(nearest_answers(liked, judge.examples)) | {"seconds": round(time.monotonic() - started, 1)}
+    if name == "few-shot":
+        texts = few_shot_answers(setting.files.base, liked, judge.examples, setting.world.max_new_tokens)
+        return row | judge.row(texts) | {"seconds": round(time.monotonic() - started, 1)}
+    result = learn(setting, name)
+    judged = judge.model_row(result["adapter"]) if result["adapter"] else judge.unchanged_row()
+    return row | judged | {key: value for key, value in result.items() if key != "adapter"}
+
+
+def learn(setting: Setting, name: str) -> dict[str, Any]:
+    """Run a learner in its process; what it prints."""
+    script = "ours.py" if name in OURS else "trl_trainer.py" if name in TRL else "plain_loop.py"
+    python = str(peers.python_of("trl-1.16")) if name in TRL else sys.executable
+    out = setting.folder / name.replace(" ", "-")
+    files = setting.row_files
+    learner = name
+    if name == CEILING:
+        learner, files = PLAIN[1], files | {"chats": files["taught"]}
+    spec = Spec(
+        learner=learner,
+        base=str(setting.files.base),
+        row_files=files,
+        out=str(out),
+        seed=setting.seed,
+        home=str(setting.home),
+        agent=AGENT,
+        max_new_tokens=setting.world.max_new_tokens,
+    )
+    command = [python, str(HERE / "learners" / script), str(spec.write(setting.folder / f"{out.name}.json"))]
+    paths = [str(HERE), os.environ.get("PYTHONPATH")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    lines = [line for line in finished.stdout.splitlines() if line.startswith("RESULT ")]
+    if finished.returncode or not lines:
+        sys.exit(f"{' '.join(command)} failed:\n{finished.stdout[-2000:]}{finished.stderr[-4000:]}")
+    return dict(json.loads(lines[-1].removeprefix("RESULT ")))
+
+
+def show(row: dict[str, Any]) -> None:
+    """One line."""
+    general = "" if row.get("general") is None else f"{row['general']:+.2f}"
+    memory = f"{row['peak_bytes'] / 1e9:.2f} GB" if "peak_bytes" in row else ""
+    print(
+        f"{row['world']:10} {row['seed']:3} {row['ratings']:5} {row['contestant']:16} "
+        f"{100 * row['before']:5.1f} -> {100 * row['after']:5.1f}  "
+        f"{100 * row['gain']:+5.1f} [{100 * row['low']:+5.1f}, {100 * row['high']:+5.1f}]  "
+        f"kept {100 * row['kept']:5.1f}  general {general:>6}  {row['seconds']:6.0f} s  {memory:>8}  "
+        f"{row.get('recommended') or row.get('method') or ''} {row.get('reason') or ''}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

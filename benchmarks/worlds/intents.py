@@ -1,0 +1,104 @@
+"""What the worlds of routed messages share: a pool of real messages, a base that saw a few of each kind, recorded answers.
+
+The base read plain sentences and unlabelled messages, and saw eight examples of each intent. Its sampled answers are the
+recorded ones. Proving seeds draw their messages from a part of the pool that no tuning seed has ever drawn from.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from worlds import small_base
+from worlds.answers import sampled_exchanges
+from worlds.data import Message, first_of_each, messages, sentences
+from worlds.world import (
+    Chat,
+    Example,
+    Exchange,
+    Files,
+    World,
+    case_line,
+    share,
+    trace_line,
+    write_lines,
+)
+
+EXAMPLES_AN_INTENT = 8
+HELD_BACK_SENTENCES = 500
+"""Plain sentences that no base has read, to see what a training cost elsewhere."""
+
+
+class RoutedMessages(World):
+    """Messages of people, each answered by JSON that says where it goes."""
+
+    files: ClassVar[tuple[str, ...]]
+    system: ClassVar[str]
+    tune_pool: ClassVar[int]
+    """Messages that tuning seeds draw from; the others are for proving seeds."""
+    most_gold: ClassVar[int] = 1500
+
+    @abstractmethod
+    def answer_of(self, message: Message) -> str:
+        """The right answer."""
+
+    @abstractmethod
+    def feedback(self, rng: random.Random, exchanges: Sequence[Exchange]) -> list[dict[str, Any]]:
+        """What people said of the recorded answers."""
+
+    def base(self, cache: Path) -> Path:
+        """A base of 4.6M parameters; about five minutes on two cores."""
+        examples, others = self.base_examples()
+        unlabelled = [message.text for message in others[: self.tune_pool]]
+        course = small_base.Course(
+            name=self.name,
+            sentences=[*sentences()[HELD_BACK_SENTENCES:], *unlabelled],
+            chats=[[*self.prompt_of(message), {"role": "assistant", "content": self.answer_of(message)}] for message in examples],
+            sentence_epochs=4,
+            chat_epochs=24,
+        )
+        return small_base.ensure(course, cache)
+
+    def write(self, folder: Path, seed: int, ratings: int, base: Path) -> Files:
+        """See `World.write`."""
+        rng = random.Random(f"{self.name}:{seed}")
+        is_tuning = seed in self.tune
+        _, others = self.base_examples()
+        pool = others[: self.tune_pool] if is_tuning else others[self.tune_pool :]
+        drawn = rng.sample(pool, len(pool))
+        most_rated = self.tune_ratings if is_tuning else self.prove_ratings
+        rated = [self.example_of(message) for message in drawn[:ratings]]
+        gold = [self.example_of(message) for message in drawn[most_rated : most_rated + self.most_gold]]
+        exchanges = sampled_exchanges(base, rated, seed, self.max_new_tokens)
+        cases = [case_line(f"g-{number:04d}", example, "json_fields") for number, example in enumerate(gold)]
+        folder.mkdir(parents=True, exist_ok=True)
+        return Files(
+            base=base,
+            traces=write_lines(folder / "traces.jsonl", [trace_line(exchange, self.name, 1.0) for exchange in exchanges]),
+            feedback=write_lines(folder / "feedback.jsonl", self.feedback(rng, exchanges)),
+            gold=write_lines(folder / "gold.jsonl", cases),
+            taught=rated,
+            gold_examples=gold,
+            sampled_right=share([exchange.is_right for exchange in exchanges]),
+        )
+
+    def general_text(self) -> list[str]:
+        """Plain sentences that the base has not read."""
+        return sentences()[:HELD_BACK_SENTENCES]
+
+    def base_examples(self) -> tuple[list[Message], list[Message]]:
+        """(what the base was taught to answer, all other messages), in one order for all seeds."""
+        pool = messages(*self.files)
+        random.Random(f"{self.name} pool").shuffle(pool)
+        return first_of_each(pool, EXAMPLES_AN_INTENT)
+
+    def prompt_of(self, message: Message) -> Chat:
+        """The chat that is answered."""
+        return [{"role": "system", "content": self.system}, {"role": "user", "content": message.text}]
+
+    def example_of(self, message: Message) -> Example:
+        """A message with its right answer; messages are independent of each other."""
+        return Example(self.prompt_of(message), self.answer_of(message), message.text)

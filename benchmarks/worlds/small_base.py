@@ -1,0 +1,139 @@
+"""Trains a small base for a world: a tokenizer and a Qwen2 of a few million parameters, from the world's own text.
+
+First it reads plain text, then it learns to answer a few examples of the task. Kept in a folder by the content of all that
+decides it. The tokenizer and the network are those of the demo's base; the size is the world's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from thumbwheel.demo.base import CHAT_TEMPLATE, END, BaseConfig, make_model, make_tokenizer, prompt_text
+from worlds.world import Chat
+
+REVISION = 1
+"""Raise it when a change of this file changes what is trained."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a base learns: passes over sentences (each a text of its own), then passes over chats with an answer."""
+
+    name: str
+    sentences: Sequence[str]
+    chats: Sequence[Chat]
+    sentence_epochs: int
+    chat_epochs: int
+    size: BaseConfig = field(default_factory=lambda: BaseConfig(vocabulary=4096, intermediate=768, layers=4))
+    answer_weight: float = 10.0
+    """Loss weight of an answer's token against one of the prompt."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Token ids, of which the first `prompt_length` are the prompt."""
+
+    ids: list[int]
+    prompt_length: int
+
+
+def ensure(course: Course, cache: Path) -> Path:
+    """The folder of the base that `course` makes; trained where it is not in `cache` yet, and published by one rename."""
+    target = cache / f"{course.name}-{fingerprint(course)}"
+    if target.is_dir():
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{course.name}-", dir=cache))
+    try:
+        model, tokenizer = train(course)
+        model.save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+        scratch.rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return target
+
+
+def fingerprint(course: Course) -> str:
+    """Hash of all that decides the base."""
+    content = json.dumps([REVISION, CHAT_TEMPLATE, asdict(course)], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def train(course: Course) -> tuple[Any, Any]:
+    """(model, tokenizer)."""
+    sentence_chats = [[{"role": "text", "content": text}] for text in course.sentences]
+    tokenizer = make_tokenizer(course.size, [*course.chats, *sentence_chats])
+    sentences = [Row(tokenizer(text + END)["input_ids"], 0) for text in course.sentences]
+    chats = [chat_row(tokenizer, chat) for chat in course.chats]
+    torch.manual_seed(course.size.seed)
+    model = make_model(course.size, tokenizer)
+    rng = random.Random(course.size.seed)
+    if sentences:
+        fit(model, sentences, course.sentence_epochs, course, rng, "sentences")
+    fit(model, chats, course.chat_epochs, course, rng, "examples")
+    model.eval()
+    return model, tokenizer
+
+
+def chat_row(tokenizer: Any, chat: Chat) -> Row:
+    """The tokens of a chat whose last message is the answer."""
+    prompt = tokenizer(prompt_text(tokenizer, chat[:-1]))["input_ids"]
+    answer = tokenizer(chat[-1]["content"] + END)["input_ids"]
+    return Row(prompt + answer, len(prompt))
+
+
+def fit(model: Any, rows: Sequence[Row], epochs: int, course: Course, rng: random.Random, what: str) -> None:
+    """Passes over `rows` with AdamW and a cosine schedule."""
+    batch_size = course.size.batch
+    steps = epochs * math.ceil(len(rows) / batch_size)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=course.size.learning_rate, betas=(0.9, 0.98), weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, course.size.learning_rate, total_steps=steps + 1, pct_start=0.1)
+    model.train()
+    started, step = time.monotonic(), 0
+    for epoch in range(epochs):
+        for batch in batches(rows, batch_size, rng):
+            loss = batch_loss(model, batch, course.answer_weight)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad(set_to_none=True)
+            step += 1
+        seconds = time.monotonic() - started
+        sys.stderr.write(f"base {course.name}, {what}: epoch {epoch + 1} of {epochs}, loss {loss.item():.3f}, {seconds:.0f} s\n")
+
+
+def batches(rows: Sequence[Row], size: int, rng: random.Random) -> list[list[Row]]:
+    """All rows once, in batches of nearly equal length and random order."""
+    shuffled = rng.sample(list(rows), len(rows))
+    by_length = sorted(shuffled, key=lambda row: len(row.ids) // 4)
+    cut = [by_length[start : start + size] for start in range(0, len(by_length), size)]
+    rng.shuffle(cut)
+    return cut
+
+
+def batch_loss(model: Any, batch: Sequence[Row], answer_weight: float) -> torch.Tensor:
+    """Weighted next-token loss of a batch that is padded on the right."""
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row.ids) for row in batch], batch_first=True)
+    positions = torch.arange(ids.shape[1])
+    lengths = torch.tensor([len(row.ids) for row in batch])[:, None]
+    prompt_lengths = torch.tensor([row.prompt_length for row in batch])[:, None]
+    weight = torch.where(positions >= prompt_lengths, answer_weight, 1.0) * (positions < lengths)
+    with torch.autocast("cpu", torch.bfloat16, enabled=torch.cpu._is_avx512_bf16_supported()):
+        logits = model(input_ids=ids[:, :-1]).logits  # causal: padding on the right is never seen
+    loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    return (loss * weight[:, 1:].flatten()).sum() / weight[:, 1:].sum()

@@ -1,0 +1,167 @@
+"""What a world is: a base, what an app recorded, what people said of it, and the truth, all from one seed.
+
+A world is written as plain files in our own line format (`traces.jsonl`, `feedback.jsonl`, `gold.jsonl`), so that every
+command reads it as it reads a user's. To add one: a file with a subclass of `World` and a line in `__init__.py`.
+
+Seeds are split before anything is tuned on them: defaults are chosen on the seeds of `tune` and proved on those of `prove`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+Chat = list[dict[str, str]]
+
+START = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
+BETWEEN_MESSAGES = timedelta(minutes=3)
+AFTER_ANSWER = timedelta(seconds=40)
+"""How long after an answer its feedback comes."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt and the answer that is right for it; `group` ties examples that are not independent."""
+
+    prompt: Chat
+    answer: str
+    group: str
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a world's files lie, and what is known of it beside them.
+
+    `taught` are the prompts that were rated with their true answers: what a training on all true labels would have.
+    `sampled_right` is the share of recorded answers that were right.
+    """
+
+    base: Path
+    traces: Path
+    feedback: Path
+    gold: Path
+    taught: list[Example]
+    gold_examples: list[Example]
+    sampled_right: float
+
+
+class World(ABC):
+    """One world. `ratings` is the most feedback that a seed has rows for."""
+
+    name: ClassVar[str]
+    tune: ClassVar[tuple[int, ...]] = ()
+    prove: ClassVar[tuple[int, ...]] = ()
+    tune_ratings: ClassVar[int]
+    prove_ratings: ClassVar[int]
+    max_new_tokens: ClassVar[int] = 32
+
+    @abstractmethod
+    def base(self, cache: Path) -> Path:
+        """The folder of the base, trained into `cache` where it is not there yet."""
+
+    @abstractmethod
+    def write(self, folder: Path, seed: int, ratings: int, base: Path) -> Files:
+        """Write the world of `seed` with about `ratings` pieces of feedback into `folder`. Equal arguments give equal files."""
+
+    def general_text(self) -> list[str]:
+        """Sentences that have nothing to do with the task, to see what a training cost elsewhere; empty where the base knows none."""
+        return []
+
+    def right(self, answer: str, example: Example) -> bool:
+        """Whether `answer` is right."""
+        return answer.strip() == example.answer
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A prompt that came in, what the app answered, and what would have been right."""
+
+    id: str
+    session: str
+    subject: str
+    at: datetime
+    example: Example
+    answer: str
+    finish_reason: str
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the app's answer was the right one."""
+        return self.answer == self.example.answer
+
+
+def moment(number: int) -> datetime:
+    """When the `number`-th message came in."""
+    return START + number * BETWEEN_MESSAGES
+
+
+def trace_line(exchange: Exchange, model: str, temperature: float) -> dict[str, Any]:
+    """An exchange as an app would have recorded it."""
+    return {
+        "type": "trace",
+        "id": exchange.id,
+        "session": exchange.session,
+        "subject": exchange.subject,
+        "occurred_at": stamp(exchange.at),
+        "input": exchange.example.prompt,
+        "output": exchange.answer,
+        "model": model,
+        "served_model": model,
+        "finish_reason": exchange.finish_reason,
+        "sampling": {"temperature": temperature},
+    }
+
+
+def feedback_line(exchange: Exchange, kind: str, value: Any, rater: str, after: timedelta = AFTER_ANSWER) -> dict[str, Any]:
+    """What `rater` said of an exchange."""
+    return {
+        "type": "feedback",
+        "id": f"{exchange.id}-{kind}",
+        "target": {"trace": exchange.id},
+        "kind": kind,
+        "value": value,
+        "rater": {"id": rater, "kind": "person"},
+        "occurred_at": stamp(exchange.at + after),
+    }
+
+
+def case_line(name: str, example: Example, checker: str) -> dict[str, Any]:
+    """A gold case."""
+    reference = json.loads(example.answer) if checker == "json_fields" else example.answer
+    return {
+        "type": "case",
+        "id": name,
+        "input": example.prompt,
+        "reference": reference,
+        "checker": checker,
+        "group": example.group,
+    }
+
+
+def stamp(at: datetime) -> str:
+    """A moment as ISO 8601, in UTC."""
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> Path:
+    """JSON lines."""
+    with path.open("w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    return path
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines if line]
+
+
+def share(flags: Sequence[bool]) -> float:
+    """Of true ones."""
+    return sum(flags) / len(flags) if flags else 0.0
