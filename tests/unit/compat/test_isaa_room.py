@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from thumbwheel.compat.isaa import ExecutionTrace, GRPODatasetBuilder, KTODatasetBuilder, KTOExample, RLTrainer, TrainingConfig
+from ollama_server import OllamaEmulator
+from thumbwheel.compat import command_center
+from thumbwheel.compat.isaa import (
+    ExecutionTrace,
+    ExportPipeline,
+    GGUFExporter,
+    GRPODatasetBuilder,
+    KTODatasetBuilder,
+    KTOExample,
+    RLTrainer,
+    TrainingConfig,
+)
 from thumbwheel.core.errors import DataError, InputError
 
 SEPARATORS = "a\u2028b\u2029c\x85d\u00e9 \U0001f642"
@@ -92,3 +104,38 @@ def test_an_example_that_cannot_be_trained_on_is_refused_with_a_reason(tmp_path:
 def test_no_examples_are_no_training(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nothing to train on"):
         RLTrainer(TrainingConfig("no-base", str(tmp_path), "kto")).train([])
+
+
+@pytest.fixture
+def gguf(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The precisions that were converted to: a header without any values stands for a file."""
+    converted: list[str] = []
+
+    def convert(exporter: GGUFExporter, quantization: str = "Q4_K_M", output_name: str | None = None) -> str:
+        converted.append(quantization)
+        path = exporter.output_dir / (output_name or f"model-{quantization}.gguf")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))
+        return str(path)
+
+    monkeypatch.setattr(GGUFExporter, "convert", convert)
+    return converted
+
+
+def test_without_an_ollama_or_a_known_profile_nothing_is_converted(
+    tmp_path: Path, gguf: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
+    pipeline = ExportPipeline(tmp_path / "model", host="127.0.0.1:9")
+    assert "nothing answers there" in pipeline.run("f16")["error"]
+    assert "there is no such profile" in pipeline.run("f16", hosting="raizen")["error"]
+    exported = command_center.export_to_ollama(tmp_path / "model", quantization="f16")
+    assert not exported.success and gguf == []
+
+
+def test_a_hosting_profile_goes_with_the_model(tmp_path: Path, gguf: list[str]) -> None:
+    with OllamaEmulator(tmp_path / "ollama") as server:
+        results = ExportPipeline(tmp_path / "model", "toolbox-isaa", host=server.url).run("f16", "Du", hosting="ryzen")
+        assert results["success"], results["error"]
+        shown = json.dumps(server.show("toolbox-isaa"))
+    assert gguf == ["f16"] and "num_thread" in shown and "num_gpu" in shown

@@ -37,6 +37,8 @@ def export_to_ollama(
     folder = Path(output_dir) if output_dir else checkpoint.parent / "export"
     result = ExportResult(False)
     try:
+        if register:
+            OllamaDeployer().list_models()  # without an Ollama nothing is converted
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".merged-", dir=folder) as scratch:
             model = _merged(checkpoint, base_model, Path(scratch))

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from thumbwheel.core.errors import Conflict, InputError, NotFound, ThumbwheelError
 from thumbwheel.deploy.modelfile import Modelfile
@@ -123,12 +123,14 @@ class OllamaDeployer:
         temperature: float = 0.7,
         num_ctx: int = 4096,
         stop_tokens: Sequence[str] = (),
+        parameters: Mapping[str, Any] | None = None,
     ) -> str:
-        """Make or replace a model of a GGUF file, and return its name."""
+        """Make or replace a model of a GGUF file, and return its name. `parameters` win over the others."""
         path = Path(gguf_path)
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        fields = self._modelfile(path, system_prompt, temperature, num_ctx, stop_tokens).fields()
+        modelfile = self._modelfile(path, system_prompt, temperature, num_ctx, stop_tokens)
+        fields = replace(modelfile, parameters={**modelfile.parameters, **(parameters or {})}).fields()
         with OllamaServer(self.host) as server:
             server.put(path, digest)
             server.create(model_name, {"files": {path.name: f"sha256:{digest}"}} | fields)
@@ -175,6 +177,14 @@ class OllamaDeployer:
         return Modelfile(str(gguf_path), system=system_prompt or None, parameters=parameters)
 
 
+def _choice(hosting: str) -> Choice:
+    known = get_args(Choice)
+    name = "ryzen_optimized" if hosting == "ryzen" else hosting
+    if name not in known:
+        raise InputError(f"hosting {hosting!r}", "there is no such profile", f"Known: ryzen, {', '.join(known)}")
+    return cast("Choice", name)
+
+
 def hosting_profile(choice: Choice) -> OllamaHostingProfile:
     """A profile of this machine as theirs."""
     profile = choose(choice, machine())
@@ -206,7 +216,10 @@ class ExportPipeline:
         self.ollama_deployer = OllamaDeployer(host)
 
     def run(self, quantization: str = "Q4_K_M", system_prompt: str = "", hosting: str = "auto") -> dict[str, Any]:
-        """Convert, then make the model; `hosting` is auto or ryzen. A failure stands under `error`, and `success` is then false."""
+        """Convert, then make the model; `hosting` is auto, ryzen or a profile of `thumbwheel deploy`.
+
+        A failure stands under `error`, and `success` is then false. Without an Ollama nothing is converted.
+        """
         results: dict[str, Any] = {
             "start_time": _now(),
             "model_path": str(self.model_path),
@@ -215,10 +228,12 @@ class ExportPipeline:
             "success": False,
         }
         try:
+            profile = hosting_profile(_choice(hosting))
+            self.ollama_deployer.list_models()
             path = Path(self.gguf_exporter.convert(quantization))
             results |= {"gguf_path": str(path), "gguf_size_mb": path.stat().st_size / 1e6}
-            profile = hosting_profile("ryzen_optimized" if hosting == "ryzen" else "auto")
-            results["ollama_model"] = self.ollama_deployer.create_model(self.model_name, path, system_prompt, num_ctx=profile.num_ctx)
+            served = self.ollama_deployer.create_model(self.model_name, path, system_prompt, parameters=profile.to_parameters())
+            results["ollama_model"] = served
             results["hosting_profile"] = vars(profile)
             results["success"] = True
             self._write("hosting_profile.json", vars(profile))
