@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.app.open import opener
+from thumbwheel.compat.training_rows import tell_refused
 from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, DataError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
@@ -77,7 +78,7 @@ class TrainingPipeline:
         target = OLLAMA if served_as else None
         ready(ws, None, target)
         if self.traces:
-            ingest(ws, self.agent_name, "flowagent", self.traces)
+            tell_refused(ingest(ws, self.agent_name, "flowagent", self.traces))
         if self.method == AUTO:
             self.results["method"] = choose(ws, self.agent_name).method
         elif self.method == "grpo" and not self._can_judge(ws):

@@ -138,6 +138,14 @@ class TestDataset:
         with pytest.raises(InputError, match="pair_type"):
             command_center.prepare_training_dataset("file", *run, pair_type="all")  # type: ignore[arg-type]
 
+    def test_ratings_that_are_none_are_told(self, run: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+        pytest.importorskip("datasets")
+        ratings = json.loads(run[1].read_text())
+        ratings["ratings"]["e99999"] = {"rating": "up"}
+        run[1].write_text(json.dumps(ratings))
+        command_center.prepare_training_dataset("file", *run, min_samples=40)
+        assert "1 line is left out, the first for this reason: " in capsys.readouterr().err
+
     def test_what_was_imported_is_the_database(self, run: tuple[Path, Path], tmp_path: Path) -> None:
         pytest.importorskip("datasets")
         (run[0].parent / "ratings.json").write_bytes(run[1].read_bytes())

@@ -80,6 +80,15 @@ def test_what_could_judge_fresh_answers_is_looked_for(
         assert pipeline._can_judge(ws) is judged
 
 
+def test_a_trace_that_cannot_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_traces(tmp_path / "rl_traces")
+    (folder / "torn.json").write_text('{"trace_id": "t', encoding="utf-8")
+    settings = {"reward_functions": ["length"]}
+    pipeline = TrainingPipeline("isaa", "no-base", settings=settings, traces=folder, home=tmp_path / "home", output_dir=tmp_path / "out")
+    assert not pipeline.run_full_pipeline()["success"]
+    assert "1 line is left out, the first for this reason: " in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_quick_start_works_on_traces_with_its_own_default(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -20,6 +20,7 @@ from thumbwheel.app.open import opener
 from thumbwheel.capture.source import Line
 from thumbwheel.capture.sources.widgets import ASKED, SOURCE
 from thumbwheel.capture.types import TraceRecord
+from thumbwheel.compat.training_rows import tell_refused
 from thumbwheel.core.errors import DataError, InputError, MissingExtra
 from thumbwheel.db.workspace import Workspace
 
@@ -204,7 +205,7 @@ def _of_folder(folder: Path, pair_type: PairType, val_split: float, most: int) -
     if not about:
         return []
     with opener(folder / "home", None, "warning")() as ws:
-        ingest(ws, AGENT, "widgets", folder)
+        tell_refused(ingest(ws, AGENT, "widgets", folder))
         return list(_pairs(ws, AGENT, about, pair_type, val_split, most))
 
 

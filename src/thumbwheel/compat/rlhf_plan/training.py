@@ -9,7 +9,6 @@ METHOD` has them; what is not named is our recommended setting.
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.compat.reward_model import SavedRewardModel
 from thumbwheel.compat.rlhf_plan.feedback import AGENT, FeedbackCollector
+from thumbwheel.compat.training_rows import import_rows
 from thumbwheel.core.errors import Conflict, DataError, MissingExtra, TrainingError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.training.types import RunResult
@@ -192,7 +192,6 @@ class PPOAssistantTrainer:
         return run
 
     def _step(self, queries: list[str]) -> dict[str, Any]:
-        from thumbwheel.capture.ingest import ingest
         from thumbwheel.datasets.build import build
         from thumbwheel.datasets.types import DatasetConfig
         from thumbwheel.training.train import train
@@ -201,12 +200,8 @@ class PPOAssistantTrainer:
         agent = f"{AGENT}-step-{number}"
         path = self.output_dir / f"ppo_step_{number}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as stream:
-            for query in queries:
-                line = {"type": "trace", "input": query}
-                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
         with self.feedback_collector.open() as ws:
-            ingest(ws, agent, "jsonl", path)
+            import_rows(ws, agent, [{"type": "trace", "input": query} for query in queries], path)
             dataset = build(ws, agent, "prompts", DatasetConfig(dev=0, gate=0))
             # the caller named these queries: few of them are no reason to refuse
             exactly = {"max_steps": 1, "batch_size": len(queries), "min_rows": 1}
