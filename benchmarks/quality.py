@@ -7,8 +7,8 @@ Peers get all rows of our datasets, those that ours holds out too, because they 
 it. Each trains in a process of its own. All are judged alike: greedy answers to the gold examples, which nobody trained on.
 
 Columns: success on gold before and after, the gain with a 95 % interval (paired, clustered by group); `kept`, of what the base
-had right the share that is still right; `general`, by how many nats a token plain sentences became less likely; seconds and
-peak memory of the training. `ceiling` is the plain loop on the true answers of all rated prompts.
+had right the share that is still right; `elsewhere`, by how many points success fell or rose at other work that the base can do;
+seconds and peak memory of the training. `ceiling` is the plain loop on the true answers of all rated prompts.
 
 Seeds are split into those on which defaults are chosen and those on which they are proved (`worlds/`); without `--seeds` the
 proving ones are taken. Results are written after every contestant, and the same command goes on where it was stopped.
@@ -26,6 +26,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import peers
@@ -34,7 +35,7 @@ import raw
 from learners.learner import Spec
 from learners.prompted import few_shot_answers, nearest_answers
 from worlds import WORLDS
-from worlds.answers import answer, nats_a_token
+from worlds.answers import answer
 from worlds.world import Example, Files, World, write_lines
 
 from thumbwheel.capture.ingest import ingest
@@ -68,6 +69,8 @@ class Setting:
     folder: Path
     files: Files
     row_files: dict[str, str]
+    options: dict[str, Any]
+    """What ours is told beyond its defaults."""
 
     @property
     def home(self) -> Path:
@@ -88,11 +91,12 @@ def main() -> None:
     for seed in seeds:
         most = world.tune_ratings if seed in world.tune else world.prove_ratings
         for ratings in arguments.ratings or [most]:
-            missing = [name for name in names if not any(is_row(row, world, seed, ratings, name) for row in rows)]
+            known = {row["contestant"] for row in rows if is_of(row, world, seed, ratings, arguments.options)}
+            missing = [name for name in names if name not in known]
             if not missing:
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                setting = prepare(world, seed, ratings, Path(folder), base)
+                setting = prepare(world, seed, ratings, Path(folder), base, arguments.options)
                 judge = Judge(setting)
                 for name in missing:
                     row = measure(setting, judge, name)
@@ -112,6 +116,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--seeds", type=numbers, default=[], help="comma-separated; without them the world's proving seeds")
     found.add_argument("--ratings", type=numbers, default=[], help="comma-separated; without them as many as the world has")
     found.add_argument("--contestants", default=",".join(CONTESTANTS), help=f"comma-separated: {', '.join(CONTESTANTS)}")
+    found.add_argument("--options", type=json.loads, default={}, help="settings of ours as JSON, to try others than the defaults")
     return found
 
 
@@ -125,12 +130,13 @@ def known_rows(path: Path) -> list[dict[str, Any]]:
     return list(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.is_file() else []
 
 
-def is_row(row: dict[str, Any], world: World, seed: int, ratings: int, name: str) -> bool:
-    """Whether `row` is that of this contestant."""
-    return (row["world"], row["seed"], row["ratings"], row["contestant"]) == (world.name, seed, ratings, name)
+def is_of(row: dict[str, Any], world: World, seed: int, ratings: int, options: dict[str, Any]) -> bool:
+    """Whether `row` was measured in this setting."""
+    measured = (row["world"], row["seed"], row["ratings"], row["options"])
+    return measured == (world.name, seed, ratings, options)
 
 
-def prepare(world: World, seed: int, ratings: int, folder: Path, base: Path) -> Setting:
+def prepare(world: World, seed: int, ratings: int, folder: Path, base: Path, options: dict[str, Any]) -> Setting:
     """Write the world, import it, and write its feedback as rows for the peers."""
     files = world.write(folder / "world", seed, ratings, base)
     row_files = {}
@@ -149,7 +155,7 @@ def prepare(world: World, seed: int, ratings: int, folder: Path, base: Path) -> 
             row_files[shape] = str(write_lines(folder / f"{shape}.jsonl", rows))
     taught = [{"prompt": example.prompt, "completion": example.answer} for example in files.taught]
     row_files["taught"] = str(write_lines(folder / "taught.jsonl", taught))
-    return Setting(world, seed, ratings, folder, files, row_files)
+    return Setting(world, seed, ratings, folder, files, row_files, options)
 
 
 class Judge:
@@ -158,12 +164,29 @@ class Judge:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.examples: Sequence[Example] = setting.files.gold_examples
-        self.before = self._success([text for text, _ in self._answers(None)])
-        self.general_before = self._general(None)
+        self.others = setting.world.elsewhere()
+        model = self._model(None)
+        self.before = self._success(model, self.examples)
+        self.elsewhere_before = self._success(model, self.others)
 
-    def row(self, answers: Sequence[str]) -> dict[str, Any]:
-        """Success of `answers` against the base's."""
-        after = self._success(answers)
+    def answers_row(self, answers: Sequence[str]) -> dict[str, Any]:
+        """Success of `answers` to the gold examples against the base's."""
+        right = self.setting.world.right
+        return self._row([float(right(text, example)) for text, example in zip(answers, self.examples, strict=True)])
+
+    def model_row(self, adapter: str) -> dict[str, Any]:
+        """The same of a model, with what it gained or lost at other work."""
+        model = self._model(adapter)
+        row = self._row(self._success(model, self.examples))
+        elsewhere = self._success(model, self.others)
+        return row | {"elsewhere": mean(elsewhere) - mean(self.elsewhere_before) if elsewhere else None}
+
+    def unchanged_row(self) -> dict[str, Any]:
+        """Of a contestant that made nothing: users keep the base."""
+        after = mean(self.before)
+        return {"before": after, "after": after, "gain": 0.0, "low": 0.0, "high": 0.0, "kept": 1.0, "elsewhere": 0.0}
+
+    def _row(self, after: Sequence[float]) -> dict[str, Any]:
         change = compare(self.before, after, [example.group for example in self.examples])
         kept = [new for old, new in zip(self.before, after, strict=True) if old]
         return {
@@ -175,27 +198,10 @@ class Judge:
             "kept": sum(kept) / max(1, len(kept)),
         }
 
-    def model_row(self, adapter: str) -> dict[str, Any]:
-        """The same of a model, with what it lost on plain sentences."""
-        answers = [text for text, _ in self._answers(adapter)]
-        general = self._general(adapter)
-        return self.row(answers) | {"general": None if general is None else general - self.general_before}
-
-    def unchanged_row(self) -> dict[str, Any]:
-        """Of a contestant that made nothing: users keep the base."""
-        after = sum(self.before) / len(self.before)
-        return {"before": after, "after": after, "gain": 0.0, "low": 0.0, "high": 0.0, "kept": 1.0, "general": 0.0}
-
-    def _success(self, answers: Sequence[str]) -> list[float]:
-        right = self.setting.world.right
-        return [float(right(text, example)) for text, example in zip(answers, self.examples, strict=True)]
-
-    def _answers(self, adapter: str | None) -> list[tuple[str, str]]:
-        return answer(self._model(adapter), [example.prompt for example in self.examples], self.setting.world.max_new_tokens)
-
-    def _general(self, adapter: str | None) -> Any:
-        texts = self.setting.world.general_text()
-        return nats_a_token(self._model(adapter), texts) if texts else None
+    def _success(self, loaded: tuple[Any, Any], examples: Sequence[Example]) -> list[float]:
+        world = self.setting.world
+        answers = answer(loaded, [example.prompt for example in examples], world.max_new_tokens)
+        return [float(world.right(text, example)) for (text, _), example in zip(answers, examples, strict=True)]
 
     def _model(self, adapter: str | None) -> tuple[Any, Any]:
         model, tokenizer = load_base(str(self.setting.files.base))
@@ -204,15 +210,16 @@ class Judge:
 
 def measure(setting: Setting, judge: Judge, name: str) -> dict[str, Any]:
     """The row of one contestant."""
-    row = {"world": setting.world.name, "seed": setting.seed, "ratings": setting.ratings, "contestant": name}
+    row: dict[str, Any] = {"world": setting.world.name, "seed": setting.seed, "ratings": setting.ratings, "contestant": name}
+    row["options"] = setting.options
     row["sampled_right"] = setting.files.sampled_right
     liked = [json.loads(line) for line in Path(setting.row_files["chats"]).read_text(encoding="utf-8").split("\n") if line]
     started = time.monotonic()
     if name == "nearest":
-        return row | judge.row(nearest_answers(liked, judge.examples)) | {"seconds": round(time.monotonic() - started, 1)}
+        return row | judge.answers_row(nearest_answers(liked, judge.examples)) | {"seconds": round(time.monotonic() - started, 1)}
     if name == "few-shot":
         texts = few_shot_answers(setting.files.base, liked, judge.examples, setting.world.max_new_tokens)
-        return row | judge.row(texts) | {"seconds": round(time.monotonic() - started, 1)}
+        return row | judge.answers_row(texts) | {"seconds": round(time.monotonic() - started, 1)}
     result = learn(setting, name)
     judged = judge.model_row(result["adapter"]) if result["adapter"] else judge.unchanged_row()
     return row | judged | {key: value for key, value in result.items() if key != "adapter"}
@@ -236,6 +243,7 @@ def learn(setting: Setting, name: str) -> dict[str, Any]:
         home=str(setting.home),
         agent=AGENT,
         max_new_tokens=setting.world.max_new_tokens,
+        options=setting.options,
     )
     command = [python, str(HERE / "learners" / script), str(spec.write(setting.folder / f"{out.name}.json"))]
     paths = [str(HERE), os.environ.get("PYTHONPATH")]
@@ -249,13 +257,13 @@ def learn(setting: Setting, name: str) -> dict[str, Any]:
 
 def show(row: dict[str, Any]) -> None:
     """One line."""
-    general = "" if row.get("general") is None else f"{row['general']:+.2f}"
+    elsewhere = "" if row.get("elsewhere") is None else f"{100 * row['elsewhere']:+.1f}"
     memory = f"{row['peak_bytes'] / 1e9:.2f} GB" if "peak_bytes" in row else ""
     print(
         f"{row['world']:10} {row['seed']:3} {row['ratings']:5} {row['contestant']:16} "
         f"{100 * row['before']:5.1f} -> {100 * row['after']:5.1f}  "
         f"{100 * row['gain']:+5.1f} [{100 * row['low']:+5.1f}, {100 * row['high']:+5.1f}]  "
-        f"kept {100 * row['kept']:5.1f}  general {general:>6}  {row['seconds']:6.0f} s  {memory:>8}  "
+        f"kept {100 * row['kept']:5.1f}  elsewhere {elsewhere:>5}  {row['seconds']:6.0f} s  {memory:>8}  "
         f"{row.get('recommended') or row.get('method') or ''} {row.get('reason') or ''}",
         flush=True,
     )

@@ -46,18 +46,3 @@ def answer(
     with torch.no_grad():
         groups = sampler.sample([builder.prompt(prompt) for prompt in prompts], 1, sampling)
     return [(sample.text, sample.finish) for (sample,) in groups]
-
-
-def nats_a_token(loaded: tuple[Any, Any], texts: Sequence[str]) -> float:
-    """Mean negative log-likelihood a token over `texts`, each by itself."""
-    model, tokenizer = loaded
-    total, tokens = 0.0, 0
-    with torch.no_grad():
-        for text in texts:
-            ids = torch.tensor([tokenizer(text)["input_ids"]])
-            if ids.shape[1] < 2:
-                continue
-            logps = model(input_ids=ids).logits[0, :-1].float().log_softmax(-1)
-            total -= float(logps.gather(1, ids[0, 1:, None]).sum())
-            tokens += ids.shape[1] - 1
-    return total / max(1, tokens)

@@ -33,11 +33,6 @@ def messages(*names: str) -> list[Message]:
     return list(by_text.values())
 
 
-def sentences() -> list[str]:
-    """Plain sentences of an encyclopedia."""
-    return data_file("intents/wiki-sentences.txt").read_text(encoding="utf-8").splitlines()
-
-
 def data_file(name: str) -> Path:
     """A public file; ends the program where the data is absent."""
     path = DATA / name

@@ -1,21 +1,20 @@
-"""Trains a small base for a world: a tokenizer and a Qwen2 of a few million parameters, from the world's own text.
+"""Trains a small base for a world: a tokenizer and a Qwen2 of a few million parameters, taught by examples of answers.
 
-First it reads plain text, then it learns to answer a few examples of the task. Kept in a folder by the content of all that
-decides it. The tokenizer and the network are those of the demo's base; the size is the world's.
+Kept in a folder by the content of all that decides it. The tokenizer and the network are those of the demo's base; the size is
+the world's.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import random
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,18 @@ REVISION = 1
 """Raise it when a change of this file changes what is trained."""
 
 
+FOUR_MILLION = BaseConfig(vocabulary=4096, intermediate=768, layers=4, batch=16, learning_rate=1e-3)
+
+
 @dataclass(frozen=True)
 class Course:
-    """What a base learns: passes over sentences (each a text of its own), then passes over chats with an answer."""
+    """What a base learns: so many passes over chats that end with an answer. `texts` are read by the tokenizer alone."""
 
     name: str
-    sentences: Sequence[str]
     chats: Sequence[Chat]
-    sentence_epochs: int
-    chat_epochs: int
-    size: BaseConfig = field(default_factory=lambda: BaseConfig(vocabulary=4096, intermediate=768, layers=4))
+    epochs: int
+    texts: Sequence[str] = ()
+    size: BaseConfig = FOUR_MILLION
     answer_weight: float = 10.0
     """Loss weight of an answer's token against one of the prompt."""
 
@@ -75,16 +76,12 @@ def fingerprint(course: Course) -> str:
 
 def train(course: Course) -> tuple[Any, Any]:
     """(model, tokenizer)."""
-    sentence_chats = [[{"role": "text", "content": text}] for text in course.sentences]
-    tokenizer = make_tokenizer(course.size, [*course.chats, *sentence_chats])
-    sentences = [Row(tokenizer(text + END)["input_ids"], 0) for text in course.sentences]
-    chats = [chat_row(tokenizer, chat) for chat in course.chats]
+    text_chats = [[{"role": "text", "content": text}] for text in course.texts]
+    tokenizer = make_tokenizer(course.size, [*course.chats, *text_chats])
+    rows = [chat_row(tokenizer, chat) for chat in course.chats]
     torch.manual_seed(course.size.seed)
     model = make_model(course.size, tokenizer)
-    rng = random.Random(course.size.seed)
-    if sentences:
-        fit(model, sentences, course.sentence_epochs, course, rng, "sentences")
-    fit(model, chats, course.chat_epochs, course, rng, "examples")
+    fit(model, rows * course.epochs, course)
     model.eval()
     return model, tokenizer
 
@@ -96,25 +93,25 @@ def chat_row(tokenizer: Any, chat: Chat) -> Row:
     return Row(prompt + answer, len(prompt))
 
 
-def fit(model: Any, rows: Sequence[Row], epochs: int, course: Course, rng: random.Random, what: str) -> None:
-    """Passes over `rows` with AdamW and a cosine schedule."""
-    batch_size = course.size.batch
-    steps = epochs * math.ceil(len(rows) / batch_size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=course.size.learning_rate, betas=(0.9, 0.98), weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, course.size.learning_rate, total_steps=steps + 1, pct_start=0.1)
+def fit(model: Any, rows: Sequence[Row], course: Course) -> None:
+    """One pass over `rows` with AdamW, warm-up and a cosine schedule."""
+    rng = random.Random(course.size.seed)
+    rate = course.size.learning_rate
+    cut = batches(rows, course.size.batch, rng)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=len(cut) + 1, pct_start=0.1)
     model.train()
-    started, step = time.monotonic(), 0
-    for epoch in range(epochs):
-        for batch in batches(rows, batch_size, rng):
-            loss = batch_loss(model, batch, course.answer_weight)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad(set_to_none=True)
-            step += 1
-        seconds = time.monotonic() - started
-        sys.stderr.write(f"base {course.name}, {what}: epoch {epoch + 1} of {epochs}, loss {loss.item():.3f}, {seconds:.0f} s\n")
+    started = time.monotonic()
+    for step, batch in enumerate(cut, start=1):
+        loss = batch_loss(model, batch, course.answer_weight)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad(set_to_none=True)
+        if step % 100 == 0 or step == len(cut):
+            seconds = time.monotonic() - started
+            sys.stderr.write(f"base {course.name}: step {step} of {len(cut)}, loss {loss.item():.3f}, {seconds:.0f} s\n")
 
 
 def batches(rows: Sequence[Row], size: int, rng: random.Random) -> list[list[Row]]:

@@ -68,8 +68,8 @@ class World(ABC):
     def write(self, folder: Path, seed: int, ratings: int, base: Path) -> Files:
         """Write the world of `seed` with about `ratings` pieces of feedback into `folder`. Equal arguments give equal files."""
 
-    def general_text(self) -> list[str]:
-        """Sentences that have nothing to do with the task, to see what a training cost elsewhere; empty where the base knows none."""
+    def elsewhere(self) -> list[Example]:
+        """Examples of other work that the base can do, to see what a training cost there; empty where it can do nothing else."""
         return []
 
     def right(self, answer: str, example: Example) -> bool:
