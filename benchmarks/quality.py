@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -103,9 +103,20 @@ def main() -> None:
                     rows.append(row)
                     show(row)
                     raw.write(arguments.json, rows=rows)
-    print()
-    for row in rows:
-        show(row)
+    summarise([row for row in rows if row["world"] == world.name])
+
+
+def summarise(rows: Sequence[dict[str, Any]]) -> None:
+    """Over seeds: the mean gain of each contestant, its least and most, and in how many seeds its lower bound is above zero."""
+    print(f"\n{'contestant':16} {'ratings':>7} {'seeds':>5}  {'before':>6} {'after':>6}  {'gain: mean, least, most':24} sure  kept")
+    for name, ratings, options in dict.fromkeys((row["contestant"], row["ratings"], json.dumps(row["options"])) for row in rows):
+        same = [row for row in rows if (row["contestant"], row["ratings"], json.dumps(row["options"])) == (name, ratings, options)]
+        gains = [100 * row["gain"] for row in same]
+        before, after, kept = (100 * mean(row[column] for row in same) for column in ("before", "after", "kept"))
+        sure = sum(row["low"] > 0 for row in same)
+        spread = f"{mean(gains):+.1f}, {min(gains):+.1f}, {max(gains):+.1f}"
+        shown = "" if options == "{}" else options
+        print(f"{name:16} {ratings:7} {len(same):5}  {before:6.1f} {after:6.1f}  {spread:24} {sure:4}  {kept:4.0f}  {shown}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -151,7 +162,7 @@ def prepare(world: World, seed: int, ratings: int, folder: Path, base: Path, opt
             except ThumbwheelError as error:
                 sys.stderr.write(f"no {shape}: {error}\n")
             else:
-                rows = [vars(row) for split in SPLITS for row in load_rows(ws, dataset.id, split)]
+                rows = [asdict(row) for split in SPLITS for row in load_rows(ws, dataset.id, split)]
             row_files[shape] = str(write_lines(folder / f"{shape}.jsonl", rows))
     taught = [{"prompt": example.prompt, "completion": example.answer} for example in files.taught]
     row_files["taught"] = str(write_lines(folder / "taught.jsonl", taught))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
-from thumbwheel.core.errors import DataError, ModelError, ThumbwheelError
+from thumbwheel.core.errors import DataError, InputError, ModelError, ThumbwheelError
 from thumbwheel.engine.load import load_config, load_tokenizer
 from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.engine.render import render_chat, template_of
@@ -37,11 +37,13 @@ SUFFIX = ".gguf"
 
 
 def recommend(memory_gb: float | None) -> str:
-    """The precision for a machine with that much memory; Q4_K_M where it is unknown.
+    """The precision for a machine with that much memory; Q4_K_M where it is unknown. Raises InputError for less than nothing.
 
     >>> recommend(15.6)
     'Q4_K_M'
     """
+    if memory_gb is not None and memory_gb < 0:
+        raise InputError(f"memory {memory_gb!r} GB", "no machine has less than nothing", "Give its memory in GB, or leave it out")
     return "Q4_K_M" if memory_gb is None else next(quant for least, quant in BY_MEMORY if memory_gb >= least)
 
 

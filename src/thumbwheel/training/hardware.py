@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from thumbwheel.core.errors import TrainingError
+
 Device = Literal["cpu", "cuda", "mps"]
 
 BF16_PAYS = 20_000_000
@@ -190,11 +192,20 @@ def _gpus() -> tuple[Gpu, ...]:
 
 
 def device(asked: Literal["auto"] | Device = "auto") -> Device:
-    """`asked`, or for "auto" cuda (ROCm has that name in torch too), else mps, else cpu."""
-    if asked != "auto":
-        return asked
+    """`asked`, or for "auto" cuda (ROCm has that name in torch too), else mps, else cpu.
+
+    Raises TrainingError for an accelerator that this machine does not have.
+    """
     gpu = machine().gpu
-    return "cpu" if gpu is None else "mps" if gpu.kind == "mps" else "cuda"
+    if gpu is None:
+        best: Device = "cpu"
+    else:
+        best = "mps" if gpu.kind == "mps" else "cuda"
+    if asked == "auto":
+        return best
+    if asked not in ("cpu", best):
+        raise TrainingError(f"device {asked!r}", f"torch sees no such accelerator here (it sees: {best})", f"Leave it out, or say {best}")
+    return asked
 
 
 def choose_dtype(asked: str, parameters: int, where: Device | None = None) -> str:

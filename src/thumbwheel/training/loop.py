@@ -27,7 +27,7 @@ from thumbwheel.training.watch import Watch
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
-RISING = {"rewards/margins", "rewards/accuracies", "reward", "accuracy"}
+RISING = {"probability/good", "rewards/margins", "rewards/accuracies", "reward", "accuracy"}
 """Metrics of which more is better."""
 
 

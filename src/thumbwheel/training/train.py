@@ -33,7 +33,7 @@ from thumbwheel.training import store
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.base import locate, require_training
 from thumbwheel.training.estimate import estimate, trial
-from thumbwheel.training.hardware import disk_free_gb, machine
+from thumbwheel.training.hardware import device, disk_free_gb, machine
 from thumbwheel.training.judging import register
 from thumbwheel.training.launch import launch
 from thumbwheel.training.presets import with_preset
@@ -149,6 +149,7 @@ def _plan(ws: Workspace, agent: str, algorithm: str, base: str | None, dataset: 
     config, preset = with_preset(ws.settings(method.Config, f"train.{algorithm}", options), machine())
     if base is None:
         raise InputError("--base", "no base model was named", "Give a folder saved with save_pretrained, or a Hugging Face id")
+    device(config.device)
     name, folder = locate(base)
     check_base(ws, folder)
     fingerprint = _fingerprint(folder)

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from thumbwheel.core.config import Config
 
-Metric = Literal["loss", "nll/good", "rewards/margins", "rewards/accuracies", "reward", "accuracy", "mae"]
+Metric = Literal["loss", "nll/good", "probability/good", "rewards/margins", "rewards/accuracies", "reward", "accuracy", "mae"]
 """Dev metrics by which a checkpoint may be chosen."""
 
 DASHBOARDS = ("tensorboard", "trackio", "wandb")

@@ -199,6 +199,8 @@ def test_precisions_have_names(ws: Workspace, base: Path, adapter: Path, tmp_pat
     with pytest.raises(InputError, match="a name and a reason"):
         export(ws, "support", "v1", "gguf", tmp_path / "out", "f16", accept="me")
     assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="less than nothing"):
+        gguf_file.recommend(-1)
     assert [gguf_file.recommend(memory) for memory in (64, 31, 15, 7, 2, None)] == ["Q8_0", "Q6_K", "Q4_K_M", "Q3_K_M", "Q2_K", "Q4_K_M"]
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from command_line import Run
+from thumbwheel.core.errors import TrainingError
 from thumbwheel.training import hardware
-from thumbwheel.training.hardware import BF16_FLAGS, choose_dtype, group_limits, machine, memory_gb, read_cpuinfo
+from thumbwheel.training.hardware import BF16_FLAGS, Gpu, choose_dtype, group_limits, machine, memory_gb, read_cpuinfo
 from thumbwheel.training.presets import PRESETS
 
 RYZEN = """processor\t: {n}
@@ -87,6 +89,34 @@ def test_precision_pays_on_large_models_where_the_machine_has_it(monkeypatch: py
         assert choose_dtype("auto", 26_000_000, "cpu") == found
         assert choose_dtype("auto", 1_000_000, "cpu") == "float32"
         assert choose_dtype("bfloat16", 1, "cpu") == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "taken"),
+    [
+        ((), "auto", "cpu"),
+        ((), "cpu", "cpu"),
+        ((Gpu("mps", "some GPU", 16),), "auto", "mps"),
+        ((Gpu("rocm", "some GPU", 16),), "cuda", "cuda"),
+        ((Gpu("cuda", "some GPU", 16),), "cpu", "cpu"),
+    ],
+)
+def test_the_device_is_one_that_is_there(gpus: tuple[Gpu, ...], asked: Any, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    here = replace(machine(), gpus=gpus)
+    monkeypatch.setattr(hardware, "machine", lambda: here)
+    assert hardware.device(asked) == taken
+
+
+@pytest.mark.parametrize(("gpus", "asked"), [((), "mps"), ((), "cuda"), ((Gpu("cuda", "some GPU", 16),), "mps")])
+def test_an_accelerator_that_is_not_there_is_refused(gpus: tuple[Gpu, ...], asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    here = replace(machine(), gpus=gpus)
+    monkeypatch.setattr(hardware, "machine", lambda: here)
+    with pytest.raises(TrainingError, match="no such accelerator"):
+        hardware.device(asked)
 
 
 def test_the_command_says_what_is_here_and_what_is_chosen(command_line: Run, tmp_path: Path) -> None:

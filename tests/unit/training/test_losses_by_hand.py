@@ -84,3 +84,14 @@ def test_policy_and_base_apart(tmp_path: Path, method: Callable[..., Any], shape
     assert gradient.dtype == torch.float64
     assert found == pytest.approx(float(expected.detach()), rel=1e-9)
     assert float((gradient - by_hand).norm() / by_hand.norm()) < 1e-9
+
+
+def test_the_probability_of_good_answers_is_a_mean_over_answers_of_a_mean_over_tokens(tmp_path: Path) -> None:
+    """Geometric over the tokens of an answer, arithmetic over answers, so that one hopeless answer costs no more than one answer."""
+    rows = plain_rows("chats", 8)
+    made = assembled("sft", tiny_base(tmp_path / "base", "gpt2"), tmp_path, rows, token_budget=100)
+    shake(made.model.double())
+    found = made.at_work.run(made.train.items, grad=False)
+    each = [float(logps(made.model, row.prompt, row.branches[0].ids).mean().exp()) for row in made.train.items]
+    assert found.metrics["probability/good"] == pytest.approx(sum(each) / len(each), rel=1e-9)
+    assert found.rows["probability/good"] == pytest.approx(each, rel=1e-9)

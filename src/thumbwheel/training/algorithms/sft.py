@@ -89,7 +89,10 @@ class Sft(Algorithm[SftConfig]):
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
         """This micro-batch's share of the mean."""
-        policy, _, _ = scored.sums()
+        policy, _, count = scored.sums()
         good = scored.having(GOOD)
-        metrics = likelihood(scored, good.to(policy)) | {"logps/chosen": scored.mean(policy, good)}
+        metrics = likelihood(scored, good.to(policy)) | {
+            "logps/chosen": scored.mean(policy, good),
+            "probability/good": scored.mean((policy / count).exp(), good),
+        }
         return LossOut(-scored.by_row(policy * scored.weights()) / totals.good_tokens, metrics)
