@@ -36,7 +36,7 @@ from learners.learner import Spec
 from learners.prompted import few_shot_answers, nearest_answers
 from worlds import WORLDS
 from worlds.answers import answer
-from worlds.world import Example, Files, World, write_lines
+from worlds.world import Example, Files, World, read_lines, write_lines
 
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
@@ -224,12 +224,13 @@ def measure(setting: Setting, judge: Judge, name: str) -> dict[str, Any]:
     row: dict[str, Any] = {"world": setting.world.name, "seed": setting.seed, "ratings": setting.ratings, "contestant": name}
     row["options"] = setting.options
     row["sampled_right"] = setting.files.sampled_right
-    liked = [json.loads(line) for line in Path(setting.row_files["chats"]).read_text(encoding="utf-8").split("\n") if line]
-    started = time.monotonic()
-    if name == "nearest":
-        return row | judge.answers_row(nearest_answers(liked, judge.examples)) | {"seconds": round(time.monotonic() - started, 1)}
-    if name == "few-shot":
-        texts = few_shot_answers(setting.files.base, liked, judge.examples, setting.world.max_new_tokens)
+    if name in PROMPTED:
+        liked = read_lines(Path(setting.row_files["chats"]))
+        started = time.monotonic()
+        if name == "nearest":
+            texts = nearest_answers(liked, judge.examples)
+        else:
+            texts = few_shot_answers(setting.files.base, liked, judge.examples, setting.world.max_new_tokens)
         return row | judge.answers_row(texts) | {"seconds": round(time.monotonic() - started, 1)}
     result = learn(setting, name)
     judged = judge.model_row(result["adapter"]) if result["adapter"] else judge.unchanged_row()

@@ -20,7 +20,17 @@ from typing import Any
 
 import torch
 
-from thumbwheel.demo.base import CHAT_TEMPLATE, END, BaseConfig, make_model, make_tokenizer, prompt_text
+from thumbwheel.demo.base import (
+    CHAT_TEMPLATE,
+    BaseConfig,
+    Row,
+    answer_row,
+    batch_loss,
+    batches,
+    make_model,
+    make_tokenizer,
+    publish,
+)
 from worlds.world import Chat
 
 REVISION = 1
@@ -39,16 +49,6 @@ class Course:
     epochs: int
     texts: Sequence[str] = ()
     size: BaseConfig = FOUR_MILLION
-    answer_weight: float = 10.0
-    """Loss weight of an answer's token against one of the prompt."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """Token ids, of which the first `prompt_length` are the prompt."""
-
-    ids: list[int]
-    prompt_length: int
 
 
 def ensure(course: Course, cache: Path) -> Path:
@@ -62,7 +62,7 @@ def ensure(course: Course, cache: Path) -> Path:
         model, tokenizer = train(course)
         model.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
-        scratch.rename(target)
+        publish(scratch, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
@@ -78,7 +78,7 @@ def train(course: Course) -> tuple[Any, Any]:
     """(model, tokenizer)."""
     text_chats = [[{"role": "text", "content": text}] for text in course.texts]
     tokenizer = make_tokenizer(course.size, [*course.chats, *text_chats])
-    rows = [chat_row(tokenizer, chat) for chat in course.chats]
+    rows = [answer_row(tokenizer, chat) for chat in course.chats]
     torch.manual_seed(course.size.seed)
     model = make_model(course.size, tokenizer)
     fit(model, rows * course.epochs, course)
@@ -86,24 +86,17 @@ def train(course: Course) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def chat_row(tokenizer: Any, chat: Chat) -> Row:
-    """The tokens of a chat whose last message is the answer."""
-    prompt = tokenizer(prompt_text(tokenizer, chat[:-1]))["input_ids"]
-    answer = tokenizer(chat[-1]["content"] + END)["input_ids"]
-    return Row(prompt + answer, len(prompt))
-
-
 def fit(model: Any, rows: Sequence[Row], course: Course) -> None:
     """One pass over `rows` with AdamW, warm-up and a cosine schedule."""
     rng = random.Random(course.size.seed)
     rate = course.size.learning_rate
-    cut = batches(rows, course.size.batch, rng)
+    cut = list(batches(rows, course.size.batch, rng))
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=len(cut) + 1, pct_start=0.1)
     model.train()
     started = time.monotonic()
     for step, batch in enumerate(cut, start=1):
-        loss = batch_loss(model, batch, course.answer_weight)
+        loss = batch_loss(model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -112,25 +105,3 @@ def fit(model: Any, rows: Sequence[Row], course: Course) -> None:
         if step % 100 == 0 or step == len(cut):
             seconds = time.monotonic() - started
             sys.stderr.write(f"base {course.name}: step {step} of {len(cut)}, loss {loss.item():.3f}, {seconds:.0f} s\n")
-
-
-def batches(rows: Sequence[Row], size: int, rng: random.Random) -> list[list[Row]]:
-    """All rows once, in batches of nearly equal length and random order."""
-    shuffled = rng.sample(list(rows), len(rows))
-    by_length = sorted(shuffled, key=lambda row: len(row.ids) // 4)
-    cut = [by_length[start : start + size] for start in range(0, len(by_length), size)]
-    rng.shuffle(cut)
-    return cut
-
-
-def batch_loss(model: Any, batch: Sequence[Row], answer_weight: float) -> torch.Tensor:
-    """Weighted next-token loss of a batch that is padded on the right."""
-    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row.ids) for row in batch], batch_first=True)
-    positions = torch.arange(ids.shape[1])
-    lengths = torch.tensor([len(row.ids) for row in batch])[:, None]
-    prompt_lengths = torch.tensor([row.prompt_length for row in batch])[:, None]
-    weight = torch.where(positions >= prompt_lengths, answer_weight, 1.0) * (positions < lengths)
-    with torch.autocast("cpu", torch.bfloat16, enabled=torch.cpu._is_avx512_bf16_supported()):
-        logits = model(input_ids=ids[:, :-1]).logits  # causal: padding on the right is never seen
-    loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-    return (loss * weight[:, 1:].flatten()).sum() / weight[:, 1:].sum()

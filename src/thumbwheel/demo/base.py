@@ -79,13 +79,14 @@ def ensure_base(cache: Path, config: BaseConfig | None = None, progress: Progres
         model, tokenizer = train_base(config, progress)
         model.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
-        _publish(scratch, target)
+        publish(scratch, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 
-def _publish(scratch: Path, target: Path) -> None:
+def publish(scratch: Path, target: Path) -> None:
+    """Rename a finished base into its place, unless somebody else put the same one there first."""
     try:
         scratch.rename(target)
     except OSError:
@@ -100,7 +101,7 @@ def train_base(config: BaseConfig, progress: Progress | None = None) -> tuple[Pr
     rng = random.Random(f"base:{config.seed}")
     chats = _population_chats(rng, config.mails)
     tokenizer = make_tokenizer(config, chats)
-    rows = [_row(tokenizer, chat) for chat in chats]
+    rows = [answer_row(tokenizer, chat) for chat in chats]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = make_model(config, tokenizer)
@@ -176,13 +177,14 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, chat: Sequence[dict[str, str
     return str(tokenizer.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True))
 
 
-def _row(tokenizer: PreTrainedTokenizerBase, chat: Sequence[dict[str, str]]) -> Row:
+def answer_row(tokenizer: PreTrainedTokenizerBase, chat: Sequence[dict[str, str]]) -> Row:
+    """The tokens of a chat whose last message is the answer."""
     prompt = tokenizer(prompt_text(tokenizer, chat[:-1]))["input_ids"]
     answer = tokenizer(chat[-1]["content"] + END)["input_ids"]
     return prompt + answer, len(prompt)
 
 
-def _batches(rows: Sequence[Row], size: int, rng: random.Random) -> Iterator[list[Row]]:
+def batches(rows: Sequence[Row], size: int, rng: random.Random) -> Iterator[list[Row]]:
     """One pass over the rows in batches of nearly equal length, in random order."""
     order = sorted(rng.sample(range(len(rows)), len(rows)), key=lambda i: len(rows[i][0]) // 4)
     cuts = list(range(0, len(order), size))
@@ -201,8 +203,8 @@ def _fit(model: PreTrainedModel, rows: Sequence[Row], config: BaseConfig, rng: r
     optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.98), fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _cosine(step / steps, config.warmup))
     model.train()
-    for step, batch in enumerate(_batches(rows, config.batch, rng), start=1):
-        loss = _loss(model, batch)
+    for step, batch in enumerate(batches(rows, config.batch, rng), start=1):
+        loss = batch_loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -218,7 +220,7 @@ def _cosine(done: float, warmup: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
 
 
-def _loss(model: PreTrainedModel, batch: Sequence[Row]) -> torch.Tensor:
+def batch_loss(model: PreTrainedModel, batch: Sequence[Row]) -> torch.Tensor:
     """Weighted next-token loss of a right-padded batch, in bf16 where the CPU multiplies that natively."""
     import torch
 
