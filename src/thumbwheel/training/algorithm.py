@@ -217,9 +217,11 @@ class LossOut:
 
 
 class Algorithm(Method[C]):
-    """A method that learns from recorded answers. `reference` says whether the loss compares with the base."""
+    """A method that learns from recorded answers. `reference` says whether the loss compares with the base, `dev_reference` whether the
+    metrics of the dev rows do."""
 
     reference: ClassVar[bool] = True
+    dev_reference: ClassVar[bool] = True
 
     @abstractmethod
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:

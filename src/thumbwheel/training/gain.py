@@ -1,5 +1,4 @@
-"""Whether a run learned anything: its best evaluation beside that of the base, on the metric that chose
-the checkpoint.
+"""Whether a run learned anything: the evaluation of what it keeps beside that of the base.
 
 The dev rows are few and their figures noisy. So the comparison is paired by row, its interval respects
 rows that belong together, and what a small split cannot tell counts for the run. The evaluation after it
@@ -33,7 +32,7 @@ Rows = Sequence[float | None]
 
 @dataclass(frozen=True)
 class Gain:
-    """The best evaluation against the first one, which is that of the base.
+    """A later evaluation against an earlier one, which is mostly that of the base.
 
     `nothing` is the reason why there is nothing to keep, `unsure` what the dev rows leave open. Both are
     None where a gain was seen beyond noise.
@@ -48,6 +47,11 @@ class Gain:
     nothing: str | None = None
     unsure: str | None = None
 
+    @property
+    def is_worse(self) -> bool:
+        """Whether the change is for the worse beyond noise."""
+        return self.groups >= FEWEST and self.high < 0
+
     def to_json(self) -> dict[str, Any]:
         """As a JSON value."""
         return asdict(self)
@@ -61,7 +65,7 @@ def gain_of(
     groups: Sequence[str],
     over: str = "the base",
 ) -> Gain | None:
-    """What the dev rows, which belong to `groups`, say of a run whose checkpoint `metric` chose.
+    """What the dev rows, which belong to `groups`, say by `metric` of a change from `base` to `best`.
 
     More of it is better if `rising`; `low` and `high` are the ends of the interval of the change for the
     better. None where no row has a value in both evaluations.
@@ -85,10 +89,9 @@ def gain_of(
     gain = Gain(metric, sign * change.before, sign * change.after, change.clusters, change.low, change.high)
     interval = f"gained {change.gain:.3g}, 95 % interval {change.low:.3g} to {change.high:.3g}"
     figures = f"dev {metric} {gain.best:.3g}, {gain.base:.3g} under {over} ({interval}, {change.clusters} groups of dev rows)"
-    plainly_worse = change.clusters >= FEWEST and change.high < 0
     helped = change.gain > 0 or (metric in SHARES and _loss_fell(base, best))
-    if plainly_worse or (change.clusters >= TELLING and not helped):
-        return replace(gain, nothing=f"nothing learned: no evaluation was better than {over}: {figures}")
+    if gain.is_worse or (change.clusters >= TELLING and not helped):
+        return replace(gain, nothing=f"nothing learned: the result is no better than {over}: {figures}")
     if change.low > 0:
         return gain
     if change.clusters < TELLING:

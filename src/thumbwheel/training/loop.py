@@ -27,7 +27,7 @@ from thumbwheel.training.watch import Watch
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
-RISING = {"probability/good", "rewards/margins", "rewards/accuracies", "reward", "accuracy"}
+RISING = {"ratio/good", "rewards/margins", "rewards/accuracies", "reward", "accuracy"}
 """Metrics of which more is better."""
 
 
@@ -122,17 +122,20 @@ class Loop:
         return found
 
     def _gain(self) -> Gain | None:
-        """What the dev rows say of the best checkpoint."""
-        if not self._base_rows or not self._best_rows:
+        """What the dev rows say of the checkpoint that is kept."""
+        return self._change(self._base_rows, self._best_rows, self.config.continue_from or "the base")
+
+    def _change(self, before: Mapping[str, Rows], after: Mapping[str, Rows], over: str) -> Gain | None:
+        """From one evaluation to another; None where one of them was not made."""
+        if not before or not after:
             return None
-        groups = [item.group for item in self._dev][: len(self._base_rows["loss"])]  # methods that answer take the first ones only
-        over = self.config.continue_from or "the base"
-        return gain_of(self._deciding, self._deciding in RISING, self._base_rows, self._best_rows, groups, over)
+        groups = [item.group for item in self._dev][: len(before["loss"])]  # methods that answer take the first ones only
+        return gain_of(self._deciding, self._deciding in RISING, before, after, groups, over)
 
     def _resume(self, step: int) -> None:
         self.state, saved = self._checkpoints.load(step, self._trained)
         self._method.restore(saved["method"])
-        self._base_rows, self._best_rows = saved["base_rows"], saved["best_rows"]
+        self._base_rows, self._best_rows, self._rows = saved["base_rows"], saved["best_rows"], saved["rows"]
         kept = cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"]
         self._watch.restore(kept["watch"])
         self._worse, self._deciding, self._unfit = kept["worse"], kept["deciding"], kept["unfit"]
@@ -156,7 +159,23 @@ class Loop:
                 return self._ending(interrupted=True)
             if self.control.should_training_stop:
                 return self._ending(reason="a callback stopped the training")
+        self._keep_annealed()
         return self._ending()
+
+    def _keep_annealed(self) -> None:
+        """Make the weights at the end of the schedule those that are kept, unless an earlier checkpoint was better beyond noise.
+
+        A checkpoint from the middle has seen no small learning rate, and among ten evaluations of few rows the highest is chance.
+        """
+        best, last = self.state.best_global_step, self.state.global_step
+        if best is None or best == last or self._unfit or self.config.load_best_model_at_end:
+            return
+        change = self._change(self._best_rows, self._rows, f"step {best}")
+        if change is not None and change.is_worse:
+            figures = f"dev {change.metric} {change.best:.3g} at the end, {change.base:.3g} at step {best}"
+            log.say(f"the checkpoint of step {best} is kept, because it was better than the last one beyond noise: {figures}")
+            return
+        self.state.best_global_step, self._best_rows = last, self._rows
 
     def _ending(self, **how: Any) -> Ending:
         """The last state is saved too, unless something is wrong with it."""
@@ -275,7 +294,8 @@ class Loop:
         cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"] = {
             "watch": self._watch.state(), "worse": self._worse, "deciding": self._deciding, "unfit": self._unfit,
         }  # fmt: skip
-        saved = {"method": self._method.state(), "base_rows": dict(self._base_rows), "best_rows": dict(self._best_rows)}
+        rows = {"base_rows": dict(self._base_rows), "best_rows": dict(self._best_rows), "rows": dict(self._rows)}
+        saved = {"method": self._method.state()} | rows
         self._checkpoints.save(self._trained, self.state, saved)
         self._saved_at = time.monotonic()
         self._fire("on_save")

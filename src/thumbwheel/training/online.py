@@ -76,6 +76,10 @@ class OnlineConfig(TrainConfig):
     answer is ended before that, and is wrong."""
     reward_workers: int = Field(2, ge=1)
     """Processes that run reward functions beside the model."""
+    early_stopping_patience: int | None = Field(4, ge=1)
+    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation; needs dev rows."""
+    load_best_model_at_end: bool = True
+    """Keep the checkpoint that metric_for_best_model calls best: what is learned from fresh answers can fall apart late."""
     metric_for_best_model: Metric = "reward"
     """The dev metric that decides which checkpoint is best."""
     eval_prompts: int = Field(256, ge=1)

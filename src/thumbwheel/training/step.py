@@ -86,7 +86,8 @@ class Stepper:
         each = self.engine.backward if grad else self.engine.each
         for block in self.algorithm.blocks(examples):
             baseline = self.algorithm.baseline(block, partial(self._sums, block, unchanged))
-            known = self._references(block) if self.algorithm.reference else None
+            compared = self.algorithm.reference if grad else self.algorithm.dev_reference
+            known = self._references(block) if compared else None
             work = partial(self._lost, totals, baseline, known, grad, unchanged)
             for batch, (_, (loss, metrics)) in each(block, self.budget.tokens, work):
                 losses.append(loss)

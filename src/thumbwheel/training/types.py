@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from thumbwheel.core.config import Config
 
-Metric = Literal["loss", "nll/good", "probability/good", "rewards/margins", "rewards/accuracies", "reward", "accuracy", "mae"]
+Metric = Literal["loss", "nll/good", "ratio/good", "rewards/margins", "rewards/accuracies", "reward", "accuracy", "mae"]
 """Dev metrics by which a checkpoint may be chosen."""
 
 DASHBOARDS = ("tensorboard", "trackio", "wandb")
@@ -37,7 +37,7 @@ class TrainConfig(Config):
     batch_size: int = Field(16, ge=1)
     """Rows an optimiser step."""
     num_train_epochs: float = Field(4.0, gt=0)
-    """Passes over the training rows; early stopping ends them when the dev rows stop gaining."""
+    """Passes over the training rows."""
     max_steps: int | None = Field(None, ge=1)
     """Optimiser steps; overrides the epochs."""
     warmup_ratio: float = Field(0.1, ge=0, lt=1)
@@ -64,10 +64,14 @@ class TrainConfig(Config):
     """Decides the adapter's start and the order of the rows."""
     eval_steps: int | None = Field(None, ge=1)
     """Steps between two evaluations on the dev rows; without it ten times a run."""
-    early_stopping_patience: int | None = Field(4, ge=1)
-    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation; needs dev rows."""
+    early_stopping_patience: int | None = Field(None, ge=1)
+    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation, and keep the best checkpoint; needs dev
+    rows. Unset, the learning rate falls to its end: weights from before that are worse than the dev rows can tell."""
+    load_best_model_at_end: bool = False
+    """Keep the checkpoint that metric_for_best_model calls best. Otherwise a run that reaches its end keeps its last weights, unless the
+    dev rows show beyond noise that an earlier checkpoint was better."""
     metric_for_best_model: Metric = "loss"
-    """The dev metric that decides which checkpoint is best."""
+    """The dev metric that compares the checkpoints with each other and with the base."""
     require_gain: bool = True
     """End as nothing learned, without a result, where no evaluation of the dev rows was better than that of the base."""
     save_steps: int | None = Field(None, ge=1)

@@ -56,7 +56,7 @@ def test_a_margin_below_that_of_the_base() -> None:
     margins = [value - sum(noise) / 24 - 0.012 for value in noise]
     gain = judged("rewards/margins", [0.0] * 24, margins)
     assert gain.best == pytest.approx(-0.012) and gain.high > 0
-    assert gain.nothing and "no evaluation was better than the base" in gain.nothing
+    assert gain.nothing and "the result is no better than the base" in gain.nothing
 
 
 def test_few_rows_decide_nothing_against_a_run_unless_it_is_plainly_worse() -> None:
@@ -173,7 +173,7 @@ def test_a_run_that_goes_the_wrong_way(base: Path, tmp_path: Path, method: str, 
     ending = loop_of(made, tmp_path).run()
     made.at_work.close()
     assert ending.gain is not None and ending.gain.groups == 24
-    assert ending.gain.nothing and "no evaluation was better than the base" in ending.gain.nothing
+    assert ending.gain.nothing and "the result is no better than the base" in ending.gain.nothing
 
 
 UNMOVED = {"learning_rate": 1e-30, "max_steps": 2, "early_stopping_patience": None}
@@ -230,7 +230,7 @@ def test_the_command_makes_nothing_and_ends_with_1(ws: Workspace, base: Path, ca
         train(ws, "a", "reward", resume=record.id)
     _show(result, "a", "reward")
     said = " ".join(capsys.readouterr().err.split())
-    assert "nothing learned: no evaluation was better than the base" in said
+    assert "nothing learned: the result is no better than the base" in said
     assert "thumbwheel dataset health pairs --agent a" in said and "--no-require-gain" in said
 
 

@@ -31,7 +31,7 @@ def run(base: Path, folder: Path, algorithm: str = "dpo", resume: int | None = N
 
 
 def test_a_resumed_run_goes_on_exactly(base: Path, tmp_path: Path) -> None:
-    settings = {"num_train_epochs": 2, "early_stopping_patience": None}
+    settings = {"num_train_epochs": 2}
     whole, _ = run(base, tmp_path / "whole", **settings)
     first, _ = run(base, tmp_path / "parts", stop_at=7, **settings)
     assert first.interrupted and first.step == 7
@@ -42,7 +42,7 @@ def test_a_resumed_run_goes_on_exactly(base: Path, tmp_path: Path) -> None:
 
 
 def test_checkpoints_have_hugging_face_names_and_few_are_kept(base: Path, tmp_path: Path) -> None:
-    ending, _ = run(base, tmp_path, num_train_epochs=3, early_stopping_patience=None)
+    ending, _ = run(base, tmp_path, num_train_epochs=3, load_best_model_at_end=True)
     checkpoints = Checkpoints(tmp_path / "checkpoints", 2)
     assert set(checkpoints.steps()) == {*checkpoints.steps()[-2:], ending.best}
     names = {path.name for path in checkpoints.at(ending.best).iterdir()}
@@ -112,6 +112,30 @@ def test_patience_is_a_part_of_the_epochs_and_no_count_of_single_steps(base: Pat
     ending = loop.run()
     assert ending.reason == "early stopping: no better dev rewards/margins in 7 evaluations, 7 steps"
     assert (ending.best, ending.step) == (1, 8)
+
+
+def test_the_weights_at_the_end_of_the_schedule_are_kept(base: Path, tmp_path: Path) -> None:
+    """Single evaluations of five rows that were a little better in between are chance."""
+    ending, loop = run(base, tmp_path, num_train_epochs=3, eval_steps=1)
+    margins = {line["step"]: line["eval_rewards/margins"] for line in lines(tmp_path) if "eval_loss" in line}
+    assert max(margins, key=lambda step: margins[step]) != ending.step == 18
+    assert ending.best == 18
+    assert ending.gain is not None and ending.gain.best == pytest.approx(margins[18])
+    assert loop.state.best_global_step == 18
+
+
+def test_an_earlier_checkpoint_is_kept_where_it_was_better_beyond_noise(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """First it learns how answers begin, then that they never end as those of the dev rows do."""
+    rows = plain_rows("chats", 24, 40)
+    for row in rows:
+        row["completion"] = "the quick fox" if row["split"] == "train" else "the quick dog"
+    made = assembled("sft", base, tmp_path, rows, num_train_epochs=12, learning_rate=3e-2, metric_for_best_model="loss", eval_steps=6)
+    ending = loop_of(made, tmp_path).run()
+    assert ending.step == 72
+    assert ending.best is not None and ending.best < 72
+    assert "better than the last one beyond noise" in capsys.readouterr().err
 
 
 def test_a_number_that_is_none_stops_before_the_adapter_is_touched(base: Path, tmp_path: Path) -> None:

@@ -86,12 +86,18 @@ def test_policy_and_base_apart(tmp_path: Path, method: Callable[..., Any], shape
     assert float((gradient - by_hand).norm() / by_hand.norm()) < 1e-9
 
 
-def test_the_probability_of_good_answers_is_a_mean_over_answers_of_a_mean_over_tokens(tmp_path: Path) -> None:
-    """Geometric over the tokens of an answer, arithmetic over answers, so that one hopeless answer costs no more than one answer."""
-    rows = plain_rows("chats", 8)
-    made = assembled("sft", tiny_base(tmp_path / "base", "gpt2"), tmp_path, rows, token_budget=100)
+def test_the_ratio_of_good_answers_compares_whole_answers_with_the_base_and_is_clipped(tmp_path: Path) -> None:
+    made = assembled("sft", tiny_base(tmp_path / "base", "gpt2"), tmp_path, plain_rows("chats", 8), token_budget=100)
+    untrained = made.at_work.evaluate(made.train.items)
+    assert untrained.rows["ratio/good"] == [1.0] * 8
     shake(made.model.double())
-    found = made.at_work.run(made.train.items, grad=False)
-    each = [float(logps(made.model, row.prompt, row.branches[0].ids).mean().exp()) for row in made.train.items]
-    assert found.metrics["probability/good"] == pytest.approx(sum(each) / len(each), rel=1e-9)
-    assert found.rows["probability/good"] == pytest.approx(each, rel=1e-9)
+    evaluation = made.at_work.run(made.train.items, grad=False)
+    ratios = []
+    for example in made.train.items:
+        policy = logps(made.model, example.prompt, example.branches[0].ids).sum()
+        with made.model.disable_adapter():
+            base = logps(made.model, example.prompt, example.branches[0].ids).sum()
+        ratios.append(min(10.0, float((policy - base).exp())))
+    assert len(set(ratios)) > 4
+    assert evaluation.rows["ratio/good"] == pytest.approx(ratios, rel=1e-4)  # the references were stored in single precision
+    assert evaluation.metrics["ratio/good"] == pytest.approx(sum(ratios) / 8, rel=1e-4)

@@ -34,8 +34,8 @@ class RewardConfig(TrainConfig):
 
     num_train_epochs: float = Field(12.0, gt=0)
     """Passes over the training rows."""
-    early_stopping_patience: int | None = Field(None, ge=1)
-    """Stop after so many evaluations without a better one; unset, because the dev rows often gain nothing for long before they do."""
+    load_best_model_at_end: bool = True
+    """Keep the checkpoint that metric_for_best_model calls best: over so many epochs a reward model learns its rows by heart."""
     metric_for_best_model: Metric = "accuracy"
     """The dev metric that decides which checkpoint is best (regression: loss). Where labels are noisy, the loss is at its best long before
     the model ranks best."""
@@ -58,6 +58,7 @@ class Reward(Algorithm[RewardConfig]):
     rate: ClassVar[float] = 1e-4
     judges: ClassVar[bool] = True
     reference: ClassVar[bool] = False
+    dev_reference: ClassVar[bool] = False
     Config: ClassVar[type[TrainConfig]] = RewardConfig
 
     @classmethod

@@ -17,17 +17,22 @@ from thumbwheel.core.errors import DataError
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.algorithm import Algorithm, LossOut, Row, Scored, Totals, fitted, likelihood, targets
 from thumbwheel.training.group import spread
-from thumbwheel.training.types import TrainConfig
+from thumbwheel.training.types import Metric, TrainConfig
 
 if TYPE_CHECKING:
     from thumbwheel.engine.prompt import PromptBuilder
 
 GOOD, REST = "sample", "rest"
+RATIO_LIMIT = 10.0
+"""Most that one answer counts in `ratio/good`."""
 
 
 class SftConfig(TrainConfig):
     """Settings of sft."""
 
+    metric_for_best_model: Metric = "ratio/good"
+    """The dev metric that compares the checkpoints with each other and with the base. The dev loss would always speak for the base: most
+    of the good answers are its own, on prompts where it was right anyway."""
     weighting: Literal["none", "reward"] = "none"
     """none learns from good answers alike; reward from every answer with a number (`scored`), by exp((number - centre) / temperature)."""
     weight_centre: float | None = None
@@ -88,11 +93,18 @@ class Sft(Algorithm[SftConfig]):
         return Totals(max(sum(one.weight for one in examples), 1e-12), max(float(tokens), 1e-12))
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
-        """This micro-batch's share of the mean."""
-        policy, _, count = scored.sums()
+        """This micro-batch's share of the mean.
+
+        `ratio/good` is p(answer) / p_base(answer), averaged over the good answers of the dev rows. Where they were sampled from the base,
+        it estimates how many times as often as the base the model gives a good answer (inverse propensity weighting with clipped
+        weights: Horvitz and Thompson 1952; Bottou et al. 2013, arXiv 1209.2355).
+        """
+        policy, reference, _ = scored.sums()
         good = scored.having(GOOD)
         metrics = likelihood(scored, good.to(policy)) | {
             "logps/chosen": scored.mean(policy, good),
-            "probability/good": scored.mean((policy / count).exp(), good),
         }
+        if scored.reference is not None:
+            ratios = (policy - reference).exp().clamp(max=RATIO_LIMIT)
+            metrics["ratio/good"] = scored.mean(ratios, good)
         return LossOut(-scored.by_row(policy * scored.weights()) / totals.good_tokens, metrics)
