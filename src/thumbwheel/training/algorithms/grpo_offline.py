@@ -29,6 +29,10 @@ GOOD, BAD = "better", "worse"
 class GrpoOfflineConfig(TrainConfig):
     """Settings of grpo_offline."""
 
+    early_stopping_patience: int | None = Field(4, ge=1)
+    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation; needs dev rows."""
+    load_best_model_at_end: bool = True
+    """Keep the checkpoint that metric_for_best_model calls best."""
     loss_type: Normaliser = "dapo"
     """What the loss is divided by: dapo tokens, grpo answers and each by its tokens, dr_grpo answers times max_length."""
     scale_rewards: Literal["group", "none"] = "group"
