@@ -34,7 +34,7 @@ from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards.checker import refusal
 from thumbwheel.rewards.label import loudest, reach, signals
 
-METHODS = {"kto": "labels", "dpo": "pairs", "sft": "chats"}
+METHODS = {"sft": "chats", "kto": "labels", "dpo": "pairs"}
 """Method -> the shape that it needs, in the order in which they are recommended where nothing else decides."""
 COUNTED = 1000
 """Rows of a shape that are counted at once."""
@@ -61,7 +61,7 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
     recommended, why = _recommend(methods, facts)
     gold = [case.group for case in cases if case.basis == GOLD]
     held = [case.group for case in cases if case.basis != GOLD and assignment.split_of(case.prompt_id) == "gate"]
-    ranked = METHODS[recommended or "kto"]
+    ranked = METHODS["dpo" if recommended == "dpo" else "kto" if all(labels.values()) else "sft"]
     groups = {"gold": len(set(gold)), "feedback cases in gate": len(set(held)), "rows in gate": len(facts[ranked].held)}
     power = {name: Power(n, foreseen(n, config.plan.discordance)) for name, n in groups.items()}
     if ranked == "labels":  # good answers are told from bad ones then
@@ -169,7 +169,10 @@ def _methods(facts: Mapping[str, Facts], labels: Mapping[str, int], config: Plan
 
 
 def _recommend(methods: Mapping[str, MethodPlan], facts: Mapping[str, Facts]) -> tuple[str | None, str]:
-    """The method that learns from most of what people said themselves; siblings and halves of edits are derived, so they do not count."""
+    """DPO where most was compared; otherwise imitation, which gained most from the same feedback in `benchmarks/quality.py`.
+
+    What people said themselves counts: siblings and halves of edits are derived.
+    """
     compared = facts["pairs"].origins["correction"] + facts["pairs"].origins["preference"]
     single = facts["labels"].rows - facts["labels"].origins["correction"]
     eligible = [name for name in METHODS if methods[name].eligible]
@@ -177,8 +180,11 @@ def _recommend(methods: Mapping[str, MethodPlan], facts: Mapping[str, Facts]) ->
         return None, "no method has enough rows"
     if "dpo" in eligible and 2 * compared >= single:
         return "dpo", f"{compared:,} answers were compared or edited, and DPO learns from both sides of each"
+    if "sft" in eligible:
+        return (
+            "sft",
+            f"{facts['chats'].rows:,} good answers are known, and imitating them gained most from the same feedback where it was measured",
+        )
     if "kto" in eligible:
         return "kto", f"{single:,} answers were judged one by one, good and bad, and KTO learns from both without needing pairs"
-    if "dpo" in eligible:
-        return "dpo", f"the {facts['pairs'].rows:,} pairs say more than the labels, which are too few of one kind"
-    return "sft", "only good answers are known in number, and imitation needs no bad ones"
+    return "dpo", f"the {facts['pairs'].rows:,} pairs say more than the labels, which are too few of one kind"

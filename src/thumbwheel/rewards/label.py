@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import combinations, groupby
@@ -68,6 +68,11 @@ def reach(connection: sa.Connection, agent: str, as_of: datetime | None = None) 
     found = store.targets(connection, ids.derived("agt", agent), as_of)
     arrived, awaited = ({kind: count for kind, there, count in found if there is side} for side in (True, False))
     return Reach(arrived, awaited)
+
+
+def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[str, str]:
+    """Feedback -> who gave it, as SOURCE:NAME; feedback without a named rater is left out."""
+    return store.raters_of(connection, feedback_ids)
 
 
 @dataclass(frozen=True)

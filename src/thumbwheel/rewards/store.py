@@ -18,6 +18,8 @@ JUDGING = ("thumb", "rating", "score", "label", "outcome", "correction")
 AUTOMATIC = ("checker", "model")
 """Kinds of raters whose word alone fills no gate. A grade against a known right answer (`reference`) may."""
 AT = standing.AT
+VARIABLES = 900
+"""Ids that one query names."""
 
 
 def in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
@@ -364,6 +366,17 @@ def _learned(agent_id: str) -> list[tuple[sa.Table, list[sa.ColumnElement[bool]]
 def machine_raters(connection: sa.Connection, agent_id: str) -> set[str]:
     """Raters that are no persons."""
     return set(connection.execute(sa.select(raters.c.id).where(raters.c.agent_id == agent_id, raters.c.kind != "person")).scalars())
+
+
+def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[str, str]:
+    """Feedback -> who gave it, as SOURCE:NAME; feedback without a named rater is left out."""
+    query = sa.select(feedback.c.id, raters.c.source, raters.c.external_id).join(raters, raters.c.id == feedback.c.rater_id)
+    names: dict[str, str] = {}
+    wanted = sorted(feedback_ids)
+    for start in range(0, len(wanted), VARIABLES):
+        rows = connection.execute(query.where(feedback.c.id.in_(wanted[start : start + VARIABLES])))
+        names |= {row.id: f"{row.source}:{row.external_id}" for row in rows}
+    return names
 
 
 def rater_names(connection: sa.Connection, agent_id: str) -> dict[str, tuple[str, str]]:

@@ -46,12 +46,13 @@ class DropRow(Exception):
 
 @dataclass
 class Prepared:
-    """What a method makes of some rows, with what was dropped and what was noticed, by reason.
+    """What a method makes of some rows, with what was dropped and what was noticed, by reason. `rows` says which row each item is of.
 
     `tokens` are counted after truncation, each prompt once an item; `scored` are those that are scored, 0 where answers come later.
     """
 
     items: list[Any] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
     tokens: int = 0
     scored: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -152,6 +153,11 @@ class Method(ABC, Generic[C]):
         return cls.needs
 
     @classmethod
+    def weighs(cls, config: C) -> bool:
+        """Whether recorded answers weigh as much as their judgement is likely to be right."""
+        return False
+
+    @classmethod
     def settle(cls, config: C, rows: Sequence[Row]) -> C:
         """`config` with what follows from the training rows filled in; raises DataError where they cannot support the method."""
         return config
@@ -230,13 +236,14 @@ class Algorithm(Method[C]):
     def prepare(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
         """The examples of `rows`, with drops and boundary mismatches counted."""
         made = Prepared()
-        for row in rows:
+        for number, row in enumerate(rows):
             try:
                 one = self.example(row, builder, made.notes)
             except DropRow as reason:
                 made.dropped[str(reason)] += 1
                 continue
             made.items.append(one)
+            made.rows.append(number)
             made.tokens += len(one.prompt) + sum(len(branch.ids) for branch in one.branches)
             made.scored += sum(targets(branch) for branch in one.branches)
         made.notes = +made.notes  # without zeros

@@ -209,7 +209,7 @@ class OnlineAlgorithm(Method[C]):
         """A task a row that something can judge."""
         made = Prepared()
         room = self.config.max_length - self.config.max_completion_length
-        for row in rows:
+        for number, row in enumerate(rows):
             if not self._judged(row):
                 made.dropped["neither a checker nor a reference, and nothing else judges"] += 1
                 continue
@@ -222,6 +222,7 @@ class OnlineAlgorithm(Method[C]):
                 made.dropped[f"prompt longer than max_length less max_completion_length ({room} tokens)"] += 1
                 continue
             made.items.append(Task(ids, row, str(row["group"]), len(made.items)))
+            made.rows.append(number)
             made.tokens += len(ids)
         return made
 

@@ -115,6 +115,7 @@ def _try_status(run: RunDir, status: Status) -> None:
 
 def _work(run: RunDir, interrupt: Interrupt) -> int:
     from thumbwheel.training.memory import hold_to, room_gb
+    from thumbwheel.training.weighing import weigh
 
     spec = run.spec()
     run.write_status(Status(RunState.RUNNING))
@@ -122,8 +123,10 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     made = made_to_fit(run, spec)
     hold_to(made.engine.device.type, room_gb(made.engine.device.type, made.config.memory_limit_gb))
     run.write_status(Status(RunState.RUNNING, result={"planned_steps": made.steps}))
+    noise = weigh(made, run.read_rows())
     ending = _loop(run, made, interrupt)
-    result = made.facts | _result(run, made, ending) | {"seconds": round(time.monotonic() - started, 1), "resumed": resumed}
+    raters = {"rater_error_rates": noise.error_rates if noise else None}
+    result = made.facts | raters | _result(run, made, ending) | {"seconds": round(time.monotonic() - started, 1), "resumed": resumed}
     return _finish(run, spec, made, ending, result)
 
 

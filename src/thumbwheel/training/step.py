@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from thumbwheel.engine.lora import changes_nothing
-from thumbwheel.engine.refcache import RefCache, reference_logp, references
+from thumbwheel.engine.refcache import RefCache, branch_key, reference_logp, references
 from thumbwheel.engine.score import LAST, LOGP, Role, ScoreEngine
 from thumbwheel.engine.tree import Example, TreeBatch
 from thumbwheel.training.algorithm import Algorithm, Apply, Metrics, Outcome, Scored, Totals
@@ -65,6 +65,12 @@ class Stepper:
     def restore(self, state: Mapping[str, Any]) -> None:
         """The token budget."""
         self.budget.restore(state["budget"])
+
+    def base_logps(self, examples: Sequence[Example]) -> list[float]:
+        """The base's log-probability of each example's one answer, in nats."""
+        known = self._references(examples)
+        identity = self.engine.reference_identity
+        return [float(known[branch_key(identity, example.prompt, example.branches[0])].double().sum()) for example in examples]
 
     def close(self) -> None:
         """The cache's connection."""

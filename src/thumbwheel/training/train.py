@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,6 +29,7 @@ from thumbwheel.models.versions import adapter_folder, add_candidate, check_base
 from thumbwheel.models.versions import version as find_version
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import located
+from thumbwheel.rewards.label import raters_of
 from thumbwheel.training import store
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.base import locate, require_training
@@ -39,8 +40,10 @@ from thumbwheel.training.launch import launch
 from thumbwheel.training.presets import with_preset
 from thumbwheel.training.rate import with_rate
 from thumbwheel.training.rundir import RunDir
-from thumbwheel.training.types import DryRun, Run, RunResult, RunState, Status, TrainConfig, TrainingSwitch
+from thumbwheel.training.types import JUDGED, DryRun, Run, RunResult, RunState, Status, TrainConfig, TrainingSwitch
 
+UNNAMED = "unnamed"
+"""The rater of feedback that names none."""
 LOCKED = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy")
 """Packages whose versions are stored with a run."""
 
@@ -62,6 +65,8 @@ class Plan:
     """What the preset set, in one line."""
     start: ModelVersion | None = None
     """The version whose adapter it starts from."""
+    judged: Sequence[Mapping[str, Any]] = ()
+    """Rows of the split `judged`, where the method weighs judgements."""
 
 
 def train(
@@ -90,7 +95,7 @@ def train(
     parent = _parent(ws, plan)
     run_id = ids.new("run")
     run = RunDir(ws.home.runs / run_id)
-    run.create(_spec(ws, plan, run_id), plan.rows)
+    run.create(_spec(ws, plan, run_id), [*plan.rows, *plan.judged])
     handle = run.lock()
     try:
         ws.db.write(lambda c: store.add(c, _record(plan, run_id)))
@@ -155,7 +160,10 @@ def _plan(ws: Workspace, agent: str, algorithm: str, base: str | None, dataset: 
     fingerprint = _fingerprint(folder)
     start, config = _start(ws, agent, config, fingerprint)
     shape = method.shape(config)
-    found = find(ws, agent, dataset) if dataset else build(ws, agent, shape, ws.settings(DatasetConfig, "dataset"))
+    frozen = find(ws, agent, dataset) if dataset else None
+    rules = DatasetConfig(**frozen.manifest.get("config", {})) if frozen else ws.settings(DatasetConfig, "dataset")
+    judged = list(_judgements(ws, agent, rules)) if method.weighs(config) else []
+    found = frozen or build(ws, agent, shape, rules)
     if found.shape != shape:
         raise DataError(
             f"dataset {found.id!r}", f"it has {found.shape}, and {algorithm} learns from {shape}", "Leave --dataset out to build one"
@@ -168,7 +176,7 @@ def _plan(ws: Workspace, agent: str, algorithm: str, base: str | None, dataset: 
     if len(train_rows) < config.min_rows:
         why = f"it has {len(train_rows)} training rows, and a run of {algorithm} begins with {config.min_rows} or more"
         raise DataError(f"dataset {found.id!r}", why, "Collect more feedback, or train all the same: --min-rows 1")
-    return Plan(agent, agent_id, algorithm, config, found, rows, name, folder, fingerprint, preset, start)
+    return Plan(agent, agent_id, algorithm, config, found, rows, name, folder, fingerprint, preset, start, judged)
 
 
 def _start(ws: Workspace, agent: str, config: TrainConfig, fingerprint: str) -> tuple[ModelVersion | None, TrainConfig]:
@@ -202,6 +210,29 @@ def _rows(ws: Workspace, dataset: Dataset) -> Iterator[dict[str, Any]]:
     for split in ("train", "dev"):
         for row in load_rows(ws, dataset.id, split):
             yield asdict(row)
+
+
+def _judgements(ws: Workspace, agent: str, rules: DatasetConfig) -> Iterator[dict[str, Any]]:
+    """The recorded answers of the training split that somebody judged, good and bad ones, with who judged them."""
+    try:
+        labels = build(ws, agent, "labels", rules)
+    except DataError:  # answers of one kind only: nothing tells their raters apart
+        return
+    judged = [row for row in load_rows(ws, labels.id, "train") if row.origin != "correction"]
+    with ws.db.read() as connection:
+        names = raters_of(connection, {feedback_id for row in judged for feedback_id in row.feedback_ids})
+    for row in judged:
+        raters = {names.get(feedback_id, UNNAMED) for feedback_id in row.feedback_ids}
+        yield {
+            "split": JUDGED,
+            "group": row.group,
+            "prompt": row.prompt,
+            "tools": row.tools,
+            "completion": row.completion,
+            "finish_reason": row.finish_reason,
+            "good": row.label,
+            "raters": sorted(raters),
+        }
 
 
 def _fingerprint(folder: Path) -> str:

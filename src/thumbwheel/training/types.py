@@ -17,6 +17,8 @@ from thumbwheel.core.config import Config
 Metric = Literal["loss", "nll/good", "ratio/good", "rewards/margins", "rewards/accuracies", "reward", "accuracy", "mae"]
 """Dev metrics by which a checkpoint may be chosen."""
 
+JUDGED = "judged"
+"""The split of rows that nothing is trained on: they tell how reliable the raters are."""
 DASHBOARDS = ("tensorboard", "trackio", "wandb")
 
 

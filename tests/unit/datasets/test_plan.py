@@ -35,9 +35,9 @@ def plan_of(world: World, home: Path, config: DatasetConfig | None = None) -> Da
         return data_plan(ws, AGENT, config)
 
 
-def test_thumbs_make_kto_ready(tmp_path: Path) -> None:
+def test_thumbs_make_sft_ready(tmp_path: Path) -> None:
     plan = plan_of(thumbs(300, up=7), tmp_path)
-    assert (plan.recommended, plan.ready, plan.eligible) == ("kto", True, ["kto", "sft"])
+    assert (plan.recommended, plan.ready, plan.eligible) == ("sft", True, ["sft", "kto"])
     assert plan.labels == {"desirable": 210, "undesirable": 90}
     kto = plan.shapes["labels"]
     assert sum(kto.counts.values()) == 300
@@ -50,7 +50,7 @@ def test_thumbs_make_kto_ready(tmp_path: Path) -> None:
     assert f"weights 1.0/{plan.class_weights['undesirable']:.1f}" in text
     assert "No gold cases" in text
     assert "canary only" in text
-    assert "Recommended: KTO" in text
+    assert "Recommended: SFT" in text
 
 
 def test_fifty_thumbs_are_not_enough_and_it_says_how_many(tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_fifty_thumbs_are_not_enough_and_it_says_how_many(tmp_path: Path) -> Non
     assert (plan.ready, plan.recommended, plan.eligible) == (False, None, [])
     assert plan.missing == {"kto": {"labels": 50, "undesirable labels": 15}, "dpo": {"pairs": 50}, "sft": {"good answers": 15}}
     assert plan.to_words()[-1] == (
-        "Do not train yet. Missing, any one of: 50 more labels and 15 more undesirable labels for KTO; 50 more pairs for DPO; "
-        "15 more good answers for SFT."
+        "Do not train yet. Missing, any one of: 15 more good answers for SFT; 50 more labels and 15 more undesirable labels for KTO; "
+        "50 more pairs for DPO."
     )
 
 
@@ -207,7 +207,7 @@ def test_real_graded_solutions() -> None:
     assert "only checkers or models judged it: not for the gate" not in plan.drops
     assert sum(plan.labels.values()) == 2604
     assert plan.labels["desirable"] == plan.shapes["chats"].rows
-    assert (plan.recommended, plan.eligible) == ("kto", ["kto", "dpo", "sft"])
+    assert (plan.recommended, plan.eligible) == ("sft", ["sft", "kto", "dpo"])
     assert plan.power["feedback cases in gate"].n > 40
 
 

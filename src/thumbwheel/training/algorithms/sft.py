@@ -33,6 +33,8 @@ class SftConfig(TrainConfig):
     metric_for_best_model: Metric = "ratio/good"
     """The dev metric that compares the checkpoints with each other and with the base. The dev loss would always speak for the base: most
     of the good answers are its own, on prompts where it was right anyway."""
+    weigh_judgements: bool = True
+    """Let a liked answer weigh as much as its thumb is likely to be right, by how often its rater seems to press the wrong one."""
     weighting: Literal["none", "reward"] = "none"
     """none learns from good answers alike; reward from every answer with a number (`scored`), by exp((number - centre) / temperature)."""
     weight_centre: float | None = None
@@ -57,6 +59,11 @@ class Sft(Algorithm[SftConfig]):
     def shape(cls, config: SftConfig) -> str:
         """Good answers, or answers with numbers."""
         return "scored" if config.weighting == "reward" else cls.needs
+
+    @classmethod
+    def weighs(cls, config: SftConfig) -> bool:
+        """Where all good answers would weigh alike."""
+        return config.weigh_judgements and config.weighting == "none"
 
     @classmethod
     def settle(cls, config: SftConfig, rows: Sequence[Row]) -> SftConfig:

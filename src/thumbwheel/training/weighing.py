@@ -1,0 +1,80 @@
+"""Lets liked answers weigh as much as their thumb is likely to be right (rater_noise.py), before a run begins.
+
+Corrections keep their weight: who writes an answer down has thought about it. Dev rows are left as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from thumbwheel.core import log
+from thumbwheel.training.algorithm import DropRow, Row, fitted
+from thumbwheel.training.rater_noise import Judgement, RaterNoise, estimate
+from thumbwheel.training.step import Stepper
+from thumbwheel.training.types import JUDGED
+
+if TYPE_CHECKING:
+    from thumbwheel.engine.tree import Example
+    from thumbwheel.training.assemble import Assembly
+
+SHOWN = 3
+"""Raters that the log names."""
+
+
+def weigh(assembly: Assembly, rows: Sequence[Row]) -> RaterNoise | None:
+    """Multiply the weights of the training items that come from liked answers; `rows` are all rows of the run.
+
+    The judgements are the rows of the split `judged`. None where nothing was weighed.
+    """
+    judged = [row for row in rows if row["split"] == JUDGED]
+    steps = assembly.at_work
+    if not judged or not isinstance(steps, Stepper):
+        return None
+    examples, answered = _examples(assembly, judged)
+    judgements = [
+        Judgement(logp, row["good"], tuple(row["raters"])) for logp, row in zip(steps.base_logps(examples), answered, strict=True)
+    ]
+    noise = estimate(judgements)
+    if noise is None:
+        return None
+    trust = {_key(row): noise.trust(judgement) for row, judgement in zip(answered, judgements, strict=True) if judgement.good}
+    train = [row for row in rows if row["split"] == "train"]
+    for position, number in enumerate(assembly.train.rows):
+        row, item = train[number], assembly.train.items[position]
+        weight = trust.get(_key(row))
+        if weight is not None and row["origin"] != "correction":
+            assembly.train.items[position] = replace(item, weight=item.weight * weight)
+    _report(noise, len(judgements))
+    return noise
+
+
+def _examples(assembly: Assembly, judged: Sequence[Row]) -> tuple[list[Example], list[Row]]:
+    """The judged answers as tokens, and their rows; those that do not fit are left out, as they are in training."""
+    from thumbwheel.engine.prompt import Target
+    from thumbwheel.engine.tree import Branch, Example
+
+    examples, answered = [], []
+    for row in judged:
+        target = Target(row["completion"], row["finish_reason"])
+        try:
+            (tokens,) = fitted(row, [target], assembly.builder, assembly.config.max_length, Counter())
+        except DropRow:
+            continue
+        examples.append(Example(tokens.prompt_ids, (Branch(tokens.completion_ids),), row["group"]))
+        answered.append(row)
+    return examples, answered
+
+
+def _key(row: Row) -> tuple[str, str]:
+    """What makes a judged answer the same as a training row's."""
+    return json.dumps([row["prompt"], row.get("tools")], sort_keys=True), row["completion"]
+
+
+def _report(noise: RaterNoise, count: int) -> None:
+    worst = sorted(noise.error_rates.items(), key=lambda rater: -rater[1])[:SHOWN]
+    named = ", ".join(f"{rater} {rate:.0%}" for rater, rate in worst)
+    log.say(f"{count} judgements weigh as much as they are likely to be right; judged wrongly, by estimate, most often: {named}")
