@@ -6,6 +6,8 @@ For each world, seed and number of ratings: the world is written and imported, a
 Peers get all rows of our datasets, those that ours holds out too, because they would be there for somebody who does not use
 it. Each trains in a process of its own. All are judged alike: greedy answers to the gold examples, which nobody trained on.
 
+For ours, `verdict` is what the gate says of the result: approved, canary or rejected.
+
 Columns: success on gold before and after, the gain with a 95 % interval (paired, clustered by group); `kept`, of what the base
 had right the share that is still right; `elsewhere`, by how many points success fell or rose at other work that the base can do;
 seconds and peak memory of the training. `ceiling` is the plain loop on the true answers of all rated prompts.
@@ -19,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -108,15 +111,18 @@ def main() -> None:
 
 def summarise(rows: Sequence[dict[str, Any]]) -> None:
     """Over seeds: the mean gain of each contestant, its least and most, and in how many seeds its lower bound is above zero."""
-    print(f"\n{'contestant':16} {'ratings':>7} {'seeds':>5}  {'before':>6} {'after':>6}  {'gain: mean, least, most':24} sure  kept")
+    print(
+        f"\n{'contestant':16} {'ratings':>7} {'seeds':>5}  {'before':>6} {'after':>6}  {'gain: mean, least, most':24} sure  kept  approved"
+    )
     for name, ratings, options in dict.fromkeys((row["contestant"], row["ratings"], json.dumps(row["options"])) for row in rows):
         same = [row for row in rows if (row["contestant"], row["ratings"], json.dumps(row["options"])) == (name, ratings, options)]
         gains = [100 * row["gain"] for row in same]
         before, after, kept = (100 * mean(row[column] for row in same) for column in ("before", "after", "kept"))
         sure = sum(row["low"] > 0 for row in same)
         spread = f"{mean(gains):+.1f}, {min(gains):+.1f}, {max(gains):+.1f}"
+        approved = sum(row.get("verdict") == "approved" for row in same) if "verdict" in same[0] else ""
         shown = "" if options == "{}" else options
-        print(f"{name:16} {ratings:7} {len(same):5}  {before:6.1f} {after:6.1f}  {spread:24} {sure:4}  {kept:4.0f}  {shown}")
+        print(f"{name:16} {ratings:7} {len(same):5}  {before:6.1f} {after:6.1f}  {spread:24} {sure:4}  {kept:4.0f}  {approved:>8}  {shown}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -242,6 +248,9 @@ def learn(setting: Setting, name: str) -> dict[str, Any]:
     script = "ours.py" if name in OURS else "trl_trainer.py" if name in TRL else "plain_loop.py"
     python = str(peers.python_of("trl-1.16")) if name in TRL else sys.executable
     out = setting.folder / name.replace(" ", "-")
+    home = setting.folder / f"{out.name}-home"
+    if name in OURS:  # a copy, because the gate is stricter with every candidate that it judges by the same rows
+        shutil.copytree(setting.home, home)
     files = setting.row_files
     learner = name
     if name == CEILING:
@@ -252,7 +261,7 @@ def learn(setting: Setting, name: str) -> dict[str, Any]:
         row_files=files,
         out=str(out),
         seed=setting.seed,
-        home=str(setting.home),
+        home=str(home),
         agent=AGENT,
         max_new_tokens=setting.world.max_new_tokens,
         options=setting.options,
@@ -276,7 +285,7 @@ def show(row: dict[str, Any]) -> None:
         f"{100 * row['before']:5.1f} -> {100 * row['after']:5.1f}  "
         f"{100 * row['gain']:+5.1f} [{100 * row['low']:+5.1f}, {100 * row['high']:+5.1f}]  "
         f"kept {100 * row['kept']:5.1f}  elsewhere {elsewhere:>5}  {row['seconds']:6.0f} s  {memory:>8}  "
-        f"{row.get('recommended') or row.get('method') or ''} {row.get('reason') or ''}",
+        f"{row.get('recommended') or row.get('method') or ''} {row.get('verdict') or ''} {row.get('reason') or ''}",
         flush=True,
     )
 

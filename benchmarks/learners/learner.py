@@ -56,8 +56,12 @@ def load(base: str) -> tuple[Any, Any]:
     return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), AutoTokenizer.from_pretrained(base)
 
 
-def report(spec: Spec, **more: Any) -> None:
-    """Print the line that the driver reads: seconds since the start, the largest resident memory of this process or a child's."""
+def cost() -> dict[str, Any]:
+    """Seconds since the start, and the largest resident memory of this process or a child's."""
     peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    result = {"adapter": spec.out, "seconds": round(time.monotonic() - STARTED, 1), "peak_bytes": 1024 * max(peaks)} | more
-    print("RESULT " + json.dumps(result), flush=True)
+    return {"seconds": round(time.monotonic() - STARTED, 1), "peak_bytes": 1024 * max(peaks)}
+
+
+def report(spec: Spec, **more: Any) -> None:
+    """Print the line that the driver reads; `more` replaces what is said by default."""
+    print("RESULT " + json.dumps({"adapter": spec.out} | cost() | more), flush=True)

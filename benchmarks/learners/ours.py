@@ -1,4 +1,4 @@
-"""Thumbwheel by its defaults, from a home that holds the world: `python ours.py SPEC.json`.
+"""Thumbwheel by its defaults, from a home that holds the world, and what its gate says of the result: `python ours.py SPEC.json`.
 
 `learner` is `ours METHOD`, with grpo and ppo after a reward model that learns from the same feedback; `ours plan` is what the data
 plan recommends, `ours dev` the candidate that a comparison of all eligible methods on the dev rows chooses.
@@ -10,12 +10,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from learners.learner import Spec, report
+from learners.learner import Spec, cost, report
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.datasets.plan import data_plan
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.dev import compare_on_dev
+from thumbwheel.evaluation.evaluate import evaluate
+from thumbwheel.evaluation.gate import gate
 from thumbwheel.models.versions import adapter_folder, version
 from thumbwheel.training.train import train
 
@@ -35,10 +37,11 @@ def main() -> None:
             learned = best_on_dev(ws, spec)
         else:
             learned = trained(ws, spec, what)
-        name = learned.get("version")
+        name, learned = learned.get("version"), learned | cost()
         adapter = adapter_folder(ws, version(ws, spec.agent, name)) if name else None
         if adapter:
             shutil.copytree(adapter, spec.out)
+            learned |= judged(ws, spec.agent, str(name))
     report(spec, **learned, adapter=spec.out if adapter else None)
 
 
@@ -55,6 +58,12 @@ def trained(ws: Workspace, spec: Spec, method: str) -> dict[str, Any]:
     except ThumbwheelError as error:
         return {"reason": str(error)}
     return {"version": result.version, "method": method, "reason": result.reason, "step": result.metrics.get("best_step")}
+
+
+def judged(ws: Workspace, agent: str, name: str) -> dict[str, Any]:
+    """What the gate says of a version."""
+    decision = gate(ws, evaluate(ws, agent, name)).decision
+    return {"verdict": decision.verdict.value, "verdict_reasons": list(decision.reasons)}
 
 
 def best_on_dev(ws: Workspace, spec: Spec) -> dict[str, Any]:
