@@ -71,8 +71,13 @@ def reach(connection: sa.Connection, agent: str, as_of: datetime | None = None) 
 
 
 def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[str, str]:
-    """Feedback -> who gave it, as SOURCE:NAME; feedback without a named rater is left out."""
+    """Feedback -> the rater who gave it; feedback without a named rater is left out."""
     return store.raters_of(connection, feedback_ids)
+
+
+def rater_names(connection: sa.Connection, agent: str) -> dict[str, str]:
+    """Rater -> its name in its source."""
+    return {rater: name for rater, (name, _) in store.rater_names(connection, ids.derived("agt", agent)).items()}
 
 
 @dataclass(frozen=True)

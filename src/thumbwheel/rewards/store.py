@@ -369,14 +369,14 @@ def machine_raters(connection: sa.Connection, agent_id: str) -> set[str]:
 
 
 def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[str, str]:
-    """Feedback -> who gave it, as SOURCE:NAME; feedback without a named rater is left out."""
-    query = sa.select(feedback.c.id, raters.c.source, raters.c.external_id).join(raters, raters.c.id == feedback.c.rater_id)
-    names: dict[str, str] = {}
+    """Feedback -> the rater who gave it; feedback without a named rater is left out."""
+    query = sa.select(feedback.c.id, feedback.c.rater_id).where(feedback.c.rater_id.is_not(None))
+    rater_of: dict[str, str] = {}
     wanted = sorted(feedback_ids)
     for start in range(0, len(wanted), VARIABLES):
         rows = connection.execute(query.where(feedback.c.id.in_(wanted[start : start + VARIABLES])))
-        names |= {row.id: f"{row.source}:{row.external_id}" for row in rows}
-    return names
+        rater_of |= {row.id: row.rater_id for row in rows}
+    return rater_of
 
 
 def rater_names(connection: sa.Connection, agent_id: str) -> dict[str, tuple[str, str]]:

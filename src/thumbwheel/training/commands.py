@@ -122,7 +122,7 @@ def _after_nothing(agent: str, name: str) -> str:
     health = f"thumbwheel dataset health {ALGORITHMS.get(name).needs} --agent {agent}"
     return (
         f"see what the feedback holds ({health}), collect more of it, or try another learning_rate or "
-        "more epochs. --no-require-gain keeps the best checkpoint all the same"
+        "more epochs. --no-require-gain keeps the result all the same"
     )
 
 

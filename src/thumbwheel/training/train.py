@@ -29,7 +29,7 @@ from thumbwheel.models.versions import adapter_folder, add_candidate, check_base
 from thumbwheel.models.versions import version as find_version
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import located
-from thumbwheel.rewards.label import raters_of
+from thumbwheel.rewards.label import rater_names, raters_of
 from thumbwheel.training import store
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.base import locate, require_training
@@ -42,6 +42,7 @@ from thumbwheel.training.rate import with_rate
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import JUDGED, DryRun, Run, RunResult, RunState, Status, TrainConfig, TrainingSwitch
 
+SHOWN_RATERS = 3
 UNNAMED = "unnamed"
 """The rater of feedback that names none."""
 LOCKED = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy")
@@ -220,9 +221,9 @@ def _judgements(ws: Workspace, agent: str, rules: DatasetConfig) -> Iterator[dic
         return
     judged = [row for row in load_rows(ws, labels.id, "train") if row.origin != "correction"]
     with ws.db.read() as connection:
-        names = raters_of(connection, {feedback_id for row in judged for feedback_id in row.feedback_ids})
+        rater_of = raters_of(connection, {feedback_id for row in judged for feedback_id in row.feedback_ids})
     for row in judged:
-        raters = {names.get(feedback_id, UNNAMED) for feedback_id in row.feedback_ids}
+        raters = {rater_of.get(feedback_id, UNNAMED) for feedback_id in row.feedback_ids}
         yield {
             "split": JUDGED,
             "group": row.group,
@@ -359,6 +360,7 @@ def _supervise(ws: Workspace, agent: str, run: RunDir, run_id: str, parent: Mode
     ws.db.write(lambda c: store.end(c, run_id, status.state, status.reason, metrics))
     if status.state is RunState.FAILED:
         raise _error(run, run_id, status)
+    _say_who_errs(ws, agent, metrics.get("rater_error_rates") or {})
     if status.state in (RunState.STOPPED, RunState.NOTHING_LEARNED):
         return RunResult(run_id, status.state, status.reason, metrics)
     if parent is None:
@@ -366,6 +368,17 @@ def _supervise(ws: Workspace, agent: str, run: RunDir, run_id: str, parent: Mode
         return RunResult(run_id, status.state, status.reason, metrics, reward_model=made.name)
     candidate = add_candidate(ws, parent, run_id, run.adapter)
     return RunResult(run_id, status.state, status.reason, metrics, candidate.id, candidate.name)
+
+
+def _say_who_errs(ws: Workspace, agent: str, error_rates: Mapping[str, float]) -> None:
+    """The raters who press the wrong thumb most often, by estimate. Runs keep ids only, so that an erased rater's name is nowhere left."""
+    if not error_rates:
+        return
+    with ws.db.read() as connection:
+        names = rater_names(connection, agent)
+    least_reliable = sorted(error_rates, key=lambda rater: -error_rates[rater])[:SHOWN_RATERS]
+    shown = ", ".join(f"{names.get(rater, rater)} {error_rates[rater]:.0%}" for rater in least_reliable)
+    log.say(f"estimated share of wrong thumbs (high also for raters who know better than the base): {shown}")
 
 
 def _error(run: RunDir, run_id: str, status: Status) -> ThumbwheelError:

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from thumbwheel.engine.tree import Example
     from thumbwheel.training.assemble import Assembly
 
-SHOWN = 3
-"""Raters that the log names."""
-
 
 def weigh(assembly: Assembly, rows: Sequence[Row]) -> RaterNoise | None:
     """Multiply the weights of the training items that come from liked answers; `rows` are all rows of the run.
@@ -48,7 +45,7 @@ def weigh(assembly: Assembly, rows: Sequence[Row]) -> RaterNoise | None:
         weight = trust.get(_key(row))
         if weight is not None and row["origin"] != "correction":
             assembly.train.items[position] = replace(item, weight=item.weight * weight)
-    _report(noise, len(judgements))
+    log.say(f"liked answers weigh as much as their thumb is likely to be right, estimated from {len(judgements)} judgements")
     return noise
 
 
@@ -72,9 +69,3 @@ def _examples(assembly: Assembly, judged: Sequence[Row]) -> tuple[list[Example],
 def _key(row: Row) -> tuple[str, str]:
     """What makes a judged answer the same as a training row's."""
     return json.dumps([row["prompt"], row.get("tools")], sort_keys=True), row["completion"]
-
-
-def _report(noise: RaterNoise, count: int) -> None:
-    worst = sorted(noise.error_rates.items(), key=lambda rater: -rater[1])[:SHOWN]
-    named = ", ".join(f"{rater} {rate:.0%}" for rater, rate in worst)
-    log.say(f"{count} judgements weigh as much as they are likely to be right; judged wrongly, by estimate, most often: {named}")
