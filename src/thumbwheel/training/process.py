@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,22 +120,21 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     spec = run.spec()
     run.write_status(Status(RunState.RUNNING))
     started, resumed = time.monotonic(), any(run.checkpoints.iterdir())
-    made = made_to_fit(run, spec)
+    rows = run.read_rows()
+    made = made_to_fit(run, spec, rows)
     hold_to(made.engine.device.type, room_gb(made.engine.device.type, made.config.memory_limit_gb))
     run.write_status(Status(RunState.RUNNING, result={"planned_steps": made.steps}))
-    noise = weigh(made, run.read_rows())
+    noise = weigh(made, rows)
     ending = _loop(run, made, interrupt)
     raters = {"rater_error_rates": noise.error_rates if noise else None}
     result = made.facts | raters | _result(run, made, ending) | {"seconds": round(time.monotonic() - started, 1), "resumed": resumed}
     return _finish(run, spec, made, ending, result)
 
 
-def made_to_fit(run: RunDir, spec: RunSpec) -> Assembly:
+def made_to_fit(run: RunDir, spec: RunSpec, rows: Sequence[Mapping[str, Any]]) -> Assembly:
     """What the loop needs, put together from the folder of a run; raises TrainingError for what does not fit into memory."""
     from thumbwheel.training.assemble import assemble, settings
     from thumbwheel.training.fit import fitted
-
-    rows = run.read_rows()
 
     def make(config: TrainConfig) -> Assembly:
         return assemble(

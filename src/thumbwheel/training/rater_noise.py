@@ -72,7 +72,7 @@ def estimate(judgements: Sequence[Judgement]) -> RaterNoise | None:
     log_odds_of_answers = np.array([log_odds(judgement.logp) for judgement in judgements])
     centre, spread = float(log_odds_of_answers.mean()), float(log_odds_of_answers.std()) or 1.0
     confidence = (log_odds_of_answers - centre) / spread
-    raters = sorted({rater for judgement in judgements for rater in judgement.raters})
+    raters = sorted(set().union(*(judgement.raters for judgement in judgements)))
     votes = _votes(judgements, raters)
     good = np.array([judgement.good for judgement in judgements])
     prior = _logit_of_rate(PRIOR_RATE)
@@ -98,8 +98,12 @@ def _votes(judgements: Sequence[Judgement], raters: Sequence[str]) -> sparse.csr
     from scipy import sparse
 
     column = {rater: number for number, rater in enumerate(raters)}
-    rows = [row for row, judgement in enumerate(judgements) for _ in judgement.raters]
-    columns = [column[rater] for judgement in judgements for rater in judgement.raters]
+    rows: list[int] = []
+    columns: list[int] = []
+    for row, judgement in enumerate(judgements):
+        for rater in judgement.raters:
+            rows.append(row)
+            columns.append(column[rater])
     return sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(judgements), len(raters)))
 
 

@@ -217,23 +217,14 @@ def _judgements(ws: Workspace, agent: str, rules: DatasetConfig) -> Iterator[dic
     """The recorded answers of the training split that somebody judged, good and bad ones, with who judged them."""
     try:
         labels = build(ws, agent, "labels", rules)
-    except DataError:  # answers of one kind only: nothing tells their raters apart
+    except DataError:  # as where answers are of one kind only, and nothing tells their raters apart
         return
     judged = [row for row in load_rows(ws, labels.id, "train") if row.origin != "correction"]
     with ws.db.read() as connection:
-        rater_of = raters_of(connection, {feedback_id for row in judged for feedback_id in row.feedback_ids})
+        rater_of = raters_of(connection, set().union(*(row.feedback_ids for row in judged)))
     for row in judged:
         raters = {rater_of.get(feedback_id, UNNAMED) for feedback_id in row.feedback_ids}
-        yield {
-            "split": JUDGED,
-            "group": row.group,
-            "prompt": row.prompt,
-            "tools": row.tools,
-            "completion": row.completion,
-            "finish_reason": row.finish_reason,
-            "good": row.label,
-            "raters": sorted(raters),
-        }
+        yield asdict(row) | {"split": JUDGED, "raters": sorted(raters)}
 
 
 def _fingerprint(folder: Path) -> str:

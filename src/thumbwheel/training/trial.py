@@ -45,7 +45,7 @@ def _work(run: RunDir) -> int:
     started = time.monotonic()
     gauge = meter("cpu")
     process = gauge.now() if gauge and not torch.cuda.is_available() else 0.0
-    made = made_to_fit(run, run.spec())
+    made = made_to_fit(run, run.spec(), run.read_rows())
     times = {"start": time.monotonic() - started}
     result = made.facts | {"changes": made.at_work.budget.changes, "token_budget": made.at_work.budget.tokens}
     result |= {"steps": made.steps, "steps_an_epoch": Order.of(len(made.train.items), made.config).steps_an_epoch}

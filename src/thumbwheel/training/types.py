@@ -75,7 +75,7 @@ class TrainConfig(Config):
     metric_for_best_model: Metric = "loss"
     """The dev metric that compares the checkpoints with each other and with the base."""
     require_gain: bool = True
-    """End as nothing learned, without a result, where no evaluation of the dev rows was better than that of the base."""
+    """End as nothing learned, without a result, where what is kept is no better on the dev rows than the base."""
     save_steps: int | None = Field(None, ge=1)
     """Steps between two checkpoints, besides the best and the last one; without it as often as an evaluation."""
     save_minutes: float = Field(10.0, gt=0)

@@ -6,19 +6,17 @@ Corrections keep their weight: who writes an answer down has thought about it. D
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from thumbwheel.core import log
-from thumbwheel.training.algorithm import DropRow, Row, fitted
+from thumbwheel.training.algorithm import Row
 from thumbwheel.training.rater_noise import Judgement, RaterNoise, estimate
 from thumbwheel.training.step import Stepper
 from thumbwheel.training.types import JUDGED
 
 if TYPE_CHECKING:
-    from thumbwheel.engine.tree import Example
     from thumbwheel.training.assemble import Assembly
 
 
@@ -31,9 +29,10 @@ def weigh(assembly: Assembly, rows: Sequence[Row]) -> RaterNoise | None:
     steps = assembly.at_work
     if not judged or not isinstance(steps, Stepper):
         return None
-    examples, answered = _examples(assembly, judged)
+    prepared = assembly.method.prepare(judged, assembly.builder)
+    answered = [judged[number] for number in prepared.rows]
     judgements = [
-        Judgement(logp, row["good"], tuple(row["raters"])) for logp, row in zip(steps.base_logps(examples), answered, strict=True)
+        Judgement(logp, row["label"], tuple(row["raters"])) for logp, row in zip(steps.base_logps(prepared.items), answered, strict=True)
     ]
     noise = estimate(judgements)
     if noise is None:
@@ -47,23 +46,6 @@ def weigh(assembly: Assembly, rows: Sequence[Row]) -> RaterNoise | None:
             assembly.train.items[position] = replace(item, weight=item.weight * weight)
     log.say(f"liked answers weigh as much as their thumb is likely to be right, estimated from {len(judgements)} judgements")
     return noise
-
-
-def _examples(assembly: Assembly, judged: Sequence[Row]) -> tuple[list[Example], list[Row]]:
-    """The judged answers as tokens, and their rows; those that do not fit are left out, as they are in training."""
-    from thumbwheel.engine.prompt import Target
-    from thumbwheel.engine.tree import Branch, Example
-
-    examples, answered = [], []
-    for row in judged:
-        target = Target(row["completion"], row["finish_reason"])
-        try:
-            (tokens,) = fitted(row, [target], assembly.builder, assembly.config.max_length, Counter())
-        except DropRow:
-            continue
-        examples.append(Example(tokens.prompt_ids, (Branch(tokens.completion_ids),), row["group"]))
-        answered.append(row)
-    return examples, answered
 
 
 def _key(row: Row) -> tuple[str, str]:

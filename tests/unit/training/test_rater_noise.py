@@ -111,8 +111,8 @@ def test_sigmoid_has_no_overflow() -> None:
 
 
 def judged(row: dict[str, Any], good: bool, rater: str) -> dict[str, Any]:
-    shared = {name: row[name] for name in ("group", "prompt", "tools", "completion", "finish_reason")}
-    return shared | {"split": JUDGED, "good": good, "raters": [rater]}
+    shared = {name: row[name] for name in ("group", "prompt", "tools", "weight", "completion", "finish_reason")}
+    return shared | {"split": JUDGED, "label": good, "raters": [rater]}
 
 
 def test_liked_answers_weigh_what_their_thumb_is_worth_and_corrections_what_they_did(tmp_path: Path) -> None:
