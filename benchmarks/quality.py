@@ -4,7 +4,8 @@
 
 For each world, seed and number of ratings: the world is written and imported, and every contestant gets the same feedback.
 Peers get all rows of our datasets, those that ours holds out too, because they would be there for somebody who does not use
-it. Each trains in a process of its own. All are judged alike: greedy answers to the gold examples, which nobody trained on.
+it. Each trains in a process of its own. All are judged alike, by greedy answers to the gold examples or, in a world of preferences, by
+how many pairs they rank as people did; nobody trained on these.
 
 For ours, `verdict` is what the gate says of the result: approved, canary or rejected.
 
@@ -36,10 +37,11 @@ import peers
 import platformdirs
 import raw
 from learners.learner import Spec
+from learners.plain_loop import PLAIN_REWARD
 from learners.prompted import few_shot_answers, nearest_answers
 from worlds import WORLDS
-from worlds.answers import answer
-from worlds.world import Example, Files, World, read_lines, write_lines
+from worlds.judges import JUDGES, AnswerJudge, Judge
+from worlds.world import Files, World, read_lines, write_lines
 
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
@@ -47,19 +49,22 @@ from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.types import SPLITS
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.engine.load import load_adapter, load_base
-from thumbwheel.stats.paired import compare
 
 HERE = Path(__file__).parent
 AGENT = "world"
 CACHE = Path(platformdirs.user_cache_dir("thumbwheel")) / "worlds"
 SHAPES = ("chats", "labels", "pairs")
-OURS = ("ours sft", "ours kto", "ours dpo", "ours grpo", "ours ppo", "ours plan", "ours dev")
-TRL = tuple(f"{recipe} {method}" for recipe in ("trl-default", "trl-docs") for method in ("sft", "kto", "dpo"))
+OURS = ("ours sft", "ours kto", "ours dpo", "ours reward", "ours grpo", "ours ppo", "ours plan", "ours dev")
+TRL = tuple(f"{recipe} {method}" for recipe in ("trl-default", "trl-docs") for method in ("sft", "kto", "dpo", "reward", "grpo"))
 PLAIN = ("plain 4x1e-3", "plain 6x2e-3")
 PROMPTED = ("few-shot", "nearest")
 CEILING = "ceiling"
-CONTESTANTS = (*PROMPTED, *PLAIN, CEILING, *TRL, *OURS)
+CONTESTANTS = (*PROMPTED, *PLAIN, PLAIN_REWARD, CEILING, *TRL, *OURS)
+OF_PREFERENCES = tuple(name for name in CONTESTANTS if name.split()[-1] in ("reward", "dpo", "plan"))
+"""What can be judged by pairs."""
+OF_ANSWERS = tuple(name for name in CONTESTANTS if name.split()[-1] not in ("reward", "grpo") or name == "ours grpo")
+"""What can be judged by answers, where no checker judges fresh ones."""
+OF_CHECKED = (*OF_ANSWERS, "trl-default grpo", "trl-docs grpo")
 
 
 @dataclass(frozen=True)
@@ -86,9 +91,10 @@ def main() -> None:
     arguments = parser().parse_args()
     world = WORLDS[arguments.world]
     seeds = arguments.seeds or list(world.prove)
-    names = arguments.contestants.split(",")
-    if unknown := set(names) - set(CONTESTANTS):
-        sys.exit(f"no contestant {', '.join(sorted(unknown))}; known: {', '.join(CONTESTANTS)}")
+    able = contestants_of(world)
+    names = arguments.contestants.split(",") if arguments.contestants else list(able)
+    if unknown := set(names) - set(able):
+        sys.exit(f"no contestant {', '.join(sorted(unknown))} in {world.name}; known: {', '.join(able)}")
     rows = known_rows(arguments.json)
     base = world.base(CACHE)
     for seed in seeds:
@@ -100,13 +106,20 @@ def main() -> None:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 setting = prepare(world, seed, ratings, Path(folder), base, arguments.options)
-                judge = Judge(setting)
+                judge = JUDGES[world.judged_by](world, setting.files)
                 for name in missing:
                     row = measure(setting, judge, name)
                     rows.append(row)
                     show(row)
                     raw.write(arguments.json, rows=rows)
     summarise([row for row in rows if row["world"] == world.name])
+
+
+def contestants_of(world: World) -> tuple[str, ...]:
+    """Those that the world's judge can judge."""
+    if world.judged_by == "preferences":
+        return OF_PREFERENCES
+    return OF_CHECKED if world.checked else OF_ANSWERS
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> None:
@@ -132,7 +145,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--world", required=True, choices=sorted(WORLDS))
     found.add_argument("--seeds", type=numbers, default=[], help="comma-separated; without them the world's proving seeds")
     found.add_argument("--ratings", type=numbers, default=[], help="comma-separated; without them as many as the world has")
-    found.add_argument("--contestants", default=",".join(CONTESTANTS), help=f"comma-separated: {', '.join(CONTESTANTS)}")
+    found.add_argument(
+        "--contestants", default="", help=f"comma-separated; without them all of {', '.join(CONTESTANTS)} that the world can judge"
+    )
     found.add_argument("--options", type=json.loads, default={}, help="settings of ours as JSON, to try others than the defaults")
     return found
 
@@ -160,7 +175,8 @@ def prepare(world: World, seed: int, ratings: int, folder: Path, base: Path, opt
     with Workspace.open(Home.at(folder / "home").prepare(), Sources({}, "the benchmark", {})) as ws:
         ingest(ws, AGENT, "jsonl", files.traces)
         ingest(ws, AGENT, "jsonl", files.feedback)
-        ingest(ws, AGENT, "jsonl", files.gold, reviewer="owner")
+        if files.gold:
+            ingest(ws, AGENT, "jsonl", files.gold, reviewer="owner")
         for shape in SHAPES:
             rows = []
             try:
@@ -171,66 +187,18 @@ def prepare(world: World, seed: int, ratings: int, folder: Path, base: Path, opt
                 rows = [asdict(row) for split in SPLITS for row in load_rows(ws, dataset.id, split)]
             row_files[shape] = str(write_lines(folder / f"{shape}.jsonl", rows))
     taught = [{"prompt": example.prompt, "completion": example.answer} for example in files.taught]
-    row_files["taught"] = str(write_lines(folder / "taught.jsonl", taught))
+    row_files["checked"] = str(write_lines(folder / "taught.jsonl", taught))
     return Setting(world, seed, ratings, folder, files, row_files, options)
-
-
-class Judge:
-    """Judges models and answers by the gold examples."""
-
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self.examples: Sequence[Example] = setting.files.gold_examples
-        self.others = setting.world.elsewhere()
-        model = self._model(None)
-        self.before = self._success(model, self.examples)
-        self.elsewhere_before = self._success(model, self.others)
-
-    def answers_row(self, answers: Sequence[str]) -> dict[str, Any]:
-        """Success of `answers` to the gold examples against the base's."""
-        right = self.setting.world.right
-        return self._row([float(right(text, example)) for text, example in zip(answers, self.examples, strict=True)])
-
-    def model_row(self, adapter: str) -> dict[str, Any]:
-        """The same of a model, with what it gained or lost at other work."""
-        model = self._model(adapter)
-        row = self._row(self._success(model, self.examples))
-        elsewhere = self._success(model, self.others)
-        return row | {"elsewhere": mean(elsewhere) - mean(self.elsewhere_before) if elsewhere else None}
-
-    def unchanged_row(self) -> dict[str, Any]:
-        """Of a contestant that made nothing: users keep the base."""
-        after = mean(self.before)
-        return {"before": after, "after": after, "gain": 0.0, "low": 0.0, "high": 0.0, "kept": 1.0, "elsewhere": 0.0}
-
-    def _row(self, after: Sequence[float]) -> dict[str, Any]:
-        change = compare(self.before, after, [example.group for example in self.examples])
-        kept = [new for old, new in zip(self.before, after, strict=True) if old]
-        return {
-            "before": change.before,
-            "after": change.after,
-            "gain": change.gain,
-            "low": change.low,
-            "high": change.high,
-            "kept": sum(kept) / max(1, len(kept)),
-        }
-
-    def _success(self, loaded: tuple[Any, Any], examples: Sequence[Example]) -> list[float]:
-        world = self.setting.world
-        answers = answer(loaded, [example.prompt for example in examples], world.max_new_tokens)
-        return [float(world.right(text, example)) for (text, _), example in zip(answers, examples, strict=True)]
-
-    def _model(self, adapter: str | None) -> tuple[Any, Any]:
-        model, tokenizer = load_base(str(self.setting.files.base))
-        return (load_adapter(model, Path(adapter)) if adapter else model), tokenizer
 
 
 def measure(setting: Setting, judge: Judge, name: str) -> dict[str, Any]:
     """The row of one contestant."""
     row: dict[str, Any] = {"world": setting.world.name, "seed": setting.seed, "ratings": setting.ratings, "contestant": name}
     row["options"] = setting.options
-    row["sampled_right"] = setting.files.sampled_right
+    if setting.files.sampled_right is not None:
+        row["sampled_right"] = setting.files.sampled_right
     if name in PROMPTED:
+        assert isinstance(judge, AnswerJudge)  # no other world has these contestants
         liked = read_lines(Path(setting.row_files["chats"]))
         started = time.monotonic()
         if name == "nearest":
@@ -254,7 +222,7 @@ def learn(setting: Setting, name: str) -> dict[str, Any]:
     files = setting.row_files
     learner = name
     if name == CEILING:
-        learner, files = PLAIN[1], files | {"chats": files["taught"]}
+        learner, files = PLAIN[1], files | {"chats": files["checked"]}
     spec = Spec(
         learner=learner,
         base=str(setting.files.base),
@@ -264,6 +232,7 @@ def learn(setting: Setting, name: str) -> dict[str, Any]:
         home=str(home),
         agent=AGENT,
         max_new_tokens=setting.world.max_new_tokens,
+        checked=setting.world.checked,
         options=setting.options,
     )
     command = [python, str(HERE / "learners" / script), str(spec.write(setting.folder / f"{out.name}.json"))]

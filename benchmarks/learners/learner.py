@@ -29,6 +29,8 @@ class Spec:
     home: str = ""
     agent: str = ""
     max_new_tokens: int = 32
+    checked: bool = False
+    """Whether the agent has cases whose checker can judge fresh answers."""
     options: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -47,13 +49,18 @@ class Spec:
         return [json.loads(line) for line in text.split("\n") if line]
 
 
-def load(base: str) -> tuple[Any, Any]:
-    """(model in fp32, tokenizer) as plain transformers loads them."""
+def load(base: str, scores: bool = False) -> tuple[Any, Any]:
+    """(model in fp32, tokenizer) as plain transformers loads them; with a new head for one number where it `scores`."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
     torch.set_num_threads(int(os.environ.get("BENCH_THREADS", "2")))
-    return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), AutoTokenizer.from_pretrained(base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    if not scores:
+        return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tokenizer
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=torch.float32)
+    model.config.pad_token_id = tokenizer.pad_token_id
+    return model, tokenizer
 
 
 def cost() -> dict[str, Any]:

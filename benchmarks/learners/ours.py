@@ -1,7 +1,8 @@
 """Thumbwheel by its defaults, from a home that holds the world, and what its gate says of the result: `python ours.py SPEC.json`.
 
-`learner` is `ours METHOD`, with grpo and ppo after a reward model that learns from the same feedback; `ours plan` is what the data
-plan recommends, `ours dev` the candidate that a comparison of all eligible methods on the dev rows chooses.
+`learner` is `ours METHOD`. grpo and ppo come after a reward model that learns from the same feedback, unless checkers judge.
+`ours reward` is a reward model itself. `ours plan` is what the data plan recommends, `ours dev` the candidate that a comparison of
+all eligible methods on the dev rows chooses.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.gate import gate
+from thumbwheel.models import reward_models
 from thumbwheel.models.versions import adapter_folder, version
 from thumbwheel.training.train import train
 
@@ -29,6 +31,10 @@ def main() -> None:
     spec = Spec.read()
     what = spec.learner.split()[1]
     with Workspace.open(Home.at(Path(spec.home)), Sources({}, "the benchmark", {})) as ws:
+        if what == "reward":
+            learned = reward_model(ws, spec)
+            report(spec, **learned, adapter=spec.out if Path(spec.out).is_dir() else None)
+            return
         if what == "plan":
             plan = data_plan(ws, spec.agent)
             learned = {} if plan.recommended is None else trained(ws, spec, plan.recommended)
@@ -49,15 +55,30 @@ def trained(ws: Workspace, spec: Spec, method: str) -> dict[str, Any]:
     """The version that `method` makes, or why it makes none."""
     options: dict[str, Any] = dict(spec.options)
     if method in SAMPLING:
+        options["max_completion_length"] = spec.max_new_tokens
+    if method in SAMPLING and not spec.checked:
         judge = train(ws, spec.agent, "reward", spec.base, options={"loss_type": "classification"})
         if judge.reward_model is None:
             return {"reason": f"the reward model: {judge.reason}"}
-        options |= {"reward_model": judge.reward_model, "max_completion_length": spec.max_new_tokens}
+        options["reward_model"] = judge.reward_model
     try:
         result = train(ws, spec.agent, method, spec.base, options=options)
     except ThumbwheelError as error:
         return {"reason": str(error)}
     return {"version": result.version, "method": method, "reason": result.reason, "step": result.metrics.get("best_step")}
+
+
+def reward_model(ws: Workspace, spec: Spec) -> dict[str, Any]:
+    """Train a reward model from pairs into the folder of the adapter; why there is none otherwise."""
+    try:
+        result = train(ws, spec.agent, "reward", spec.base, options=spec.options)
+    except ThumbwheelError as error:
+        return {"reason": str(error)}
+    if result.reward_model is None:
+        return {"reason": result.reason}
+    learned = {"method": "reward", "reason": result.reason} | cost()
+    shutil.copytree(reward_models.folder(ws, reward_models.find(ws, spec.agent, result.reward_model)), spec.out)
+    return learned
 
 
 def judged(ws: Workspace, agent: str, name: str) -> dict[str, Any]:

@@ -17,11 +17,15 @@ from learners.learner import Spec, load, report
 RANK, ALPHA, BATCH = 16, 32, 16
 RECIPES = {"plain 4x1e-3": (4, 1e-3), "plain 6x2e-3": (6, 2e-3)}
 """Name -> (epochs, learning rate): two guesses that a person might make."""
+PLAIN_REWARD = "plain reward"
 
 
 def main() -> None:
     """Train and save."""
     spec = Spec.read()
+    if spec.learner == PLAIN_REWARD:
+        learn_preferences(spec)
+        return
     epochs, rate = RECIPES[spec.learner]
     model, tokenizer = load(spec.base)
     rows = [tokens_of(tokenizer, row["prompt"], row["completion"]) for row in spec.rows("chats")]
@@ -34,6 +38,12 @@ def tokens_of(tokenizer: Any, prompt: list[dict[str, str]], completion: str) -> 
     """(prompt ids, ids of the answer with its end)."""
     text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
     return tokenizer(text)["input_ids"], tokenizer(completion + tokenizer.eos_token)["input_ids"]
+
+
+def text_of(tokenizer: Any, prompt: list[dict[str, str]], completion: str) -> list[int]:
+    """Ids of a prompt with an answer."""
+    asked, answered = tokens_of(tokenizer, prompt, completion)
+    return [*asked, *answered]
 
 
 def train(model: Any, rows: Sequence[tuple[list[int], list[int]]], epochs: int, rate: float, seed: int) -> Any:
@@ -62,6 +72,30 @@ def answer_loss(model: Any, batch: Sequence[tuple[list[int], list[int]]]) -> tor
         labels[number, len(prompt) : end] = ids[number, len(prompt) : end]
     logits = model(input_ids=ids[:, :-1]).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+
+
+def learn_preferences(spec: Spec) -> None:
+    """A reward model from pairs (Bradley-Terry), by the first of the recipes."""
+    epochs, rate = RECIPES["plain 4x1e-3"]
+    model, tokenizer = load(spec.base, scores=True)
+    pairs = [[text_of(tokenizer, row["prompt"], row[side]) for side in ("chosen", "rejected")] for row in spec.rows("pairs")]
+    torch.manual_seed(spec.seed)
+    model = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="SEQ_CLS"))
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=rate)
+    order = random.Random(spec.seed)
+    model.train()
+    for _ in range(epochs):
+        shuffled = order.sample(pairs, len(pairs))
+        for start in range(0, len(shuffled), BATCH):
+            texts = [torch.tensor(text) for pair in shuffled[start : start + BATCH] for text in pair]
+            ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=tokenizer.pad_token_id)
+            scores = model(input_ids=ids, attention_mask=ids != tokenizer.pad_token_id).logits.view(-1, 2)
+            loss = -torch.nn.functional.logsigmoid(scores[:, 0] - scores[:, 1]).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    model.save_pretrained(spec.out)
+    report(spec)
 
 
 if __name__ == "__main__":

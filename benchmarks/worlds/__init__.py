@@ -7,8 +7,10 @@ were written down before anything was tuned on them.
 from __future__ import annotations
 
 from worlds.assistant import Assistant
+from worlds.choice import Choice
 from worlds.desk import Desk
 from worlds.mail import MailWorld
+from worlds.sums import Sums
 from worlds.world import World
 
-WORLDS: dict[str, World] = {world.name: world for world in (MailWorld(), Desk(), Assistant())}
+WORLDS: dict[str, World] = {world.name: world for world in (MailWorld(), Desk(), Assistant(), Choice(), Sums())}

@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 Chat = list[dict[str, str]]
 
@@ -34,20 +34,32 @@ class Example:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """Two answers to a prompt of which people preferred one; `group` ties pairs that are not independent."""
+
+    prompt: Chat
+    chosen: str
+    rejected: str
+    group: str
+
+
+@dataclass(frozen=True)
 class Files:
     """Where a world's files lie, and what is known of it beside them.
 
-    `taught` are the prompts that were rated with their true answers: what a training on all true labels would have.
-    `sampled_right` is the share of recorded answers that were right.
+    A world that is judged by answers has `gold`, the same as `gold_examples`, and `taught`: the prompts that were rated with their
+    true answers, as a training on all true labels would have them. `sampled_right` is the share of recorded answers that were right.
+    One that is judged by preferences has `gold_pairs`, which no file holds.
     """
 
     base: Path
     traces: Path
     feedback: Path
-    gold: Path
-    taught: list[Example]
-    gold_examples: list[Example]
-    sampled_right: float
+    gold: Path | None
+    taught: list[Example] = field(default_factory=list)
+    gold_examples: list[Example] = field(default_factory=list)
+    gold_pairs: list[Pair] = field(default_factory=list)
+    sampled_right: float | None = None
 
 
 class World(ABC):
@@ -59,6 +71,10 @@ class World(ABC):
     tune_ratings: ClassVar[int]
     prove_ratings: ClassVar[int]
     max_new_tokens: ClassVar[int] = 32
+    judged_by: ClassVar[Literal["answers", "preferences"]] = "answers"
+    checked: ClassVar[bool] = False
+    """Whether its traces come with cases whose checker can say of any answer whether it is right, so that methods that answer
+    themselves need no reward model."""
 
     @abstractmethod
     def base(self, cache: Path) -> Path:

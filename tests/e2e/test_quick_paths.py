@@ -61,9 +61,11 @@ def test_a_command_ends_with_a_model_that_answers_in_ollama(world: Path, command
         code, out, err = command_line("train", "sft", "--agent", "animals", "--base", "base", *settings, *ship)
         assert code == 0, err
         assert asked(server, "places", "fox 301") == PLACES["fox"]
-    shipped = json.loads(out)["shipped"]
-    assert (shipped["version"], shipped["verdict"], shipped["export"]["quant"]) == ("v1", "approved", "F16")
-    assert [path.name for path in Path(shipped["export"]["path"]).glob("*.gguf")] == ["model-F16.gguf"]
+    release = json.loads(out)["release"]
+    (gguf,) = release["exports"]
+    assert (release["version"], release["verdict"], gguf["quant"]) == ("v1", "approved", "F16")
+    assert [path.name for path in Path(gguf["path"]).glob("*.gguf")] == ["model-F16.gguf"]
+    assert Path(release["report"]).is_file()
     (live,) = json.loads(command_line("deployments", "--agent", "animals", "--json")[1])
     assert (live["version"], live["target"], live["aliases"]) == ("v1", "ollama", ["live"])
 
@@ -95,4 +97,4 @@ def test_a_rejected_candidate_is_not_written(world: Path, command_line: Run) -> 
     code, out, _ = command_line("train", "sft", "--agent", "animals", "--base", "base", "--max-steps", "1", "--export", "--json")
     found = json.loads(out)
     assert code == 1 and found["state"] == "finished"
-    assert found["shipped"]["verdict"] == "rejected" and found["shipped"]["export"] is None and not list(world.glob("animals-*"))
+    assert found["release"]["verdict"] == "rejected" and found["release"]["exports"] == [] and not list(world.glob("animals-*"))

@@ -7,6 +7,7 @@ from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.evaluation.types import EvaluationConfig
+from thumbwheel.loop.cycle_types import CycleConfig
 from thumbwheel.rewards.combine import RewardsConfig
 from thumbwheel.rewards.label_config import LearnConfig
 from thumbwheel.training.algorithms import ALGORITHMS
@@ -21,6 +22,7 @@ def sections() -> dict[str, type[Config]]:
         "evaluation": EvaluationConfig,
         "gate": GatePolicy,
         "label": LearnConfig,
+        "loop": CycleConfig,
         "rewards": RewardsConfig,
         "training": TrainingSwitch,
     }

@@ -71,12 +71,14 @@ class TrainingPipeline:
         from thumbwheel.datasets.choose import AUTO, choose
         from thumbwheel.deploy.types import public_name
         from thumbwheel.evaluation.policy import Verdict
-        from thumbwheel.loop.ship import CANARY, OLLAMA, ready, ship
+        from thumbwheel.loop.cycle import CANARY, release
+        from thumbwheel.loop.cycle_tools import OLLAMA, check_tools
+        from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
         from thumbwheel.training.train import train
         from thumbwheel.training.types import RunState
 
-        target = OLLAMA if served_as else None
-        ready(ws, None, target)
+        config = CycleConfig(export=("merged",), export_to=self.output_dir, deploy=OLLAMA if served_as else None)
+        check_tools(ws, config)
         if self.traces:
             tell_refused(ingest(ws, self.agent_name, "flowagent", self.traces))
         if self.method == AUTO:
@@ -94,16 +96,16 @@ class TrainingPipeline:
             if trained.state is RunState.NOTHING_LEARNED:
                 why = str(trained.reason)
             raise Conflict(f"run {trained.run_id!r}", why, "Nothing was exported")
-        place = self.output_dir / trained.version
-        made = ship(ws, self.agent_name, trained.version, format="merged", to=place, target=target, settings={"name": served_as})
-        if made.verdict is Verdict.REJECTED:
-            what = f"version {made.version!r} of agent {self.agent_name!r}"
-            raise Conflict(what, f"the gate rejected it: {'; '.join(made.reasons)}", "The model that answers today was left as it is")
-        everybody = made.verdict is Verdict.APPROVED
-        if made.deployed and not everybody:
+        cycle = CycleReport(self.agent_name, version=trained.version)
+        release(ws, cycle, config, {"name": served_as})
+        if cycle.verdict is Verdict.REJECTED:
+            what = f"version {trained.version!r} of agent {self.agent_name!r}"
+            raise Conflict(what, f"the gate rejected it: {'; '.join(cycle.reasons)}", "The model that answers today was left as it is")
+        everybody = cycle.verdict is Verdict.APPROVED
+        if cycle.deployment and not everybody:
             log.say(f"approved for a canary only, so it answers as {public_name(self.agent_name, CANARY)!r} and nothing else was touched")
         named = served_as if everybody else public_name(self.agent_name, CANARY)
-        self.results |= {"model_path": made.export and str(made.export.path), "ollama_model": made.deployed and named}
+        self.results |= {"model_path": str(cycle.exports[0].path), "ollama_model": cycle.deployment and named}
 
     def _hold_out(self, ws: Workspace) -> None:
         """Freeze what people said about single answers too: the gate compares by that, and a dataset of groups has none of it."""

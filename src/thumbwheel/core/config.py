@@ -235,7 +235,8 @@ def _plain(annotation: Any) -> bool:
 
 ENTRIES = (
     *("thumbwheel.db", "thumbwheel.db-wal", "thumbwheel.db-shm", "jobs.db", "writer.lock", "erased.key", "signing.key", "reports.jsonl"),
-    *("blobs", "runs", "inbox", "cache", "deployments", "exports", "unfinished", "world", "model", "gguf", "report.html", "report.json"),
+    *("blobs", "runs", "cycles", "reports", "inbox", "cache", "deployments", "exports", "unfinished"),
+    *("world", "model", "gguf", "report.html", "report.json"),
 )
 """What a home may hold; the folder may have been somebody's for other things before, and those stay as they are."""
 
@@ -306,6 +307,16 @@ class Home:
     def runs(self) -> Path:
         """One folder a training run."""
         return self.path / "runs"
+
+    @property
+    def cycles(self) -> Path:
+        """One folder an agent, with what its unfinished cycle has done."""
+        return self.path / "cycles"
+
+    @property
+    def reports(self) -> Path:
+        """Reports of cycles."""
+        return self.path / "reports"
 
     @property
     def inbox(self) -> Path:

@@ -174,6 +174,15 @@ def progress(what: str, total: float | None, unit: str = "") -> Iterator[Advance
 
 
 @contextmanager
+def step(what: str) -> Iterator[None]:
+    """Says what begins, and at the end how long it took."""
+    say(f"> {what}")
+    started = time.monotonic()
+    yield
+    say(f"  {time.monotonic() - started:.0f} s")
+
+
+@contextmanager
 def working(what: str) -> Iterator[None]:
     """Where standard error is no terminal, a line every ten seconds in which nothing else was said."""
     if sys.stderr.isatty():

@@ -18,12 +18,14 @@ import platformdirs
 
 from thumbwheel.core import log
 from thumbwheel.core.config import Home, Sources
-from thumbwheel.core.errors import Conflict, InputError, TrainingError
+from thumbwheel.core.errors import Conflict, InputError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.demo.base import ensure_base
 from thumbwheel.demo.emit import WORLD, EmitOptions, Emitted, emit
 from thumbwheel.demo.ship import Shown, show_deployment, show_llama_server, write_gguf
 from thumbwheel.deploy import processes
+from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.loop.cycle_types import CycleReport
 
 AGENT = "filer"
 MARK = "demo.json"
@@ -83,7 +85,7 @@ def run(home: Path, options: EmitOptions) -> Outcome:
     outcome = Outcome(home=str(home))
     with Workspace.open(Home.at(home), Sources({}, "the demo's defaults", {})) as ws:
         log.say(f"home: {ws.home.path}")
-        with step("the world: a base that knows the common rules, a person who uses and rates it"):
+        with log.step("the world: a base that knows the common rules, a person who uses and rates it"):
             world = write_world(home / "world", options)
         turn(ws, world, outcome)
     outcome.seconds, outcome.cpu_seconds = time.monotonic() - start, _cpu() - cpu
@@ -91,22 +93,43 @@ def run(home: Path, options: EmitOptions) -> Outcome:
 
 
 def turn(ws: Workspace, world: Emitted, outcome: Outcome) -> None:
-    """Import, plan, train, choose on dev, evaluate, gate, export, deploy, report; `outcome` is filled as far as it goes."""
+    """Import the world, turn the wheel once, and show what was approved; `outcome` is filled as far as it goes."""
     from thumbwheel.datasets.plan import data_plan
+    from thumbwheel.loop.cycle import run_cycle
+    from thumbwheel.loop.cycle_types import CycleConfig
 
-    with step("import"):
+    with log.step("import"):
         import_world(ws, world)
-    with step("data plan"):
-        plan = data_plan(ws, AGENT)
-        outcome.plan = plan.to_words()
-        for line in outcome.plan:
-            log.say(f"  {line}")
-    if not plan.ready:
-        outcome.reasons = [line for line in outcome.plan if line.startswith("Do not train yet")]
-        return
-    outcome.method, outcome.version = best_candidate(ws, plan.eligible, world.base, outcome.reasons)
-    if outcome.version is not None:
-        prove(ws, outcome.version, outcome)
+    outcome.plan = data_plan(ws, AGENT).to_words()
+    home = ws.home.path
+    config = CycleConfig(base=str(world.base), export=("merged",), export_to=home / "model", report_to=home / "report.html")
+    cycle = run_cycle(ws, AGENT, config)
+    outcome.method, outcome.version, outcome.reasons = cycle.method, cycle.version, cycle.reasons
+    if cycle.evaluation is not None:
+        primary = cycle.evaluation.primary
+        outcome.before, outcome.after, outcome.gain = primary.before, primary.after, primary.gain
+        outcome.gain_low, outcome.gain_high = primary.low, primary.high
+        outcome.report = str(cycle.report)
+    if cycle.verdict is Verdict.APPROVED:
+        outcome.decision = "approved"
+        outcome.export = str(cycle.exports[0].path)
+        show(ws, cycle, outcome)
+
+
+def show(ws: Workspace, cycle: CycleReport, outcome: Outcome) -> None:
+    """Let the approved version answer, take it back and put it forward again, and write it for llama.cpp; the report then says so too."""
+    from thumbwheel.loop.report import report
+
+    assert cycle.evaluation is not None  # noqa: S101 - what was approved was evaluated
+    assert cycle.report is not None  # noqa: S101
+    version, changed = str(cycle.version), cycle.evaluation.examples
+    with log.step("deploy it beside the base, ask both, roll back, go forward again"):
+        outcome.deployment = show_deployment(ws, AGENT, cycle.evaluation.against, version, changed)
+    with log.step("a GGUF file for llama.cpp and Ollama"):
+        outcome.gguf = write_gguf(ws, AGENT, version, ws.home.path / "gguf")
+        log.say(f"  {outcome.gguf}")
+        outcome.served = show_llama_server(ws, AGENT, version, changed[0].prompt) if "mean KL" in outcome.gguf else None
+    report(ws, AGENT, version, cycle.report, cycle.report.with_suffix(".json"))
 
 
 def import_world(ws: Workspace, world: Emitted) -> None:
@@ -116,77 +139,6 @@ def import_world(ws: Workspace, world: Emitted) -> None:
     for path, reviewer in ((world.traces, None), (world.feedback, None), (world.gold, "owner")):
         report = ingest(ws, AGENT, "jsonl", path, reviewer=reviewer)
         log.say(f"  {path.name}: {report.stored} stored, {report.duplicates} duplicates, {report.refused} refused")
-
-
-def best_candidate(ws: Workspace, methods: list[str], base: Path, reasons: list[str]) -> tuple[str | None, str | None]:
-    """Train each eligible method and compare the candidates on dev: (method, version) of the best, or of none."""
-    from thumbwheel.evaluation.dev import compare_on_dev
-    from thumbwheel.training.train import train
-    from thumbwheel.training.types import RunState
-
-    trained: dict[str, str] = {}
-    for method in methods:
-        with step(f"train {method}"):
-            try:
-                result = train(ws, AGENT, method, str(base))
-            except TrainingError as error:
-                log.say(f"  {error}")
-                continue
-        if result.state is RunState.STOPPED:  # the run took the Ctrl-C for itself
-            raise KeyboardInterrupt
-        if result.version:
-            trained[result.version] = method
-        else:
-            log.say(f"  {result.reason}")
-    if not trained:
-        reasons.append("no method gave a candidate")
-        return None, None
-    with step("compare the candidates on dev"):
-        compared = compare_on_dev(ws, AGENT, list(trained))
-        for line in compared.reasons:
-            log.say(f"  {line}")
-    if compared.best is None:
-        reasons += compared.reasons
-        return None, None
-    return trained[compared.best], compared.best
-
-
-def prove(ws: Workspace, version: str, outcome: Outcome) -> None:
-    """Evaluate on gold, let the gate decide, take the version out and write its report."""
-    from thumbwheel.evaluation.evaluate import evaluate
-    from thumbwheel.evaluation.gate import gate
-    from thumbwheel.export.package import export
-    from thumbwheel.loop.report import report
-
-    with step(f"evaluate {version} on gold: fresh messages that nobody trained on"):
-        found = evaluate(ws, AGENT, version)
-        decision = gate(ws, found)
-    primary = found.primary
-    outcome.before, outcome.after, outcome.gain = primary.before, primary.after, primary.gain
-    outcome.gain_low, outcome.gain_high = primary.low, primary.high
-    outcome.decision = "approved" if decision.decision.verdict == "approved" else "rejected"
-    outcome.reasons += decision.decision.reasons
-    if outcome.decision == "approved":
-        with step("export the merged model, checked against the trained one"):
-            outcome.export = str(export(ws, AGENT, version, "merged", ws.home.path / "model").path)
-        with step("deploy it beside the base, ask both, roll back, go forward again"):
-            outcome.deployment = show_deployment(ws, AGENT, found.against, version, found.examples)
-        with step("a GGUF file for llama.cpp and Ollama"):
-            outcome.gguf = write_gguf(ws, AGENT, version, ws.home.path / "gguf")
-            log.say(f"  {outcome.gguf}")
-            outcome.served = show_llama_server(ws, AGENT, version, found.examples[0].prompt) if "mean KL" in outcome.gguf else None
-    with step("report"):
-        report(ws, AGENT, version, ws.home.path / "report.html", ws.home.path / "report.json")
-        outcome.report = str(ws.home.path / "report.html")
-
-
-@contextmanager
-def step(what: str) -> Iterator[None]:
-    """Says what begins and how long it took."""
-    log.say(f"> {what}")
-    start = time.monotonic()
-    yield
-    log.say(f"  {time.monotonic() - start:.0f} s")
 
 
 @contextmanager

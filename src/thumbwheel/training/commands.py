@@ -1,44 +1,20 @@
-"""`thumbwheel train METHOD`: one command for every method in the table, its options made from the method's settings."""
+"""How `thumbwheel train METHOD` shows itself, and `thumbwheel hardware`. The command itself is in loop/cycle_commands.py, for it can go on
+to the gate and beyond."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from thumbwheel.core.config import Config, build
-from thumbwheel.core.config import options as options_of
 from thumbwheel.training.algorithms import ALGORITHMS
 
 NOT_APPROVED = 1
 """Exit code of a run that ended as it should and gave no candidate: it learned nothing, or the gate rejected what it gave."""
 
 
-@dataclass(frozen=True)
-class Sequel:
-    """What a higher stage may make of a candidate by further options of `train`, which are the fields of `config`."""
-
-    config: type[Config]
-    ready: Callable[..., None]
-    """Given home and options before the run: raises where the options cannot be met, so that nobody trains in vain."""
-    run: Callable[..., tuple[int, dict[str, Any]]]
-    """Given home, agent, version and options: the exit code, and what `--json` prints besides the run; shows itself to a person."""
-
-
-def group(sequel: Sequel) -> typer.Typer:
-    """The command, a method each; `sequel` is for those that make versions."""
-    train = typer.Typer(help="Train a LoRA adapter over a base model, in a process of its own.")
-    for name in ALGORITHMS.names():
-        method = ALGORITHMS.get(name)
-        later = None if method.judges else sequel
-        more = [later.config] if later else []
-        train.command(name, help=_help(name))(options_of(method.Config, *more)(_command(name, later)))
-    return train
-
-
-def _help(name: str) -> str:
+def method_help(name: str) -> str:
+    """What `train NAME --help` opens with."""
     made = "a reward model: rm1, rm2, ..." if ALGORITHMS.get(name).name == "reward" else "a candidate version"
     example = f"thumbwheel train {name} --agent support --base ./my-base"
     return (
@@ -47,59 +23,8 @@ def _help(name: str) -> str:
     )
 
 
-def _command(name: str, sequel: Sequel | None) -> Callable[..., Any]:
-    def run(
-        ctx: typer.Context,
-        agent: Annotated[str, typer.Option(help="Whose model learns.")],
-        base: Annotated[str | None, typer.Option(help="Base model: a folder or a Hugging Face id. Not needed with --resume.")] = None,
-        dataset: Annotated[str | None, typer.Option(help="Dataset id [default: built from the feedback in force].")] = None,
-        resume: Annotated[str | None, typer.Option(help="Go on with this run from its newest checkpoint.")] = None,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it takes; train nothing.")] = False,
-        as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-        options: dict[str, Any] | None = None,
-    ) -> None:
-        _train(ctx, sequel, name, agent, base, dataset, resume, dry_run, as_json, options or {})
-
-    return run
-
-
-def _train(
-    ctx: typer.Context,
-    sequel: Sequel | None,
-    name: str,
-    agent: str,
-    base: str | None,
-    dataset: str | None,
-    resume: str | None,
-    dry: bool,
-    as_json: bool,
-    given: dict[str, Any],
-) -> None:
-    from dataclasses import asdict
-
-    from thumbwheel.core import log
-    from thumbwheel.training import train as verbs
-    from thumbwheel.training.types import RunState
-
-    then = build(sequel.config, {key: given.pop(key) for key in sequel.config.model_fields if key in given}, "options") if sequel else None
-    with ctx.obj() as ws:
-        if dry:
-            _show_dry_run(asdict(verbs.dry_run(ws, agent, name, base, dataset=dataset, options=given)), as_json)
-            return
-        if sequel:
-            sequel.ready(ws, then)
-        result = verbs.train(ws, agent, name, base, dataset=dataset, options=given, resume=resume)
-        if not as_json:
-            _show(asdict(result), agent, name)
-        code, outcome = sequel.run(ws, agent, result.version, then, as_json) if sequel and result.version else (0, {})
-    if as_json:
-        log.answer(asdict(result) | outcome)
-    code = {RunState.STOPPED: 130, RunState.NOTHING_LEARNED: NOT_APPROVED}.get(result.state, code)
-    if code:
-        raise typer.Exit(code)
-
-
-def _show(result: dict[str, Any], agent: str, name: str) -> None:
+def show_result(result: dict[str, Any], agent: str, name: str) -> None:
+    """How a run ended, and what to do next."""
     from thumbwheel.core import log
 
     log.table(f"run {result['run_id']}", ("", "base", "best"), _figures(result["metrics"]))
@@ -138,7 +63,8 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float | int) else "-"
 
 
-def _show_dry_run(found: dict[str, Any], as_json: bool) -> None:
+def show_dry_run(found: dict[str, Any], as_json: bool) -> None:
+    """What a run would take."""
     from thumbwheel.core import log
     from thumbwheel.datasets.facts import Scores
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from public_data import public_data
+from tiny_models import tiny_base
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
@@ -95,3 +96,66 @@ def test_stars_follow_how_near_an_answer_is_and_what_no_intent_covers_is_decline
     assert verdicts == ["right", "near", "wrong", "wrong"]
     assert world.answer_of(data.Message("who made you, really", "oos")) == assistant.DECLINED
     assert random.Random(1).choice(assistant.STARS["right"]) >= 4
+
+
+def test_all_pairs_of_a_prompt_are_either_rated_or_gold_and_disagreement_is_kept(worlds: ModuleType, tmp_path: Path) -> None:
+    public_data("preferences/pandalm-testset-v1-3annotators.jsonl")
+    read_lines = importlib.import_module("worlds.world").read_lines
+    world = worlds.WORLDS["choice"]
+    files = world.write(tmp_path, 1, world.prove_ratings, Path("base"))
+    traces, feedback = read_lines(files.traces), read_lines(files.feedback)
+    rated_prompts = {"\n".join(message["content"] for message in line["input"]) for line in traces}
+    assert len(traces) == 2 * len({line["session"] for line in traces}) <= 2 * world.prove_ratings
+    assert len(files.gold_pairs) >= 450
+    assert not rated_prompts & {pair.group for pair in files.gold_pairs}
+    verdicts: dict[str, set[int | None]] = {}
+    for line in feedback:
+        verdicts.setdefault(line["targets"][0]["trace"], set()).add(line["value"])
+    assert any(len(values) > 1 for values in verdicts.values())
+    assert any(None in values for values in verdicts.values())
+    sides = [line["value"] for line in feedback if line["rater"]["id"] == "crowd"]
+    assert 0.4 < sum(sides) / len(sides) < 0.6
+
+
+def test_a_pair_counts_for_what_most_people_said(worlds: ModuleType) -> None:
+    comparison = importlib.import_module("worlds.choice").Comparison
+    prompt = [{"role": "user", "content": "Name a fruit."}]
+
+    def preferred(*verdicts: int | None) -> str | None:
+        pair = comparison(prompt, ("first", "second"), {str(rater): verdict for rater, verdict in enumerate(verdicts)}).pair()
+        return pair.chosen if pair else None
+
+    assert [preferred(0), preferred(1, 1, 0), preferred(0, 0, None)] == ["first", "second", "first"]
+    assert [preferred(None), preferred(0, 1, None), preferred(None, None, 1)] == [None, None, None]
+
+
+def test_preferences_are_judged_as_transformers_scores_each_text_alone(worlds: ModuleType, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+    judges = importlib.import_module("worlds.judges")
+    base = tiny_base(tmp_path, initializer_range=0.1)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    texts = ["Yes.", "No, because of the long way that it takes.", "Perhaps", "Never again, I said."]
+    rows = [judges.token_row(tokenizer, [{"role": "user", "content": "Shall we go?"}], text) for text in texts]
+    policy = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    alone = []
+    for prompt, answer in rows:
+        ids = torch.tensor([[*prompt, *answer]])
+        labels = torch.tensor([[-100] * len(prompt) + answer])
+        alone.append(-policy(input_ids=ids, labels=labels).loss.item() * len(answer))
+    assert judges.log_probabilities(policy, rows).tolist() == pytest.approx(alone, abs=1e-3)
+    scorer = peft_scorer(AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=torch.float32))
+    single = [scorer(input_ids=torch.tensor([[*prompt, *answer]])).logits.item() for prompt, answer in rows]
+    assert judges.scores(scorer, rows).tolist() == pytest.approx(single, abs=1e-4)
+    assert judges.preferred(torch.tensor([1.0, 0.5, -2.0, 3.0])) == [1.0, 0.0]
+
+
+def peft_scorer(model: Any) -> Any:
+    """A scorer with an adapter and a head that are not the base's."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    model.config.pad_token_id = 0
+    torch.manual_seed(1)
+    return get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="SEQ_CLS", init_lora_weights=False)).eval()

@@ -10,14 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict
-from thumbwheel.db.workspace import Workspace
 from thumbwheel.demo import run as demo
 from thumbwheel.demo.emit import EmitOptions
 from thumbwheel.deploy import processes
-from thumbwheel.training import train as training
-from thumbwheel.training.types import RunResult, RunState
 
 
 def test_a_folder_with_something_else_is_not_written_into(tmp_path: Path) -> None:
@@ -40,16 +36,3 @@ def test_a_new_demo_ends_the_server_of_the_old_one(tmp_path: Path) -> None:
     demo._afresh(home, options)
     assert processes._started(server.pid) is None
     assert os.listdir(home) == [demo.MARK]
-
-
-def test_an_interrupted_run_ends_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def stopped(_: Workspace, agent: str, method: str, base: str) -> RunResult:
-        asked.append(method)
-        return RunResult("run_1", RunState.STOPPED, "interrupted", {})
-
-    monkeypatch.setattr(training, "train", stopped)
-    with Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws, pytest.raises(KeyboardInterrupt):
-        demo.best_candidate(ws, ["kto", "dpo"], tmp_path, [])
-    assert asked == ["kto"]

@@ -21,7 +21,7 @@ from thumbwheel.models import reward_models
 from thumbwheel.models.versions import ensure_agent, versions
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import settings
-from thumbwheel.training.commands import _show
+from thumbwheel.training.commands import show_result
 from thumbwheel.training.gain import Gain, gain_of
 from thumbwheel.training.train import runs, train
 from thumbwheel.training.types import RunState
@@ -213,7 +213,7 @@ def test_without_dev_rows_it_says_so_and_goes_on(base: Path, tmp_path: Path, cap
 def test_the_command_makes_nothing_and_ends_with_1(ws: Workspace, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from typer.testing import CliRunner
 
-    from thumbwheel.loop.train_commands import train as command
+    from thumbwheel.loop.cycle_commands import train as command
 
     options = QUICK | WRONG_WAY | {"loss_type": "bradley_terry"}
     given = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
@@ -228,7 +228,7 @@ def test_the_command_makes_nothing_and_ends_with_1(ws: Workspace, base: Path, ca
     assert (record.state, record.reason) == (RunState.NOTHING_LEARNED, result["reason"])
     with pytest.raises(Conflict, match="it is finished"):
         train(ws, "a", "reward", resume=record.id)
-    _show(result, "a", "reward")
+    show_result(result, "a", "reward")
     said = " ".join(capsys.readouterr().err.split())
     assert "nothing learned: the result is no better than the base" in said
     assert "thumbwheel dataset health pairs --agent a" in said and "--no-require-gain" in said

@@ -183,7 +183,7 @@ def test_the_environment_is_locked_in() -> None:
 def test_the_command(ws: Workspace, base: Path) -> None:
     from typer.testing import CliRunner
 
-    from thumbwheel.loop.train_commands import train as group
+    from thumbwheel.loop.cycle_commands import train as group
 
     dataset = frozen(ws, "a", "chats", 12, 2).id
     runner, given = (

@@ -1,0 +1,167 @@
+"""Judges what contestants made: by their answers to gold examples, or by which answer of a held-out pair they prefer.
+
+All contestants are judged by the same code, whoever trained them; it is plain transformers and PEFT where preferences are judged.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from thumbwheel.engine.load import load_adapter, load_base
+from thumbwheel.stats.paired import compare
+from worlds.answers import answer
+from worlds.world import Chat, Example, Files, Pair, World
+
+BATCH = 16
+"""Pairs that are read together."""
+
+
+class Judge(ABC):
+    """Compares with the base. `groups` has the group of each example or pair."""
+
+    before: Sequence[float]
+    groups: Sequence[str]
+
+    @abstractmethod
+    def model_row(self, adapter: str) -> dict[str, Any]:
+        """Success of the model in folder `adapter` against the base's, and what it gained or lost at other work."""
+
+    def unchanged_row(self) -> dict[str, Any]:
+        """Of a contestant that made nothing: users keep the base."""
+        after = mean(self.before)
+        return {"before": after, "after": after, "gain": 0.0, "low": 0.0, "high": 0.0, "kept": 1.0, "elsewhere": None}
+
+    def row(self, after: Sequence[float]) -> dict[str, Any]:
+        """Success before and after (0 or 1 each), the gain with its paired 95 % interval, and what share of the right ones stayed right."""
+        change = compare(self.before, after, self.groups)
+        kept = [new for old, new in zip(self.before, after, strict=True) if old]
+        return {
+            "before": change.before,
+            "after": change.after,
+            "gain": change.gain,
+            "low": change.low,
+            "high": change.high,
+            "kept": sum(kept) / max(1, len(kept)),
+        }
+
+
+class AnswerJudge(Judge):
+    """By greedy answers to the gold examples."""
+
+    def __init__(self, world: World, files: Files) -> None:
+        self._world, self._base = world, files.base
+        self.examples: Sequence[Example] = files.gold_examples
+        self.groups = [example.group for example in self.examples]
+        self._others = world.elsewhere()
+        model = load_base(str(files.base))
+        self.before = self._success(model, self.examples)
+        self._elsewhere_before = self._success(model, self._others)
+
+    def answers_row(self, answers: Sequence[str]) -> dict[str, Any]:
+        """Success of `answers` to the gold examples against the base's."""
+        return self.row([float(self._world.right(text, example)) for text, example in zip(answers, self.examples, strict=True)])
+
+    def model_row(self, adapter: str) -> dict[str, Any]:
+        """See `Judge.model_row`."""
+        model, tokenizer = load_base(str(self._base))
+        tuned = (load_adapter(model, Path(adapter)), tokenizer)
+        row = self.row(self._success(tuned, self.examples))
+        elsewhere = self._success(tuned, self._others)
+        return row | {"elsewhere": mean(elsewhere) - mean(self._elsewhere_before) if elsewhere else None}
+
+    def _success(self, model: tuple[Any, Any], examples: Sequence[Example]) -> list[float]:
+        answers = answer(model, [example.prompt for example in examples], self._world.max_new_tokens)
+        return [float(self._world.right(text, example)) for (text, _), example in zip(answers, examples, strict=True)]
+
+
+class PreferenceJudge(Judge):
+    """By the share of held-out pairs of which the model prefers the chosen answer.
+
+    A reward model prefers what it scores higher; a policy what became more likely than it was in the base (DPO's implicit reward,
+    Rafailov et al. 2023, arXiv 2305.18290); the base itself what it finds more likely a token.
+    """
+
+    def __init__(self, world: World, files: Files) -> None:
+        del world
+        self._base = str(files.base)
+        self.pairs: Sequence[Pair] = files.gold_pairs
+        self.groups = [pair.group for pair in self.pairs]
+        tokenizer = AutoTokenizer.from_pretrained(self._base)
+        texts = [(pair.prompt, text) for pair in self.pairs for text in (pair.chosen, pair.rejected)]
+        self._rows = [token_row(tokenizer, prompt, text) for prompt, text in texts]
+        self._base_logps = log_probabilities(AutoModelForCausalLM.from_pretrained(self._base, dtype=torch.float32), self._rows)
+        lengths = torch.tensor([len(answer_ids) for _, answer_ids in self._rows])
+        self.before = preferred(self._base_logps / lengths)
+
+    def model_row(self, adapter: str) -> dict[str, Any]:
+        """See `Judge.model_row`."""
+        task = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))["task_type"]
+        if task == "SEQ_CLS":
+            base = AutoModelForSequenceClassification.from_pretrained(self._base, num_labels=1, dtype=torch.float32)
+            numbers = scores(PeftModel.from_pretrained(base, adapter), self._rows)
+        else:
+            policy = AutoModelForCausalLM.from_pretrained(self._base, dtype=torch.float32)
+            numbers = log_probabilities(PeftModel.from_pretrained(policy, adapter), self._rows) - self._base_logps
+        return self.row(preferred(numbers)) | {"elsewhere": None}
+
+
+JUDGES: dict[str, type[AnswerJudge] | type[PreferenceJudge]] = {"answers": AnswerJudge, "preferences": PreferenceJudge}
+
+TokenRow = tuple[list[int], list[int]]
+"""(ids of the prompt, ids of the answer with its end)."""
+
+
+def token_row(tokenizer: Any, prompt: Chat, text: str) -> TokenRow:
+    """A prompt with an answer."""
+    asked = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    return tokenizer(asked)["input_ids"], tokenizer(text + tokenizer.eos_token)["input_ids"]
+
+
+def preferred(numbers: torch.Tensor) -> list[float]:
+    """1 for each pair whose chosen answer has the higher number, for numbers of chosen, rejected, chosen, ..."""
+    chosen, rejected = numbers.view(-1, 2).unbind(1)
+    return [float(better) for better in chosen > rejected]
+
+
+@torch.no_grad()
+def log_probabilities(model: Any, rows: Sequence[TokenRow]) -> torch.Tensor:
+    """The log-probability of each answer, shape (rows,)."""
+    model.eval()
+    sums = []
+    for batch, ids, _ in batches(rows):
+        logits = model(input_ids=ids[:, :-1]).logits.log_softmax(-1)
+        tokens = logits.gather(2, ids[:, 1:, None])[:, :, 0]
+        for number, (prompt, answer_ids) in enumerate(batch):
+            sums.append(tokens[number, len(prompt) - 1 : len(prompt) + len(answer_ids) - 1].sum())
+    return torch.stack(sums)
+
+
+@torch.no_grad()
+def scores(model: Any, rows: Sequence[TokenRow]) -> torch.Tensor:
+    """The score of each answer, read at its last token, shape (rows,)."""
+    model.eval()
+    numbers = []
+    for batch, ids, mask in batches(rows):
+        hidden = model.base_model.model.model(input_ids=ids, attention_mask=mask).last_hidden_state
+        every = model.base_model.model.score(hidden)[:, :, 0]
+        numbers += [every[number, len(prompt) + len(answer_ids) - 1] for number, (prompt, answer_ids) in enumerate(batch)]
+    return torch.stack(numbers)
+
+
+def batches(rows: Sequence[TokenRow]) -> Iterator[tuple[Sequence[TokenRow], torch.Tensor, torch.Tensor]]:
+    """(rows, padded ids, mask) of each batch; padded on the right, so that positions are those of training."""
+    for start in range(0, len(rows), BATCH):
+        batch = rows[start : start + BATCH]
+        texts = [torch.tensor(prompt + answer_ids) for prompt, answer_ids in batch]
+        ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
+        mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
+        yield batch, ids, mask

@@ -1,0 +1,200 @@
+"""One turn of the wheel, in order. Read this first.
+
+    plan       what the feedback permits
+    train      a candidate by every method that the plan allows and the settings name
+    choose     the candidates are compared on the dev rows
+    evaluate   the best one against what answers today, on rows that nobody trained on
+    gate       approved, approved for a canary, or rejected
+    export     the files of what was approved
+    deploy     it answers, after a check that it is the approved model
+    report     one HTML file that says all of this
+
+Every step is the public verb of its stage. A cycle that was stopped or killed goes on where it was when it is started again: a
+training from its newest checkpoint, and finished steps are not repeated (`cycle_state.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.core import log
+from thumbwheel.core.errors import InputError, TrainingError
+from thumbwheel.datasets.plan import data_plan
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import rollout
+from thumbwheel.deploy.types import Deployment
+from thumbwheel.evaluation.dev import compare_on_dev
+from thumbwheel.evaluation.evaluate import evaluate
+from thumbwheel.evaluation.gate import gate
+from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.export.package import export, exports
+from thumbwheel.export.types import Export
+from thumbwheel.loop.cycle_state import CycleState
+from thumbwheel.loop.cycle_tools import GGUF, check_tools
+from thumbwheel.loop.cycle_types import Candidate, CycleConfig, CycleReport
+from thumbwheel.loop.report import report
+from thumbwheel.models import versions
+from thumbwheel.models.types import LIVE
+from thumbwheel.training.train import dry_run, runs, train
+from thumbwheel.training.types import RunState
+
+CANARY = "canary"
+"""The alias of what was approved on feedback alone."""
+
+
+def run_cycle(ws: Workspace, agent: str, config: CycleConfig) -> CycleReport:
+    """Turn the wheel once for `agent`, as far as its feedback carries.
+
+    Raises Conflict while another cycle of the agent runs, KeyboardInterrupt when a training was stopped by Ctrl-C, and whatever a
+    verb raises that a person has to mend first. A method whose training fails is passed over, with its reason.
+    """
+    check_tools(ws, config)
+    with CycleState.open(ws.home.cycles / agent, config.model_dump(mode="json")) as state:
+        cycle = _find_candidate(ws, agent, config, state)
+        if cycle.version is not None:
+            release(ws, cycle, config)
+        state.finish()
+    return cycle
+
+
+def find_candidate(ws: Workspace, agent: str, config: CycleConfig) -> CycleReport:
+    """The first half of a turn: plan, train, choose. Raises as `run_cycle` does."""
+    with CycleState.open(ws.home.cycles / agent, config.model_dump(mode="json") | {"half": "first"}) as state:
+        cycle = _find_candidate(ws, agent, config, state)
+        state.finish()
+    return cycle
+
+
+def _find_candidate(ws: Workspace, agent: str, config: CycleConfig, state: CycleState) -> CycleReport:
+    cycle = CycleReport(agent)
+    with log.step("data plan"):
+        plan = data_plan(ws, agent)
+        for line in plan.to_words():
+            log.say(f"  {line}")
+    methods = state.methods or list(config.methods) or plan.eligible
+    if not methods:
+        cycle.reasons = [line for line in plan.to_words() if line.startswith("Do not train yet")]
+        return cycle
+    state.methods = methods
+    cycle.base = config.base or base_of(ws, agent)
+    cycle.candidates = train_candidates(ws, agent, cycle.base, methods, state)
+    cycle.version = choose(ws, agent, cycle, state)
+    return cycle
+
+
+def plan_cycle(ws: Workspace, agent: str, config: CycleConfig) -> dict[str, Any]:
+    """What `run_cycle` would do, with the time and memory that each training takes; nothing is trained or stored."""
+    plan = data_plan(ws, agent)
+    trainings: dict[str, Any] = {}
+    for method in config.methods or plan.eligible:
+        trainings[method] = asdict(dry_run(ws, agent, method, config.base or base_of(ws, agent)))
+    after = [f"export {name}" for name in config.export] + ([f"deploy on {config.deploy}"] if config.deploy else [])
+    return {"plan": plan.to_words(), "trainings": trainings, "if approved": after}
+
+
+def base_of(ws: Workspace, agent: str) -> str:
+    """The base of the live version, else of the newest one; raises InputError where there is none."""
+    every = versions.versions(ws, agent)
+    if not every:
+        fix = "Name it: --base, a folder saved with save_pretrained or a Hugging Face id"
+        raise InputError(f"the base of agent {agent!r}", "nothing was trained for it yet, so none is known", fix)
+    live_id = versions.aliases_of(ws, agent).get(LIVE)
+    live = [version for version in every if version.id == live_id]
+    return (live or every)[-1].base
+
+
+def train_candidates(ws: Workspace, agent: str, base: str, methods: Sequence[str], state: CycleState) -> list[Candidate]:
+    """Train by each method; one that was begun is gone on with, one that is finished is not repeated."""
+    for method in methods:
+        if method not in state.candidates:
+            with log.step(f"train {method}"):
+                candidate = train_candidate(ws, agent, base, method, state)
+                log.say(f"  {candidate.version or candidate.reason}")
+            state.add(candidate)
+    return [state.candidates[method] for method in methods]
+
+
+def train_candidate(ws: Workspace, agent: str, base: str, method: str, state: CycleState) -> Candidate:
+    """What training by `method` gives: by a new run, or by the one that this cycle began."""
+    every = runs(ws, agent)
+    if method not in state.runs_before:
+        state.begin(method, len(every))
+    begun = [run for run in every[state.runs_before[method] :] if run.algorithm == method and run.state is not RunState.FAILED]
+    run = begun[-1] if begun else None
+    if run is not None and run.state is not RunState.STOPPED:  # it ended, and the cycle was killed before it could note that
+        names = [version.name for version in versions.versions(ws, agent) if version.run_id == run.id]
+        return Candidate(method, names[0] if names else None, run.id, run.reason)
+    try:
+        result = train(ws, agent, method, resume=run.id) if run else train(ws, agent, method, base)
+    except TrainingError as error:
+        return Candidate(method, None, None, str(error))
+    if result.state is RunState.STOPPED:  # the training took the Ctrl-C for itself
+        raise KeyboardInterrupt
+    return Candidate(method, result.version, result.run_id, result.reason)
+
+
+def choose(ws: Workspace, agent: str, cycle: CycleReport, state: CycleState) -> str | None:
+    """The best candidate by the dev rows; None, with reasons, where none is better than the base."""
+    names = [candidate.version for candidate in cycle.candidates if candidate.version]
+    if not names:
+        cycle.reasons += [f"{candidate.method} gave no candidate: {candidate.reason}" for candidate in cycle.candidates]
+        return None
+    if state.chosen in names:
+        return state.chosen
+    with log.step("compare the candidates on the dev rows"):
+        comparison = compare_on_dev(ws, agent, names)
+        for line in comparison.reasons:
+            log.say(f"  {line}")
+    if comparison.best is None:
+        cycle.reasons += comparison.reasons
+    state.choose(comparison.best)
+    return comparison.best
+
+
+def release(ws: Workspace, cycle: CycleReport, config: CycleConfig, settings: Mapping[str, Any] | None = None) -> None:
+    """Evaluate the chosen version, let the gate decide, take out and deploy what it approves, and write the report.
+
+    What is approved on feedback alone is deployed as `canary`, never as `live`. `settings` are those of the deployment target.
+    """
+    agent, version = cycle.agent, str(cycle.version)
+    with log.step(f"evaluate {version} on rows that nobody trained on"):
+        cycle.evaluation = evaluate(ws, agent, version)
+        decision = gate(ws, cycle.evaluation).decision
+        log.say(f"  {decision.verdict}: {decision.reasons[0]}")
+    cycle.verdict = decision.verdict
+    cycle.reasons += decision.reasons
+    if cycle.verdict is not Verdict.REJECTED:
+        for name in config.export:
+            with log.step(f"export {name}, checked against the trained model"):
+                cycle.exports.append(export_once(ws, agent, version, name, config))
+        if config.deploy:
+            alias = LIVE if cycle.verdict is Verdict.APPROVED else CANARY
+            with log.step(f"deploy {version} on {config.deploy} as {alias}"):
+                cycle.deployment = deploy_once(ws, cycle, config, alias, settings)
+    with log.step("report"):
+        cycle.report = (config.report_to or ws.home.reports / f"{agent}-{version}.html").expanduser().resolve()
+        cycle.report.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        report(ws, agent, version, cycle.report, cycle.report.with_suffix(".json"))
+
+
+def export_once(ws: Workspace, agent: str, version: str, format: str, config: CycleConfig) -> Export:
+    """The export of `version` as `format`; a cycle that was killed after it was written finds it there."""
+    folder = ((config.export_to or Path()) / f"{agent}-{version}-{format}").expanduser().resolve()
+    for earlier in exports(ws, versions.version(ws, agent, version).id):
+        if (earlier.format, earlier.path) == (format, folder) and folder.is_dir():
+            return earlier
+    return export(ws, agent, version, format, folder, config.quant if format == GGUF else None)
+
+
+def deploy_once(ws: Workspace, cycle: CycleReport, config: CycleConfig, alias: str, settings: Mapping[str, Any] | None) -> Deployment:
+    """The deployment behind `alias`; a cycle that was killed after the switch finds it there."""
+    version, target = str(cycle.version), str(config.deploy)
+    _, standing = rollout.behind(ws, cycle.agent, alias)
+    if standing is not None and (standing.version, standing.target) == (version, target):
+        return standing
+    written = {export.format: export.quant for export in cycle.exports}
+    quant = written.get(GGUF, config.quant)  # so that the file that was just written is deployed, not a second one
+    return rollout.deploy(ws, cycle.agent, version, target, alias, quant=quant, settings=settings).deployment

@@ -1,0 +1,79 @@
+"""Nouns of one turn of the wheel: its settings, a candidate, and how far the turn came."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.core.config import Config
+from thumbwheel.deploy.types import Deployment
+from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.types import Evaluation
+from thumbwheel.export.types import Export
+
+
+class CycleConfig(Config):
+    """Settings of one turn."""
+
+    base: str | None = None
+    """Base model: a folder or a Hugging Face id. Unset, that of the live version, else of the newest one."""
+    methods: tuple[str, ...] = ()
+    """Methods to train and compare. Unset, all that the data plan allows."""
+    export: tuple[str, ...] = ()
+    """Formats to write of an approved version: adapter, merged, gguf, onnx."""
+    quant: str | None = None
+    """Precision of a GGUF file, as q4_k_m. Unset, what this machine's memory holds."""
+    export_to: Path | None = None
+    """Folder for the exports. Unset, the current one."""
+    deploy: str | None = None
+    """Target on which an approved version answers: embedded, llamacpp, ollama, vllm. Unset, it is not deployed."""
+    report_to: Path | None = None
+    """HTML file of the report. Unset, one in the folder `reports` of the home."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What training by one method gave: a version, or the reason why there is none."""
+
+    method: str
+    version: str | None
+    run_id: str | None
+    reason: str | None = None
+
+
+@dataclass
+class CycleReport:
+    """How far a turn came. What was not done is None or empty, and `reasons` says why, in order."""
+
+    agent: str
+    base: str | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+    version: str | None = None
+    """The candidate that was chosen."""
+    evaluation: Evaluation | None = None
+    verdict: Verdict | None = None
+    exports: list[Export] = field(default_factory=list)
+    deployment: Deployment | None = None
+    report: Path | None = None
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def method(self) -> str | None:
+        """The method of the chosen candidate."""
+        methods = {candidate.version: candidate.method for candidate in self.candidates}
+        return methods.get(self.version) if self.version else None
+
+    @property
+    def approved(self) -> bool:
+        """Whether the gate let it answer, be it as a canary."""
+        return self.verdict in (Verdict.APPROVED, Verdict.CANARY)
+
+    def to_json(self) -> dict[str, Any]:
+        """As one JSON value; the evaluation by its id and primary measure."""
+        values = asdict(self)
+        values["method"] = self.method
+        if self.evaluation is not None:
+            primary = self.evaluation.primary.model_dump(mode="json")
+            values["evaluation"] = {"id": self.evaluation.id, "against": self.evaluation.against, "primary": primary}
+        return values

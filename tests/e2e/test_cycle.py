@@ -1,0 +1,126 @@
+"""One turn of the wheel by one command: it goes as far as the feedback carries, and after a kill at any step it goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from animals_world import LEARNS, write_world
+from command_line import Run
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.db import schema
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import rollout
+
+STEPS = ("train sft", "train kto", "compare", "evaluate", "export", "deploy", "report")
+TURN = ("--base", "base", "--methods", "sft", "--methods", "kto", "--export", "merged", "--deploy", "embedded")
+
+
+@pytest.fixture
+def world(command_line: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files imported into the home of the command line, and settings with which a random base learns them."""
+    write_world(tmp_path)
+    for path, more in (("world.jsonl", ()), ("gold.jsonl", ("--gold",))):
+        assert command_line("import", "jsonl", path, "--agent", "animals", *more)[0] == 0
+    declared = ("--margin-anchors", "9", "--max-growth", "99")  # the base is random: its answers have any length
+    assert command_line("gate", "declare", "--agent", "animals", *declared)[0] == 0
+    for method in ("SFT", "KTO"):
+        for name, value in LEARNS.items():
+            monkeypatch.setenv(f"THUMBWHEEL_TRAIN__{method}__{name.upper()}", str(value))
+    return tmp_path
+
+
+def rows_of(home: Path, table: sa.Table) -> list[sa.RowMapping]:
+    with Workspace.open(Home.at(home), Sources({}, "", {})) as ws, ws.db.read() as connection:
+        return list(connection.execute(sa.select(table)).mappings())
+
+
+@pytest.mark.slow
+def test_a_turn_that_is_killed_at_each_step_ends_as_one_that_is_not(world: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    command = [sys.executable, "-m", "thumbwheel", "loop", "run", "--agent", "animals", *TURN, "--json"]
+    environment = os.environ | {"THUMBWHEEL_HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)}
+    for step in STEPS:
+        with subprocess.Popen(command, cwd=world, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as turn:
+            assert turn.stderr is not None
+            for line in turn.stderr:
+                if line.startswith(f"> {step}"):
+                    os.kill(turn.pid, signal.SIGKILL)
+        assert turn.returncode == -signal.SIGKILL, step
+    finished = subprocess.run(command, cwd=world, env=environment, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    cycle = json.loads(finished.stdout)
+    try:
+        assert cycle["verdict"] == "approved"
+        assert Path(cycle["report"]).is_file()
+        assert (Path(cycle["exports"][0]["path"]) / "model.safetensors").is_file()
+        assert Counter(row["state"] for row in rows_of(home, schema.runs)) == {"finished": 2}
+        assert len(rows_of(home, schema.evaluations)) == 1
+        formats = Counter(row["format"] for row in rows_of(home, schema.exports))
+        assert formats == {"merged": 1, "adapter": 1}  # the target has one of its own
+        with Workspace.open(Home.at(home), Sources({}, "", {})) as ws:
+            behind_live = rollout.behind(ws, "animals", "live")[1]
+        assert behind_live is not None
+        assert behind_live.version == cycle["version"]
+        assert not (home / "cycles" / "animals" / "cycle.json").exists()
+    finally:
+        with Workspace.open(Home.at(home), Sources({}, "", {})) as ws:
+            rollout.stop(ws, "animals")
+
+
+def test_a_turn_says_what_it_would_do_and_why_it_does_nothing(command_line: Run, tmp_path: Path) -> None:
+    lines = [
+        {"type": "trace", "id": "t", "input": "hi", "output": "hello"},
+        {"type": "feedback", "target": {"trace": "t"}, "kind": "thumb", "value": True},
+    ]
+    (tmp_path / "few.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert command_line("import", "jsonl", "few.jsonl", "--agent", "a")[0] == 0
+    for dry in ((), ("--dry-run",)):
+        code, out, err = command_line("loop", "run", "--agent", "a", "--base", "base", *dry)
+        assert code == (0 if dry else 1)
+        assert "Do not train yet" in out + err
+    code, out, _ = command_line("loop", "run", "--agent", "a", "--base", "base", "--json")
+    assert json.loads(out)["candidates"] == []
+    code, _, err = command_line("loop", "run", "--agent", "nobody", "--base", "base")
+    assert code == 3 or "nobody" in err
+
+
+@pytest.mark.slow
+def test_the_best_of_several_methods_is_found_without_the_gate(world: Path, command_line: Run) -> None:
+    code, out, err = command_line("train", "auto", "--agent", "animals", "--base", "base", "--methods", "sft", "--methods", "kto", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert [candidate["method"] for candidate in found["candidates"]] == ["sft", "kto"]
+    assert found["version"] in {candidate["version"] for candidate in found["candidates"]}
+    assert rows_of(world / "home", schema.evaluations) == []
+    code, out, _ = command_line("train", "auto", "--agent", "animals", "--base", "base", "--dry-run")
+    assert code == 0
+    assert "nothing was trained" in out
+
+
+def test_two_turns_of_an_agent_do_not_run_at_once(tmp_path: Path) -> None:
+    from thumbwheel.core.errors import Conflict
+    from thumbwheel.loop.cycle_state import CycleState
+    from thumbwheel.loop.cycle_types import Candidate
+
+    with CycleState.open(tmp_path, {"base": "b"}) as state:
+        state.methods = ["sft"]
+        state.begin("sft", 3)
+        state.add(Candidate("sft", "v1", "run_1"))
+        with pytest.raises(Conflict, match="another process"), CycleState.open(tmp_path, {"base": "b"}):
+            pass
+    with CycleState.open(tmp_path, {"base": "b"}) as state:
+        assert (state.runs_before, state.candidates["sft"].version) == ({"sft": 3}, "v1")
+    with CycleState.open(tmp_path, {"base": "other"}) as state:
+        assert (state.methods, state.candidates) == ([], {})
+    (tmp_path / "cycle.json").write_text("{")
+    with CycleState.open(tmp_path, {"base": "b"}) as state:
+        assert state.candidates == {}
