@@ -90,7 +90,26 @@ def test_a_turn_says_what_it_would_do_and_why_it_does_nothing(command_line: Run,
     code, out, _ = command_line("loop", "run", "--agent", "a", "--base", "base", "--json")
     assert json.loads(out)["candidates"] == []
     code, _, err = command_line("loop", "run", "--agent", "nobody", "--base", "base")
-    assert code == 3 or "nobody" in err
+    assert code != 0
+    assert "nobody" in err
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        (("--methods", "sfft"), "sft"),
+        (("--methods", "reward"), "thumbwheel train reward"),
+        (("--export", "ggufs"), "gguf"),
+        (("--deploy", "olama"), "ollama"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_trained(
+    command_line: Run, tmp_path: Path, option: tuple[str, str], hint: str
+) -> None:
+    code, _, err = command_line("loop", "run", "--agent", "a", "--base", "base", "--methods", "sft", *option)
+    assert code not in (0, 1)
+    assert hint in err
+    assert list((tmp_path / "home" / "runs").iterdir()) == []
 
 
 @pytest.mark.slow

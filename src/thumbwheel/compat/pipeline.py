@@ -72,13 +72,13 @@ class TrainingPipeline:
         from thumbwheel.deploy.types import public_name
         from thumbwheel.evaluation.policy import Verdict
         from thumbwheel.loop.cycle import CANARY, release
-        from thumbwheel.loop.cycle_tools import OLLAMA, check_tools
+        from thumbwheel.loop.cycle_checks import OLLAMA, check_ready
         from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
         from thumbwheel.training.train import train
         from thumbwheel.training.types import RunState
 
         config = CycleConfig(export=("merged",), export_to=self.output_dir, deploy=OLLAMA if served_as else None)
-        check_tools(ws, config)
+        check_ready(ws, config)
         if self.traces:
             tell_refused(ingest(ws, self.agent_name, "flowagent", self.traces))
         if self.method == AUTO:

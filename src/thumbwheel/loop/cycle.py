@@ -32,8 +32,8 @@ from thumbwheel.evaluation.gate import gate
 from thumbwheel.evaluation.policy import Verdict
 from thumbwheel.export.package import export, exports
 from thumbwheel.export.types import Export
+from thumbwheel.loop.cycle_checks import GGUF, check_ready
 from thumbwheel.loop.cycle_state import CycleState
-from thumbwheel.loop.cycle_tools import GGUF, check_tools
 from thumbwheel.loop.cycle_types import Candidate, CycleConfig, CycleReport
 from thumbwheel.loop.report import report
 from thumbwheel.models import versions
@@ -51,7 +51,7 @@ def run_cycle(ws: Workspace, agent: str, config: CycleConfig) -> CycleReport:
     Raises Conflict while another cycle of the agent runs, KeyboardInterrupt when a training was stopped by Ctrl-C, and whatever a
     verb raises that a person has to mend first. A method whose training fails is passed over, with its reason.
     """
-    check_tools(ws, config)
+    check_ready(ws, config)
     with CycleState.open(ws.home.cycles / agent, config.model_dump(mode="json")) as state:
         cycle = _find_candidate(ws, agent, config, state)
         if cycle.version is not None:
@@ -62,7 +62,8 @@ def run_cycle(ws: Workspace, agent: str, config: CycleConfig) -> CycleReport:
 
 def find_candidate(ws: Workspace, agent: str, config: CycleConfig) -> CycleReport:
     """The first half of a turn: plan, train, choose. Raises as `run_cycle` does."""
-    with CycleState.open(ws.home.cycles / agent, config.model_dump(mode="json") | {"half": "first"}) as state:
+    check_ready(ws, config)
+    with CycleState.open(ws.home.cycles / agent, config.model_dump(mode="json") | {"until": "choose"}) as state:
         cycle = _find_candidate(ws, agent, config, state)
         state.finish()
     return cycle
@@ -87,23 +88,22 @@ def _find_candidate(ws: Workspace, agent: str, config: CycleConfig, state: Cycle
 
 def plan_cycle(ws: Workspace, agent: str, config: CycleConfig) -> dict[str, Any]:
     """What `run_cycle` would do, with the time and memory that each training takes; nothing is trained or stored."""
+    check_ready(ws, config)
     plan = data_plan(ws, agent)
-    trainings: dict[str, Any] = {}
-    for method in config.methods or plan.eligible:
-        trainings[method] = asdict(dry_run(ws, agent, method, config.base or base_of(ws, agent)))
+    methods = config.methods or plan.eligible
+    trainings = {method: asdict(dry_run(ws, agent, method, config.base or base_of(ws, agent))) for method in methods}
     after = [f"export {name}" for name in config.export] + ([f"deploy on {config.deploy}"] if config.deploy else [])
     return {"plan": plan.to_words(), "trainings": trainings, "if approved": after}
 
 
 def base_of(ws: Workspace, agent: str) -> str:
     """The base of the live version, else of the newest one; raises InputError where there is none."""
-    every = versions.versions(ws, agent)
-    if not every:
+    local = [version for version in versions.versions(ws, agent) if version.endpoint is None]
+    if not local:
         fix = "Name it: --base, a folder saved with save_pretrained or a Hugging Face id"
         raise InputError(f"the base of agent {agent!r}", "nothing was trained for it yet, so none is known", fix)
     live_id = versions.aliases_of(ws, agent).get(LIVE)
-    live = [version for version in every if version.id == live_id]
-    return (live or every)[-1].base
+    return ([version for version in local if version.id == live_id] or local)[-1].base
 
 
 def train_candidates(ws: Workspace, agent: str, base: str, methods: Sequence[str], state: CycleState) -> list[Candidate]:
@@ -196,5 +196,5 @@ def deploy_once(ws: Workspace, cycle: CycleReport, config: CycleConfig, alias: s
     if standing is not None and (standing.version, standing.target) == (version, target):
         return standing
     written = {export.format: export.quant for export in cycle.exports}
-    quant = written.get(GGUF, config.quant)  # so that the file that was just written is deployed, not a second one
+    quant = written.get(GGUF, config.quant)  # the file that was just written is deployed, not a second one
     return rollout.deploy(ws, cycle.agent, version, target, alias, quant=quant, settings=settings).deployment

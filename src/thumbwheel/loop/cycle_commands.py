@@ -135,7 +135,7 @@ def _method_command(name: str, releases: bool) -> Callable[..., Any]:
         from dataclasses import asdict
 
         from thumbwheel.core import log
-        from thumbwheel.loop.cycle_tools import check_tools
+        from thumbwheel.loop.cycle_checks import check_ready
         from thumbwheel.training import train as verbs
         from thumbwheel.training.commands import show_dry_run, show_result
         from thumbwheel.training.types import RunState
@@ -147,7 +147,7 @@ def _method_command(name: str, releases: bool) -> Callable[..., Any]:
             if dry_run:
                 show_dry_run(asdict(verbs.dry_run(ws, agent, name, base, dataset=dataset, options=settings)), as_json)
                 return
-            check_tools(ws, _cycle_config(release))
+            check_ready(ws, _cycle_config(release))
             result = verbs.train(ws, agent, name, base, dataset=dataset, options=settings, resume=resume)
             if not as_json:
                 show_result(asdict(result), agent, name)

@@ -117,6 +117,16 @@ def test_all_pairs_of_a_prompt_are_either_rated_or_gold_and_disagreement_is_kept
     assert 0.4 < sum(sides) / len(sides) < 0.6
 
 
+def test_sums_are_right_and_no_question_is_asked_twice(worlds: ModuleType) -> None:
+    sums = importlib.import_module("worlds.sums")
+    questions = sums.questions()
+    texts = [example.group for example in questions]
+    assert len(set(texts)) == len(texts) > sums.TAUGHT + sums.Sums.prove_ratings + sums.GOLD
+    for example in questions[:200]:
+        first, second, *_ = (int(word.strip(":,.")) for word in example.group.split() if word.strip(":,.").isdigit())
+        assert int(example.answer) in {first + second, first - second, second - first}
+
+
 def test_a_pair_counts_for_what_most_people_said(worlds: ModuleType) -> None:
     comparison = importlib.import_module("worlds.choice").Comparison
     prompt = [{"role": "user", "content": "Name a fruit."}]
