@@ -101,6 +101,8 @@ def test_a_turn_says_what_it_would_do_and_why_it_does_nothing(command_line: Run,
         (("--methods", "reward"), "thumbwheel train reward"),
         (("--export", "ggufs"), "gguf"),
         (("--deploy", "olama"), "ollama"),
+        (("--export", "merged", "--quant", "q8_0"), "Leave --quant out"),
+        (("--report-to", "report.json"), "HTML"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_is_trained(
@@ -112,6 +114,29 @@ def test_what_cannot_be_done_is_said_before_anything_is_trained(
     assert list((tmp_path / "home" / "runs").iterdir()) == []
 
 
+def judged_once(home: Path, version: str) -> None:
+    """A turn that goes on after its evaluation takes that one, whatever answers by then, and finds files without a record."""
+    from thumbwheel.loop import cycle as steps
+    from thumbwheel.loop.cycle_state import CycleState
+    from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
+
+    def again(*_: object) -> None:
+        raise AssertionError("it was judged before")
+
+    config = CycleConfig(export=("merged",), export_to=home.parent)
+    with Workspace.open(Home.at(home), Sources({}, "", {})) as ws, CycleState.open(home / "cycles" / "x", {}) as state:
+        first, second = CycleReport("animals", version=version), CycleReport("animals", version=version)
+        steps.release(ws, first, config, state=state)
+        ws.db.write(lambda connection: connection.execute(schema.exports.delete()))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(steps, "evaluate", again)
+            steps.release(ws, second, config, state=state)
+        assert first.evaluation is not None
+        assert second.evaluation is not None
+        assert (second.evaluation.id, second.verdict) == (first.evaluation.id, first.verdict)
+        assert [export.path for export in second.exports] == [export.path for export in first.exports]
+
+
 @pytest.mark.slow
 def test_the_best_of_several_methods_is_found_without_the_gate(world: Path, command_line: Run) -> None:
     code, out, err = command_line("train", "auto", "--agent", "animals", "--base", "base", "--methods", "sft", "--methods", "kto", "--json")
@@ -120,6 +145,7 @@ def test_the_best_of_several_methods_is_found_without_the_gate(world: Path, comm
     assert [candidate["method"] for candidate in found["candidates"]] == ["sft", "kto"]
     assert found["version"] in {candidate["version"] for candidate in found["candidates"]}
     assert rows_of(world / "home", schema.evaluations) == []
+    judged_once(world / "home", found["version"])
     code, out, _ = command_line("train", "auto", "--agent", "animals", "--base", "base", "--dry-run")
     assert code == 0
     assert "nothing was trained" in out
@@ -131,14 +157,15 @@ def test_two_turns_of_an_agent_do_not_run_at_once(tmp_path: Path) -> None:
     from thumbwheel.loop.cycle_types import Candidate
 
     with CycleState.open(tmp_path, {"base": "b"}) as state:
-        state.methods = ["sft"]
-        state.begin("sft", 3)
-        state.add(Candidate("sft", "v1", "run_1"))
+        state.note(methods=["sft"], runs={"sft": "run_1"})
+        state.note(candidates={"sft": Candidate("sft", "v1", "run_1")})
         with pytest.raises(Conflict, match="another process"), CycleState.open(tmp_path, {"base": "b"}):
             pass
     with CycleState.open(tmp_path, {"base": "b"}) as state:
-        assert (state.runs_before, state.candidates["sft"].version) == ({"sft": 3}, "v1")
+        assert (state.runs, state.candidates["sft"].version) == ({"sft": "run_1"}, "v1")
     with CycleState.open(tmp_path, {"base": "other"}) as state:
+        assert (state.methods, state.candidates) == ([], {})
+    with CycleState.open(tmp_path, {"base": "b"}, anew=True) as state:
         assert (state.methods, state.candidates) == ([], {})
     (tmp_path / "cycle.json").write_text("{")
     with CycleState.open(tmp_path, {"base": "b"}) as state:

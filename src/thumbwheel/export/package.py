@@ -267,6 +267,14 @@ def _files(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """What thumbwheel.json of an exported folder says; empty where none can be read."""
+    try:
+        return dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
 def _manifest(one: ModelVersion, done: Export, base: str) -> dict[str, Any]:
     """thumbwheel.json: what this folder is, and the hash of every other file in it."""
     return {

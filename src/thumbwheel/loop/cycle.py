@@ -15,47 +15,49 @@ training from its newest checkpoint, and finished steps are not repeated (`cycle
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.core import log
-from thumbwheel.core.errors import InputError, TrainingError
+from thumbwheel.core import ids, log
+from thumbwheel.core.errors import DataError, TrainingError
 from thumbwheel.datasets.plan import data_plan
+from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import rollout
-from thumbwheel.deploy.types import Deployment
+from thumbwheel.deploy.targets import TARGETS
+from thumbwheel.deploy.types import Deployment, Kind
 from thumbwheel.evaluation.dev import compare_on_dev
-from thumbwheel.evaluation.evaluate import evaluate
+from thumbwheel.evaluation.evaluate import evaluate, evaluations
 from thumbwheel.evaluation.gate import gate
 from thumbwheel.evaluation.policy import Verdict
-from thumbwheel.export.package import export, exports
+from thumbwheel.export.package import export, exports, manifest_of
 from thumbwheel.export.types import Export
-from thumbwheel.loop.cycle_checks import GGUF, check_ready
+from thumbwheel.loop.cycle_checks import GGUF, base_of, check_ready
 from thumbwheel.loop.cycle_state import CycleState
 from thumbwheel.loop.cycle_types import Candidate, CycleConfig, CycleReport
 from thumbwheel.loop.report import report
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE
-from thumbwheel.training.train import dry_run, runs, train
+from thumbwheel.training.train import runs, train
 from thumbwheel.training.types import RunState
 
 CANARY = "canary"
 """The alias of what was approved on feedback alone."""
 
 
-def run_cycle(ws: Workspace, agent: str, config: CycleConfig) -> CycleReport:
-    """Turn the wheel once for `agent`, as far as its feedback carries.
+def run_cycle(ws: Workspace, agent: str, config: CycleConfig, anew: bool = False) -> CycleReport:
+    """Turn the wheel once for `agent`, as far as its feedback carries; `anew` forgets a turn that was not finished.
 
     Raises Conflict while another cycle of the agent runs, KeyboardInterrupt when a training was stopped by Ctrl-C, and whatever a
     verb raises that a person has to mend first. A method whose training fails is passed over, with its reason.
     """
     check_ready(ws, config)
-    with CycleState.open(ws.home.cycles / agent, config.model_dump(mode="json")) as state:
+    with CycleState.open(ws.home.cycles / agent, config.of_training, anew) as state:
         cycle = _find_candidate(ws, agent, config, state)
         if cycle.version is not None:
-            release(ws, cycle, config)
+            release(ws, cycle, config, state=state)
         state.finish()
     return cycle
 
@@ -63,7 +65,7 @@ def run_cycle(ws: Workspace, agent: str, config: CycleConfig) -> CycleReport:
 def find_candidate(ws: Workspace, agent: str, config: CycleConfig) -> CycleReport:
     """The first half of a turn: plan, train, choose. Raises as `run_cycle` does."""
     check_ready(ws, config)
-    with CycleState.open(ws.home.cycles / agent, config.model_dump(mode="json") | {"until": "choose"}) as state:
+    with CycleState.open(ws.home.cycles / agent, config.of_training) as state:
         cycle = _find_candidate(ws, agent, config, state)
         state.finish()
     return cycle
@@ -72,38 +74,18 @@ def find_candidate(ws: Workspace, agent: str, config: CycleConfig) -> CycleRepor
 def _find_candidate(ws: Workspace, agent: str, config: CycleConfig, state: CycleState) -> CycleReport:
     cycle = CycleReport(agent)
     with log.step("data plan"):
-        plan = data_plan(ws, agent)
+        plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset"))
         for line in plan.to_words():
             log.say(f"  {line}")
     methods = state.methods or list(config.methods) or plan.eligible
     if not methods:
         cycle.reasons = [line for line in plan.to_words() if line.startswith("Do not train yet")]
         return cycle
-    state.methods = methods
-    cycle.base = config.base or base_of(ws, agent)
+    cycle.base = state.base or config.base or base_of(ws, agent)
+    state.note(methods=methods, base=cycle.base)
     cycle.candidates = train_candidates(ws, agent, cycle.base, methods, state)
     cycle.version = choose(ws, agent, cycle, state)
     return cycle
-
-
-def plan_cycle(ws: Workspace, agent: str, config: CycleConfig) -> dict[str, Any]:
-    """What `run_cycle` would do, with the time and memory that each training takes; nothing is trained or stored."""
-    check_ready(ws, config)
-    plan = data_plan(ws, agent)
-    methods = config.methods or plan.eligible
-    trainings = {method: asdict(dry_run(ws, agent, method, config.base or base_of(ws, agent))) for method in methods}
-    after = [f"export {name}" for name in config.export] + ([f"deploy on {config.deploy}"] if config.deploy else [])
-    return {"plan": plan.to_words(), "trainings": trainings, "if approved": after}
-
-
-def base_of(ws: Workspace, agent: str) -> str:
-    """The base of the live version, else of the newest one; raises InputError where there is none."""
-    local = [version for version in versions.versions(ws, agent) if version.endpoint is None]
-    if not local:
-        fix = "Name it: --base, a folder saved with save_pretrained or a Hugging Face id"
-        raise InputError(f"the base of agent {agent!r}", "nothing was trained for it yet, so none is known", fix)
-    live_id = versions.aliases_of(ws, agent).get(LIVE)
-    return ([version for version in local if version.id == live_id] or local)[-1].base
 
 
 def train_candidates(ws: Workspace, agent: str, base: str, methods: Sequence[str], state: CycleState) -> list[Candidate]:
@@ -113,23 +95,24 @@ def train_candidates(ws: Workspace, agent: str, base: str, methods: Sequence[str
             with log.step(f"train {method}"):
                 candidate = train_candidate(ws, agent, base, method, state)
                 log.say(f"  {candidate.version or candidate.reason}")
-            state.add(candidate)
+            state.note(candidates=state.candidates | {method: candidate})
     return [state.candidates[method] for method in methods]
 
 
 def train_candidate(ws: Workspace, agent: str, base: str, method: str, state: CycleState) -> Candidate:
     """What training by `method` gives: by a new run, or by the one that this cycle began."""
-    every = runs(ws, agent)
-    if method not in state.runs_before:
-        state.begin(method, len(every))
-    begun = [run for run in every[state.runs_before[method] :] if run.algorithm == method and run.state is not RunState.FAILED]
-    run = begun[-1] if begun else None
-    if run is not None and run.state is not RunState.STOPPED:  # it ended, and the cycle was killed before it could note that
-        names = [version.name for version in versions.versions(ws, agent) if version.run_id == run.id]
-        return Candidate(method, names[0] if names else None, run.id, run.reason)
+    begun = [run for run in runs(ws, agent) if run.id == state.runs.get(method)] if state.runs else []
+    ended = begun[0].state if begun else None
+    trained = [version.name for version in versions.versions(ws, agent) if begun and version.run_id == begun[0].id]
+    if trained or ended is RunState.NOTHING_LEARNED:  # the cycle was killed before it could note that
+        return Candidate(method, trained[0] if trained else None, begun[0].id, begun[0].reason)
     try:
-        result = train(ws, agent, method, resume=run.id) if run else train(ws, agent, method, base)
-    except TrainingError as error:
+        if ended in (RunState.STOPPED, RunState.RUNNING):
+            result = train(ws, agent, method, resume=begun[0].id)
+        else:
+            state.note(runs=state.runs | {method: ids.new("run")})
+            result = train(ws, agent, method, base, run_id=state.runs[method])
+    except (TrainingError, DataError) as error:
         return Candidate(method, None, None, str(error))
     if result.state is RunState.STOPPED:  # the training took the Ctrl-C for itself
         raise KeyboardInterrupt
@@ -150,18 +133,23 @@ def choose(ws: Workspace, agent: str, cycle: CycleReport, state: CycleState) -> 
             log.say(f"  {line}")
     if comparison.best is None:
         cycle.reasons += comparison.reasons
-    state.choose(comparison.best)
+    state.note(chosen=comparison.best)
     return comparison.best
 
 
-def release(ws: Workspace, cycle: CycleReport, config: CycleConfig, settings: Mapping[str, Any] | None = None) -> None:
+def release(
+    ws: Workspace, cycle: CycleReport, config: CycleConfig, settings: Mapping[str, Any] | None = None, state: CycleState | None = None
+) -> None:
     """Evaluate the chosen version, let the gate decide, take out and deploy what it approves, and write the report.
 
     What is approved on feedback alone is deployed as `canary`, never as `live`. `settings` are those of the deployment target.
     """
     agent, version = cycle.agent, str(cycle.version)
     with log.step(f"evaluate {version} on rows that nobody trained on"):
-        cycle.evaluation = evaluate(ws, agent, version)
+        stored = [one for one in evaluations(ws, agent, version) if state and one.id == state.evaluation]
+        cycle.evaluation = stored[0] if stored else evaluate(ws, agent, version)
+        if state:
+            state.note(evaluation=cycle.evaluation.id)
         decision = gate(ws, cycle.evaluation).decision
         log.say(f"  {decision.verdict}: {decision.reasons[0]}")
     cycle.verdict = decision.verdict
@@ -183,9 +171,12 @@ def release(ws: Workspace, cycle: CycleReport, config: CycleConfig, settings: Ma
 def export_once(ws: Workspace, agent: str, version: str, format: str, config: CycleConfig) -> Export:
     """The export of `version` as `format`; a cycle that was killed after it was written finds it there."""
     folder = ((config.export_to or Path()) / f"{agent}-{version}-{format}").expanduser().resolve()
-    for earlier in exports(ws, versions.version(ws, agent, version).id):
+    version_id = versions.version(ws, agent, version).id
+    for earlier in exports(ws, version_id):
         if (earlier.format, earlier.path) == (format, folder) and folder.is_dir():
             return earlier
+    if manifest_of(folder).get("version_id") == version_id:  # killed between the files and their record
+        shutil.rmtree(folder)
     return export(ws, agent, version, format, folder, config.quant if format == GGUF else None)
 
 
@@ -194,7 +185,9 @@ def deploy_once(ws: Workspace, cycle: CycleReport, config: CycleConfig, alias: s
     version, target = str(cycle.version), str(config.deploy)
     _, standing = rollout.behind(ws, cycle.agent, alias)
     if standing is not None and (standing.version, standing.target) == (version, target):
-        return standing
-    written = {export.format: export.quant for export in cycle.exports}
-    quant = written.get(GGUF, config.quant)  # the file that was just written is deployed, not a second one
+        return rollout.revive(ws, standing)
+    quant = None
+    if Kind.GGUF in TARGETS.get(target).kinds:
+        written = {export.format: export.quant for export in cycle.exports}
+        quant = written.get(GGUF, config.quant)  # the file that was just written is deployed, not a second one
     return rollout.deploy(ws, cycle.agent, version, target, alias, quant=quant, settings=settings).deployment

@@ -1,17 +1,24 @@
-"""Whether the steps of a turn can be done here, asked before the first training."""
+"""What a turn would do, over which base, and whether it can: all that is asked before the first training."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 from thumbwheel.core.errors import InputError
+from thumbwheel.datasets.plan import data_plan
+from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy.ollama_api import OllamaServer, address
 from thumbwheel.deploy.targets import TARGETS
-from thumbwheel.deploy.targets.ollama import OllamaConfig
+from thumbwheel.deploy.types import Kind
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.package import precision
 from thumbwheel.llm import convert, tools
 from thumbwheel.loop.cycle_types import CycleConfig
+from thumbwheel.models import versions
+from thumbwheel.models.types import LIVE
 from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.train import dry_run
 
 GGUF, OLLAMA = "gguf", "ollama"
 
@@ -24,12 +31,34 @@ def check_ready(ws: Workspace, config: CycleConfig) -> None:
             raise InputError(f"method {method!r}", why, f"Train it by itself: thumbwheel train {method}")
     for name in config.export:
         FORMATS.get(name)
+    takes_gguf = GGUF in config.export
     if config.deploy:
-        TARGETS.get(config.deploy)
-    if GGUF in config.export or config.deploy == OLLAMA:
+        target = TARGETS.get(config.deploy)
+        target.check(ws.settings(target.Config, f"deploy.{config.deploy}"))
+        takes_gguf |= Kind.GGUF in target.kinds
+    if config.quant and not takes_gguf:
+        raise InputError(f"quant {config.quant!r}", "nothing that is exported or deployed is a GGUF file", "Leave --quant out")
+    if takes_gguf:
         convert.check_quantiser(precision(GGUF, config.quant) or "")
         for program in ("converter", "library", "bindings"):
             tools.require(program)
-    if config.deploy == OLLAMA:
-        with OllamaServer(address(ws.settings(OllamaConfig, f"deploy.{OLLAMA}").host)) as server:
-            server.version()
+
+
+def plan_cycle(ws: Workspace, agent: str, config: CycleConfig) -> dict[str, Any]:
+    """What `run_cycle` would do, with the time and memory that each training takes; nothing is trained or stored."""
+    check_ready(ws, config)
+    plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset"))
+    methods = config.methods or plan.eligible
+    trainings = {method: asdict(dry_run(ws, agent, method, config.base or base_of(ws, agent))) for method in methods}
+    after = [f"export {name}" for name in config.export] + ([f"deploy on {config.deploy}"] if config.deploy else [])
+    return {"plan": plan.to_words(), "trainings": trainings, "if approved": after}
+
+
+def base_of(ws: Workspace, agent: str) -> str:
+    """The base of the live version, else of the newest one; raises InputError where there is none."""
+    local = [version for version in versions.versions(ws, agent) if version.endpoint is None]
+    if not local:
+        fix = "Name it: --base, a folder saved with save_pretrained or a Hugging Face id"
+        raise InputError(f"the base of agent {agent!r}", "nothing was trained for it yet, so none is known", fix)
+    live_id = versions.aliases_of(ws, agent).get(LIVE)
+    return ([version for version in local if version.id == live_id] or local)[-1].base

@@ -33,7 +33,14 @@ def _group() -> None:
     """Keeps `run` a command of its own."""
 
 
-def run(ctx: typer.Context, agent: Agent, dry_run: DryRun = False, as_json: AsJson = False, options: dict[str, Any] | None = None) -> None:
+def run(
+    ctx: typer.Context,
+    agent: Agent,
+    anew: Annotated[bool, typer.Option("--anew", help="Forget a turn that was not finished.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    options: dict[str, Any] | None = None,
+) -> None:
     """Turn the wheel once: from the feedback that is there to a version that answers.
 
     Trains by every method that the data plan allows (or by --methods), compares the candidates, evaluates the best one and asks the gate.
@@ -43,14 +50,15 @@ def run(ctx: typer.Context, agent: Agent, dry_run: DryRun = False, as_json: AsJs
     Exit code 0 only if the gate approved. Example: thumbwheel loop run --agent support --base ./my-base --deploy embedded
     """
     from thumbwheel.core import log
-    from thumbwheel.loop.cycle import plan_cycle, run_cycle
+    from thumbwheel.loop.cycle import run_cycle
+    from thumbwheel.loop.cycle_checks import plan_cycle
 
     with ctx.obj() as ws:
         config = ws.settings(CycleConfig, "loop", options)
         if dry_run:
             _show_plan(plan_cycle(ws, agent, config), as_json)
             return
-        cycle = run_cycle(ws, agent, config)
+        cycle = run_cycle(ws, agent, config, anew)
     if as_json:
         log.answer(cycle.to_json())
     else:
@@ -177,7 +185,7 @@ def _release(ws: Workspace, agent: str, version: str, config: ReleaseConfig) -> 
     from thumbwheel.loop.cycle_types import CycleReport
 
     cycle = CycleReport(agent, version=version)
-    release(ws, cycle, _cycle_config(config), {"name": config.model_name})
+    release(ws, cycle, _cycle_config(config), {"name": config.model_name} if config.model_name else None)
     return cycle
 
 
@@ -196,10 +204,12 @@ def auto(
     from dataclasses import asdict
 
     from thumbwheel.core import log
-    from thumbwheel.loop.cycle import find_candidate, plan_cycle
+    from thumbwheel.loop.cycle import find_candidate
+    from thumbwheel.loop.cycle_checks import plan_cycle
 
     with ctx.obj() as ws:
-        config = CycleConfig(base=base, methods=tuple(methods or ()))
+        given = {name: value for name, value in {"base": base, "methods": methods}.items() if value}
+        config = ws.settings(CycleConfig, "loop", given).model_copy(update={"export": (), "quant": None, "deploy": None})
         if dry_run:
             _show_plan(plan_cycle(ws, agent, config), as_json)
             return

@@ -24,18 +24,24 @@ FILE, LOCK = "cycle.json", "lock"
 
 @dataclass
 class CycleState:
-    """`settings` are those of the cycle; `runs_before` is how many runs the agent had before training by each method began."""
+    """`settings` are those that decide what is trained; other ones may change between two starts of a cycle.
+
+    `runs` has the id of the training by each method, noted before it begins. `base` is the one that all methods train over.
+    """
 
     folder: Path
     settings: Mapping[str, Any]
+    base: str | None = None
     methods: list[str] = field(default_factory=list)
-    runs_before: dict[str, int] = field(default_factory=dict)
+    runs: dict[str, str] = field(default_factory=dict)
     candidates: dict[str, Candidate] = field(default_factory=dict)
     chosen: str | None = None
+    evaluation: str | None = None
+    """Id of the evaluation of the chosen version: what answers today is another one after the deployment."""
 
     @classmethod
     @contextmanager
-    def open(cls, folder: Path, settings: Mapping[str, Any]) -> Iterator[CycleState]:
+    def open(cls, folder: Path, settings: Mapping[str, Any], anew: bool = False) -> Iterator[CycleState]:
         """The unfinished cycle with these settings, else a new one. Raises Conflict where another process has it open."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -45,7 +51,7 @@ class CycleState:
             except BlockingIOError:
                 why = "another process is turning it at this moment"
                 raise Conflict(f"the cycle of agent {folder.name!r}", why, "Wait for it, or stop it with Ctrl-C there") from None
-            yield cls._read(folder, settings)
+            yield cls(folder, settings) if anew else cls._read(folder, settings)
         finally:
             os.close(handle)
 
@@ -53,11 +59,11 @@ class CycleState:
     def _read(cls, folder: Path, settings: Mapping[str, Any]) -> CycleState:
         try:
             stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            candidates = {method: Candidate(**values) for method, values in stored["candidates"].items()}
-            state = cls(folder, stored["settings"], stored["methods"], stored["runs_before"], candidates, stored["chosen"])
+            candidates = {method: Candidate(**values) for method, values in stored.pop("candidates").items()}
+            state = cls(folder, candidates=candidates, **stored)
         except FileNotFoundError:
             return cls(folder, settings)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             log.say(f"note: {folder / FILE} cannot be read, so the cycle begins anew")
             return cls(folder, settings)
         if state.settings != settings:
@@ -66,19 +72,10 @@ class CycleState:
         log.say("going on with the cycle that was not finished")
         return state
 
-    def begin(self, method: str, runs: int) -> None:
-        """Training by `method` begins; the agent has had so many runs before."""
-        self.runs_before[method] = runs
-        self._write()
-
-    def add(self, candidate: Candidate) -> None:
-        """Training by a method has ended."""
-        self.candidates[candidate.method] = candidate
-        self._write()
-
-    def choose(self, version: str | None) -> None:
-        """The dev rows have chosen."""
-        self.chosen = version
+    def note(self, **values: Any) -> None:
+        """Store new values of some of the fields."""
+        for name, value in values.items():
+            setattr(self, name, value)
         self._write()
 
     def finish(self) -> None:

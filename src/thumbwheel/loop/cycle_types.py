@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import field_validator
+
 from thumbwheel.core.config import Config
 from thumbwheel.deploy.types import Deployment
 from thumbwheel.evaluation.policy import Verdict
@@ -29,7 +31,19 @@ class CycleConfig(Config):
     deploy: str | None = None
     """Target on which an approved version answers: embedded, llamacpp, ollama, vllm. Unset, it is not deployed."""
     report_to: Path | None = None
-    """HTML file of the report. Unset, one in the folder `reports` of the home."""
+    """HTML file of the report; the same as JSON lies beside it. Unset, one in the folder `reports` of the home."""
+
+    @property
+    def of_training(self) -> dict[str, Any]:
+        """The settings that decide what is trained."""
+        return {"base": self.base, "methods": list(self.methods)}
+
+    @field_validator("report_to")
+    @classmethod
+    def _is_no_json(cls, value: Path | None) -> Path | None:
+        if value is not None and value.suffix == ".json":
+            raise ValueError("the report is an HTML file, and its JSON lies beside it under the same name")
+        return value
 
 
 @dataclass(frozen=True)

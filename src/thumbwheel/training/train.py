@@ -79,12 +79,13 @@ def train(
     dataset: str | None = None,
     options: Mapping[str, Any] | None = None,
     resume: str | None = None,
+    run_id: str | None = None,
 ) -> RunResult:
     """Train a candidate, or a reward model, by `algorithm` over `base`, or go on with run `resume`.
 
-    `dataset` is built from the feedback in force by default. A finished run has a candidate version. One that
-    learned nothing has none; a stopped one (Ctrl-C) can be resumed. Raises the error of a failed run:
-    TrainingError for one that stopped itself or died, StorageError for a full disk, DataError, ModelError,
+    `run_id` is that of the new run, for a caller who notes it first. `dataset` is built from the feedback in force by default.
+    A finished run has a candidate version. One that learned nothing has none; a stopped one (Ctrl-C) can be resumed. Raises the
+    error of a failed run: TrainingError for one that stopped itself or died, StorageError for a full disk, DataError, ModelError,
     Conflict for a run in progress.
     """
     require_training()
@@ -94,7 +95,7 @@ def train(
         return _resume(ws, agent, algorithm, resume, base, dataset, options)
     plan = _plan(ws, agent, algorithm, base, dataset, options)
     parent = _parent(ws, plan)
-    run_id = ids.new("run")
+    run_id = run_id or ids.new("run")
     run = RunDir(ws.home.runs / run_id)
     run.create(_spec(ws, plan, run_id), [*plan.rows, *plan.judged])
     handle = run.lock()
