@@ -63,6 +63,12 @@ def load(base: str, scores: bool = False) -> tuple[Any, Any]:
     return model, tokenizer
 
 
+def token_row(tokenizer: Any, prompt: list[dict[str, str]], text: str) -> tuple[list[int], list[int]]:
+    """(ids of the prompt, ids of the answer with its end)."""
+    asked = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    return tokenizer(asked)["input_ids"], tokenizer(text + tokenizer.eos_token)["input_ids"]
+
+
 def cost() -> dict[str, Any]:
     """Seconds since the start, and the largest resident memory of this process or a child's."""
     peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 
-from learners.learner import Spec, load, report
+from learners.learner import Spec, load, report, token_row
 
 RANK, ALPHA, BATCH = 16, 32, 16
 RECIPES = {"plain 4x1e-3": (4, 1e-3), "plain 6x2e-3": (6, 2e-3)}
@@ -28,21 +28,15 @@ def main() -> None:
         return
     epochs, rate = RECIPES[spec.learner]
     model, tokenizer = load(spec.base)
-    rows = [tokens_of(tokenizer, row["prompt"], row["completion"]) for row in spec.rows("chats")]
+    rows = [token_row(tokenizer, row["prompt"], row["completion"]) for row in spec.rows("chats")]
     model = train(model, rows, epochs, rate, spec.seed)
     model.save_pretrained(spec.out)
     report(spec)
 
 
-def tokens_of(tokenizer: Any, prompt: list[dict[str, str]], completion: str) -> tuple[list[int], list[int]]:
-    """(prompt ids, ids of the answer with its end)."""
-    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-    return tokenizer(text)["input_ids"], tokenizer(completion + tokenizer.eos_token)["input_ids"]
-
-
 def text_of(tokenizer: Any, prompt: list[dict[str, str]], completion: str) -> list[int]:
     """Ids of a prompt with an answer."""
-    asked, answered = tokens_of(tokenizer, prompt, completion)
+    asked, answered = token_row(tokenizer, prompt, completion)
     return [*asked, *answered]
 
 

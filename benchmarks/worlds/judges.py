@@ -13,13 +13,13 @@ from statistics import mean
 from typing import Any
 
 import torch
+from learners.learner import load, token_row
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.stats.paired import compare
 from worlds.answers import answer
-from worlds.world import Chat, Example, Files, Pair, World
+from worlds.world import Example, Files, Pair, World
 
 BATCH = 16
 """Pairs that are read together."""
@@ -95,22 +95,19 @@ class PreferenceJudge(Judge):
         self._base = str(files.base)
         self.pairs: Sequence[Pair] = files.gold_pairs
         self.groups = [pair.group for pair in self.pairs]
-        tokenizer = AutoTokenizer.from_pretrained(self._base)
+        model, tokenizer = load(self._base)
         texts = [(pair.prompt, text) for pair in self.pairs for text in (pair.chosen, pair.rejected)]
         self._rows = [token_row(tokenizer, prompt, text) for prompt, text in texts]
-        self._base_logps = log_probabilities(AutoModelForCausalLM.from_pretrained(self._base, dtype=torch.float32), self._rows)
+        self._base_logps = log_probabilities(model, self._rows)
         lengths = torch.tensor([len(answer_ids) for _, answer_ids in self._rows])
         self.before = preferred(self._base_logps / lengths)
 
     def model_row(self, adapter: str) -> dict[str, Any]:
         """See `Judge.model_row`."""
         task = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))["task_type"]
-        if task == "SEQ_CLS":
-            base = AutoModelForSequenceClassification.from_pretrained(self._base, num_labels=1, dtype=torch.float32)
-            numbers = scores(PeftModel.from_pretrained(base, adapter), self._rows)
-        else:
-            policy = AutoModelForCausalLM.from_pretrained(self._base, dtype=torch.float32)
-            numbers = log_probabilities(PeftModel.from_pretrained(policy, adapter), self._rows) - self._base_logps
+        model, _ = load(self._base, scores=task == "SEQ_CLS")
+        tuned = PeftModel.from_pretrained(model, adapter)
+        numbers = scores(tuned, self._rows) if task == "SEQ_CLS" else log_probabilities(tuned, self._rows) - self._base_logps
         return self.row(preferred(numbers)) | {"elsewhere": None}
 
 
@@ -118,12 +115,6 @@ JUDGES: dict[str, type[AnswerJudge] | type[PreferenceJudge]] = {"answers": Answe
 
 TokenRow = tuple[list[int], list[int]]
 """(ids of the prompt, ids of the answer with its end)."""
-
-
-def token_row(tokenizer: Any, prompt: Chat, text: str) -> TokenRow:
-    """A prompt with an answer."""
-    asked = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-    return tokenizer(asked)["input_ids"], tokenizer(text + tokenizer.eos_token)["input_ids"]
 
 
 def preferred(numbers: torch.Tensor) -> list[float]:

@@ -170,3 +170,23 @@ def test_two_turns_of_an_agent_do_not_run_at_once(tmp_path: Path) -> None:
     (tmp_path / "cycle.json").write_text("{")
     with CycleState.open(tmp_path, {"base": "b"}) as state:
         assert state.candidates == {}
+
+
+def test_an_interrupted_training_ends_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from thumbwheel.loop import cycle
+    from thumbwheel.loop.cycle_state import CycleState
+    from thumbwheel.models.versions import ensure_agent
+    from thumbwheel.training.types import RunResult, RunState
+
+    asked = []
+
+    def stopped(_: Workspace, agent: str, method: str, base: str, *, run_id: str) -> RunResult:
+        asked.append(method)
+        return RunResult(run_id, RunState.STOPPED, "interrupted", {})
+
+    monkeypatch.setattr(cycle, "train", stopped)
+    with Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws, CycleState.open(tmp_path, {}) as state:
+        ensure_agent(ws, "a")
+        with pytest.raises(KeyboardInterrupt):
+            cycle.train_candidates(ws, "a", "base", ["kto", "dpo"], state)
+    assert asked == ["kto"]

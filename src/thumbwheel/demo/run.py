@@ -94,16 +94,15 @@ def run(home: Path, options: EmitOptions) -> Outcome:
 
 def turn(ws: Workspace, world: Emitted, outcome: Outcome) -> None:
     """Import the world, turn the wheel once, and show what was approved; `outcome` is filled as far as it goes."""
-    from thumbwheel.datasets.plan import data_plan
     from thumbwheel.loop.cycle import run_cycle
     from thumbwheel.loop.cycle_types import CycleConfig
 
     with log.step("import"):
         import_world(ws, world)
-    outcome.plan = data_plan(ws, AGENT).to_words()
     home = ws.home.path
     config = CycleConfig(base=str(world.base), export=("merged",), export_to=home / "model", report_to=home / "report.html")
     cycle = run_cycle(ws, AGENT, config)
+    outcome.plan = cycle.plan
     outcome.method, outcome.version, outcome.reasons = cycle.method, cycle.version, cycle.reasons
     if cycle.evaluation is not None:
         primary = cycle.evaluation.primary

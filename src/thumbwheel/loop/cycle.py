@@ -75,11 +75,12 @@ def _find_candidate(ws: Workspace, agent: str, config: CycleConfig, state: Cycle
     cycle = CycleReport(agent)
     with log.step("data plan"):
         plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset"))
-        for line in plan.to_words():
+        cycle.plan = plan.to_words()
+        for line in cycle.plan:
             log.say(f"  {line}")
     methods = state.methods or list(config.methods) or plan.eligible
     if not methods:
-        cycle.reasons = [line for line in plan.to_words() if line.startswith("Do not train yet")]
+        cycle.reasons = [line for line in cycle.plan if line.startswith("Do not train yet")]
         return cycle
     cycle.base = state.base or config.base or base_of(ws, agent)
     state.note(methods=methods, base=cycle.base)
@@ -101,7 +102,7 @@ def train_candidates(ws: Workspace, agent: str, base: str, methods: Sequence[str
 
 def train_candidate(ws: Workspace, agent: str, base: str, method: str, state: CycleState) -> Candidate:
     """What training by `method` gives: by a new run, or by the one that this cycle began."""
-    begun = [run for run in runs(ws, agent) if run.id == state.runs.get(method)] if state.runs else []
+    begun = [run for run in runs(ws, agent) if run.id == state.runs.get(method)]
     ended = begun[0].state if begun else None
     trained = [version.name for version in versions.versions(ws, agent) if begun and version.run_id == begun[0].id]
     if trained or ended is RunState.NOTHING_LEARNED:  # the cycle was killed before it could note that
@@ -146,7 +147,7 @@ def release(
     """
     agent, version = cycle.agent, str(cycle.version)
     with log.step(f"evaluate {version} on rows that nobody trained on"):
-        stored = [one for one in evaluations(ws, agent, version) if state and one.id == state.evaluation]
+        stored = [known for known in evaluations(ws, agent, version) if state and known.id == state.evaluation]
         cycle.evaluation = stored[0] if stored else evaluate(ws, agent, version)
         if state:
             state.note(evaluation=cycle.evaluation.id)

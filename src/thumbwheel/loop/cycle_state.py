@@ -17,7 +17,7 @@ from typing import Any
 from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, StorageError
 from thumbwheel.loop.cycle_types import Candidate
-from thumbwheel.sdk.disk import sync
+from thumbwheel.training.rundir import replace
 
 FILE, LOCK = "cycle.json", "lock"
 
@@ -85,12 +85,8 @@ class CycleState:
     def _write(self) -> None:
         values = asdict(self)
         values.pop("folder")
-        temporary = self.folder / f"{FILE}.tmp"
         try:
-            temporary.write_text(json.dumps(values, indent=2), encoding="utf-8")
-            sync(temporary)
-            temporary.replace(self.folder / FILE)
-            sync(self.folder)
+            replace(self.folder / FILE, json.dumps(values, indent=2))
         except OSError as error:
             fix = "Free some space, then start the cycle again: it goes on"
             raise StorageError(f"{self.folder / FILE}", error.strerror or str(error), fix) from error

@@ -61,6 +61,8 @@ class CycleReport:
     """How far a turn came. What was not done is None or empty, and `reasons` says why, in order."""
 
     agent: str
+    plan: list[str] = field(default_factory=list)
+    """What the feedback permits, in words."""
     base: str | None = None
     candidates: list[Candidate] = field(default_factory=list)
     version: str | None = None
