@@ -1,7 +1,9 @@
-"""Writes the hashes of every pinned package into constraints.txt: `python3 lock.py`, after a version in it was changed.
+"""Writes the hashes of every pinned package into constraints.txt: `python3 lock.py`, after a
+version in it was changed.
 
-The package index names a SHA-256 for each file. All files that a supported Python could take are kept, for every platform, so that
-one file serves Linux, macOS and Windows. torch gets none: its builds (CPU, CUDA, of another index) are chosen by install.py.
+The package index names a SHA-256 for each file. All files that a supported Python could take are
+kept, for every platform, so that one file serves Linux, macOS and Windows. torch gets none: its
+builds (CPU, CUDA, of another index) are chosen by install.py.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ INDEX = "https://pypi.org/simple"
 UNHASHED = {"torch"}
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s\\]+)", re.MULTILINE)
 OLD_PYTHON = re.compile(r"-(?:cp(?:2\d|3[0-9]|310)|pp\d+|py2)-")
-"""Wheels of Pythons before 3.11 and of PyPy. Wheels of the stable ABI are kept whatever their first Python is."""
+"""Wheels of Pythons before 3.11 and of PyPy. Wheels of the stable ABI are kept whatever their first
+Python is."""
 
 
 def main() -> None:
-    """Rewrite the file in place, sorted by name; fail, changing nothing, where the index has no file of a version."""
+    """Rewrite the file in place, sorted by name; fail, changing nothing, where the index has no
+    file of a version."""
     pins = PIN.findall(CONSTRAINTS.read_text())
     with ThreadPoolExecutor(8) as executor:
         entries = list(executor.map(entry, *zip(*pins, strict=True)))
@@ -37,17 +41,26 @@ def entry(name: str, version: str) -> str:
         return f"{name}=={version}\n"
     hashes = sorted({f"sha256:{digest}" for digest in digests(name, version)})
     if not hashes:
-        sys.exit(f"lock: {INDEX}/{name}/ has no file of {version} for Python 3.11 or newer. Pin a version that it has")
-    return " \\\n    ".join([f"{name}=={version}", *(f"--hash={digest}" for digest in hashes)]) + "\n"
+        sys.exit(
+            f"lock: {INDEX}/{name}/ has no file of {version} for Python 3.11 or newer. Pin a "
+            "version that it has"
+        )
+    return (
+        " \\\n    ".join([f"{name}=={version}", *(f"--hash={digest}" for digest in hashes)]) + "\n"
+    )
 
 
 def digests(name: str, version: str) -> list[str]:
     """SHA-256 of the wheels and the source archive of a version that Python 3.11 or newer can take."""
     normal = normal_name(name)
-    request = urllib.request.Request(f"{INDEX}/{normal}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"})
+    request = urllib.request.Request(
+        f"{INDEX}/{normal}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}
+    )
     with urllib.request.urlopen(request, timeout=60) as answer:
         files = json.load(answer)["files"]
-    return [file["hashes"]["sha256"] for file in files if is_usable(file["filename"], normal, version)]
+    return [
+        file["hashes"]["sha256"] for file in files if is_usable(file["filename"], normal, version)
+    ]
 
 
 def is_usable(filename: str, name: str, version: str) -> bool:
@@ -58,7 +71,9 @@ def is_usable(filename: str, name: str, version: str) -> bool:
         return stem in (f"{prefix}-tar-gz", f"{prefix}-zip")
     if not filename.endswith(".whl") or filename.split("-")[1] != version:
         return False
-    return stem.startswith(f"{prefix}-") and ("-abi3-" in filename or not OLD_PYTHON.search(filename))
+    return stem.startswith(f"{prefix}-") and (
+        "-abi3-" in filename or not OLD_PYTHON.search(filename)
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""How far people agree with each other about pairs of answers, and judging models with the people: on PandaLM and on llmfao.
+"""How far people agree with each other about pairs of answers, and judging models with the people:
+on PandaLM and on llmfao.
 
     python benchmarks/agreement.py
 
-Each rater is held against the plurality of the others (`thumbwheel.rewards.agreement`), judges against that of the people; where two
-verdicts lead together there is no crowd, and the pair is left out and counted. A tie is a verdict like the others; `decided` repeats the
-comparison on the pairs that both sides decided. Intervals (95 %) resample pairs. Reads ../shared/data/preferences, or THUMBWHEEL_TEST_DATA.
+Each rater is held against the plurality of the others (`thumbwheel.rewards.agreement`), judges
+against that of the people; where two verdicts lead together there is no crowd, and the pair is left
+out and counted. A tie is a verdict like the others; `decided` repeats the comparison on the pairs
+that both sides decided. Intervals (95 %) resample pairs. Reads ../shared/data/preferences, or
+THUMBWHEEL_TEST_DATA.
 """
 
 from __future__ import annotations
@@ -21,7 +24,13 @@ import raw
 
 from thumbwheel.rewards.agreement import Panel, Voice, panel
 
-DATA = Path(os.environ.get("THUMBWHEEL_TEST_DATA") or Path(__file__).parents[1] / ".." / "shared" / "data") / "preferences"
+DATA = (
+    Path(
+        os.environ.get("THUMBWHEEL_TEST_DATA")
+        or Path(__file__).parents[1] / ".." / "shared" / "data"
+    )
+    / "preferences"
+)
 Verdict = tuple[str, str, int]
 """Pair, rater, and 1 for the first answer, -1 for the second, 0 for a tie."""
 PANDALM = {0: 0, 1: 1, 2: -1}
@@ -44,13 +53,18 @@ def pandalm() -> Iterator[Verdict]:
 
 
 def llmfao() -> Iterator[Verdict]:
-    """Pseudonymous workers, and gpt-4 as the judge. The first answer is that of the model whose name sorts first."""
+    """Pseudonymous workers, and gpt-4 as the judge. The first answer is that of the model whose
+    name sorts first."""
     for name in ("llmfao-crowd-comparisons.csv", "llmfao-gpt4-crowd-comparisons.csv"):
         with (DATA / name).open(newline="") as lines:
             for row in csv.DictReader(lines):
                 first, second = sorted((row["left"], row["right"]))
                 side = 0 if row["winner"] == "tie" else 1 if row[row["winner"]] == first else -1
-                yield f"{row['prompt']} {first} {second}", f"worker {row['worker']}" if "worker" in row else "gpt-4", side
+                yield (
+                    f"{row['prompt']} {first} {second}",
+                    f"worker {row['worker']}" if "worker" in row else "gpt-4",
+                    side,
+                )
 
 
 def decided(verdicts: list[Verdict]) -> list[Verdict]:
@@ -73,15 +87,24 @@ def measured(name: str, verdicts: list[Verdict], judge: str) -> dict[str, Any]:
 
 def show(found: Panel) -> None:
     """One table."""
-    print(f"\n| {found.kind} | compared | no crowd | the same | agreement, 95 % interval |\n|---|---|---|---|---|")
+    print(
+        f"\n| {found.kind} | compared | no crowd | the same | agreement, 95 % interval "
+        "|\n|---|---|---|---|---|"
+    )
     for metric, one in found.people.items():
-        print(f"| all people, alpha ({metric}) | {one.units} | | {one.share:.3f} | {figure(one.value, one.interval)} |")
+        print(
+            f"| all people, alpha ({metric}) | {one.units} | | {one.share:.3f} | "
+            f"{figure(one.value, one.interval)} |"
+        )
     known = [one for one in found.raters if one.agreement.units >= SHOWN]
     for voice in sorted(known, key=lambda one: -one.agreement.units)[:SHOWN]:
         print(row(voice))
     values = sorted(one.agreement.value for one in known if one.agreement.value is not None)
     if values:
-        print(f"| median of the {len(values)} raters with {SHOWN} or more | | | | {values[len(values) // 2]:.3f} |")
+        print(
+            f"| median of the {len(values)} raters with {SHOWN} or more | | | | "
+            f"{values[len(values) // 2]:.3f} |"
+        )
     for voice in found.judges:
         print(row(voice, "judge "))
 
@@ -90,7 +113,10 @@ def row(voice: Voice, kind: str = "") -> str:
     """One rater against the crowd."""
     one = voice.agreement
     share = "" if one.share is None else f"{one.share:.3f}"
-    return f"| {kind}{voice.rater}, kappa | {one.units} | {voice.torn} | {share} | {figure(one.value, one.interval)} |"
+    return (
+        f"| {kind}{voice.rater}, kappa | {one.units} | {voice.torn} | {share} | "
+        f"{figure(one.value, one.interval)} |"
+    )
 
 
 def figure(value: float | None, interval: Any) -> str:
@@ -101,10 +127,15 @@ def figure(value: float | None, interval: Any) -> str:
 
 def main() -> None:
     """Measure both, print tables, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     raw.option(parser, "agreement")
     path = parser.parse_args().json
-    results = {"pandalm": measured("PandaLM", list(pandalm()), "gpt-3.5"), "llmfao": measured("llmfao", list(llmfao()), "gpt-4")}
+    results = {
+        "pandalm": measured("PandaLM", list(pandalm()), "gpt-3.5"),
+        "llmfao": measured("llmfao", list(llmfao()), "gpt-4"),
+    }
     raw.write(path, **results)
 
 

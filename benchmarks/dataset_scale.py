@@ -1,11 +1,14 @@
-"""Does building a dataset stay linear and small? Feedback rows in, a frozen dataset out: seconds, rows a second, peak memory.
+"""Does building a dataset stay linear and small? Feedback rows in, a frozen dataset out: seconds,
+rows a second, peak memory.
 
     python benchmarks/dataset_scale.py --rows 10000 100000 1000000
 
-The material is made here, of words drawn by a seeded generator: two answers to a prompt, five pieces of feedback about four answers
-(thumbs, ratings, edits), prompts and answers of about 250 characters, sessions of four answers, a subject each. It is imported with
-the ordinary command's verb, which is timed apart; the home is kept in `--folder`, so that a second call measures the build alone. Every
-build runs in a process of its own on two cores; the peak is what the kernel says of that process and its children.
+The material is made here, of words drawn by a seeded generator: two answers to a prompt, five
+pieces of feedback about four answers (thumbs, ratings, edits), prompts and answers of about 250
+characters, sessions of four answers, a subject each. It is imported with the ordinary command's
+verb, which is timed apart; the home is kept in `--folder`, so that a second call measures the build
+alone. Every build runs in a process of its own on two cores; the peak is what the kernel says of
+that process and its children.
 """
 
 from __future__ import annotations
@@ -52,7 +55,12 @@ def lines(feedback: int) -> Iterator[dict[str, Any]]:
             }
             number += 1
         for place in (0, 1, 2, 3, 0)[: feedback - said]:
-            yield {"type": "feedback", "target": {"trace": f"t{start + place}"}, "rater": rater, "id": f"f{said}"} | _opinion(chance, said)
+            yield {
+                "type": "feedback",
+                "target": {"trace": f"t{start + place}"},
+                "rater": rater,
+                "id": f"f{said}",
+            } | _opinion(chance, said)
             rater, said = f"r{chance.randrange(1000)}", said + 1
 
 
@@ -69,7 +77,8 @@ def _opinion(chance: random.Random, said: int) -> dict[str, Any]:
 
 
 def prepare(folder: Path, rows: int) -> dict[str, Any]:
-    """A home with `rows` pieces of feedback, and what importing it took; the one that is there, where it is complete."""
+    """A home with `rows` pieces of feedback, and what importing it took; the one that is there,
+    where it is complete."""
     from thumbwheel.capture.ingest import ingest
     from thumbwheel.core.config import Home
     from thumbwheel.db.workspace import Workspace
@@ -87,7 +96,11 @@ def prepare(folder: Path, rows: int) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     assert not report.refused, report.refusals
     file.unlink()
-    found = {"lines": report.read, "seconds": round(seconds, 1), "lines_a_second": round(report.read / seconds)}
+    found = {
+        "lines": report.read,
+        "seconds": round(seconds, 1),
+        "lines_a_second": round(report.read / seconds),
+    }
     done.write_text(json.dumps(found))
     return found
 
@@ -103,20 +116,26 @@ def measure(home: Path, shape: str) -> dict[str, Any]:
     with Workspace.open(Home.at(home)) as ws:
         dataset = build(ws, AGENT, shape)
     seconds = time.perf_counter() - start
-    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    own, children = (
+        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
     return {
         "shape": shape,
         "id": dataset.id,
         "rows": sum(dataset.counts.values()),
         "seconds": round(seconds, 2),
-        "cpu_seconds": round(own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, 2),
+        "cpu_seconds": round(
+            own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, 2
+        ),
         "peak_mb": round((own.ru_maxrss + children.ru_maxrss) / 1024),
     }
 
 
 def main() -> None:
     """Print a line for every number of rows, and write all of them to --json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--shapes", nargs="+", default=["labels", "pairs"])
     parser.add_argument("--folder", type=Path, default=Path(".bench/dataset_scale"))
@@ -129,14 +148,26 @@ def main() -> None:
     found = []
     for rows in given.rows:
         imported = prepare(given.folder / str(rows), rows)
-        print(f"{rows:>9,} feedback rows: import of {imported['lines']:,} lines at {imported['lines_a_second']:,} a second")
+        print(
+            f"{rows:>9,} feedback rows: import of {imported['lines']:,} lines at "
+            f"{imported['lines_a_second']:,} a second"
+        )
         for shape in given.shapes:
-            command = [sys.executable, __file__, "--child", str(given.folder / str(rows) / "home"), shape]
-            one = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            command = [
+                sys.executable,
+                __file__,
+                "--child",
+                str(given.folder / str(rows) / "home"),
+                shape,
+            ]
+            one = json.loads(
+                subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            )
             found.append({"feedback": rows, "import": imported} | one)
             rate = rows / one["seconds"]
             print(
-                f"{'':9} {shape:7} {one['rows']:>9,} rows in {one['seconds']:6.1f} s ({rate:,.0f} feedback a second), {one['peak_mb']:,} MB"
+                f"{'':9} {shape:7} {one['rows']:>9,} rows in {one['seconds']:6.1f} s ({rate:,.0f} "
+                f"feedback a second), {one['peak_mb']:,} MB"
             )
     raw.write(given.json, rows=found)
 

@@ -2,8 +2,9 @@
 
 `python benchmarks/estimates.py [--json FILE] [--cases sft:26m,dpo:26m,kto:135m] [--rows 48]`.
 
-Each case is a dry run and then the run itself over the benchmark's own material, in a home of its own; both go through the same verbs as
-the command line. A ratio is foretold / measured. The targets are 15 % for memory and 30 % for time.
+Each case is a dry run and then the run itself over the benchmark's own material, in a home of its
+own; both go through the same verbs as the command line. A ratio is foretold / measured. The targets
+are 15 % for memory and 30 % for time.
 """
 
 from __future__ import annotations
@@ -39,9 +40,13 @@ TARGETS = {"memory": 0.15, "time": 0.30}
 
 def main() -> None:
     """Parse, run the cases, print the table."""
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     raw.option(found, "estimates")
-    found.add_argument("--cases", default="sft:26m,dpo:26m,kto:135m", help="method:size, comma-separated")
+    found.add_argument(
+        "--cases", default="sft:26m,dpo:26m,kto:135m", help="method:size, comma-separated"
+    )
     found.add_argument("--rows", type=int, default=48, help="training rows of a case")
     arguments = found.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -49,18 +54,32 @@ def main() -> None:
     asked = [one.split(":") for one in arguments.cases.split(",")]
     material.make(folder, *(size for _, size in asked))
     lines = [case(method, size, folder, arguments.rows) for method, size in asked]
-    print(f"{'case':12}{'minutes foretold':>18}{'measured':>10}{'ratio':>7}{'GB foretold':>13}{'measured':>10}{'ratio':>7}")
+    print(
+        f"{'case':12}{'minutes foretold':>18}{'measured':>10}{'ratio':>7}{'GB foretold':>13}{'measured':>10}{'ratio':>7}"
+    )
     for line in lines:
-        minutes = f"{line['minutes']:18.2f}{line['minutes_measured']:10.2f}{line['time_ratio']:7.2f}"
-        print(f"{line['case']:12}{minutes}{line['gb']:13.2f}{line['gb_measured']:10.2f}{line['memory_ratio']:7.2f}")
+        minutes = (
+            f"{line['minutes']:18.2f}{line['minutes_measured']:10.2f}{line['time_ratio']:7.2f}"
+        )
+        print(
+            f"{line['case']:12}{minutes}{line['gb']:13.2f}{line['gb_measured']:10.2f}{line['memory_ratio']:7.2f}"
+        )
     raw.write(arguments.json, targets=TARGETS, cases=lines)
-    missed = [line["case"] for line in lines for kind in TARGETS if abs(line[f"{kind}_ratio"] - 1) > TARGETS[kind]]
+    missed = [
+        line["case"]
+        for line in lines
+        for kind in TARGETS
+        if abs(line[f"{kind}_ratio"] - 1) > TARGETS[kind]
+    ]
     sys.exit(f"off target: {', '.join(missed)}" if missed else 0)
 
 
 def case(method: str, size: str, folder: Path, count: int) -> dict[str, Any]:
     """The figures of one method and size."""
-    with tempfile.TemporaryDirectory() as home, Workspace.open(Home.at(home).prepare(), Sources({}, "", {})) as ws:
+    with (
+        tempfile.TemporaryDirectory() as home,
+        Workspace.open(Home.at(home).prepare(), Sources({}, "", {})) as ws,
+    ):
         shape = ALGORITHMS.get(method).needs
         ensure_agent(ws, "bench")
         counts = {"counts": {"train": count, "dev": count // 6, "gate": 0}}
@@ -74,11 +93,23 @@ def case(method: str, size: str, folder: Path, count: int) -> dict[str, Any]:
         foretold = dry_run(ws, "bench", method, base, dataset=dataset, options=OPTIONS)
         result = train(ws, "bench", method, base, dataset=dataset, options=OPTIONS)
         seconds = result.metrics["seconds"]
-        evaluated = sum("eval_loss" in line for line in run_dir(ws, find_run(ws, result.run_id)).read_metrics())
+        evaluated = sum(
+            "eval_loss" in line for line in run_dir(ws, find_run(ws, result.run_id)).read_metrics()
+        )
     measured = {"minutes_measured": seconds / 60, "gb_measured": result.metrics["peak_memory_gb"]}
-    ratios = {"time_ratio": 60 * foretold.minutes / seconds, "memory_ratio": foretold.memory_gb["peak"] / measured["gb_measured"]}
-    facts = {"case": f"{method} {size}", "steps": foretold.steps, "evaluations": evaluated, "memory": dict(foretold.memory_gb)}
-    return facts | {"minutes": foretold.minutes, "gb": foretold.memory_gb["peak"]} | measured | ratios
+    ratios = {
+        "time_ratio": 60 * foretold.minutes / seconds,
+        "memory_ratio": foretold.memory_gb["peak"] / measured["gb_measured"],
+    }
+    facts = {
+        "case": f"{method} {size}",
+        "steps": foretold.steps,
+        "evaluations": evaluated,
+        "memory": dict(foretold.memory_gb),
+    }
+    return (
+        facts | {"minutes": foretold.minutes, "gb": foretold.memory_gb["peak"]} | measured | ratios
+    )
 
 
 def rows_of(shape: str, folder: Path, count: int) -> list[Any]:
@@ -94,10 +125,14 @@ def rows_of(shape: str, folder: Path, count: int) -> list[Any]:
         if shape == "pairs":
             made.append(PairRow(**fields, chosen=pair["chosen"], rejected=pair["rejected"]))
         elif shape == "chats":
-            made.append(ChatRow(**fields, completion=pair["chosen"], finish_reason=None, token_ids=None))
+            made.append(
+                ChatRow(**fields, completion=pair["chosen"], finish_reason=None, token_ids=None)
+            )
         else:
             good = number % 2 == 0
-            made.append(LabelRow(**fields, completion=pair["chosen" if good else "rejected"], label=good))
+            made.append(
+                LabelRow(**fields, completion=pair["chosen" if good else "rejected"], label=good)
+            )
     return made
 
 

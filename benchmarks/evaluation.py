@@ -1,12 +1,16 @@
-"""Evaluating by ours against plain transformers loops, in one process: `python benchmarks/evaluation.py --folder DIR [--json FILE]`.
+"""Evaluating by ours against plain transformers loops, in one process: `python
+benchmarks/evaluation.py --folder DIR [--json FILE]`.
 
-The same rows, base, adapter and precision; both sides of a comparison, the base and the adapter. Three peers: `loop` takes one sequence
-after the other, `batched` padded batches of the size that an evaluation takes, `merged` these with the adapter merged into the weights.
-For `loss` they run each prompt with each answer and take the log-probabilities of the answer; for `generate` they answer greedily. Ours
-shares prompts and packs batches, as `thumbwheel evaluate` does. The loops are given every n-th row (by length), and their time is
-multiplied; how far each peer and ours agree is shown. The contestants take turns after a trial of one row, and medians are compared: above
-1 is in our favour. The prompts of `loss` and `generate` share nothing with each other; those of `agent loss` and `agent generate` are the
-same ones behind one system message of --system words, and its answers have a quarter of the tokens.
+The same rows, base, adapter and precision; both sides of a comparison, the base and the adapter.
+Three peers: `loop` takes one sequence after the other, `batched` padded batches of the size that an
+evaluation takes, `merged` these with the adapter merged into the weights. For `loss` they run each
+prompt with each answer and take the log-probabilities of the answer; for `generate` they answer
+greedily. Ours shares prompts and packs batches, as `thumbwheel evaluate` does. The loops are given
+every n-th row (by length), and their time is multiplied; how far each peer and ours agree is shown.
+The contestants take turns after a trial of one row, and medians are compared: above 1 is in our
+favour. The prompts of `loss` and `generate` share nothing with each other; those of `agent loss`
+and `agent generate` are the same ones behind one system message of --system words, and its answers
+have a quarter of the tokens.
 """
 
 from __future__ import annotations
@@ -45,7 +49,10 @@ class Loops:
 
     def losses(self, rows: list[Known]) -> list[tuple[float, float]]:
         """Summed log-probabilities of both answers to each prompt."""
-        return [(self._sum(row.prompt, row.texts[0]), self._sum(row.prompt, row.texts[1])) for row in rows]
+        return [
+            (self._sum(row.prompt, row.texts[0]), self._sum(row.prompt, row.texts[1]))
+            for row in rows
+        ]
 
     def _sum(self, prompt: list[dict[str, Any]], text: str) -> float:
         row = self.builder.row(prompt, text)
@@ -70,7 +77,8 @@ class Loops:
 
 
 class Batches(Loops):
-    """The same in batches of `size` rows of like length, padded: what somebody writes who knows transformers well."""
+    """The same in batches of `size` rows of like length, padded: what somebody writes who knows
+    transformers well."""
 
     def __init__(self, model: Any, builder: PromptBuilder, size: int) -> None:
         super().__init__(model, builder)
@@ -81,7 +89,9 @@ class Batches(Loops):
         texts = [(row.prompt, text) for row in rows for text in row.texts]
         sums: list[float] = []
         for start in range(0, len(texts), self.size):
-            made = [self.builder.row(prompt, text) for prompt, text in texts[start : start + self.size]]
+            made = [
+                self.builder.row(prompt, text) for prompt, text in texts[start : start + self.size]
+            ]
             sequences = [[*row.prompt_ids, *row.completion_ids] for row in made]
             ids, mask = _padded(sequences, left=False)
             with torch.inference_mode():
@@ -133,7 +143,11 @@ def sides(folder: Path, config: EvaluationConfig) -> tuple[dict[str, list[Loops]
     builder = PromptBuilder(tokenizer)
     torch.manual_seed(0)
     plain = load_base(str(folder), "float32", local_only=True)[0].eval()
-    adapted = [attach_lora(load_base(str(folder), "float32", local_only=True)[0], LoraSettings(), seed=0)[0].eval()]
+    adapted = [
+        attach_lora(load_base(str(folder), "float32", local_only=True)[0], LoraSettings(), seed=0)[
+            0
+        ].eval()
+    ]
     adapted.append(attach_lora(base, LoraSettings(), seed=0)[0].eval())
     for model in adapted:
         torch.manual_seed(1)
@@ -177,8 +191,14 @@ def contestants(folder: Path, given: argparse.Namespace) -> dict[str, Callable[[
     """name -> one pass over both sides, of every n-th row."""
     config = EvaluationConfig(max_new_tokens=given.tokens, max_length=2048, dtype="float32")
     pairs = json.loads((folder / "pairs.json").read_text())
-    system = {"role": "system", "content": " ".join(" ".join(one["prompt"] for one in pairs[::-1]).split()[: given.system])}
-    rows = [Known([{"role": "user", "content": one["prompt"]}], (one["chosen"], one["rejected"])) for one in pairs]
+    system = {
+        "role": "system",
+        "content": " ".join(" ".join(one["prompt"] for one in pairs[::-1]).split()[: given.system]),
+    }
+    rows = [
+        Known([{"role": "user", "content": one["prompt"]}], (one["chosen"], one["rejected"]))
+        for one in pairs
+    ]
     asks = by_length([Ask(row.prompt, given.tokens) for row in rows[: given.prompts]])
     rows = by_length(rows[: given.rows])
     others, packed = sides(folder / given.size, config)
@@ -189,7 +209,13 @@ def contestants(folder: Path, given: argparse.Namespace) -> dict[str, Callable[[
         return [getattr(side, name)(asked[::n]) for side in others[peer]]
 
     def scored(known: list[Any], n: int) -> list[Any]:
-        return [[tuple(total for total, _ in one) for one in ours(side, known[::n], side.log_probabilities)] for side in packed]
+        return [
+            [
+                tuple(total for total, _ in one)
+                for one in ours(side, known[::n], side.log_probabilities)
+            ]
+            for side in packed
+        ]
 
     def answered(asked: list[Any], n: int) -> list[Any]:
         return [[one[0].ids for one in ours(side, asked[::n], side.answers)] for side in packed]
@@ -199,7 +225,9 @@ def contestants(folder: Path, given: argparse.Namespace) -> dict[str, Callable[[
     for kind in KINDS:
         loss = kind.endswith("loss")
         for peer in others:
-            found[f"{kind} {peer}"] = partial(replied, peer, "losses" if loss else "answers", given_to[kind])
+            found[f"{kind} {peer}"] = partial(
+                replied, peer, "losses" if loss else "answers", given_to[kind]
+            )
         found[f"{kind} ours"] = partial(scored if loss else answered, given_to[kind])
     return found
 
@@ -210,15 +238,22 @@ def by_length(asks: list[Any]) -> list[Any]:
 
 
 def agreement(found: dict[str, Any], peer: str, every: int) -> dict[str, float]:
-    """How far ours is from a peer that got every n-th row: the largest difference of a log-probability, and the share of equal answers."""
+    """How far ours is from a peer that got every n-th row: the largest difference of a
+    log-probability, and the share of equal answers."""
     gap, answers = 0.0, []
     for kind in KINDS:
         if kind.endswith("generate"):
-            both = zip(found[f"{kind} {peer}"], [side[::every] for side in found[f"{kind} ours"]], strict=True)
+            both = zip(
+                found[f"{kind} {peer}"],
+                [side[::every] for side in found[f"{kind} ours"]],
+                strict=True,
+            )
             answers += [one == other for sides in both for one, other in zip(*sides, strict=True)]
         else:
             theirs = torch.tensor(found[f"{kind} {peer}"], dtype=torch.float64)
-            own = torch.tensor([side[::every] for side in found[f"{kind} ours"]], dtype=torch.float64)
+            own = torch.tensor(
+                [side[::every] for side in found[f"{kind} ours"]], dtype=torch.float64
+            )
             gap = max(gap, float(((theirs - own).abs() / theirs.abs().clamp(min=1)).max()))
     return {"largest_relative_difference": gap, "equal_answers": sum(answers) / len(answers)}
 
@@ -229,7 +264,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where the models are made")
     raw.option(parser, "evaluation")
     parser.add_argument("--size", default="26m", choices=list(material.SIZES))
-    for name, default in {"rows": 64, "prompts": 128, "tokens": 128, "system": 200, "every": 16, "rounds": 3}.items():
+    for name, default in {
+        "rows": 64,
+        "prompts": 128,
+        "tokens": 128,
+        "system": 200,
+        "every": 16,
+        "rounds": 3,
+    }.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
     material.make(given.folder, given.size)

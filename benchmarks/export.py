@@ -1,12 +1,15 @@
-"""What an export costs: minutes and peak memory of each format with its parity check, and of the merge alone beside PEFT's own.
+"""What an export costs: minutes and peak memory of each format with its parity check, and of the
+merge alone beside PEFT's own.
 
-`python benchmarks/export.py [--size 135m] [--formats merged,gguf,onnx] [--json FILE]`. A random Qwen2 base in bfloat16 shards, a random
-LoRA adapter of rank 16 on every linear layer. Every row is a process of its own; memory is its peak over what it held when the libraries
-were loaded and had merged a tiny model, with the largest program that it started (llama-server, llama-quantize) beside it. `merge` is
-what is written layer by layer, `peft` the same by merge_and_unload and save_pretrained.
+`python benchmarks/export.py [--size 135m] [--formats merged,gguf,onnx] [--json FILE]`. A random
+Qwen2 base in bfloat16 shards, a random LoRA adapter of rank 16 on every linear layer. Every row is
+a process of its own; memory is its peak over what it held when the libraries were loaded and had
+merged a tiny model, with the largest program that it started (llama-server, llama-quantize) beside
+it. `merge` is what is written layer by layer, `peft` the same by merge_and_unload and
+save_pretrained.
 
-`python benchmarks/export.py --ladder [--json FILE]`: instead, what each precision of GGUF costs the tests' random Qwen2 of hidden size 256
-with a LoRA, by the parity check in llama.cpp.
+`python benchmarks/export.py --ladder [--json FILE]`: instead, what each precision of GGUF costs the
+tests' random Qwen2 of hidden size 256 with a LoRA, by the parity check in llama.cpp.
 """
 
 from __future__ import annotations
@@ -31,7 +34,15 @@ SHARD = "100MB"
 RANK = 16
 QUANT = "Q4_K_M"
 RUNGS = ("F16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0", "Q3_K_M", "Q2_K")
-LONG = [[{"role": "user", "content": f"{start}: the quick brown fox jumps over 17 lazy dogs, naïve ones. " * 4}] for start in range(5)]
+LONG = [
+    [
+        {
+            "role": "user",
+            "content": f"{start}: the quick brown fox jumps over 17 lazy dogs, naïve ones. " * 4,
+        }
+    ]
+    for start in range(5)
+]
 """Probes of the ladder besides those of every export."""
 
 
@@ -41,7 +52,9 @@ def main() -> None:
     options.add_argument("--size", choices=list(material.SIZES), default="135m")
     options.add_argument("--formats", default="merged,gguf,onnx")
     options.add_argument("--threads", type=int, default=2)
-    options.add_argument("--ladder", action="store_true", help="what each precision of GGUF costs, instead")
+    options.add_argument(
+        "--ladder", action="store_true", help="what each precision of GGUF costs, instead"
+    )
     raw.option(options, "export")
     options.add_argument("--part", nargs=4, help=argparse.SUPPRESS)
     given = options.parse_args()
@@ -64,7 +77,10 @@ def costs(size: str, formats: list[str], threads: int) -> dict[str, Any]:
         rows = []
         for name in ["merge", "peft", *formats]:
             rows.append({"part": name} | child(name, base, adapter, tiny, threads))
-            shown = (f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in rows[-1].items())
+            shown = (
+                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+                for key, value in rows[-1].items()
+            )
             print("  ".join(shown), flush=True)
     return {"size": size, "threads": threads, "shard": SHARD} | sizes | {"rows": rows}
 
@@ -81,9 +97,18 @@ def ladder() -> dict[str, Any]:
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         base = wide_base(Path(scratch) / "base")
-        source = Source(str(base), tiny_adapter(base, Path(scratch) / "adapter"), str(base), scratch=Path(scratch))
+        source = Source(
+            str(base),
+            tiny_adapter(base, Path(scratch) / "adapter"),
+            str(base),
+            scratch=Path(scratch),
+        )
         form, known = FORMATS.get("gguf"), parity.reference(source, [*parity.PROBES, *LONG])
-        print(f"{'':8} {'max difference':>15} {'mean KL':>10} {'same token':>11} {'positions':>10} {'LoRA moved it':>14}", flush=True)
+        print(
+            f"{'':8} {'max difference':>15} {'mean KL':>10} {'same token':>11} {'positions':>10} "
+            f"{'LoRA moved it':>14}",
+            flush=True,
+        )
         for quant in RUNGS:
             folder = Path(scratch) / quant
             folder.mkdir()
@@ -96,7 +121,10 @@ def ladder() -> dict[str, Any]:
                 "positions": found.tokens,
             }
             rows.append({"quant": quant} | row | {"effect_kl": found.effect_kl})
-            shown = f"{found.max_abs_diff:15.2g} {found.mean_kl:10.2g} {found.top1:11.1%} {found.tokens:10}"
+            shown = (
+                f"{found.max_abs_diff:15.2g} {found.mean_kl:10.2g} {found.top1:11.1%} "
+                f"{found.tokens:10}"
+            )
             print(f"{quant:8} {shown} {found.effect_kl or 0:14.2g}", flush=True)
     return {"rows": rows}
 
@@ -116,7 +144,13 @@ def prepare(model: Path, folder: Path) -> tuple[Path, Path]:
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
     loaded.save_pretrained(folder / "base", max_shard_size=SHARD)
     AutoTokenizer.from_pretrained(model).save_pretrained(folder / "base")
-    config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    config = LoraConfig(
+        r=RANK,
+        lora_alpha=2 * RANK,
+        target_modules="all-linear",
+        init_lora_weights=False,
+        task_type="CAUSAL_LM",
+    )
     adapted = get_peft_model(loaded, config)
     for name, parameter in adapted.named_parameters():
         if "lora_" in name:
@@ -125,11 +159,23 @@ def prepare(model: Path, folder: Path) -> tuple[Path, Path]:
     return folder / "base", folder / "adapter"
 
 
-def child(name: str, base: Path, adapter: Path, tiny: tuple[Path, Path], threads: int) -> dict[str, Any]:
+def child(
+    name: str, base: Path, adapter: Path, tiny: tuple[Path, Path], threads: int
+) -> dict[str, Any]:
     """One part, measured in a process of its own."""
-    given = [name, json.dumps([str(base), str(adapter)]), json.dumps([str(one) for one in tiny]), str(base.parent / f"out-{name}")]
+    given = [
+        name,
+        json.dumps([str(base), str(adapter)]),
+        json.dumps([str(one) for one in tiny]),
+        str(base.parent / f"out-{name}"),
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    done = subprocess.run([sys.executable, __file__, "--part", *given], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, __file__, "--part", *given],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
     found: dict[str, Any] = json.loads(done.stdout.rsplit("RESULT ", 1)[1])
@@ -144,13 +190,26 @@ def part(name: str, model: str, tiny: str, out: str) -> dict[str, Any]:
     gauge = meter("cpu")
     assert gauge is not None, "memory cannot be measured here"
     (base, adapter), (small, its_adapter) = json.loads(model), json.loads(tiny)
-    do("peft" if name == "peft" else "merge", Source(small, Path(its_adapter), small), Path(out) / "tiny")
+    do(
+        "peft" if name == "peft" else "merge",
+        Source(small, Path(its_adapter), small),
+        Path(out) / "tiny",
+    )
     gauge.reset()
     before, began = gauge.now(), time.perf_counter()
-    found = do(name, Source(base, Path(adapter), base, QUANT if name == "gguf" else None), Path(out) / "whole")
+    found = do(
+        name,
+        Source(base, Path(adapter), base, QUANT if name == "gguf" else None),
+        Path(out) / "whole",
+    )
     started = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
     minutes = (time.perf_counter() - began) / 60
-    return {"minutes": minutes, "peak_mb": (gauge.peak() - before) * 1e3, "programs_mb": started, "mb": mb(Path(out) / "whole")} | found
+    return {
+        "minutes": minutes,
+        "peak_mb": (gauge.peak() - before) * 1e3,
+        "programs_mb": started,
+        "mb": mb(Path(out) / "whole"),
+    } | found
 
 
 def do(name: str, source: Any, folder: Path) -> dict[str, Any]:
@@ -172,7 +231,12 @@ def do(name: str, source: Any, folder: Path) -> dict[str, Any]:
     FORMATS.get(name).write(source, folder)
     wrote = (time.perf_counter() - began) / 60
     found = parity.check(FORMATS.get(name), folder, source, parity.PROBES)
-    return {"write_minutes": wrote, "mean_kl": found.mean_kl, "top1": found.top1, "tokens_per_second": found.tokens_per_second}
+    return {
+        "write_minutes": wrote,
+        "mean_kl": found.mean_kl,
+        "top1": found.top1,
+        "tokens_per_second": found.tokens_per_second,
+    }
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Where the time of an optimiser step of ours goes, and how far it is from what this machine's matrix products allow.
+"""Where the time of an optimiser step of ours goes, and how far it is from what this machine's
+matrix products allow.
 
-`python benchmarks/floor.py [--methods ...] [--sizes ...] [--json FILE]`. One step, reference cache cold, in one process: its floating point
-operations (counted as they are executed: matrix products and attention), the machine's measured rate of products of such shapes, and from
-both the floor, the seconds that the products alone would take. `distance` is the measured step over that floor. The shares are of a
-step that was profiled on one thread: `products` are the frozen layers' and `lora` the adapters' inside them, `head` everything from hidden
-states to log-probs, `other` what is element by element (norms, activations, rotations, copies), `python` what is in none of torch's
+`python benchmarks/floor.py [--methods ...] [--sizes ...] [--json FILE]`. One step, reference cache
+cold, in one process: its floating point operations (counted as they are executed: matrix products
+and attention), the machine's measured rate of products of such shapes, and from both the floor, the
+seconds that the products alone would take. `distance` is the measured step over that floor. The
+shares are of a step that was profiled on one thread: `products` are the frozen layers' and `lora`
+the adapters' inside them, `head` everything from hidden states to log-probs, `other` what is
+element by element (norms, activations, rotations, copies), `python` what is in none of torch's
 operations.
 """
 
@@ -16,7 +19,9 @@ import raw
 
 from thumbwheel.training.launch import KEPT
 
-os.environ |= KEPT | {"OMP_WAIT_POLICY": "PASSIVE"}  # as in a run; they are read when torch is loaded
+os.environ |= KEPT | {
+    "OMP_WAIT_POLICY": "PASSIVE"
+}  # as in a run; they are read when torch is loaded
 
 import argparse
 import statistics
@@ -40,7 +45,12 @@ from training import METHODS, Match, parser, reward_model, stamp
 from thumbwheel.engine.refcache import RefCache
 
 SHARES = ("sampling", "products", "lora", "attention", "head", "optimiser", "other", "python")
-INSIDE = {"FrozenHead": "head", "FrozenHeadBackward": "head", "sampling": "sampling", "Optimizer.step#AdamW.step": "optimiser"}
+INSIDE = {
+    "FrozenHead": "head",
+    "FrozenHeadBackward": "head",
+    "sampling": "sampling",
+    "Optimizer.step#AdamW.step": "optimiser",
+}
 """Names under which everything counts as one share."""
 
 
@@ -52,7 +62,10 @@ def main() -> None:
     rows = []
     for size in arguments.sizes.split(","):
         for method in arguments.methods.split(","):
-            rows.append({"method": method, "size": size} | measure(Match(method, size, "pairs", "cold"), arguments.threads))
+            rows.append(
+                {"method": method, "size": size}
+                | measure(Match(method, size, "pairs", "cold"), arguments.threads)
+            )
             print(line(rows[-1]), flush=True)
     raw.write(arguments.json, **stamp(arguments), rows=rows)
 
@@ -64,7 +77,9 @@ def options() -> argparse.Namespace:
     found.set_defaults(methods=",".join(METHODS), runs=3, steps=1)
     arguments = found.parse_args()
     head = "".join(f"{name:>10}" for name in SHARES)
-    print(f"{'method':14}{'size':6}{'GFLOP':>8}{'GFLOP/s':>9}{'floor s':>9}{'step s':>8}{'distance':>9}{head}")
+    print(
+        f"{'method':14}{'size':6}{'GFLOP':>8}{'GFLOP/s':>9}{'floor s':>9}{'step s':>8}{'distance':>9}{head}"
+    )
     return arguments
 
 
@@ -85,7 +100,9 @@ def measure(match: Match, threads: int) -> dict[str, Any]:
         step = stepper(made, spec, Path(out))
         step()
         seconds = statistics.median(timed(step) for _ in range(3))
-        torch.set_num_threads(1)  # counters see the thread that they were started in, and with one there are no others
+        torch.set_num_threads(
+            1
+        )  # counters see the thread that they were started in, and with one there are no others
         with FlopCounterMode(display=False, custom_mapping=uncounted()) as counter:
             step()
         with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
@@ -95,13 +112,21 @@ def measure(match: Match, threads: int) -> dict[str, Any]:
         made.at_work.close()
     gflop = counter.get_total_flops() / 1e9
     floor = gflop / rate
-    found = {"gflop": gflop, "gflops_a_second": rate, "floor": floor, "seconds": seconds, "distance": seconds / floor}
+    found = {
+        "gflop": gflop,
+        "gflops_a_second": rate,
+        "floor": floor,
+        "seconds": seconds,
+        "distance": seconds / floor,
+    }
     return found | {"shares": shares(profiled.events(), whole)}
 
 
 def stepper(made: Any, spec: Spec, folder: Path) -> Callable[[], None]:
     """One optimiser step on the same rows each time, with a new reference cache."""
-    groups = made.at_work.groups() or [{"params": [one for one in made.model.parameters() if one.requires_grad]}]
+    groups = made.at_work.groups() or [
+        {"params": [one for one in made.model.parameters() if one.requires_grad]}
+    ]
     optimizer = torch.optim.AdamW(groups, lr=made.config.peak_rate)
     caches = (RefCache(folder / f"{number}.db") for number in count())
     source = getattr(made.at_work, "source", None)
@@ -115,7 +140,10 @@ def stepper(made: Any, spec: Spec, folder: Path) -> Callable[[], None]:
         source.sample = sampling
 
     def apply(loss: float) -> float:
-        norm = sum(float(torch.nn.utils.clip_grad_norm_(group["params"], 1.0)) for group in optimizer.param_groups)
+        norm = sum(
+            float(torch.nn.utils.clip_grad_norm_(group["params"], 1.0))
+            for group in optimizer.param_groups
+        )
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return norm
@@ -144,7 +172,9 @@ def uncounted() -> dict[Any, Any]:
     def attention(query: Sequence[int], key: Sequence[int], *_: Any, **__: Any) -> int:
         return 4 * query[1] * query[2] * key[2] * query[3] // (2 if query[2] == key[2] else 1)
 
-    def attention_back(_: Any, query: Sequence[int], key: Sequence[int], *__: Any, **___: Any) -> int:
+    def attention_back(
+        _: Any, query: Sequence[int], key: Sequence[int], *__: Any, **___: Any
+    ) -> int:
         return 5 * attention(query, key) // 2
 
     ops = torch.ops.aten
@@ -156,10 +186,14 @@ def uncounted() -> dict[Any, Any]:
 
 
 def matmul_rate(model: Any) -> float:
-    """GFLOP a second of products [1024, H] x [H, I] in the model's dtype, the best of many: what the machine can do."""
+    """GFLOP a second of products [1024, H] x [H, I] in the model's dtype, the best of many: what
+    the machine can do."""
     config = model.get_base_model().config
     dtype = next(one.dtype for one in model.parameters() if not one.requires_grad)
-    left, right = torch.randn(1024, config.hidden_size).to(dtype), torch.randn(config.hidden_size, config.intermediate_size).to(dtype)
+    left, right = (
+        torch.randn(1024, config.hidden_size).to(dtype),
+        torch.randn(config.hidden_size, config.intermediate_size).to(dtype),
+    )
     best = min(timed(lambda: left @ right) for _ in range(100))
     return 2 * 1024 * config.hidden_size * config.intermediate_size / best / 1e9
 
@@ -183,7 +217,11 @@ def kind(event: Any) -> str:
         if parent.name in INSIDE:
             return INSIDE[parent.name]
         parent = parent.cpu_parent
-    if "attention" in event.name or event.name in ("aten::bmm", "aten::_softmax", "aten::_softmax_backward_data"):
+    if "attention" in event.name or event.name in (
+        "aten::bmm",
+        "aten::_softmax",
+        "aten::_softmax_backward_data",
+    ):
         return "attention"
     if event.name in ("aten::mm", "aten::addmm", "aten::addmm_"):
         sides = {side for shape in event.input_shapes[:3] for side in shape}

@@ -1,20 +1,31 @@
-"""How often the gate is wrong, and how often it sees what it says it sees: simulated answers, the gate's own code, its guards on.
+"""How often the gate is wrong, and how often it sees what it says it sees: simulated answers, the
+gate's own code, its guards on.
 
 `python benchmarks/gate.py [--json FILE] [--decisions 1000] [--runs 1000] [--seed 0]`.
 
-A world is a number of gold cases in groups, the rate at which two models of equal quality differ, and how much the cases of a group move
-as one. A candidate also has a habit: how its answers end, keep their form and length, what becomes of answers that people liked, and of
-general text and tasks. Every guard is measured from simulated items by the evaluation's own code.
+A world is a number of gold cases in groups, the rate at which two models of equal quality differ,
+and how much the cases of a group move as one. A candidate also has a habit: how its answers end,
+keep their form and length, what becomes of answers that people liked, and of general text and
+tasks. Every guard is measured from simulated items by the evaluation's own code.
 
-- `equal`: decisions between models of equal quality, fresh cases each; the share approved has to stay at or under alpha.
-- `gain`: the candidate is truly better by the smallest effect that an evaluation of the same world states as detectable. The gain itself
-  has to be seen in at least 80 %; what the guards then make of it (approved, canary, rejected) stands beside it.
-- `cycles`: twenty candidates in a row for one agent, judged on the same cases, with the alpha budget: runs in which any of those without a
-  gain was approved, and the share of those with the gain that is stated at their look whose gain is seen.
-- `refused`: true gains (twice the detectable one) whose guards only move as a decent training moves them, by kind of base. `absolute` is
-  the same under margins that ignore what the base can do. The share rejected by a guard has to stay at or under 5 %.
-- `passed`: the same gains with one true harm beyond its margin. The share approved has to stay at or under alpha.
-- `graded`: scores between 0 and 1 without a gain on average, of which a few rows lose everything: twenty looks, by the interval that
+- `equal`: decisions between models of equal quality, fresh cases each; the share approved has to
+  stay at or under alpha.
+- `gain`: the candidate is truly better by the smallest effect that an evaluation of the same world
+  states as detectable. The gain itself
+  has to be seen in at least 80 %; what the guards then make of it (approved, canary, rejected)
+  stands beside it.
+- `cycles`: twenty candidates in a row for one agent, judged on the same cases, with the alpha
+  budget: runs in which any of those without a
+  gain was approved, and the share of those with the gain that is stated at their look whose gain is
+  seen.
+- `refused`: true gains (twice the detectable one) whose guards only move as a decent training moves
+  them, by kind of base. `absolute` is
+  the same under margins that ignore what the base can do. The share rejected by a guard has to stay
+  at or under 5 %.
+- `passed`: the same gains with one true harm beyond its margin. The share approved has to stay at
+  or under alpha.
+- `graded`: scores between 0 and 1 without a gain on average, of which a few rows lose everything:
+  twenty looks, by the interval that
   decides and by the t interval alone; then the power that is lost on ordinary shapes.
 
 A target is missed where the exact 95 % interval of the share excludes it.
@@ -141,7 +152,8 @@ HALF = replace(
 )
 """A small base that knows some general text."""
 NARROW = replace(HALF, general=Nats(7.7, 0.6, 0.2), tasks=Share(0.02, churn=0.01))
-"""A base of 4 million parameters that knows its desk and no general text: what was met on real messages of bank customers."""
+"""A base of 4 million parameters that knows its desk and no general text: what was met on real
+messages of bank customers."""
 BASES = {"knows general text": KNOWING, "knows some": HALF, "knows its desk only": NARROW}
 HARMS: dict[str, Habit] = {
     "10 points fewer answers end": replace(KNOWING, ends=Share(0.99, 0.1, 0.005)),
@@ -167,7 +179,9 @@ class Decided(NamedTuple):
     total: int
 
 
-def answers(world: World, gain: float, random: np.random.Generator, incumbent: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def answers(
+    world: World, gain: float, random: np.random.Generator, incumbent: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Right or wrong before and after [cases]; `incumbent`: the answers of the same incumbent on
     the same cases, in an earlier cycle."""
     groups = np.arange(world.cases) // world.group
@@ -198,14 +212,20 @@ def guards(world: World, habit: Habit, random: np.random.Generator) -> tuple[Gua
     lengths = random.lognormal(3.0, 0.5, world.cases)
     longer = lengths * habit.growth * random.lognormal(0.0, 0.2, world.cases)
     before, after = (
-        [Judged("", None, bool(form), bool(end), round(length), {"status": "ok"}) for end, form, length in zip(*columns, strict=True)]
+        [
+            Judged("", None, bool(form), bool(end), round(length), {"status": "ok"})
+            for end, form, length in zip(*columns, strict=True)
+        ]
         for columns in ((ends[0], forms[0], lengths), (ends[1], forms[1], longer))
     )
     found = compare.generation_guards(before, after, groups, level)
     logged = list(liked_answers(habit, random))
     found += (compare.nll_guard(logged, level), compare.liked_guard(logged, level))
     found += anchors(habit, level, random)
-    return tuple(guard.model_copy(update={"chance": habit.chance}) if "nll" in guard.name else guard for guard in found)
+    return tuple(
+        guard.model_copy(update={"chance": habit.chance}) if "nll" in guard.name else guard
+        for guard in found
+    )
 
 
 def liked_answers(habit: Habit, random: np.random.Generator) -> Iterator[Logged]:
@@ -225,7 +245,13 @@ def anchors(habit: Habit, level: float, random: np.random.Generator) -> tuple[Gu
     places = range(TEXTS)
     text = compare.measure(ANCHOR_NLL, list(nats), list(later), places, level, None)
     before, after = shares(habit.tasks, TASKS, random)
-    solved = compare.measure(ANCHOR_TASKS, [float(one) for one in before], [float(one) for one in after], range(TASKS), level)
+    solved = compare.measure(
+        ANCHOR_TASKS,
+        [float(one) for one in before],
+        [float(one) for one in after],
+        range(TASKS),
+        level,
+    )
     return compare.guard(ANCHOR_NLL, text), compare.guard(ANCHOR_TASKS, solved)
 
 
@@ -237,7 +263,10 @@ def evaluation(
     watched: tuple[Guard, ...] = (),
 ) -> Evaluation:
     """As `evaluate` makes it of judged answers."""
-    pairs = [Pair(_case(place, world), float(x), float(y)) for place, (x, y) in enumerate(zip(before, after, strict=True))]
+    pairs = [
+        Pair(_case(place, world), float(x), float(y))
+        for place, (x, y) in enumerate(zip(before, after, strict=True))
+    ]
     primary = compare.success(SUCCESS, pairs, 1 - POLICY.alpha)
     return Evaluation(
         id="evl", agent="simulated", candidate_id="c", candidate="v2", against_id="i", against="v1",
@@ -310,7 +339,8 @@ def cycles_equal(world: World, runs: int, random: np.random.Generator) -> Decide
 
 
 def cycles_gain(world: World, runs: int, random: np.random.Generator) -> Decided:
-    """Twenty candidates in a row on the same number of cases, each with the gain stated at its look."""
+    """Twenty candidates in a row on the same number of cases, each with the gain stated at its
+    look."""
     candidates = list[GateInputs]()
     for _ in range(runs):
         for reads in _looks(world):
@@ -329,7 +359,9 @@ def _looks(world: World) -> Iterator[int]:
         seen.append(look)
 
 
-def with_gain(world: World, habit: Habit, decisions: int, random: np.random.Generator) -> list[GateInputs]:
+def with_gain(
+    world: World, habit: Habit, decisions: int, random: np.random.Generator
+) -> list[GateInputs]:
     """Candidates whose gain is seen, so that the guards decide: twice the detectable one."""
     found = list[GateInputs]()
     while len(found) < decisions:
@@ -349,7 +381,9 @@ def line(kind: str, world: World, found: Decided) -> dict[str, Any]:
     return row | {"world": asdict(world)}
 
 
-def _row(kind: str, name: str, count: int, found: Decided, target: float, at_least: bool) -> dict[str, Any]:
+def _row(
+    kind: str, name: str, count: int, found: Decided, target: float, at_least: bool
+) -> dict[str, Any]:
     known = clopper_pearson(count, found.total)
     verdicts = {one.name.lower(): found.verdicts[one.name.lower()] for one in Verdict}
     return {
@@ -368,7 +402,14 @@ def mistakes(decisions: int, random: np.random.Generator) -> Iterator[dict[str, 
             candidates = with_gain(world, habit, decisions, random)
             for kind, policy in (("refused", POLICY), ("absolute", ABSOLUTE)):
                 found = counted(candidates, policy)
-                row = _row(kind, f"{cases} cases, base {name}", found.verdicts["rejected"], found, REFUSALS, False)
+                row = _row(
+                    kind,
+                    f"{cases} cases, base {name}",
+                    found.verdicts["rejected"],
+                    found,
+                    REFUSALS,
+                    False,
+                )
                 yield row | ({} if policy is POLICY else {"missed": False, "target": ""})
     for cases in (100, 300):
         for name, habit in HARMS.items():
@@ -418,7 +459,9 @@ def graded(decisions: int, random: np.random.Generator) -> Iterator[dict[str, An
     for n in (100, 300, 1000):
         for name, draw in SHAPES.items():
             samples = [draw(random, n) for _ in range(decisions)]
-            t_alone, widened = ([_false(_known(one, wide)) for one in samples] for wide in (False, True))
+            t_alone, widened = (
+                [_false(_known(one, wide)) for one in samples] for wide in (False, True)
+            )
             row: dict[str, Any] = {"kind": "graded", "name": f"{n} rows, {name}", "of": decisions}
             row |= {"t_first": _share(t_alone, 1), "first": _share(widened, 1)}
             row |= {"t_twenty": _any(t_alone), "twenty": _any(widened)}
@@ -462,20 +505,41 @@ def _power(n: int, name: str, decisions: int, random: np.random.Generator) -> di
 def show(row: dict[str, Any]) -> None:
     """One line for a person."""
     if row["kind"].startswith("graded"):
-        twenty = f"; twenty looks: t {row['t_twenty']:.1%}, widened {row['twenty']:.1%}" if "twenty" in row else ""
-        print(f"{row['kind']:13} {row['name']:52} first look: t {row['t_first']:.1%}, widened {row['first']:.1%}{twenty}", flush=True)
+        twenty = (
+            f"; twenty looks: t {row['t_twenty']:.1%}, widened {row['twenty']:.1%}"
+            if "twenty" in row
+            else ""
+        )
+        print(
+            f"{row['kind']:13} {row['name']:52} first look: t {row['t_first']:.1%}, widened "
+            f"{row['first']:.1%}{twenty}",
+            flush=True,
+        )
         return
-    share = "" if row["share"] is None else f"{row['share']:7.1%} {row['low']:6.1%} .. {row['high']:5.1%}"
-    said = " ".join(f"{name} {count / max(row['of'], 1):.1%}" for name, count in row["verdicts"].items())
+    share = (
+        ""
+        if row["share"] is None
+        else f"{row['share']:7.1%} {row['low']:6.1%} .. {row['high']:5.1%}"
+    )
+    said = " ".join(
+        f"{name} {count / max(row['of'], 1):.1%}" for name, count in row["verdicts"].items()
+    )
     print(f"{row['kind']:13} {row['name']:56} {share}  {row['target']:7} {said}", flush=True)
 
 
 def main() -> None:
     """Parse, simulate, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     raw.option(parser, "gate")
     parser.add_argument("--decisions", type=int, default=1000, help="decisions of each world")
-    parser.add_argument("--runs", type=int, default=1000, help="runs of twenty cycles without a gain; a tenth of it with one")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=1000,
+        help="runs of twenty cycles without a gain; a tenth of it with one",
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     random, lines = np.random.default_rng(arguments.seed), list[dict[str, Any]]()
@@ -493,7 +557,9 @@ def main() -> None:
         for row in rows:
             lines.append(row)
             show(row)
-    raw.write(arguments.json, policy=POLICY.model_dump(), decisions=arguments.decisions, lines=lines)
+    raw.write(
+        arguments.json, policy=POLICY.model_dump(), decisions=arguments.decisions, lines=lines
+    )
     missed = [f"{row['kind']}: {row['name']}" for row in lines if row["missed"]]
     sys.exit(f"off target: {'; '.join(missed)}" if missed else 0)
 

@@ -1,14 +1,17 @@
 """What PPO learns from a reward model of the demo world, judged by the simulator and by no model.
 
-`python benchmarks/judge.py [--persons 1,2,3] [--critic shared] [--settings defaults] [--judge random] [--json FILE]`, five to ten minutes a
-person. The person of the demo world
-leaves 2,000 thumbs (a tenth of them wrong), outcomes and corrections. Two reward models learn from all of these labels, one from the base
-and one from where sft on the good answers ended; the one that is right about more labels of the dev split judges, and PPO starts from the
-base. Printed: how many noise-free pairs of fresh mails the reward model ranks right (wrong is what the app really answered), and how many
-of 400 fresh mails are filed as the person wants, before and after, with a paired interval.
+`python benchmarks/judge.py [--persons 1,2,3] [--critic shared] [--settings defaults] [--judge
+random] [--json FILE]`, five to ten minutes a person. The person of the demo world leaves 2,000
+thumbs (a tenth of them wrong), outcomes and corrections. Two reward models learn from all of these
+labels, one from the base and one from where sft on the good answers ended; the one that is right
+about more labels of the dev split judges, and PPO starts from the base. Printed: how many
+noise-free pairs of fresh mails the reward model ranks right (wrong is what the app really
+answered), and how many of 400 fresh mails are filed as the person wants, before and after, with a
+paired interval.
 
-By default PPO has the settings of the learning table (PPO below), which were found on persons 1 to 3; `--settings defaults` leaves the
-method's own. `--judge random` is the control: the same run, rewarded by noise.
+By default PPO has the settings of the learning table (PPO below), which were found on persons 1 to
+3; `--settings defaults` leaves the method's own. `--judge random` is the control: the same run,
+rewarded by noise.
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ def main() -> None:
     parser.add_argument("--judge", default="learned", choices=("learned", "random"))
     raw.option(parser, "judge")
     given = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+    )
     rows = []
     for seed in given.persons.split(","):
         rows.append(measure(int(seed), given.critic, given.settings, given.judge))
@@ -74,16 +79,30 @@ def measure(seed: int, critic: str, settings: str, judge: str) -> dict[str, Any]
     options = {"seed": seed, "critic": critic} | (PPO if settings == "table" else DEFAULTS)
     if judge == "random":
         return control(seed, options)
-    with tempfile.TemporaryDirectory() as folder, Workspace.open(Home.at(folder).prepare(), Sources({}, "", {})) as ws:
-        files = emit(Path(folder) / "world", EmitOptions(seed=seed, ratings=RATINGS, gold=1), base_cache())
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Workspace.open(Home.at(folder).prepare(), Sources({}, "", {})) as ws,
+    ):
+        files = emit(
+            Path(folder) / "world", EmitOptions(seed=seed, ratings=RATINGS, gold=1), base_cache()
+        )
         import_world(ws, files)
         base = str(files.base)
         begun = train(ws, AGENT, "sft", base, options={"token_budget": 4096}).version
-        judges = [train(ws, AGENT, "reward", base, options=JUDGE | start) for start in ({}, {"continue_from": begun})]
+        judges = [
+            train(ws, AGENT, "reward", base, options=JUDGE | start)
+            for start in ({}, {"continue_from": begun})
+        ]
         dev = {str(one.reward_model): accuracy(ws, one.run_id) for one in judges}
         chosen = max(dev, key=lambda name: dev[name])
-        model = RewardModel.load(reward_models.folder(ws, reward_models.find(ws, AGENT, chosen)), device="cpu")
-        known = {"person": seed, "dev": list(dev.values()), "pairs_right": ranked(seed, files.base, model)}
+        model = RewardModel.load(
+            reward_models.folder(ws, reward_models.find(ws, AGENT, chosen)), device="cpu"
+        )
+        known = {
+            "person": seed,
+            "dev": list(dev.values()),
+            "pairs_right": ranked(seed, files.base, model),
+        }
         row = known | learned(ws, seed, files.base, options | {"reward_model": chosen})
     sys.stdout.write(json.dumps(row) + "\n")
     return row
@@ -91,10 +110,17 @@ def measure(seed: int, critic: str, settings: str, judge: str) -> dict[str, Any]
 
 def control(seed: int, options: dict[str, Any]) -> dict[str, Any]:
     """The row of a person whose PPO is rewarded by noise."""
-    with tempfile.TemporaryDirectory() as folder, Workspace.open(Home.at(folder).prepare(), Sources({}, "", {})) as ws:
-        files = emit(Path(folder) / "world", EmitOptions(seed=seed, ratings=RATINGS, gold=1), base_cache())
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Workspace.open(Home.at(folder).prepare(), Sources({}, "", {})) as ws,
+    ):
+        files = emit(
+            Path(folder) / "world", EmitOptions(seed=seed, ratings=RATINGS, gold=1), base_cache()
+        )
         import_world(ws, files)
-        row = {"person": seed} | learned(ws, seed, files.base, options | {"reward_functions": ("variety:chance",)})
+        row = {"person": seed} | learned(
+            ws, seed, files.base, options | {"reward_functions": ("variety:chance",)}
+        )
     sys.stdout.write(json.dumps(row) + "\n")
     return row
 
@@ -104,7 +130,11 @@ def learned(ws: Workspace, seed: int, base: Path, options: dict[str, Any]) -> di
     result = train(ws, AGENT, "ppo", str(base), options=options | {"require_gain": False})
     adapter = adapter_folder(ws, version(ws, AGENT, str(result.version)))
     change = compare(right(seed, base, None), right(seed, base, adapter))
-    steps = [line["kl"] for line in run_dir(ws, find_run(ws, result.run_id)).read_metrics() if "kl" in line]
+    steps = [
+        line["kl"]
+        for line in run_dir(ws, find_run(ws, result.run_id)).read_metrics()
+        if "kl" in line
+    ]
     return {
         "before": change.before,
         "after": change.after,
@@ -119,7 +149,11 @@ def learned(ws: Workspace, seed: int, base: Path, options: dict[str, Any]) -> di
 
 def accuracy(ws: Workspace, run_id: str) -> float:
     """The best on the dev split."""
-    return max(line["eval_accuracy"] for line in run_dir(ws, find_run(ws, run_id)).read_metrics() if "eval_accuracy" in line)
+    return max(
+        line["eval_accuracy"]
+        for line in run_dir(ws, find_run(ws, run_id)).read_metrics()
+        if "eval_accuracy" in line
+    )
 
 
 def ranked(seed: int, base: Path, model: RewardModel) -> float:
@@ -127,8 +161,15 @@ def ranked(seed: int, base: Path, model: RewardModel) -> float:
     person = Person(seed)
     mails = person.mails(random.Random(f"true pairs:{seed}"), 3 * PAIRS, "fresh")
     said = Filer(base).answer([messages(mail) for mail in mails], 1.0, seed + 1000)
-    wrong = [(mail, answer.text) for mail, answer in zip(mails, said, strict=True) if answer.text != person.filing(mail).text()][:PAIRS]
-    pairs = [[Read(messages(mail), person.filing(mail).text()), Read(messages(mail), text)] for mail, text in wrong]
+    wrong = [
+        (mail, answer.text)
+        for mail, answer in zip(mails, said, strict=True)
+        if answer.text != person.filing(mail).text()
+    ][:PAIRS]
+    pairs = [
+        [Read(messages(mail), person.filing(mail).text()), Read(messages(mail), text)]
+        for mail, text in wrong
+    ]
     return mean(float(better > worse) for better, worse in model.score_together(pairs))
 
 
@@ -141,7 +182,10 @@ def right(seed: int, base: Path, adapter: Path | None) -> list[float]:
     sampler = GroupSampler(load_adapter(model, adapter) if adapter else model, tokenizer)
     sampling = Sampling(max_new_tokens=24, temperature=0, stop_ids=tuple(builder.stop_ids))
     answers = sampler.sample([builder.prompt(messages(mail)) for mail in mails], 1, sampling)
-    return [float(answer.text == person.filing(mail).text()) for (answer,), mail in zip(answers, mails, strict=True)]
+    return [
+        float(answer.text == person.filing(mail).text())
+        for (answer,), mail in zip(answers, mails, strict=True)
+    ]
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""What the ledger of rewards costs: traces with a thumb each, judged by the default components, judged again, and listed.
+"""What the ledger of rewards costs: traces with a thumb each, judged by the default components,
+judged again, and listed.
 
     python benchmarks/ledger.py --traces 20000
 
-The material is that of `dataset_scale`: two answers to a prompt, prompts and answers of about 250 characters, words drawn by a seeded
-generator; every fourth trace belongs to a case with a reference. Seconds are of this process and its threads, by processor time, which a
-machine that is busy with other things does not change; those of a clock stand beside them. Importing is not counted.
+The material is that of `dataset_scale`: two answers to a prompt, prompts and answers of about 250
+characters, words drawn by a seeded generator; every fourth trace belongs to a case with a
+reference. Seconds are of this process and its threads, by processor time, which a machine that is
+busy with other things does not change; those of a clock stand beside them. Importing is not
+counted.
 """
 
 from __future__ import annotations
@@ -40,8 +43,19 @@ def lines(traces: int) -> Iterator[dict[str, Any]]:
             prompt = f"Question {number}: {_text(chance, 40)}?"
         asked = {"case": f"c{number}"} if number % 4 == 0 else {}
         if asked:
-            yield {"type": "case", "id": f"c{number}", "input": prompt, "reference": _text(chance, 40)}
-        yield {"type": "trace", "id": f"t{number}", "input": prompt, "output": _text(chance, 40), "session": f"s{number // 4}"} | asked
+            yield {
+                "type": "case",
+                "id": f"c{number}",
+                "input": prompt,
+                "reference": _text(chance, 40),
+            }
+        yield {
+            "type": "trace",
+            "id": f"t{number}",
+            "input": prompt,
+            "output": _text(chance, 40),
+            "session": f"s{number // 4}",
+        } | asked
         rater = f"r{chance.randrange(1000)}"
         about = {"target": {"trace": f"t{number}"}, "rater": rater, "id": f"f{number}"}
         yield {"type": "feedback", "kind": "thumb", "value": chance.random() < 0.65} | about
@@ -67,12 +81,17 @@ def measure(ws: Workspace) -> dict[str, dict[str, float]]:
 def _timed(step: Callable[[], Any]) -> dict[str, float]:
     clock, cpu = time.perf_counter(), time.process_time()
     step()
-    return {"cpu_seconds": round(time.process_time() - cpu, 2), "seconds": round(time.perf_counter() - clock, 2)}
+    return {
+        "cpu_seconds": round(time.process_time() - cpu, 2),
+        "seconds": round(time.perf_counter() - clock, 2),
+    }
 
 
 def main() -> None:
     """Print a line for every step, and write all of them to --json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--traces", type=int, default=20_000)
     raw.option(parser, "ledger")
     given = parser.parse_args()
@@ -84,7 +103,10 @@ def main() -> None:
             assert not report.refused, report.refusals
             found = measure(ws)
     for name, one in found.items():
-        print(f"{name:18} {one['cpu_seconds']:7.2f} s of a processor, {one['seconds']:7.2f} s by the clock")
+        print(
+            f"{name:18} {one['cpu_seconds']:7.2f} s of a processor, {one['seconds']:7.2f} s by "
+            "the clock"
+        )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(f"{given.traces:,} traces, {peak:,} MB at most")
     raw.write(given.json, traces=given.traces, peak_mb=peak, steps=found)

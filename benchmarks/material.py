@@ -1,9 +1,11 @@
 """The models and the rows that the training benchmarks use: made here, nothing is downloaded.
 
-Random Qwen2 models of 26M, 135M and 494M parameters with vocabularies of usual size, a tokenizer trained on this Python's own library,
-and pairs whose lengths follow those of real preference data (prompt about 200 tokens, completions about 70). Real pairs of hh-rlhf beside
-them where ../shared/data has them. The tokenizer's chat template adds nothing to a prompt and the end token to an answer, so that peers
-that are given plain strings see the same tokens. No pair is longer than 1,024 tokens: nobody truncates.
+Random Qwen2 models of 26M, 135M and 494M parameters with vocabularies of usual size, a tokenizer
+trained on this Python's own library, and pairs whose lengths follow those of real preference data
+(prompt about 200 tokens, completions about 70). Real pairs of hh-rlhf beside them where
+../shared/data has them. The tokenizer's chat template adds nothing to a prompt and the end token to
+an answer, so that peers that are given plain strings see the same tokens. No pair is longer than
+1,024 tokens: nobody truncates.
 """
 
 from __future__ import annotations
@@ -49,10 +51,16 @@ SIZES: dict[str, dict[str, Any]] = {
         "intermediate_size": 4864,
     },
 }
-"""The smallest is there to try the benchmark out, its figures mean nothing; the largest is for GPUs."""
+"""The smallest is there to try the benchmark out, its figures mean nothing; the largest is for
+GPUs."""
 LONGEST = 1024
-TEMPLATE = "{% for message in messages %}{{ message.content }}{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
-SHARED = Path(os.environ.get("THUMBWHEEL_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data")
+TEMPLATE = (
+    "{% for message in messages %}{{ message.content }}{% if message.role == 'assistant' %}{{ "
+    "eos_token }}{% endif %}{% endfor %}"
+)
+SHARED = Path(
+    os.environ.get("THUMBWHEEL_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data"
+)
 HH = SHARED / "preferences" / "hh-rlhf-harmless-base-test.jsonl"
 TURN = "\n\nAssistant:"
 
@@ -70,21 +78,35 @@ def make(folder: Path, *sizes: str) -> None:
     for size in missing:
         torch.manual_seed(0)
         config = Qwen2Config(
-            **SIZES[size], max_position_embeddings=2048, tie_word_embeddings=True, pad_token_id=0, eos_token_id=1, bos_token_id=None
+            **SIZES[size],
+            max_position_embeddings=2048,
+            tie_word_embeddings=True,
+            pad_token_id=0,
+            eos_token_id=1,
+            bos_token_id=None,
         )
         Qwen2ForCausalLM(config).save_pretrained(folder / size)
         tokenizer.save_pretrained(folder / size)
-    pairs = {"pairs": _pairs(files[3].read_text().split())} | ({"hh": _hh()} if HH.is_file() else {})
+    pairs = {"pairs": _pairs(files[3].read_text().split())} | (
+        {"hh": _hh()} if HH.is_file() else {}
+    )
     for name, found in pairs.items():
-        (folder / f"{name}.json").write_text(json.dumps([pair for pair in found if _length(tokenizer, pair) < LONGEST]))
+        (folder / f"{name}.json").write_text(
+            json.dumps([pair for pair in found if _length(tokenizer, pair) < LONGEST])
+        )
 
 
 def rows(pairs: list[dict[str, str]], method: str) -> list[dict[str, Any]]:
-    """The rows of a method: kto takes one answer of every pair (no two rows share a prompt), kto-siblings takes both."""
+    """The rows of a method: kto takes one answer of every pair (no two rows share a prompt),
+    kto-siblings takes both."""
     if method == "kto":
         sides = ("chosen", "rejected")
         return [
-            {"prompt": pair["prompt"], "completion": pair[sides[at % 2]], "label": sides[at % 2] == "chosen"}
+            {
+                "prompt": pair["prompt"],
+                "completion": pair[sides[at % 2]],
+                "label": sides[at % 2] == "chosen",
+            }
             for at, pair in enumerate(pairs)
         ]
     if method == "kto-siblings":
@@ -109,7 +131,10 @@ def _hh() -> list[dict[str, str]]:
     for line in HH.read_text().splitlines():
         pair = json.loads(line)
         prompt = pair["chosen"][: pair["chosen"].rindex(TURN) + len(TURN)]
-        chosen, rejected = pair["chosen"][len(prompt) :].rstrip(), pair["rejected"][len(prompt) :].rstrip()
+        chosen, rejected = (
+            pair["chosen"][len(prompt) :].rstrip(),
+            pair["rejected"][len(prompt) :].rstrip(),
+        )
         if pair["rejected"].startswith(prompt) and chosen and rejected and chosen != rejected:
             found.append({"prompt": prompt, "chosen": chosen, "rejected": rejected})
     return found
@@ -124,7 +149,13 @@ def _tokenizer(files: list[str]) -> Any:
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     bpe.train(
-        files, trainers.BpeTrainer(vocab_size=8000, special_tokens=["<pad>", "<eos>"], initial_alphabet=alphabet, show_progress=False)
+        files,
+        trainers.BpeTrainer(
+            vocab_size=8000,
+            special_tokens=["<pad>", "<eos>"],
+            initial_alphabet=alphabet,
+            show_progress=False,
+        ),
     )
     made = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token="<pad>", eos_token="<eos>")
     made.chat_template = TEMPLATE
@@ -145,6 +176,10 @@ def _pairs(words: list[str]) -> list[dict[str, str]]:
         return " ".join(found[:count])
 
     return [
-        {"prompt": text(length(4.3, 0.6, 8)), "chosen": " " + text(length(3.2, 0.7, 3)), "rejected": " " + text(length(3.2, 0.7, 3))}
+        {
+            "prompt": text(length(4.3, 0.6, 8)),
+            "chosen": " " + text(length(3.2, 0.7, 3)),
+            "rejected": " " + text(length(3.2, 0.7, 3)),
+        }
         for _ in range(400)
     ]

@@ -1,6 +1,8 @@
-"""What every measured run shares, whatever environment it is in: what it is told, the adapter's start, the clock, what it prints.
+"""What every measured run shares, whatever environment it is in: what it is told, the adapter's
+start, the clock, what it prints.
 
-A run is a process of its own, `SCRIPT.py SPEC` with the fields of `Spec` as JSON; it prints one line, `RESULT` and JSON.
+A run is a process of its own, `SCRIPT.py SPEC` with the fields of `Spec` as JSON; it prints one
+line, `RESULT` and JSON.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @dataclass(frozen=True)
 class Spec:
-    """`rows` is a JSON file; `kind` is ours, shared (ppo), default or tuned; `precision` auto (that of `kind`) or fp32; `a_step` rows are
-    one update, by all `processes` together."""
+    """`rows` is a JSON file; `kind` is ours, shared (ppo), default or tuned; `precision` auto (that
+    of `kind`) or fp32; `a_step` rows are one update, by all `processes` together."""
 
     method: str
     model: str
@@ -85,7 +87,8 @@ def wait() -> None:
 
 
 def has_bf16() -> bool:
-    """Whether the device multiplies in bf16; one that does not emulates it, several times slower than fp32."""
+    """Whether the device multiplies in bf16; one that does not emulates it, several times slower
+    than fp32."""
     if DEVICE == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     able = torch.cpu.get_capabilities()
@@ -93,28 +96,49 @@ def has_bf16() -> bool:
 
 
 def same_start(model: Any) -> None:
-    """LoRA's A and a reward head from a generator that only their place decides, so that all contestants begin alike (B begins at 0)."""
+    """LoRA's A and a reward head from a generator that only their place decides, so that all
+    contestants begin alike (B begins at 0)."""
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and ("lora_A" in name or "score" in name):
             place = re.search(r"layers\.\d+\.[\w.]*?(?=\.lora_A)|score", name)
-            draw = torch.Generator().manual_seed(zlib.crc32((place.group() if place else name).encode()))
+            draw = torch.Generator().manual_seed(
+                zlib.crc32((place.group() if place else name).encode())
+            )
             start = torch.randn(parameter.shape, generator=draw) * parameter.shape[1] ** -0.5
             parameter.data.copy_(start)
 
 
 def peak_bytes(process: str = "self") -> int:
-    """The most that this process has had resident, and each of those that it has started and that still run; on a GPU, of its memory."""
+    """The most that this process has had resident, and each of those that it has started and that
+    still run; on a GPU, of its memory."""
     if DEVICE == "cuda":
         return torch.cuda.max_memory_allocated()
     of = Path("/proc", process)
-    line = next(line for line in (of / "status").read_text().splitlines() if line.startswith("VmHWM"))
-    children = {child for task in (of / "task").iterdir() for child in (task / "children").read_text().split()}
+    line = next(
+        line for line in (of / "status").read_text().splitlines() if line.startswith("VmHWM")
+    )
+    children = {
+        child
+        for task in (of / "task").iterdir()
+        for child in (task / "children").read_text().split()
+    }
     return int(line.split()[1]) * 1024 + sum(map(peak_bytes, children))
 
 
 def report(
-    seconds: Sequence[float], losses: Sequence[float], scored: int | None = None, tokens: Sequence[int] = (), peak: int | None = None
+    seconds: Sequence[float],
+    losses: Sequence[float],
+    scored: int | None = None,
+    tokens: Sequence[int] = (),
+    peak: int | None = None,
 ) -> None:
-    """The line that the driver reads; `scored` tokens over all steps, where they are fixed beforehand, and `tokens` of each step."""
-    found = {"seconds": list(seconds), "losses": list(losses), "scored": scored, "tokens": list(tokens), "peak_bytes": peak or peak_bytes()}
+    """The line that the driver reads; `scored` tokens over all steps, where they are fixed
+    beforehand, and `tokens` of each step."""
+    found = {
+        "seconds": list(seconds),
+        "losses": list(losses),
+        "scored": scored,
+        "tokens": list(tokens),
+        "peak_bytes": peak or peak_bytes(),
+    }
     print("RESULT " + json.dumps(found))

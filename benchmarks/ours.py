@@ -1,8 +1,10 @@
-"""One measured run of ours, offline or online method: the product's own assembly and loop, over rows as its datasets hold them.
+"""One measured run of ours, offline or online method: the product's own assembly and loop, over
+rows as its datasets hold them.
 
-Settings are the defaults but for what the peers are told too: rate, schedule, rows a step, no likelihood anchor (TRL has none), and for
-online methods the length and number of answers. The reference cache is a new file; `warm` fills it before the clock starts. BENCH_KEEP
-names a folder in which a reward model is kept, BENCH_REWARD_MODEL the one that ppo is rewarded by.
+Settings are the defaults but for what the peers are told too: rate, schedule, rows a step, no
+likelihood anchor (TRL has none), and for online methods the length and number of answers. The
+reference cache is a new file; `warm` fills it before the clock starts. BENCH_KEEP names a folder in
+which a reward model is kept, BENCH_REWARD_MODEL the one that ppo is rewarded by.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class InOrder:
 
     def batches(self, start: int = 0) -> Any:
         """Row numbers of each step."""
-        return (range(step * self.a_step, (step + 1) * self.a_step) for step in range(start, self.steps))
+        return (
+            range(step * self.a_step, (step + 1) * self.a_step) for step in range(start, self.steps)
+        )
 
     def epoch(self, step: int) -> float:
         """Share of the rows that were seen."""
@@ -49,8 +53,20 @@ class InOrder:
 
 def row(number: int, given: dict[str, Any]) -> dict[str, Any]:
     """A row of a dataset."""
-    fields = {"row_id": f"row_{number}", "group": str(number), "split": "train", "tools": None, "weight": 1.0}
-    more = {"finish_reason": None, "token_ids": None, "reference": None, "checker": None, "checker_config": None}
+    fields = {
+        "row_id": f"row_{number}",
+        "group": str(number),
+        "split": "train",
+        "tools": None,
+        "weight": 1.0,
+    }
+    more = {
+        "finish_reason": None,
+        "token_ids": None,
+        "reference": None,
+        "checker": None,
+        "checker_config": None,
+    }
     return fields | more | given | {"prompt": [{"role": "user", "content": given["prompt"]}]}
 
 
@@ -72,7 +88,11 @@ def values(spec: Spec) -> dict[str, Any]:
     if spec.kind == "shared":
         found["critic"] = "shared"
     if spec.method in ONLINE:
-        found |= {"num_generations": spec.group, "max_completion_length": spec.new_tokens, "max_length": 2048}
+        found |= {
+            "num_generations": spec.group,
+            "max_completion_length": spec.new_tokens,
+            "max_length": 2048,
+        }
     return found
 
 
@@ -81,10 +101,20 @@ def prepared(spec: Spec, out: Path) -> Assembly:
     rows = [row(number, given) for number, given in enumerate(spec.load())]
     judge = os.environ.get("BENCH_REWARD_MODEL") if spec.method == "ppo" else None
     chosen = settings(spec.method, values(spec))
-    made = assemble(spec.method, chosen, spec.model, Path(spec.model), rows, out / "reference.db", Path(judge) if judge else None)
+    made = assemble(
+        spec.method,
+        chosen,
+        spec.model,
+        Path(spec.model),
+        rows,
+        out / "reference.db",
+        Path(judge) if judge else None,
+    )
     same_start(made.model)
     if len(made.train.items) != len(rows):
-        raise SystemExit(f"{len(rows) - len(made.train.items)} rows were dropped: {made.train.dropped}")
+        raise SystemExit(
+            f"{len(rows) - len(made.train.items)} rows were dropped: {made.train.dropped}"
+        )
     return made
 
 

@@ -1,15 +1,21 @@
-"""One measured run of trl 1.12's experimental PPO, the last that TRL had: LoRA policy, full value and reward models, full critic training.
+"""One measured run of trl 1.12's experimental PPO, the last that TRL had: LoRA policy, full value
+and reward models, full critic training.
 
-Rows, their order, answer length and PPO epochs are those that ours is told; `num_mini_batches` 1 as by default. `default` takes batches of
-8 answers with accumulation and gradient checkpointing, in bf16 autocast, as its configuration comes. `tuned` takes batches of 4,
-does without checkpointing, and without bf16 where the device does not multiply in it.
+Rows, their order, answer length and PPO epochs are those that ours is told; `num_mini_batches` 1 as
+by default. `default` takes batches of 8 answers with accumulation and gradient checkpointing, in
+bf16 autocast, as its configuration comes. `tuned` takes batches of 4, does without checkpointing,
+and without bf16 where the device does not multiply in it.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+os.environ |= {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+}
 
 import time
 from typing import Any
@@ -42,8 +48,14 @@ def main() -> None:
     """Run and print."""
     spec, clock = Spec.read(), UpdateClock()
     tokenizer = AutoTokenizer.from_pretrained(spec.model, padding_side="left")
-    dataset = Dataset.from_list([{"input_ids": tokenizer(row["prompt"])["input_ids"]} for row in spec.load()])
-    precision = {"bf16": False} if spec.precision == "fp32" or (spec.kind == "tuned" and not has_bf16()) else {}
+    dataset = Dataset.from_list(
+        [{"input_ids": tokenizer(row["prompt"])["input_ids"]} for row in spec.load()]
+    )
+    precision = (
+        {"bf16": False}
+        if spec.precision == "fp32" or (spec.kind == "tuned" and not has_bf16())
+        else {}
+    )
     tuned = {"gradient_checkpointing": False} if spec.kind == "tuned" else {}
     arguments = PPOConfig(
         output_dir=os.environ["BENCH_OUT"],
@@ -64,7 +76,10 @@ def main() -> None:
         **precision,
         **tuned,
     )
-    scalar, whole = {"num_labels": 1, "dtype": torch.float32}, AutoModelForSequenceClassification.from_pretrained
+    scalar, whole = (
+        {"num_labels": 1, "dtype": torch.float32},
+        AutoModelForSequenceClassification.from_pretrained,
+    )
     trainer = PPOTrainer(
         args=arguments,
         processing_class=tokenizer,
@@ -75,7 +90,9 @@ def main() -> None:
         train_dataset=dataset,
         eval_dataset=dataset.select(range(2)),
         callbacks=[clock],
-        peft_config=LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM"),
+        peft_config=LoraConfig(
+            r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM"
+        ),
     )
     trainer.dataloader = trainer.accelerator.prepare(  # its own one shuffles
         DataLoader(dataset, batch_size=spec.a_step, collate_fn=trainer.data_collator)

@@ -1,10 +1,11 @@
 """One measured run of TRL 1.16: DPO, KTO, SFT, reward model or GRPO, `default` or `tuned`.
 
-`default` is the method's Config as it comes: batches of 8, accumulated where an update has more rows. `tuned` is one frozen
-configuration a method, the best that was found on CPUs: the smallest micro-batch with accumulation (so that nothing is padded; KTO needs
-two rows for its baseline, GRPO takes four answers), no gradient checkpointing, and weights and products in bf16 where the device
-multiplies in it, else all in fp32. Where torchrun started several processes, they share the rows of an update; the first one reports
-the time, and the memory of all.
+`default` is the method's Config as it comes: batches of 8, accumulated where an update has more
+rows. `tuned` is one frozen configuration a method, the best that was found on CPUs: the smallest
+micro-batch with accumulation (so that nothing is padded; KTO needs two rows for its baseline, GRPO
+takes four answers), no gradient checkpointing, and weights and products in bf16 where the device
+multiplies in it, else all in fp32. Where torchrun started several processes, they share the rows of
+an update; the first one reports the time, and the memory of all.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def options(spec: Spec) -> dict[str, Any]:
     """What the configuration is told beyond the method's own defaults."""
     answers = spec.a_step * (spec.group if spec.method == "grpo" else 1)
     batch = min(DEFAULT_BATCH, answers)
-    found: dict[str, Any] = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": answers // batch}
+    found: dict[str, Any] = {
+        "per_device_train_batch_size": batch,
+        "gradient_accumulation_steps": answers // batch,
+    }
     if spec.kind == "tuned":
         micro = MICRO.get(spec.method, 1)
         found = {
@@ -48,13 +52,21 @@ def options(spec: Spec) -> dict[str, Any]:
     if spec.method != "grpo":
         found["train_sampling_strategy"] = "sequential"
     if spec.method == "grpo":
-        found |= {"num_generations": spec.group, "max_completion_length": spec.new_tokens, "shuffle_dataset": False}
+        found |= {
+            "num_generations": spec.group,
+            "max_completion_length": spec.new_tokens,
+            "shuffle_dataset": False,
+        }
     return found
 
 
 def weights(spec: Spec) -> torch.dtype:
     """The precision of the weights."""
-    return torch.bfloat16 if spec.kind == "tuned" and spec.precision != "fp32" and has_bf16() else torch.float32
+    return (
+        torch.bfloat16
+        if spec.kind == "tuned" and spec.precision != "fp32" and has_bf16()
+        else torch.float32
+    )
 
 
 def columns(spec: Spec) -> list[dict[str, Any]]:
@@ -63,7 +75,9 @@ def columns(spec: Spec) -> list[dict[str, Any]]:
     if spec.method == "grpo":
         return [{"prompt": row["prompt"]} for row in rows]
     if spec.method == "reward":
-        return [{side: row["prompt"] + row[side] for side in ("chosen", "rejected")} for row in rows]
+        return [
+            {side: row["prompt"] + row[side] for side in ("chosen", "rejected")} for row in rows
+        ]
     return rows
 
 
@@ -77,7 +91,11 @@ def scored(spec: Spec, dataset: Any) -> int | None:
     names = {"dpo": ("chosen_ids", "rejected_ids"), "kto": ("completion_ids",)}.get(spec.method)
     if names:
         return sum(len(row[name]) for row in dataset for name in names)
-    return sum(label != -100 for row in dataset for label in row["labels"]) if spec.method == "sft" else None
+    return (
+        sum(label != -100 for row in dataset for label in row["labels"])
+        if spec.method == "sft"
+        else None
+    )
 
 
 def trainer_of(spec: Spec, clock: Clock) -> Any:
@@ -117,7 +135,10 @@ def main() -> None:
     spec, clock = Spec.read(), Clock()
     trainer = trainer_of(spec, clock)
     if trainer.accelerator.num_processes != spec.processes:
-        raise SystemExit(f"{trainer.accelerator.num_processes} processes run, and {spec.processes} were asked for")
+        raise SystemExit(
+            f"{trainer.accelerator.num_processes} processes run, and {spec.processes} were asked "
+            "for"
+        )
     same_start(trainer.model)
     trainer.train()
     together = trainer.accelerator.reduce(torch.tensor(float(peak_bytes()), dtype=torch.float64))

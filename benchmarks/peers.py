@@ -1,6 +1,8 @@
-"""Virtual environments of the contestants, each with its own pinned versions, made once under .bench/.
+"""Virtual environments of the contestants, each with its own pinned versions, made once under
+.bench/.
 
-Ours has the train extra alone, as the peers have what they need: PEFT imports bitsandbytes (45 MB) wherever it is installed.
+Ours has the train extra alone, as the peers have what they need: PEFT imports bitsandbytes (45 MB)
+wherever it is installed.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ OURS = "thumbwheel"
 
 
 def python_of(contestant: str) -> Path:
-    """The interpreter of the contestant's environment, which is made where it is missing (torch first, by install.py's choice of build)."""
+    """The interpreter of the contestant's environment, which is made where it is missing (torch
+    first, by install.py's choice of build)."""
     venv = BENCH / contestant
     python = venv / "bin" / "python"
     if not (venv / ".complete").exists():

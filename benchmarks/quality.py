@@ -1,20 +1,24 @@
-"""How good models get by each road from the same feedback: ours by its defaults, TRL, a plain loop, prompting.
+"""How good models get by each road from the same feedback: ours by its defaults, TRL, a plain loop,
+prompting.
 
     make bench-quality ARGS="--world desk --seeds 4,5 --ratings 250,2500"
 
-For each world, seed and number of ratings: the world is written and imported, and every contestant gets the same feedback.
-Peers get all rows of our datasets, those that ours holds out too, because they would be there for somebody who does not use
-it. Each trains in a process of its own. All are judged alike, by greedy answers to the gold examples or, in a world of preferences, by
-how many pairs they rank as people did; nobody trained on these.
+For each world, seed and number of ratings: the world is written and imported, and every contestant
+gets the same feedback. Peers get all rows of our datasets, those that ours holds out too, because
+they would be there for somebody who does not use it. Each trains in a process of its own. All are
+judged alike, by greedy answers to the gold examples or, in a world of preferences, by how many
+pairs they rank as people did; nobody trained on these.
 
 For ours, `verdict` is what the gate says of the result: approved, canary or rejected.
 
-Columns: success on gold before and after, the gain with a 95 % interval (paired, clustered by group); `kept`, of what the base
-had right the share that is still right; `elsewhere`, by how many points success fell or rose at other work that the base can do;
-seconds and peak memory of the training. `ceiling` is the plain loop on the true answers of all rated prompts.
+Columns: success on gold before and after, the gain with a 95 % interval (paired, clustered by
+group); `kept`, of what the base had right the share that is still right; `elsewhere`, by how many
+points success fell or rose at other work that the base can do; seconds and peak memory of the
+training. `ceiling` is the plain loop on the true answers of all rated prompts.
 
-Seeds are split into those on which defaults are chosen and those on which they are proved (`worlds/`); without `--seeds` the
-proving ones are taken. Results are written after every contestant, and the same command goes on where it was stopped.
+Seeds are split into those on which defaults are chosen and those on which they are proved
+(`worlds/`); without `--seeds` the proving ones are taken. Results are written after every
+contestant, and the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -54,15 +58,34 @@ HERE = Path(__file__).parent
 AGENT = "world"
 CACHE = Path(platformdirs.user_cache_dir("thumbwheel")) / "worlds"
 SHAPES = ("chats", "labels", "pairs")
-OURS = ("ours sft", "ours kto", "ours dpo", "ours reward", "ours grpo", "ours ppo", "ours plan", "ours dev")
-TRL = tuple(f"{recipe} {method}" for recipe in ("trl-default", "trl-docs") for method in ("sft", "kto", "dpo", "reward", "grpo"))
+OURS = (
+    "ours sft",
+    "ours kto",
+    "ours dpo",
+    "ours reward",
+    "ours grpo",
+    "ours ppo",
+    "ours plan",
+    "ours dev",
+)
+TRL = tuple(
+    f"{recipe} {method}"
+    for recipe in ("trl-default", "trl-docs")
+    for method in ("sft", "kto", "dpo", "reward", "grpo")
+)
 PLAIN = ("plain 4x1e-3", "plain 6x2e-3")
 PROMPTED = ("few-shot", "nearest")
 CEILING = "ceiling"
 CONTESTANTS = (*PROMPTED, *PLAIN, PLAIN_REWARD, CEILING, *TRL, *OURS)
-OF_PREFERENCES = tuple(name for name in CONTESTANTS if name.split()[-1] in ("reward", "dpo", "plan"))
+OF_PREFERENCES = tuple(
+    name for name in CONTESTANTS if name.split()[-1] in ("reward", "dpo", "plan")
+)
 """What can be judged by pairs."""
-OF_ANSWERS = tuple(name for name in CONTESTANTS if name.split()[-1] not in ("reward", "grpo") or name == "ours grpo")
+OF_ANSWERS = tuple(
+    name
+    for name in CONTESTANTS
+    if name.split()[-1] not in ("reward", "grpo") or name == "ours grpo"
+)
 """What can be judged by answers, where no checker judges fresh ones."""
 OF_CHECKED = (*OF_ANSWERS, "trl-default grpo", "trl-docs grpo")
 
@@ -94,13 +117,19 @@ def main() -> None:
     able = contestants_of(world)
     names = arguments.contestants.split(",") if arguments.contestants else list(able)
     if unknown := set(names) - set(able):
-        sys.exit(f"no contestant {', '.join(sorted(unknown))} in {world.name}; known: {', '.join(able)}")
+        sys.exit(
+            f"no contestant {', '.join(sorted(unknown))} in {world.name}; known: {', '.join(able)}"
+        )
     rows = known_rows(arguments.json)
     base = world.base(CACHE)
     for seed in seeds:
         most = world.tune_ratings if seed in world.tune else world.prove_ratings
         for ratings in arguments.ratings or [most]:
-            known = {row["contestant"] for row in rows if is_of(row, world, seed, ratings, arguments.options)}
+            known = {
+                row["contestant"]
+                for row in rows
+                if is_of(row, world, seed, ratings, arguments.options)
+            }
             missing = [name for name in names if name not in known]
             if not missing:
                 continue
@@ -123,32 +152,68 @@ def contestants_of(world: World) -> tuple[str, ...]:
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> None:
-    """Over seeds: the mean gain of each contestant, its least and most, and in how many seeds its lower bound is above zero."""
+    """Over seeds: the mean gain of each contestant, its least and most, and in how many seeds its
+    lower bound is above zero."""
     print(
-        f"\n{'contestant':16} {'ratings':>7} {'seeds':>5}  {'before':>6} {'after':>6}  {'gain: mean, least, most':24} sure  kept  approved"
+        f"\n{'contestant':16} {'ratings':>7} {'seeds':>5}  {'before':>6} {'after':>6}  "
+        f"{'gain: mean, least, most':24} sure  kept  approved"
     )
-    for name, ratings, options in dict.fromkeys((row["contestant"], row["ratings"], json.dumps(row["options"])) for row in rows):
-        same = [row for row in rows if (row["contestant"], row["ratings"], json.dumps(row["options"])) == (name, ratings, options)]
+    for name, ratings, options in dict.fromkeys(
+        (row["contestant"], row["ratings"], json.dumps(row["options"])) for row in rows
+    ):
+        same = [
+            row
+            for row in rows
+            if (row["contestant"], row["ratings"], json.dumps(row["options"]))
+            == (name, ratings, options)
+        ]
         gains = [100 * row["gain"] for row in same]
-        before, after, kept = (100 * mean(row[column] for row in same) for column in ("before", "after", "kept"))
+        before, after, kept = (
+            100 * mean(row[column] for row in same) for column in ("before", "after", "kept")
+        )
         sure = sum(row["low"] > 0 for row in same)
         spread = f"{mean(gains):+.1f}, {min(gains):+.1f}, {max(gains):+.1f}"
-        approved = sum(row.get("verdict") == "approved" for row in same) if "verdict" in same[0] else ""
+        approved = (
+            sum(row.get("verdict") == "approved" for row in same) if "verdict" in same[0] else ""
+        )
         shown = "" if options == "{}" else options
-        print(f"{name:16} {ratings:7} {len(same):5}  {before:6.1f} {after:6.1f}  {spread:24} {sure:4}  {kept:4.0f}  {approved:>8}  {shown}")
+        print(
+            f"{name:16} {ratings:7} {len(same):5}  {before:6.1f} {after:6.1f}  {spread:24} "
+            f"{sure:4}  {kept:4.0f}  {approved:>8}  {shown}"
+        )
 
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     raw.option(found, "quality")
     found.add_argument("--world", required=True, choices=sorted(WORLDS))
-    found.add_argument("--seeds", type=numbers, default=[], help="comma-separated; without them the world's proving seeds")
-    found.add_argument("--ratings", type=numbers, default=[], help="comma-separated; without them as many as the world has")
     found.add_argument(
-        "--contestants", default="", help=f"comma-separated; without them all of {', '.join(CONTESTANTS)} that the world can judge"
+        "--seeds",
+        type=numbers,
+        default=[],
+        help="comma-separated; without them the world's proving seeds",
     )
-    found.add_argument("--options", type=json.loads, default={}, help="settings of ours as JSON, to try others than the defaults")
+    found.add_argument(
+        "--ratings",
+        type=numbers,
+        default=[],
+        help="comma-separated; without them as many as the world has",
+    )
+    found.add_argument(
+        "--contestants",
+        default="",
+        help=f"comma-separated; without them all of {', '.join(CONTESTANTS)} that the world can "
+        "judge",
+    )
+    found.add_argument(
+        "--options",
+        type=json.loads,
+        default={},
+        help="settings of ours as JSON, to try others than the defaults",
+    )
     return found
 
 
@@ -162,13 +227,17 @@ def known_rows(path: Path) -> list[dict[str, Any]]:
     return list(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.is_file() else []
 
 
-def is_of(row: dict[str, Any], world: World, seed: int, ratings: int, options: dict[str, Any]) -> bool:
+def is_of(
+    row: dict[str, Any], world: World, seed: int, ratings: int, options: dict[str, Any]
+) -> bool:
     """Whether `row` was measured in this setting."""
     measured = (row["world"], row["seed"], row["ratings"], row["options"])
     return measured == (world.name, seed, ratings, options)
 
 
-def prepare(world: World, seed: int, ratings: int, folder: Path, base: Path, options: dict[str, Any]) -> Setting:
+def prepare(
+    world: World, seed: int, ratings: int, folder: Path, base: Path, options: dict[str, Any]
+) -> Setting:
     """Write the world, import it, and write its feedback as rows for the peers."""
     files = world.write(folder / "world", seed, ratings, base)
     row_files = {}
@@ -193,7 +262,12 @@ def prepare(world: World, seed: int, ratings: int, folder: Path, base: Path, opt
 
 def measure(setting: Setting, judge: Judge, name: str) -> dict[str, Any]:
     """The row of one contestant."""
-    row: dict[str, Any] = {"world": setting.world.name, "seed": setting.seed, "ratings": setting.ratings, "contestant": name}
+    row: dict[str, Any] = {
+        "world": setting.world.name,
+        "seed": setting.seed,
+        "ratings": setting.ratings,
+        "contestant": name,
+    }
     row["options"] = setting.options
     if setting.files.sampled_right is not None:
         row["sampled_right"] = setting.files.sampled_right
@@ -204,7 +278,9 @@ def measure(setting: Setting, judge: Judge, name: str) -> dict[str, Any]:
         if name == "nearest":
             texts = nearest_answers(liked, judge.examples)
         else:
-            texts = few_shot_answers(setting.files.base, liked, judge.examples, setting.world.max_new_tokens)
+            texts = few_shot_answers(
+                setting.files.base, liked, judge.examples, setting.world.max_new_tokens
+            )
         return row | judge.answers_row(texts) | {"seconds": round(time.monotonic() - started, 1)}
     result = learn(setting, name)
     judged = judge.model_row(result["adapter"]) if result["adapter"] else judge.unchanged_row()
@@ -217,7 +293,9 @@ def learn(setting: Setting, name: str) -> dict[str, Any]:
     python = str(peers.python_of("trl-1.16")) if name in TRL else sys.executable
     out = setting.folder / name.replace(" ", "-")
     home = setting.folder / f"{out.name}-home"
-    if name in OURS:  # a copy, because the gate is stricter with every candidate that it judges by the same rows
+    if (
+        name in OURS
+    ):  # a copy, because the gate is stricter with every candidate that it judges by the same rows
         shutil.copytree(setting.home, home)
     files = setting.row_files
     learner = name
@@ -235,7 +313,11 @@ def learn(setting: Setting, name: str) -> dict[str, Any]:
         checked=setting.world.checked,
         options=setting.options,
     )
-    command = [python, str(HERE / "learners" / script), str(spec.write(setting.folder / f"{out.name}.json"))]
+    command = [
+        python,
+        str(HERE / "learners" / script),
+        str(spec.write(setting.folder / f"{out.name}.json")),
+    ]
     paths = [str(HERE), os.environ.get("PYTHONPATH")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     finished = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -253,8 +335,10 @@ def show(row: dict[str, Any]) -> None:
         f"{row['world']:10} {row['seed']:3} {row['ratings']:5} {row['contestant']:16} "
         f"{100 * row['before']:5.1f} -> {100 * row['after']:5.1f}  "
         f"{100 * row['gain']:+5.1f} [{100 * row['low']:+5.1f}, {100 * row['high']:+5.1f}]  "
-        f"kept {100 * row['kept']:5.1f}  elsewhere {elsewhere:>5}  {row['seconds']:6.0f} s  {memory:>8}  "
-        f"{row.get('recommended') or row.get('method') or ''} {row.get('verdict') or ''} {row.get('reason') or ''}",
+        f"kept {100 * row['kept']:5.1f}  elsewhere {elsewhere:>5}  {row['seconds']:6.0f} s  "
+        f"{memory:>8}  "
+        f"{row.get('recommended') or row.get('method') or ''} {row.get('verdict') or ''} "
+        f"{row.get('reason') or ''}",
         flush=True,
     )
 

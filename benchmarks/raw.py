@@ -1,4 +1,5 @@
-"""Where the figures behind the tables of docs/benchmarks.md lie: results/NAME.json, small files that whoever measures commits.
+"""Where the figures behind the tables of docs/benchmarks.md lie: results/NAME.json, small files
+that whoever measures commits.
 
 Each says when, by which command, on what and at which commit it was measured.
 """
@@ -22,7 +23,9 @@ def option(parser: argparse.ArgumentParser, name: str) -> None:
     """`--json FILE`, by default the file of this benchmark."""
     path = RESULTS / f"{name}.json"
     shown = path.relative_to(RESULTS.parents[1])
-    parser.add_argument("--json", type=Path, default=path, help=f"where the raw figures go (default: {shown})")
+    parser.add_argument(
+        "--json", type=Path, default=path, help=f"where the raw figures go (default: {shown})"
+    )
 
 
 def write(path: Path, **figures: Any) -> None:

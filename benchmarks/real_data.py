@@ -1,14 +1,18 @@
-"""One turn of the wheel on real public data, by the commands that a user types: `python benchmarks/real_data.py [--quick] [--json FILE]`.
+"""One turn of the wheel on real public data, by the commands that a user types: `python
+benchmarks/real_data.py [--quick] [--json FILE]`.
 
-Three agents: hh-rlhf pairs -> DPO, PandaLM pairs with three annotators -> DPO, GSM8K solutions graded right or wrong -> KTO and a reward
-model. For each: import, import again (nothing new), data plan, dataset build, train, evaluate against the base with intervals, gate, export
-merged, reload by plain transformers in a process that cannot see our code, report.
+Three agents: hh-rlhf pairs -> DPO, PandaLM pairs with three annotators -> DPO, GSM8K solutions
+graded right or wrong -> KTO and a reward model. For each: import, import again (nothing new), data
+plan, dataset build, train, evaluate against the base with intervals, gate, export merged, reload by
+plain transformers in a process that cannot see our code, report.
 
-The base is small (about 4 million parameters) and made here: a byte-level BPE and a Llama-shaped model, trained on the dialogues of all
-three files with both the better and the worse answers, so it favours neither. It does not know arithmetic and hardly English; what is
-shown is that the road holds and what a model of that size gains, not a record.
+The base is small (about 4 million parameters) and made here: a byte-level BPE and a Llama-shaped
+model, trained on the dialogues of all three files with both the better and the worse answers, so it
+favours neither. It does not know arithmetic and hardly English; what is shown is that the road
+holds and what a model of that size gains, not a record.
 
-The data is looked for in ../shared/data beside the checkout, or where THUMBWHEEL_TEST_DATA says. About ten minutes on two cores.
+The data is looked for in ../shared/data beside the checkout, or where THUMBWHEEL_TEST_DATA says.
+About ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("THUMBWHEEL_TEST_DATA") or ROOT.parent / "shared" / "data")
 WORK = ROOT / ".bench" / "real-data"
 TEMPLATE = (
-    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n{% endfor %}"
+    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n{% "
+    "endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
@@ -55,8 +60,22 @@ class Turn:
 
 SHORT = ("--max-length", "512", "--eval-steps", "15")
 TURNS = (
-    Turn("hh", "preferences/hh-rlhf-harmless-base-test.jsonl", "preference", "pairs", "dpo", (*SHORT, "--num-train-epochs", "1")),
-    Turn("pandalm", "preferences/pandalm-testset-v1-3annotators.jsonl", "preference", "pairs", "dpo", SHORT),
+    Turn(
+        "hh",
+        "preferences/hh-rlhf-harmless-base-test.jsonl",
+        "preference",
+        "pairs",
+        "dpo",
+        (*SHORT, "--num-train-epochs", "1"),
+    ),
+    Turn(
+        "pandalm",
+        "preferences/pandalm-testset-v1-3annotators.jsonl",
+        "preference",
+        "pairs",
+        "dpo",
+        SHORT,
+    ),
     Turn(
         "gsm8k",
         "math/gsm8k-model-solutions-graded.jsonl",
@@ -64,7 +83,16 @@ TURNS = (
         "labels",
         "kto",
         (*SHORT, "--max-steps", "60"),
-        ("--loss-type", "classification", "--max-length", "512", "--eval-steps", "50", "--num-train-epochs", "1"),
+        (
+            "--loss-type",
+            "classification",
+            "--max-length",
+            "512",
+            "--eval-steps",
+            "50",
+            "--num-train-epochs",
+            "1",
+        ),
     ),
 )
 
@@ -74,7 +102,10 @@ def main() -> None:
     arguments = parser().parse_args()
     turns = [turn for turn in TURNS if turn.agent in arguments.agents.split(",")]
     if missing := [str(DATA / turn.file) for turn in turns if not (DATA / turn.file).is_file()]:
-        sys.exit(f"the public data is absent: {', '.join(missing)} (set THUMBWHEEL_TEST_DATA to the folder that holds it)")
+        sys.exit(
+            f"the public data is absent: {', '.join(missing)} (set THUMBWHEEL_TEST_DATA to the "
+            "folder that holds it)"
+        )
     shutil.rmtree(WORK, ignore_errors=True)
     started = time.monotonic()
     base = make_base(WORK / "base", 20 if arguments.quick else arguments.base_steps)
@@ -86,16 +117,28 @@ def main() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     raw.option(found, "real_data")
-    found.add_argument("--quick", action="store_true", help="a few steps of everything; the figures mean nothing")
-    found.add_argument("--agents", default=",".join(turn.agent for turn in TURNS), help="comma-separated")
-    found.add_argument("--base-steps", type=int, default=160, help=f"optimiser steps of the base, {BATCH} x {BLOCK} tokens each")
+    found.add_argument(
+        "--quick", action="store_true", help="a few steps of everything; the figures mean nothing"
+    )
+    found.add_argument(
+        "--agents", default=",".join(turn.agent for turn in TURNS), help="comma-separated"
+    )
+    found.add_argument(
+        "--base-steps",
+        type=int,
+        default=160,
+        help=f"optimiser steps of the base, {BATCH} x {BLOCK} tokens each",
+    )
     return found
 
 
 def chats() -> Iterator[list[dict[str, str]]]:
-    """Every recorded conversation of the three files, answers good and bad, as the sources read them."""
+    """Every recorded conversation of the three files, answers good and bad, as the sources read
+    them."""
     from thumbwheel.capture.source import Line
     from thumbwheel.capture.sources import SOURCES
     from thumbwheel.capture.types import TraceRecord
@@ -116,15 +159,30 @@ def make_base(folder: Path, steps: int) -> dict[str, Any]:
     tokenizer = make_tokenizer(texts)
     rendered = [tokenizer.apply_chat_template(chat, tokenize=False) for chat in chats()]
     random.Random(0).shuffle(rendered)
-    ids = torch.tensor([token for one in tokenizer(rendered, add_special_tokens=False)["input_ids"] for token in one])
+    ids = torch.tensor(
+        [
+            token
+            for one in tokenizer(rendered, add_special_tokens=False)["input_ids"]
+            for token in one
+        ]
+    )
     blocks = ids[: len(ids) // BLOCK * BLOCK].view(-1, BLOCK)
     torch.manual_seed(0)
     model = make_model(tokenizer)
     losses = fit(model, blocks, steps)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    seconds, parameters = round(time.monotonic() - started, 1), sum(one.numel() for one in model.parameters())
-    return {"parameters": parameters, "tokens": len(ids), "steps": steps, "loss": [losses[0], losses[-1]], "seconds": seconds}
+    seconds, parameters = (
+        round(time.monotonic() - started, 1),
+        sum(one.numel() for one in model.parameters()),
+    )
+    return {
+        "parameters": parameters,
+        "tokens": len(ids),
+        "steps": steps,
+        "loss": [losses[0], losses[-1]],
+        "seconds": seconds,
+    }
 
 
 def make_tokenizer(texts: list[str]) -> Any:
@@ -137,9 +195,14 @@ def make_tokenizer(texts: list[str]) -> Any:
     inner.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     inner.train_from_iterator(
-        texts, trainers.BpeTrainer(vocab_size=4096, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False)
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=4096, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        ),
     )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<|pad|>", eos_token="<|end|>")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<|pad|>", eos_token="<|end|>"
+    )
     tokenizer.chat_template = TEMPLATE
     return tokenizer
 
@@ -162,7 +225,9 @@ def fit(model: Any, blocks: Any, steps: int) -> list[float]:
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=max(steps, 2), pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 2e-3, total_steps=max(steps, 2), pct_start=0.1
+    )
     order = torch.randperm(len(blocks)).repeat(1 + steps * BATCH // len(blocks))
     losses = []
     for step in range(steps):
@@ -193,17 +258,41 @@ def turn_once(turn: Turn, work: Path, quick: bool) -> dict[str, Any]:
     plan = command("plan", "dataset", "plan", *agent)
     built = command("build", "dataset", "build", "--shape", turn.shape, *agent)
     few = ("--max-steps", "3") if quick else ()
-    trained = command("train", "train", turn.method, "--base", str(work / "base"), "--dataset", built["id"], *turn.options, *few, *agent)
+    trained = command(
+        "train",
+        "train",
+        turn.method,
+        "--base",
+        str(work / "base"),
+        "--dataset",
+        built["id"],
+        *turn.options,
+        *few,
+        *agent,
+    )
     judge = None
     if turn.judge:
         chosen = ("--base", str(work / "base"), "--dataset", built["id"], *turn.judge, *few)
         learned = command("train a reward model", "train", "reward", *chosen, *agent)
         judge = judged(home, turn.agent, learned["reward_model"], built["id"])
     short = ("--max-new-tokens", "8") if quick else ()
-    evaluated = command("evaluate", "evaluate", trained["version"], "--compare-base", *short, *agent)
+    evaluated = command(
+        "evaluate", "evaluate", trained["version"], "--compare-base", *short, *agent
+    )
     out = work / f"{turn.agent}-merged"
-    exported = command("export", "export", trained["version"], "--format", "merged", "--to", str(out), *agent)
-    thumbwheel(home, "report", trained["version"], "--agent", turn.agent, "--to", str(work / f"{turn.agent}.html"), answer=False)
+    exported = command(
+        "export", "export", trained["version"], "--format", "merged", "--to", str(out), *agent
+    )
+    thumbwheel(
+        home,
+        "report",
+        trained["version"],
+        "--agent",
+        turn.agent,
+        "--to",
+        str(work / f"{turn.agent}.html"),
+        answer=False,
+    )
     counts = {key: first[key] for key in ("read", "stored", "duplicates", "refused")}
     return {
         "agent": turn.agent, "method": turn.method, "imported": counts, "stored_again": again["stored"], "plan": plan["words"][-1],
@@ -214,7 +303,8 @@ def turn_once(turn: Turn, work: Path, quick: bool) -> dict[str, Any]:
 
 
 def judged(home: Path, agent: str, name: str, dataset: str) -> dict[str, Any]:
-    """What a reward model makes of the dev rows, with an interval over prompts: what only a machine graded fills no gate."""
+    """What a reward model makes of the dev rows, with an interval over prompts: what only a machine
+    graded fills no gate."""
     from thumbwheel.core.config import Home, Sources
     from thumbwheel.datasets.build import load_rows
     from thumbwheel.db.workspace import Workspace
@@ -223,7 +313,9 @@ def judged(home: Path, agent: str, name: str, dataset: str) -> dict[str, Any]:
     from thumbwheel.training.judging import held_out
 
     with Workspace.open(Home(home), Sources({}, "", {})) as ws:
-        model = RewardModel.load(reward_models.folder(ws, reward_models.find(ws, agent, name)), device="cpu")
+        model = RewardModel.load(
+            reward_models.folder(ws, reward_models.find(ws, agent, name)), device="cpu"
+        )
         return held_out(model, load_rows(ws, dataset, "dev"))
 
 
@@ -254,7 +346,9 @@ print(json.dumps({"parameters": model.num_parameters(), "answer": tokenizer.deco
 
 def reload(folder: Path) -> Any:
     """Load the export with plain transformers, isolated from this checkout, and let it answer."""
-    done = subprocess.run([sys.executable, "-I", "-c", RELOAD, str(folder)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", RELOAD, str(folder)], capture_output=True, text=True
+    )
     if done.returncode != 0:
         sys.exit(f"the export does not load: {done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -263,10 +357,14 @@ def reload(folder: Path) -> Any:
 def show(base: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """The table for a person."""
     print(
-        f"\nbase: {base['parameters'] / 1e6:.1f}M parameters, {base['tokens']:,} tokens of text, {base['steps']} steps, "
+        f"\nbase: {base['parameters'] / 1e6:.1f}M parameters, {base['tokens']:,} tokens of text, "
+        f"{base['steps']} steps, "
         f"loss {base['loss'][0]:.2f} -> {base['loss'][1]:.2f}, {base['seconds']} s\n"
     )
-    what, figures = f"{'agent':9}{'method':7}{'lines':>6}{'refused':>8}{'train/dev/gate':>18}", f"{'measure':46}{'before':>8}{'after':>8}"
+    what, figures = (
+        f"{'agent':9}{'method':7}{'lines':>6}{'refused':>8}{'train/dev/gate':>18}",
+        f"{'measure':46}{'before':>8}{'after':>8}",
+    )
     print(f"{what}  {figures}  {'gain [95 %]':26}decision")
     for row in rows:
         split = "/".join(str(count) for count in row["rows"].values())
@@ -275,12 +373,23 @@ def show(base: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         for place, one in enumerate(measures.values()):
             gain = f"{one['gain']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]"
             end = f"{row['decision']['verdict']} ({row['basis']})" if place == 0 else ""
-            print(f"{head if place == 0 else '':48}  {one['name']:46}{one['before']:8.3f}{one['after']:8.3f}  {gain:26}{end}")
+            print(
+                f"{head if place == 0 else '':48}  "
+                f"{one['name']:46}{one['before']:8.3f}{one['after']:8.3f}  {gain:26}{end}"
+            )
         if judge := row["reward_model"]:
-            right = f"{judge['accuracy']:.3f} [{judge['low']:.3f}, {judge['high']:.3f}] of {judge['n']} dev answers judged right"
-            print(f"{'':50}reward model: {right}, {judge['majority']:.3f} by always saying the same")
+            right = (
+                f"{judge['accuracy']:.3f} [{judge['low']:.3f}, {judge['high']:.3f}] of "
+                f"{judge['n']} dev answers judged right"
+            )
+            print(
+                f"{'':50}reward model: {right}, {judge['majority']:.3f} by always saying the same"
+            )
         parity = row["parity"]
-        print(f"{'':50}export: KL {parity['mean_kl']:.1e}, top-1 {parity['top1']:.3f}; seconds: {row['seconds']}")
+        print(
+            f"{'':50}export: KL {parity['mean_kl']:.1e}, top-1 {parity['top1']:.3f}; seconds: "
+            f"{row['seconds']}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""Sampling by ours against transformers' `generate`, in one process: `python benchmarks/sampler.py --folder DIR [--json FILE]`.
+"""Sampling by ours against transformers' `generate`, in one process: `python benchmarks/sampler.py
+--folder DIR [--json FILE]`.
 
-The model (random, LoRA of rank 16 on every linear layer, as in training), prompts, number of answers and tokens are the same; no answer
-ends early, so both decode every token. The contestants take turns, the first turn is not counted, and the medians are compared: above 1
-is in our favour. `policy` samples through the adapter, `merged` from a merged copy, and `sync` is what bringing that copy up to date costs.
+The model (random, LoRA of rank 16 on every linear layer, as in training), prompts, number of
+answers and tokens are the same; no answer ends early, so both decode every token. The contestants
+take turns, the first turn is not counted, and the medians are compared: above 1 is in our favour.
+`policy` samples through the adapter, `merged` from a merged copy, and `sync` is what bringing that
+copy up to date costs.
 """
 
 from __future__ import annotations
@@ -36,7 +39,11 @@ def generate(model: Any, prompts: list[list[int]], answers: int, tokens: int) ->
     """What TRL does: every answer's prompt is a left-padded row of its own."""
     longest = max(map(len, prompts))
     rows = [[0] * (longest - len(prompt)) + prompt for prompt in prompts for _ in range(answers)]
-    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts for _ in range(answers)]
+    mask = [
+        [0] * (longest - len(prompt)) + [1] * len(prompt)
+        for prompt in prompts
+        for _ in range(answers)
+    ]
     with torch.inference_mode():
         found = model.generate(
             input_ids=torch.tensor(rows), attention_mask=torch.tensor(mask), do_sample=True, top_k=0, top_p=1.0, temperature=1.0,
@@ -49,7 +56,9 @@ def contestants(folder: Path, given: argparse.Namespace) -> dict[str, Callable[[
     """name -> one sampling of everything."""
     model, tokenizer = load_base(str(folder / given.size), "float32", local_only=True)
     prompts = prompts_of(folder, tokenizer, given.prompts)
-    peer, _ = attach_lora(load_base(str(folder / given.size), "float32", local_only=True)[0], LoraSettings(), seed=0)
+    peer, _ = attach_lora(
+        load_base(str(folder / given.size), "float32", local_only=True)[0], LoraSettings(), seed=0
+    )
     policy = ScoreEngine(attach_lora(model, LoraSettings(), seed=0)[0]).model
     sampling = Sampling(max_new_tokens=given.tokens)
     plain, merged = GroupSampler(policy, tokenizer), GroupSampler(policy, tokenizer, merge=True)

@@ -1,8 +1,10 @@
-"""How many programs a second the sandbox runs: `python benchmarks/sandbox.py [--json FILE] [--workers N] [--seconds S]`.
+"""How many programs a second the sandbox runs: `python benchmarks/sandbox.py [--json FILE]
+[--workers N] [--seconds S]`.
 
-A trivial snippet, and tasks of MBPP with their asserts where the public data is. Warm cells, as many workers as cores; the first second of
-each is left out. `busy` is the processor time of everything, host and sandboxes, per program: where other work shares the machine, cores
-divided by it is what an idle machine would reach.
+A trivial snippet, and tasks of MBPP with their asserts where the public data is. Warm cells, as
+many workers as cores; the first second of each is left out. `busy` is the processor time of
+everything, host and sandboxes, per program: where other work shares the machine, cores divided by
+it is what an idle machine would reach.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ from thumbwheel.sandbox.canaries import examine
 from thumbwheel.sandbox.pool import Pool
 from thumbwheel.sandbox.types import Job, Level, Limits, State, Tests
 
-DATA = Path(os.environ.get("THUMBWHEEL_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data") / "code-tasks" / "mbpp.jsonl"
+DATA = (
+    Path(os.environ.get("THUMBWHEEL_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    / "code-tasks"
+    / "mbpp.jsonl"
+)
 BATCH = 100
 SLOW = {123}
 """Its solution computes for seconds."""
@@ -29,7 +35,9 @@ SLOW = {123}
 
 def main() -> None:
     """Measure, print, write."""
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     raw.option(found, "sandbox")
     found.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     found.add_argument("--seconds", type=float, default=10)
@@ -48,10 +56,16 @@ def main() -> None:
 def tasks() -> list[Job]:
     """Every task with its own solution."""
     read = [json.loads(line) for line in DATA.read_text().splitlines()]
-    return [Job(one["code"], tests=Tests(tuple(one["test_list"]), one["test_setup_code"])) for one in read if one["task_id"] not in SLOW]
+    return [
+        Job(one["code"], tests=Tests(tuple(one["test_list"]), one["test_setup_code"]))
+        for one in read
+        if one["task_id"] not in SLOW
+    ]
 
 
-def measure(name: str, jobs: list[Job], pool: Pool, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(
+    name: str, jobs: list[Job], pool: Pool, arguments: argparse.Namespace
+) -> dict[str, Any]:
     """Run batches for the given time, printed."""
     start = time.monotonic()
     while time.monotonic() - start < 1:
@@ -63,14 +77,26 @@ def measure(name: str, jobs: list[Job], pool: Pool, arguments: argparse.Namespac
         wrong += sum(one.state is not State.DONE or not all(one.passed) for one in outcomes)
         at, done = at + BATCH, done + BATCH
     seconds, spent = time.monotonic() - start, busy() - before
-    row = {"what": name, "programs": done, "wrong": wrong, "a_second": round(done / seconds, 1), "busy_ms": round(1000 * spent / done, 2)}
-    row["a_second_idle"] = round(1000 * min(arguments.workers, os.cpu_count() or 1) / row["busy_ms"])
-    print(f"{name:28}{row['a_second']:8.1f} a second{row['busy_ms']:8.2f} ms of processor each{row['a_second_idle']:6} idle, {wrong} wrong")
+    row = {
+        "what": name,
+        "programs": done,
+        "wrong": wrong,
+        "a_second": round(done / seconds, 1),
+        "busy_ms": round(1000 * spent / done, 2),
+    }
+    row["a_second_idle"] = round(
+        1000 * min(arguments.workers, os.cpu_count() or 1) / row["busy_ms"]
+    )
+    print(
+        f"{name:28}{row['a_second']:8.1f} a second{row['busy_ms']:8.2f} ms of processor "
+        f"each{row['a_second_idle']:6} idle, {wrong} wrong"
+    )
     return row
 
 
 def busy() -> float:
-    """Seconds of processor time of this process and of everything in its sandboxes, ended ones included."""
+    """Seconds of processor time of this process and of everything in its sandboxes, ended ones
+    included."""
     total = time.process_time()
     for child in psutil.Process().children(recursive=True):
         try:

@@ -1,7 +1,8 @@
 """What more data costs: `python benchmarks/scaling.py [--json FILE] [--chart FILE.svg]`.
 
-One epoch of ours over 1, 4 and 16 times the same number of rows, each in a process of its own, reference cache cold: seconds against tokens
-after truncation, and peak memory. Seconds a token should stay what they are, and memory too.
+One epoch of ours over 1, 4 and 16 times the same number of rows, each in a process of its own,
+reference cache cold: seconds against tokens after truncation, and peak memory. Seconds a token
+should stay what they are, and memory too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ STEPS = 1
 
 def main() -> None:
     """Measure, print, write, draw."""
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     raw.option(found, "scaling")
     found.add_argument("--chart", help="write a chart to this SVG file")
     found.add_argument("--methods", default=",".join(METHODS), help="comma-separated")
@@ -34,8 +37,14 @@ def main() -> None:
     arguments = found.parse_args()
     arguments.steps, arguments.runs = STEPS, 1
     material.make(peers.BENCH / "material", arguments.size)
-    print(f"{'method':8}{'data':>6}{'rows':>6}{'tokens':>9}{'seconds':>9}{'us a token':>12}{'peak GB':>9}")
-    rows = [measure(method, times, arguments) for method in arguments.methods.split(",") for times in TIMES]
+    print(
+        f"{'method':8}{'data':>6}{'rows':>6}{'tokens':>9}{'seconds':>9}{'us a token':>12}{'peak GB':>9}"
+    )
+    rows = [
+        measure(method, times, arguments)
+        for method in arguments.methods.split(",")
+        for times in TIMES
+    ]
     raw.write(arguments.json, **stamp(arguments), size=arguments.size, rows=rows)
     if arguments.chart:
         draw(rows, Path(arguments.chart))
@@ -47,7 +56,13 @@ def measure(method: str, times: int, arguments: argparse.Namespace) -> dict[str,
     spec = replace(spec, steps=1 + STEPS * times)
     result = run(spec, "ours.py", arguments.threads)
     tokens, seconds = sum(result["tokens"][1:]), sum(result["seconds"][1:])
-    row = {"method": method, "times": times, "rows": spec.a_step * STEPS * times, "tokens": tokens, "seconds": seconds}
+    row = {
+        "method": method,
+        "times": times,
+        "rows": spec.a_step * STEPS * times,
+        "tokens": tokens,
+        "seconds": seconds,
+    }
     row |= {"microseconds_a_token": 1e6 * seconds / tokens, "peak_bytes": result["peak_bytes"]}
     figures = f"{seconds:9.1f}{row['microseconds_a_token']:12.0f}{result['peak_bytes'] / 1e9:9.2f}"
     print(f"{method:8}{times:5}x{row['rows']:6}{tokens:9}{figures}", flush=True)
@@ -69,7 +84,11 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
         rate = points[-1][1] / points[-1][0]
         ends = [points[0][0], points[-1][0]]
         axes.loglog(ends, [rate * end for end in ends], color=line.get_color(), linewidth=1)
-    axes.set(xlabel="training tokens", ylabel="seconds", title="1, 4 and 16 times the data; lines: exactly linear")
+    axes.set(
+        xlabel="training tokens",
+        ylabel="seconds",
+        title="1, 4 and 16 times the data; lines: exactly linear",
+    )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(StrMethodFormatter("{x:,g}"))

@@ -1,14 +1,18 @@
-"""How often worthless feedback gets past the gate: many small worlds whose feedback stands on random answers.
+"""How often worthless feedback gets past the gate: many small worlds whose feedback stands on
+random answers.
 
-    python benchmarks/shuffled.py --worlds 200 --json benchmarks/results/shuffled.json [--processes 2]
+    python benchmarks/shuffled.py --worlds 200 --json benchmarks/results/shuffled.json [--processes
+    2]
 
-Every world is the demo's, smaller: a person with habits of their own (the seed), 300 thumbs, 42 corrections and 48 outcomes over
-600 mails, all shuffled among the answers, and 200 gold messages. A candidate is trained for 20 steps over the demo's base, which
-all worlds share, by kto or sft in turn, and evaluated and decided on as any other. Its first look is judged at 95 %, so that a
+Every world is the demo's, smaller: a person with habits of their own (the seed), 300 thumbs, 42
+corrections and 48 outcomes over 600 mails, all shuffled among the answers, and 200 gold messages. A
+candidate is trained for 20 steps over the demo's base, which all worlds share, by kto or sft in
+turn, and evaluated and decided on as any other. Its first look is judged at 95 %, so that a
 candidate without a gain gets past with 2.5 % at most.
 
-Shuffled is not void: corrections still say which folders the person uses, so a gain may be real. Where the gate saw one, the
-candidate is judged again on the 200 messages and 2,000 fresh ones, which shows whether it was; an approval without it is a mistake.
+Shuffled is not void: corrections still say which folders the person uses, so a gain may be real.
+Where the gate saw one, the candidate is judged again on the 200 messages and 2,000 fresh ones,
+which shows whether it was; an approval without it is a mistake.
 
 Results are written after each world. The same command goes on where it was stopped.
 """
@@ -64,7 +68,12 @@ def world(seed: int) -> dict[str, Any]:
         import_world(ws, files)
         steps = {"max_steps": STEPS, "eval_steps": STEPS}
         result = train(ws, AGENT, method, str(files.base), options=steps)
-        row: dict[str, Any] = {"seed": seed, "method": method, "state": result.state.value, "verdict": "no candidate"}
+        row: dict[str, Any] = {
+            "seed": seed,
+            "method": method,
+            "state": result.state.value,
+            "verdict": "no candidate",
+        }
         if result.version is not None:
             config = EvaluationConfig(max_new_tokens=24, few_shot=0)
             evaluation = evaluate(ws, AGENT, result.version, config)
@@ -97,7 +106,9 @@ def judged_again(ws: Any, folder: Path, seed: int, version: str, config: Any) ->
             }  # fmt: skip
             file.write(json.dumps(case, ensure_ascii=False) + "\n")
     ingest(ws, AGENT, "jsonl", path, reviewer="owner")
-    primary = evaluate(ws, AGENT, version, config.model_copy(update={"suite": ("success",)})).primary
+    primary = evaluate(
+        ws, AGENT, version, config.model_copy(update={"suite": ("success",)})
+    ).primary
     return {"gain": primary.gain, "low": primary.low, "high": primary.high, "n": primary.n}
 
 
@@ -106,7 +117,12 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     approved = [row for row in rows if row["verdict"] == "approved"]
     seen = [row for row in rows if row.get("low") is not None and row["low"] > 0]
     wrong = [row for row in approved if row["fresh"]["gain"] <= 0]
-    counts = {"worlds": len(rows), "gain seen": len(seen), "approved": len(approved), "approved without a true gain": len(wrong)}
+    counts = {
+        "worlds": len(rows),
+        "gain seen": len(seen),
+        "approved": len(approved),
+        "approved without a true gain": len(wrong),
+    }
     shares = {
         name: [count / max(len(rows), 1), *_ends(count, len(rows))] for name, count in counts.items() if name != "worlds"
     }  # fmt: skip
@@ -134,7 +150,12 @@ def known(path: Path | None) -> list[dict[str, Any]]:
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
     """All of it, in one rename."""
     ordered = sorted(rows, key=lambda row: row["seed"])
-    content = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "settings": SETTINGS, "summary": summary(ordered), "rows": ordered}
+    content = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "settings": SETTINGS,
+        "summary": summary(ordered),
+        "rows": ordered,
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(content, indent=1) + "\n")
@@ -144,23 +165,34 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 def show(row: Mapping[str, Any]) -> None:
     """One line for a person."""
     gain = f"{row['gain']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]" if "gain" in row else ""
-    again = f"; on {row['fresh']['n']} fresh ones {row['fresh']['gain']:+.3f}" if "fresh" in row else ""
-    print(f"{row['seed']} {row['method']:4} {row['verdict']:20} {gain}{again} ({row['seconds']} s)", flush=True)
+    again = (
+        f"; on {row['fresh']['n']} fresh ones {row['fresh']['gain']:+.3f}" if "fresh" in row else ""
+    )
+    print(
+        f"{row['seed']} {row['method']:4} {row['verdict']:20} {gain}{again} ({row['seconds']} s)",
+        flush=True,
+    )
 
 
 def main() -> None:
     """Run the worlds that are missing, and print the shares."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--worlds", type=int, default=200)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--json", type=Path, help="every world's result; where it is, the run goes on")
+    parser.add_argument(
+        "--json", type=Path, help="every world's result; where it is, the run goes on"
+    )
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     rows = known(arguments.json)
     finished = {row["seed"] for row in rows}
     missing = [seed for seed in range(FIRST, FIRST + arguments.worlds) if seed not in finished]
     # a process ends after twenty worlds, so that memory is given back
-    with multiprocessing.get_context("spawn").Pool(arguments.processes, maxtasksperchild=20) as pool:
+    with multiprocessing.get_context("spawn").Pool(
+        arguments.processes, maxtasksperchild=20
+    ) as pool:
         for row in pool.imap_unordered(world, missing):
             rows.append(row)
             show(row)

@@ -1,16 +1,20 @@
-"""Do the defaults hold? Every method over ten persons of the demo world, and over ten seeds on strings that are written backwards.
+"""Do the defaults hold? Every method over ten persons of the demo world, and over ten seeds on
+strings that are written backwards.
 
-    python benchmarks/stability.py --persons 11-20 --tasks demo [--methods sft,dpo,kto,reward,grpo_offline,grpo,ppo] [--thumbs 2000]
-    python benchmarks/stability.py --seeds 10 --tasks strings
+    python benchmarks/stability.py --persons 11-20 --tasks demo [--methods
+    sft,dpo,kto,reward,grpo_offline,grpo,ppo] [--thumbs 2000] python benchmarks/stability.py --seeds
+    10 --tasks strings
 
-A person is a world of its own: habits, mails, answers and feedback. Defaults were chosen on person 1 (and those of reward models on 1 to
-3), so others show what they are worth; without `--persons` the demo runs are ten training seeds over person 1. A reward model's row is its
-accuracy on the dev labels, and of fresh noise-free pairs the share that it ranks right (`pairs_right`).
+A person is a world of its own: habits, mails, answers and feedback. Defaults were chosen on person
+1 (and those of reward models on 1 to 3), so others show what they are worth; without `--persons`
+the demo runs are ten training seeds over person 1. A reward model's row is its accuracy on the dev
+labels, and of fresh noise-free pairs the share that it ranks right (`pairs_right`).
 
-A run is sound when it finished, is not worse than its base by more than five points, and its answers still end and keep their form. An
-answer to a string is right only if it ends. The settings are the methods' own; on strings the longest length is the task's, and for methods
-that sample batch and temperature too. On the demo world those are judged by a reward model that learned from its labels, on strings by the
-checker. One process; hours.
+A run is sound when it finished, is not worse than its base by more than five points, and its
+answers still end and keep their form. An answer to a string is right only if it ends. The settings
+are the methods' own; on strings the longest length is the task's, and for methods that sample batch
+and temperature too. On the demo world those are judged by a reward model that learned from its
+labels, on strings by the checker. One process; hours.
 """
 
 from __future__ import annotations
@@ -51,30 +55,55 @@ LOST = 0.05
 PERSON = EmitOptions().seed
 CLASSES = {"loss_type": "classification"}
 RECORDED, ASKED, DEV, HELD_OUT = 2048, 512, 64, 400
-"""Strings: with recorded answers, for methods that answer themselves, of the dev split, and to measure by."""
+"""Strings: with recorded answers, for methods that answer themselves, of the dev split, and to
+measure by."""
 STRINGS: dict[str, Any] = {"max_length": 32}
 SAMPLED = {"batch_size": 16, "temperature": 0.7, "max_completion_length": 6, "max_steps": 250}
 Row = dict[str, Any]
 
 
 def on_demo(ws: Workspace, world: Emitted, method: str, person: int, seed: int) -> Row:
-    """Share of gold messages that are filed right; of a reward model the accuracy on dev labels. Nothing learned is None and no loss."""
+    """Share of gold messages that are filed right; of a reward model the accuracy on dev labels.
+    Nothing learned is None and no loss."""
     options: dict[str, Any] = {"seed": seed}
     if ALGORITHMS.get(method).needs == "prompts":
-        judge = next((one for one in reward_models.reward_models(ws, AGENT) if one.metrics["loss_type"] == "classification"), None)
-        name = judge.name if judge else train(ws, AGENT, "reward", str(world.base), options=CLASSES | {"require_gain": False}).reward_model
+        judge = next(
+            (
+                one
+                for one in reward_models.reward_models(ws, AGENT)
+                if one.metrics["loss_type"] == "classification"
+            ),
+            None,
+        )
+        name = (
+            judge.name
+            if judge
+            else train(
+                ws, AGENT, "reward", str(world.base), options=CLASSES | {"require_gain": False}
+            ).reward_model
+        )
         options |= {"reward_model": name, "reward_functions": ()}
     if method == "reward":
         options |= CLASSES
     result = train(ws, AGENT, method, str(world.base), options=options)
     base, best = (result.metrics[name] or {} for name in ("dev_base", "dev_best"))
-    row = {"state": result.state.value, "reason": result.reason, "step": result.metrics["best_step"], "gain": result.metrics["gain"]}
+    row = {
+        "state": result.state.value,
+        "reason": result.reason,
+        "step": result.metrics["best_step"],
+        "gain": result.metrics["gain"],
+    }
     for rate in ("eos_rate", "format_rate"):
         row |= {f"{rate}_before": base.get(f"eval_{rate}"), rate: best.get(f"eval_{rate}")}
     if result.reward_model is not None:
-        model = RewardModel.load(reward_models.folder(ws, reward_models.find(ws, AGENT, result.reward_model)), device="cpu")
+        model = RewardModel.load(
+            reward_models.folder(ws, reward_models.find(ws, AGENT, result.reward_model)),
+            device="cpu",
+        )
         pairs = {"pairs_right": ranked(person, world.base, model)}
-        return row | pairs | {"before": base.get("eval_accuracy"), "after": best.get("eval_accuracy")}
+        return (
+            row | pairs | {"before": base.get("eval_accuracy"), "after": best.get("eval_accuracy")}
+        )
     if result.version is None:
         return row | {"before": None, "after": None}
     primary = evaluate(ws, AGENT, result.version).primary
@@ -82,10 +111,14 @@ def on_demo(ws: Workspace, world: Emitted, method: str, person: int, seed: int) 
 
 
 def on_strings(base: Path, method: str, seed: int) -> Row:
-    """Share of held-out strings that are written backwards, greedily; of a reward model the accuracy on dev pairs."""
+    """Share of held-out strings that are written backwards, greedily; of a reward model the
+    accuracy on dev pairs."""
     samples = ALGORITHMS.get(method).needs == "prompts"
     given = settings(method, STRINGS | {"seed": seed} | (SAMPLED if samples else {}))
-    rows = [told(row, ALGORITHMS.get(method).shape(given)) for row in reversal_rows(ASKED if samples else RECORDED, DEV)]
+    rows = [
+        told(row, ALGORITHMS.get(method).shape(given))
+        for row in reversal_rows(ASKED if samples else RECORDED, DEV)
+    ]
     asked = {row["prompt"][0]["content"] for row in rows}
     held_out = list(islice((text for text in strings(99) if text not in asked), HELD_OUT))
     config = with_rate(given, ALGORITHMS.get(method).rate, base)
@@ -95,18 +128,29 @@ def on_strings(base: Path, method: str, seed: int) -> Row:
         ending = loop.run()
         made.at_work.close()
         if method == "reward":
-            seen = {line["step"]: line["eval_accuracy"] for line in loop.state.log_history if "eval_accuracy" in line}
+            seen = {
+                line["step"]: line["eval_accuracy"]
+                for line in loop.state.log_history
+                if "eval_accuracy" in line
+            }
             before, after = seen[0], seen[ending.best or ending.step]
         else:
             best = Path(folder) / "checkpoints" / f"checkpoint-{ending.best or ending.step}"
             models = load_base(str(base))[0], load_adapter(load_base(str(base))[0], best)
             before, after = (success(model, made.builder.tokenizer, held_out) for model in models)
     state = "failed" if ending.wrong else "finished"
-    return {"state": state, "reason": ending.wrong or ending.reason, "step": ending.step, "before": before, "after": after}
+    return {
+        "state": state,
+        "reason": ending.wrong or ending.reason,
+        "step": ending.step,
+        "before": before,
+        "after": after,
+    }
 
 
 def told(row: Row, shape: str) -> Row:
-    """What people would have said of answers to this string: the right one, and one with two letters the other way round."""
+    """What people would have said of answers to this string: the right one, and one with two
+    letters the other way round."""
     right = row["reference"]
     wrong = right[1] + right[0] + right[2:] if right[0] != right[1] else right[::-1] + right[0]
     good = int(row["row_id"][4:]) % 2 == 0
@@ -116,7 +160,13 @@ def told(row: Row, shape: str) -> Row:
         "chats": {"completion": right, "finish_reason": None, "token_ids": None},
         "pairs": {"chosen": right, "rejected": wrong},
         "labels": {"completion": right if good else wrong, "label": good},
-        "groups": {"completions": [right, wrong], "values": [1.0, 0.0], "finish_reasons": blank, "token_ids": blank, "logps": blank},
+        "groups": {
+            "completions": [right, wrong],
+            "values": [1.0, 0.0],
+            "finish_reasons": blank,
+            "token_ids": blank,
+            "logps": blank,
+        },
     }
     return row | said[shape]
 
@@ -125,17 +175,27 @@ def sound(row: Row) -> bool:
     """Whether a run is one that a user would want."""
     if row["state"] == RunState.NOTHING_LEARNED:
         return True  # nobody gets anything of it
-    if row["state"] != RunState.FINISHED or row["after"] is None or row["after"] < (row["before"] or 0.0) - LOST:
+    if (
+        row["state"] != RunState.FINISHED
+        or row["after"] is None
+        or row["after"] < (row["before"] or 0.0) - LOST
+    ):
         return False
     pairs = [(row.get(f"{name}_before"), row.get(name)) for name in ("eos_rate", "format_rate")]
     return all(before is None or after is None or after >= before - LOST for before, after in pairs)
 
 
-def measured(methods: list[str], tasks: list[str], seeds: int, persons: list[int], thumbs: int, folder: Path) -> Iterator[Row]:
+def measured(
+    methods: list[str], tasks: list[str], seeds: int, persons: list[int], thumbs: int, folder: Path
+) -> Iterator[Row]:
     """A row a run."""
     for person in (persons or [PERSON]) if "demo" in tasks else ():
-        with Workspace.open(Home.at(folder / f"home-{person}").prepare(), Sources({}, "the defaults", {})) as ws:
-            world = write_world(folder / f"world-{person}", EmitOptions(seed=person, gold=200, ratings=thumbs))
+        with Workspace.open(
+            Home.at(folder / f"home-{person}").prepare(), Sources({}, "the defaults", {})
+        ) as ws:
+            world = write_world(
+                folder / f"world-{person}", EmitOptions(seed=person, gold=200, ratings=thumbs)
+            )
             import_world(ws, world)
             for method in methods:
                 run = partial(on_demo, ws, world, method, person)
@@ -155,7 +215,13 @@ def over_seeds(task: str, method: str, seeds: int, run: Callable[[int], Row]) ->
             found = run(seed)
         except ThumbwheelError as error:
             found = {"state": "failed", "reason": str(error), "before": None, "after": None}
-        row = {"task": task, "method": method, "seed": seed, "seconds": round(time.monotonic() - start, 1), **found}
+        row = {
+            "task": task,
+            "method": method,
+            "seed": seed,
+            "seconds": round(time.monotonic() - start, 1),
+            **found,
+        }
         yield row | {"sound": sound(row)}
 
 
@@ -170,12 +236,24 @@ def numbers(text: str) -> list[int]:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--methods", default=",".join(ALGORITHMS.names()))
     parser.add_argument("--tasks", default="demo,strings")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--thumbs", type=int, default=EmitOptions.ratings, help="that the person of the demo world leaves")
-    parser.add_argument("--persons", type=numbers, default=[], help="world seeds, as 11-20 or 2,5: a run each; unset, person 1 alone")
+    parser.add_argument(
+        "--thumbs",
+        type=int,
+        default=EmitOptions.ratings,
+        help="that the person of the demo world leaves",
+    )
+    parser.add_argument(
+        "--persons",
+        type=numbers,
+        default=[],
+        help="world seeds, as 11-20 or 2,5: a run each; unset, person 1 alone",
+    )
     raw.option(parser, "stability")
     given = parser.parse_args()
     methods, tasks = given.methods.split(","), given.tasks.split(",")
@@ -183,10 +261,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for row in measured(methods, tasks, given.seeds, given.persons, given.thumbs, Path(folder)):
             rows.append(row)
-            figures = [f"{value:.3f}" if value is not None else "-" for value in (row["before"], row["after"])]
-            whose = f"person {row['person']:2}" if given.persons and "person" in row else f"seed {row['seed']:2}"
+            figures = [
+                f"{value:.3f}" if value is not None else "-"
+                for value in (row["before"], row["after"])
+            ]
+            whose = (
+                f"person {row['person']:2}"
+                if given.persons and "person" in row
+                else f"seed {row['seed']:2}"
+            )
             print(f"{row['task']:8} {row['method']:13} {whose}  {figures[0]} -> {figures[1]}  "
-                  f"{'sound' if row['sound'] else 'NOT SOUND'}  {row['seconds']:.0f} s  {row['reason'] or ''}", flush=True)  # fmt: skip
+                  f"{'sound' if row['sound'] else 'NOT SOUND'}  {row['seconds']:.0f} s  "
+                  f"{row['reason'] or ''}", flush=True)  # fmt: skip
             raw.write(given.json, rows=rows)
     for task, method in dict.fromkeys((row["task"], row["method"]) for row in rows):
         own = [row for row in rows if (row["task"], row["method"]) == (task, method)]

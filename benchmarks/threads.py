@@ -1,8 +1,9 @@
-"""What the cores of a processor gain when each has a micro-batch of its own, against sharing every operation out among them.
+"""What the cores of a processor gain when each has a micro-batch of its own, against sharing every
+operation out among them.
 
-`python benchmarks/threads.py [--sizes 26m,135m] [--runs 5] [--json FILE]`. The gradient of the same sft rows by the product's own step:
-on one thread, with all threads in every operation, and with micro-batches side by side. Medians of interleaved rounds, after one that
-is not counted.
+`python benchmarks/threads.py [--sizes 26m,135m] [--runs 5] [--json FILE]`. The gradient of the same
+sft rows by the product's own step: on one thread, with all threads in every operation, and with
+micro-batches side by side. Medians of interleaved rounds, after one that is not counted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import raw
 
 from thumbwheel.training.launch import KEPT
 
-os.environ |= KEPT | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}  # as in a run; read when torch is loaded
+os.environ |= KEPT | {
+    "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
+}  # as in a run; read when torch is loaded
 
 import statistics
 import tempfile
@@ -39,9 +42,17 @@ def main() -> None:
     found.description = __doc__
     arguments = found.parse_args()
     material.make(peers.BENCH / "material", *arguments.sizes.split(","))
-    rows = [{"size": size} | measure(size, arguments.threads, arguments.runs) for size in arguments.sizes.split(",")]
+    rows = [
+        {"size": size} | measure(size, arguments.threads, arguments.runs)
+        for size in arguments.sizes.split(",")
+    ]
     for row in rows:
-        print("  ".join(f"{name} {value:.2f}" if isinstance(value, float) else str(value) for name, value in row.items()))
+        print(
+            "  ".join(
+                f"{name} {value:.2f}" if isinstance(value, float) else str(value)
+                for name, value in row.items()
+            )
+        )
     raw.write(arguments.json, **stamp(arguments), rows=rows)
 
 

@@ -1,18 +1,23 @@
 """Time and peak memory of a whole optimiser step, ours against TRL.
 
-`make bench-training ARGS="--json FILE --methods dpo,kto,sft,reward,grpo,ppo --sizes 26m,135m"`, everything, hours on two cores; with
-`--quick` one run of each contestant and no real-length rows. On a machine with CUDA both sides compute there: `--sizes 494m`.
+`make bench-training ARGS="--json FILE --methods dpo,kto,sft,reward,grpo,ppo --sizes 26m,135m"`,
+everything, hours on two cores; with `--quick` one run of each contestant and no real-length rows.
+On a machine with CUDA both sides compute there: `--sizes 494m`.
 
-Each run is a process of its own; the runs of ours and of the peers alternate, so that a noisy neighbour meets all alike. The same model,
-rows, order, LoRA modules, first adapter and learning rate; the first step of each run is left out of the time. Ratios above 1 are in our
-favour for time (peer / ours, medians over all measured steps); memory is ours / peer, from the peak resident size of the processes: those
-that judge answers are counted, and both of `tuned-2proc`, but not their launcher. Losses are those of the last step in fp32.
+Each run is a process of its own; the runs of ours and of the peers alternate, so that a noisy
+neighbour meets all alike. The same model, rows, order, LoRA modules, first adapter and learning
+rate; the first step of each run is left out of the time. Ratios above 1 are in our favour for time
+(peer / ours, medians over all measured steps); memory is ours / peer, from the peak resident size
+of the processes: those that judge answers are counted, and both of `tuned-2proc`, but not their
+launcher. Losses are those of the last step in fp32.
 
-`default` is TRL's configuration as it comes, with its batch of 8, accumulated where an update has more rows. `tuned` is in peer_trl.py;
-`tuned-2proc` is the same in two processes under accelerate (gloo), half of the threads each: what batches side by side are for ours.
-`cold`: the reference is computed inside the step by all; `warm`: it was computed before the clock started, by all. On a CPU that does not
-multiply in bf16, TRL's defaults (bf16) are emulated and slow: they are measured once, and again in fp32 as `default-fp32`, which is the
-figure to look at there. Results so far are written after every comparison.
+`default` is TRL's configuration as it comes, with its batch of 8, accumulated where an update has
+more rows. `tuned` is in peer_trl.py; `tuned-2proc` is the same in two processes under accelerate
+(gloo), half of the threads each: what batches side by side are for ours. `cold`: the reference is
+computed inside the step by all; `warm`: it was computed before the clock started, by all. On a CPU
+that does not multiply in bf16, TRL's defaults (bf16) are emulated and slow: they are measured once,
+and again in fp32 as `default-fp32`, which is the figure to look at there. Results so far are
+written after every comparison.
 """
 
 from __future__ import annotations
@@ -40,11 +45,21 @@ from onerun import DEVICE, Spec, has_bf16
 from thumbwheel.training import launch
 
 HERE = Path(__file__).parent
-A_STEP = {"dpo": 8, "kto": 16, "kto-siblings": 16, "sft": 8, "reward": 8, "grpo": 2, "ppo": 16, "ppo-shared": 16}
+A_STEP = {
+    "dpo": 8,
+    "kto": 16,
+    "kto-siblings": 16,
+    "sft": 8,
+    "reward": 8,
+    "grpo": 2,
+    "ppo": 16,
+    "ppo-shared": 16,
+}
 """Rows an update; grpo samples 8 answers to each."""
 FEWER = {("dpo", "135m"): 4, ("kto", "135m"): 8, ("kto-siblings", "135m"): 8}
 BOTH = {"kto": ("kto", "kto-siblings"), "ppo": ("ppo", "ppo-shared")}
-"""Without and with rows that share a prompt; the critic as an adapter of its own and on the policy's trunk."""
+"""Without and with rows that share a prompt; the critic as an adapter of its own and on the
+policy's trunk."""
 PEERS = ("default", "default-fp32", "tuned", "tuned-2proc")
 TWO = "2proc"
 """Behind a peer's name: two processes under accelerate, half of the threads and of the rows each."""
@@ -70,16 +85,31 @@ class Match:
         """What a run of ours is told, the rows written to a file."""
         folder = peers.BENCH / "material"
         file = folder / f"{self.data}.{self.method}.json"
-        file.write_text(json.dumps(material.rows(json.loads((folder / f"{self.data}.json").read_text()), self.method)))
+        file.write_text(
+            json.dumps(
+                material.rows(json.loads((folder / f"{self.data}.json").read_text()), self.method)
+            )
+        )
         method = self.method.split("-", maxsplit=1)[0]
         a_step = FEWER.get((self.method, self.size), A_STEP[self.method])
         group = 8 if method == "grpo" else 1
         kind = "shared" if self.method == "ppo-shared" else "ours"
-        return Spec(method, str(folder / self.size), str(file), kind, precision(), self.cache, steps, a_step, group=group)
+        return Spec(
+            method,
+            str(folder / self.size),
+            str(file),
+            kind,
+            precision(),
+            self.cache,
+            steps,
+            a_step,
+            group=group,
+        )
 
 
 class Runs:
-    """Measured runs by what they were told; a contestant whose run took longer than `patience` seconds is not asked again."""
+    """Measured runs by what they were told; a contestant whose run took longer than `patience`
+    seconds is not asked again."""
 
     def __init__(self, threads: int, patience: float) -> None:
         self._threads, self._patience = threads, patience
@@ -99,7 +129,10 @@ class Runs:
             self._slow.add(key)
         steps = " ".join(f"{second:.2f}" for second in result["seconds"])
         peak = result["peak_bytes"] / 1e9
-        sys.stderr.write(f"{datetime.now(UTC):%H:%M:%S} {label:44} steps {steps} s, {peak:.2f} GB, {taken:.0f} s in all\n")
+        sys.stderr.write(
+            f"{datetime.now(UTC):%H:%M:%S} {label:44} steps {steps} s, {peak:.2f} GB, {taken:.0f} "
+            "s in all\n"
+        )
 
     def of(self, spec: Spec, script: str) -> list[dict[str, Any]]:
         """The runs of `spec`; one is made where there is none."""
@@ -119,24 +152,59 @@ def main() -> None:
         rows += compare(match, runs, arguments)
         raw.write(arguments.json, **stamp(arguments), rows=rows)
     show(rows)
-    apart = [one for one in rows if one["loss_ours"] is not None and not abs(one["loss_ours"] - one["loss_peer"]) <= NEAR]
+    apart = [
+        one
+        for one in rows
+        if one["loss_ours"] is not None and not abs(one["loss_ours"] - one["loss_peer"]) <= NEAR
+    ]
     if apart:
-        sys.exit("losses differ: " + ", ".join(f"{one['method']} {one['size']} {one['data']} against {one['peer']}" for one in apart))
+        sys.exit(
+            "losses differ: "
+            + ", ".join(
+                f"{one['method']} {one['size']} {one['data']} against {one['peer']}"
+                for one in apart
+            )
+        )
 
 
 def parser(name: str = "training") -> argparse.ArgumentParser:
     """The options of the benchmark `name`."""
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     raw.option(found, name)
-    found.add_argument("--methods", default=",".join(METHODS), help="comma-separated; kto means kto and kto-siblings, ppo also ppo-shared")
-    found.add_argument("--sizes", default="26m,135m", help=f"comma-separated: {', '.join(material.SIZES)}")
-    found.add_argument("--peers", default="default,tuned,tuned-2proc", help=f"comma-separated: {', '.join(PEERS)}")
-    found.add_argument("--cache", default="cold,warm", help="comma-separated: cold, warm (dpo only)")
-    found.add_argument("--data", default="pairs,hh", help="comma-separated: pairs (random text), hh (hh-rlhf, at 26m)")
-    found.add_argument("--steps", type=int, default=3, help="optimiser steps a run, the first not counted")
+    found.add_argument(
+        "--methods",
+        default=",".join(METHODS),
+        help="comma-separated; kto means kto and kto-siblings, ppo also ppo-shared",
+    )
+    found.add_argument(
+        "--sizes", default="26m,135m", help=f"comma-separated: {', '.join(material.SIZES)}"
+    )
+    found.add_argument(
+        "--peers", default="default,tuned,tuned-2proc", help=f"comma-separated: {', '.join(PEERS)}"
+    )
+    found.add_argument(
+        "--cache", default="cold,warm", help="comma-separated: cold, warm (dpo only)"
+    )
+    found.add_argument(
+        "--data",
+        default="pairs,hh",
+        help="comma-separated: pairs (random text), hh (hh-rlhf, at 26m)",
+    )
+    found.add_argument(
+        "--steps", type=int, default=3, help="optimiser steps a run, the first not counted"
+    )
     found.add_argument("--runs", type=int, default=5, help="interleaved runs of each contestant")
-    found.add_argument("--quick", action="store_true", help="one run of two steps, random text only")
-    found.add_argument("--patience", type=float, default=150.0, help="a contestant whose run takes more seconds is run once")
+    found.add_argument(
+        "--quick", action="store_true", help="one run of two steps, random text only"
+    )
+    found.add_argument(
+        "--patience",
+        type=float,
+        default=150.0,
+        help="a contestant whose run takes more seconds is run once",
+    )
     found.add_argument("--threads", type=int, default=os.cpu_count() or 2)
     return found
 
@@ -146,13 +214,25 @@ def matches(arguments: argparse.Namespace) -> list[Match]:
     asked = arguments.methods.split(",")
     sizes = arguments.sizes.split(",")
     if unknown := (set(asked) - {*METHODS, *A_STEP}) | (set(sizes) - set(material.SIZES)):
-        sys.exit(f"no benchmark for {', '.join(sorted(unknown))}; methods: {', '.join(A_STEP)}; sizes: {', '.join(material.SIZES)}")
+        sys.exit(
+            f"no benchmark for {', '.join(sorted(unknown))}; methods: {', '.join(A_STEP)}; sizes: "
+            f"{', '.join(material.SIZES)}"
+        )
     if unknown := set(arguments.peers.split(",")) - set(PEERS):
         sys.exit(f"no peer {', '.join(sorted(unknown))}; known: {', '.join(PEERS)}")
     methods = [part for method in asked for part in BOTH.get(method, (method,))]
     caches, data = arguments.cache.split(","), arguments.data.split(",")
-    found = [Match(method, size, "pairs", "cold") for size in sizes for method in methods] if "cold" in caches and "pairs" in data else []
-    found += [Match(method, size, "pairs", "warm") for size in sizes for method in methods if "warm" in caches and method in WARM]
+    found = (
+        [Match(method, size, "pairs", "cold") for size in sizes for method in methods]
+        if "cold" in caches and "pairs" in data
+        else []
+    )
+    found += [
+        Match(method, size, "pairs", "warm")
+        for size in sizes
+        for method in methods
+        if "warm" in caches and method in WARM
+    ]
     if "hh" in data and material.HH.is_file():
         found += [Match(method, sizes[0], "hh", "cold") for method in methods if method in REAL]
     return found
@@ -173,7 +253,9 @@ def contestants(match: Match, names: list[str], steps: int) -> dict[str, tuple[S
     for name in dict.fromkeys(names):
         kind, _, more = name.partition("-")
         if more == TWO:
-            if ours.method != "ppo" and DEVICE == "cpu":  # its trainer is not made for it; two GPUs are another machine
+            if (
+                ours.method != "ppo" and DEVICE == "cpu"
+            ):  # its trainer is not made for it; two GPUs are another machine
                 found[name] = (replace(ours, kind=kind, precision=precision(), processes=2), script)
             continue
         known = more or (precision() if kind == "tuned" else "auto")
@@ -186,22 +268,35 @@ def compare(match: Match, runs: Runs, arguments: argparse.Namespace) -> list[dic
     known = contestants(match, arguments.peers.split(","), arguments.steps)
     for number in range(arguments.runs):
         for name, (spec, script) in known.items():
-            label = f"{match.method} {match.size} {match.data} {match.cache} {number + 1}/{arguments.runs} {name}"
+            label = (
+                f"{match.method} {match.size} {match.data} {match.cache} "
+                f"{number + 1}/{arguments.runs} {name}"
+            )
             runs.measure(spec, script, label)
     ours = runs.of(*known["ours"])
-    return [row(match, name, ours, runs.of(*known[name]), losses(*known[name], runs)) for name in known if name != "ours"]
+    return [
+        row(match, name, ours, runs.of(*known[name]), losses(*known[name], runs))
+        for name in known
+        if name != "ours"
+    ]
 
 
 def losses(peer: Spec, script: str, runs: Runs) -> tuple[float, float] | None:
-    """(ours, the peer's) of the last step in fp32, over the same objective; None where it is another one.
+    """(ours, the peer's) of the last step in fp32, over the same objective; None where it is
+    another one.
 
     Methods that sample have other texts. Two processes of KTO take the mean of two baselines.
     """
     if peer.method in ("grpo", "ppo") or (peer.method == "kto" and peer.processes > 1):
         return None
     exact = replace(peer, precision="fp32")
-    kind = peer.kind if peer.method == "kto" else "ours"  # whose baseline is over as many rows as that of TRL
-    both = [runs.of(replace(exact, kind=kind, processes=1), "ours.py")[0], runs.of(exact, script)[0]]
+    kind = (
+        peer.kind if peer.method == "kto" else "ours"
+    )  # whose baseline is over as many rows as that of TRL
+    both = [
+        runs.of(replace(exact, kind=kind, processes=1), "ours.py")[0],
+        runs.of(exact, script)[0],
+    ]
     counts = {one["scored"] for one in both if one["scored"] is not None}
     if len(counts) > 1:
         sys.exit(f"the contestants scored different numbers of tokens in {peer.method}: {counts}")
@@ -209,7 +304,11 @@ def losses(peer: Spec, script: str, runs: Runs) -> tuple[float, float] | None:
 
 
 def row(
-    match: Match, name: str, ours: list[dict[str, Any]], peer: list[dict[str, Any]], loss: tuple[float, float] | None
+    match: Match,
+    name: str,
+    ours: list[dict[str, Any]],
+    peer: list[dict[str, Any]],
+    loss: tuple[float, float] | None,
 ) -> dict[str, Any]:
     """One line of the table."""
     mine, other = summary(ours), summary(peer)
@@ -236,18 +335,29 @@ def row(
 def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
     """Median step over all runs (first steps out) and median peak."""
     steps = [second for run in runs for second in run["seconds"][1:]]
-    return {"seconds": statistics.median(steps), "peak": statistics.median(run["peak_bytes"] for run in runs), "steps": len(steps)}
+    return {
+        "seconds": statistics.median(steps),
+        "peak": statistics.median(run["peak_bytes"] for run in runs),
+        "steps": len(steps),
+    }
 
 
 def reward_model(spec: Spec, threads: int) -> str:
     """The folder of a reward model over the base of `spec`, made by one step where it is missing."""
     folder = Path(f"{spec.model}-reward")
     if not (folder / "reward.json").exists():
-        run(replace(spec, method="reward", steps=1, a_step=2), "ours.py", threads, {"BENCH_KEEP": str(folder)})
+        run(
+            replace(spec, method="reward", steps=1, a_step=2),
+            "ours.py",
+            threads,
+            {"BENCH_KEEP": str(folder)},
+        )
     return str(folder)
 
 
-def run(spec: Spec, script: str, threads: int, more: dict[str, str] | None = None) -> dict[str, Any]:
+def run(
+    spec: Spec, script: str, threads: int, more: dict[str, str] | None = None
+) -> dict[str, Any]:
     """One run in its own process, `more` in its environment."""
     if more is None and spec.method == "ppo" and script == "ours.py":
         more = {"BENCH_REWARD_MODEL": reward_model(spec, threads)}
@@ -256,9 +366,23 @@ def run(spec: Spec, script: str, threads: int, more: dict[str, str] | None = Non
     with tempfile.TemporaryDirectory() as out:
         each = max(1, threads // spec.processes)
         counts = {"BENCH_THREADS": str(each), "OMP_NUM_THREADS": str(each)}
-        shared = counts | launch.KEPT | {"BENCH_OUT": out, "ACCELERATE_USE_CPU": str(DEVICE == "cpu").lower()}
-        shared |= {"OMP_WAIT_POLICY": "PASSIVE"} if who == peers.OURS else {}  # as our command sets it; a peer waits as it would without us
-        environment = os.environ | shared | {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
+        shared = (
+            counts
+            | launch.KEPT
+            | {"BENCH_OUT": out, "ACCELERATE_USE_CPU": str(DEVICE == "cpu").lower()}
+        )
+        shared |= (
+            {"OMP_WAIT_POLICY": "PASSIVE"} if who == peers.OURS else {}
+        )  # as our command sets it; a peer waits as it would without us
+        environment = (
+            os.environ
+            | shared
+            | {
+                "PYTHONPATH": os.pathsep.join(
+                    filter(None, [str(HERE), os.environ.get("PYTHONPATH")])
+                )
+            }
+        )
         environment |= more or {}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
@@ -270,14 +394,22 @@ def run(spec: Spec, script: str, threads: int, more: dict[str, str] | None = Non
 def launcher(spec: Spec) -> list[str]:
     """What stands before a script that runs in several processes.
 
-    It is torchrun, since `accelerate launch` starts several processes on a CPU by MPI only; accelerate finds itself among them alike.
+    It is torchrun, since `accelerate launch` starts several processes on a CPU by MPI only;
+    accelerate finds itself among them alike.
     """
     if spec.processes == 1:
         return []
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return ["-m", "torch.distributed.run", "--nproc_per_node", str(spec.processes), "--master_port", str(port)]
+    return [
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        str(spec.processes),
+        "--master_port",
+        str(port),
+    ]
 
 
 def stamp(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -293,10 +425,17 @@ def stamp(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """The table."""
-    times, memory = f"{'ours s':>8}{'peer s':>9}{'times faster':>14}", f"{'ours GB':>9}{'peer GB':>9}{'memory':>8}"
-    print(f"{'method':14}{'size':6}{'data':7}{'cache':7}{'peer':23}{times}{memory}{'loss ours/peer':>18}")
+    times, memory = (
+        f"{'ours s':>8}{'peer s':>9}{'times faster':>14}",
+        f"{'ours GB':>9}{'peer GB':>9}{'memory':>8}",
+    )
+    print(
+        f"{'method':14}{'size':6}{'data':7}{'cache':7}{'peer':23}{times}{memory}{'loss ours/peer':>18}"
+    )
     for one in rows:
-        loss = "" if one["loss_ours"] is None else f"{one['loss_ours']:10.4f}/{one['loss_peer']:.4f}"
+        loss = (
+            "" if one["loss_ours"] is None else f"{one['loss_ours']:10.4f}/{one['loss_peer']:.4f}"
+        )
         print(
             f"{one['method']:14}{one['size']:6}{one['data']:7}{one['cache']:7}{one['peer']:23}"
             f"{one['seconds_ours']:8.2f}{one['seconds_peer']:9.2f}{one['time_ratio']:14.1f}"

@@ -1,4 +1,5 @@
-"""Rewards of benchmarks: GRPO's for different words, and the control of PPO, which knows nothing of the answer."""
+"""Rewards of benchmarks: GRPO's for different words, and the control of PPO, which knows nothing of
+the answer."""
 
 from __future__ import annotations
 

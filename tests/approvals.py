@@ -1,4 +1,5 @@
-"""A version that the gate itself approved: an evaluation of answers that were right or wrong, kept and decided on as any other."""
+"""A version that the gate itself approved: an evaluation of answers that were right or wrong, kept
+and decided on as any other."""
 
 from __future__ import annotations
 
@@ -18,10 +19,14 @@ NUMBERS = count()
 CASES, GAINS = 60, 40
 
 
-def evaluation_of(ws: Workspace, version: ModelVersion, basis: Basis, gains: int = GAINS) -> Evaluation:
+def evaluation_of(
+    ws: Workspace, version: ModelVersion, basis: Basis, gains: int = GAINS
+) -> Evaluation:
     """Kept in the home: `gains` of 60 cases became right, all others stayed wrong."""
     base = versions.versions(ws, version.agent)[0]
-    cases = [Case(str(number), str(number), "", [], None, None, None, {}) for number in range(CASES)]
+    cases = [
+        Case(str(number), str(number), "", [], None, None, None, {}) for number in range(CASES)
+    ]
     pairs = [Pair(case, 0.0, float(number < gains)) for number, case in enumerate(cases)]
     primary = compare.success(SUCCESS, pairs, 0.95)
     name = f"evl_approval{next(NUMBERS)}"

@@ -1,4 +1,5 @@
-"""What the fixture `command_line` gives: arguments in; exit code, standard output and standard error out."""
+"""What the fixture `command_line` gives: arguments in; exit code, standard output and standard
+error out."""
 
 from __future__ import annotations
 

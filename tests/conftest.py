@@ -17,12 +17,15 @@ from hypothesis import HealthCheck, settings
 from command_line import Run
 from required import unexcused
 
-settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("steady")  # no verdict depends on how busy the machine is, or on chance
 
 
 def pytest_configure() -> None:
-    """A shell that starts a job in the background has it ignore Ctrl-C, and children inherit that; tests of Ctrl-C need the usual way."""
+    """A shell that starts a job in the background has it ignore Ctrl-C, and children inherit that;
+    tests of Ctrl-C need the usual way."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -34,13 +37,17 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
         reason = str(report.longrepr[2])
         if unexcused(reason):
-            report.outcome, report.longrepr = "failed", f"skipped, and THUMBWHEEL_REQUIRE_ALL is set: {reason}"
+            report.outcome, report.longrepr = (
+                "failed",
+                f"skipped, and THUMBWHEEL_REQUIRE_ALL is set: {reason}",
+            )
     return report
 
 
 @pytest.fixture(scope="session", autouse=True)
 def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A new home of this process begins with a copy of a database that was migrated once: tests open more than a thousand homes."""
+    """A new home of this process begins with a copy of a database that was migrated once: tests
+    open more than a thousand homes."""
     from thumbwheel.db import migrate, workspace
 
     folder = tmp_path_factory.mktemp("migrated")
@@ -69,8 +76,11 @@ def _copy_whole(source: Path, target: Path) -> None:
 
 
 @pytest.fixture
-def command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """The `thumbwheel` command in this process, in an empty folder with a home of its own; its umask ends with the test."""
+def command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Run]:
+    """The `thumbwheel` command in this process, in an empty folder with a home of its own; its
+    umask ends with the test."""
     from thumbwheel.cli.main import main
     from thumbwheel.core import log
 

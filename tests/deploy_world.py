@@ -30,20 +30,39 @@ class World:
     door: TestClient = field(init=False)
 
     def __post_init__(self) -> None:
-        self.door = TestClient(application(self.ws, self.agent), base_url="http://127.0.0.1", raise_server_exceptions=False)
+        self.door = TestClient(
+            application(self.ws, self.agent),
+            base_url="http://127.0.0.1",
+            raise_server_exceptions=False,
+        )
 
-    def version(self, adapter: int, basis: Basis | None = Basis.GOLD, base: Path | None = None) -> ModelVersion:
+    def version(
+        self, adapter: int, basis: Basis | None = Basis.GOLD, base: Path | None = None
+    ) -> ModelVersion:
         one = tuned_version(self.ws, base or self.base, self.adapters[adapter], self.agent)
         return approve(self.ws, one, basis) if basis else one
 
-    def deploy(self, version: ModelVersion | str, alias: str | None = "live", target: str = "embedded", **more: Any) -> Deployed:
-        settings = {"threads": 1} if target == "embedded" else {"threads": 1, "context": 128, "parallel": 1}
+    def deploy(
+        self,
+        version: ModelVersion | str,
+        alias: str | None = "live",
+        target: str = "embedded",
+        **more: Any,
+    ) -> Deployed:
+        settings = (
+            {"threads": 1}
+            if target == "embedded"
+            else {"threads": 1, "context": 128, "parallel": 1}
+        )
         named = version if isinstance(version, str) else version.name
         return rollout.deploy(self.ws, self.agent, named, target, alias, settings=settings, **more)
 
     def ask(self, model: str | None = None, **more: Any) -> Any:
         named = {"model": model} if model else {}
-        return self.door.post("/v1/chat/completions", json={"messages": QUESTION, "max_tokens": 6, "temperature": 0, **named, **more})
+        return self.door.post(
+            "/v1/chat/completions",
+            json={"messages": QUESTION, "max_tokens": 6, "temperature": 0, **named, **more},
+        )
 
     def text(self, model: str | None = None) -> str:
         reply = self.ask(model)
@@ -56,4 +75,8 @@ class World:
         return None if at is None else versions.by_id(self.ws, at).name
 
     def taint(self, one: ModelVersion) -> None:
-        self.ws.db.write(lambda c: c.execute(model_versions.update().where(model_versions.c.id == one.id).values(tainted=True)))
+        self.ws.db.write(
+            lambda c: c.execute(
+                model_versions.update().where(model_versions.c.id == one.id).values(tainted=True)
+            )
+        )

@@ -1,11 +1,15 @@
-"""Tiny encoders with a WordPiece tokenizer that encodes pairs: BERT (MiniLM's form), DeBERTa-v2 (v3's form), RoBERTa."""
+"""Tiny encoders with a WordPiece tokenizer that encodes pairs: BERT (MiniLM's form), DeBERTa-v2
+(v3's form), RoBERTa."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-TEXT = "the quick brown fox jumps over lazy dog größe naïve return def add be brief . user system assistant : # question yes no"
+TEXT = (
+    "the quick brown fox jumps over lazy dog größe naïve return def add be brief . user system "
+    "assistant : # question yes no"
+)
 
 
 def pair_tokenizer(family: str) -> Any:
@@ -13,14 +17,25 @@ def pair_tokenizer(family: str) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-    vocab = {word: number for number, word in enumerate([*names.values(), *TEXT.split(), *(f"##{c}" for c in "abc"), *"0123456789"])}
+    vocab = {
+        word: number
+        for number, word in enumerate(
+            [*names.values(), *TEXT.split(), *(f"##{c}" for c in "abc"), *"0123456789"]
+        )
+    }
     inner = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     inner.normalizer = normalizers.Lowercase()
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     second = "[SEP]:0 $B:0 [SEP]:0" if family == "roberta" else "$B:1 [SEP]:1"
     special = [("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])]
-    inner.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair=f"[CLS] $A [SEP] {second}", special_tokens=special)
-    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=128, **{f"{name}_token": text for name, text in names.items()})
+    inner.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair=f"[CLS] $A [SEP] {second}", special_tokens=special
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        model_max_length=128,
+        **{f"{name}_token": text for name, text in names.items()},
+    )
 
 
 def tiny_encoder(folder: Path, family: str = "bert", seed: int = 0) -> Path:

@@ -1,6 +1,8 @@
-"""People who talk with an agent and judge it, as lines of an import file; and a search of a whole home for what one of them said.
+"""People who talk with an agent and judge it, as lines of an import file; and a search of a whole
+home for what one of them said.
 
-Every person's texts, names and remarks hold a word of their own, so that finding it anywhere is finding that person.
+Every person's texts, names and remarks hold a word of their own, so that finding it anywhere is
+finding that person.
 """
 
 from __future__ import annotations
@@ -28,13 +30,24 @@ def said(person: int, text: str) -> str:
     return f"{text} {word(person)}"
 
 
-def judged(person: int, key: str, trace: str, kind: str, value: Any, rater: str, **more: Any) -> dict[str, Any]:
+def judged(
+    person: int, key: str, trace: str, kind: str, value: Any, rater: str, **more: Any
+) -> dict[str, Any]:
     target = {"target": {"trace": trace}, "occurred_at": "2026-01-05T10:01:00Z"}
-    return {"type": "feedback", "id": f"{key}-{word(person)}", "kind": kind, "value": value, "rater": rater, **target, **more}
+    return {
+        "type": "feedback",
+        "id": f"{key}-{word(person)}",
+        "kind": kind,
+        "value": value,
+        "rater": rater,
+        **target,
+        **more,
+    }
 
 
 def lines_of(person: int, turns: int = 2, common: bool = True) -> list[dict[str, Any]]:
-    """A session of `turns`, each judged by its person and corrected by a reviewer, and a case made from the first question.
+    """A session of `turns`, each judged by its person and corrected by a reviewer, and a case made
+    from the first question.
 
     Only the first turn names the person. With `common` they also say hello, as everybody does.
     """
@@ -42,21 +55,65 @@ def lines_of(person: int, turns: int = 2, common: bool = True) -> list[dict[str,
     found: list[dict[str, Any]] = []
     at = {"occurred_at": "2026-01-05T10:00:00Z"}
     for turn in range(turns):
-        history = [*history, {"role": "user", "content": said(person, f"How do I reset number {turn}?")}]
-        trace, answer = f"t{turn}-{word(person)}", said(person, f"Hold the button for {turn} seconds.")
+        history = [
+            *history,
+            {"role": "user", "content": said(person, f"How do I reset number {turn}?")},
+        ]
+        trace, answer = (
+            f"t{turn}-{word(person)}",
+            said(person, f"Hold the button for {turn} seconds."),
+        )
         of = {"subject": name(person)} if turn == 0 else {}
-        found.append({"type": "trace", "id": trace, "session": f"s-{word(person)}", "input": history, "output": answer, **of, **at})
+        found.append(
+            {
+                "type": "trace",
+                "id": trace,
+                "session": f"s-{word(person)}",
+                "input": history,
+                "output": answer,
+                **of,
+                **at,
+            }
+        )
         remark = said(person, "I did not like it, says")
-        found.append(judged(person, f"f{turn}", trace, "thumb", turn % 2 == 1, name(person), comment=remark))
-        found.append(judged(person, f"c{turn}", trace, "correction", said(person, f"Press {turn} times."), "reviewer"))
+        found.append(
+            judged(person, f"f{turn}", trace, "thumb", turn % 2 == 1, name(person), comment=remark)
+        )
+        found.append(
+            judged(
+                person,
+                f"c{turn}",
+                trace,
+                "correction",
+                said(person, f"Press {turn} times."),
+                "reviewer",
+            )
+        )
         history = [*history, {"role": "assistant", "content": answer}]
     asked = [SYSTEM, {"role": "user", "content": said(person, "How do I reset number 0?")}]
     reference = said(person, "Press.")
-    found.append({"type": "case", "id": f"case-{word(person)}", "input": asked, "reference": reference, "checker": "exact_answer"})
+    found.append(
+        {
+            "type": "case",
+            "id": f"case-{word(person)}",
+            "input": asked,
+            "reference": reference,
+            "checker": "exact_answer",
+        }
+    )
     if common:
         hello = [SYSTEM, {"role": "user", "content": "Hello?"}]
         trace = f"h-{word(person)}"
-        found.append({"type": "trace", "id": trace, "subject": name(person), "input": hello, "output": "Hello!", **at})
+        found.append(
+            {
+                "type": "trace",
+                "id": trace,
+                "subject": name(person),
+                "input": hello,
+                "output": "Hello!",
+                **at,
+            }
+        )
         found.append(judged(person, "fh", trace, "thumb", True, name(person)))
     return found
 
@@ -79,12 +136,23 @@ def find(home: Path, *needles: str) -> list[str]:
         if raw[:2] == b"\x1f\x8b":
             raw += gzip.decompress(raw)
         named = str(path.relative_to(home)).encode()
-        found += [path.relative_to(home).as_posix()] if any(one in raw or one in named for one in wanted) else []
+        found += (
+            [path.relative_to(home).as_posix()]
+            if any(one in raw or one in named for one in wanted)
+            else []
+        )
     return found
 
 
 def dump(home: Path, *without: str) -> dict[str, list[tuple[Any, ...]]]:
     """Every row of every table but those named, as they are stored."""
     with sqlite3.connect(home / "thumbwheel.db") as connection:
-        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")]
-        return {one: sorted(connection.execute(f"SELECT * FROM {one}"), key=repr) for one in names if one not in without}
+        names = [
+            row[0]
+            for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
+        ]
+        return {
+            one: sorted(connection.execute(f"SELECT * FROM {one}"), key=repr)
+            for one in names
+            if one not in without
+        }

@@ -1,4 +1,5 @@
-"""A small world of traces, feedback and cases, written into a home by the conventions of the tables; for tests of what reads them."""
+"""A small world of traces, feedback and cases, written into a home by the conventions of the
+tables; for tests of what reads them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ AGENT = "helper"
 
 @dataclass
 class World:
-    """Collects rows; `into` writes them, in any order that keeps references valid, as one import would."""
+    """Collects rows; `into` writes them, in any order that keeps references valid, as one import
+    would."""
 
     rows: list[tuple[sa.Table, dict[str, Any]]] = field(default_factory=list)
     clock: int = 0
@@ -32,7 +34,10 @@ class World:
         parent: str | None = None
         for role, text in chain:
             content = {"content": text}
-            parent_id, parent = parent, ids.derived("msg", parent or "", role, json.dumps(content, sort_keys=True))
+            parent_id, parent = (
+                parent,
+                ids.derived("msg", parent or "", role, json.dumps(content, sort_keys=True)),
+            )
             self._add(schema.messages, id=parent, parent_id=parent_id, role=role, content=content)
         assert parent is not None
         return parent
@@ -79,7 +84,14 @@ class World:
         return trace_id
 
     def say(
-        self, kind: str, value: Any, *traces: str, rater: str | None = "r1", weight: float = 1.0, name: str | None = None, **more: Any
+        self,
+        kind: str,
+        value: Any,
+        *traces: str,
+        rater: str | None = "r1",
+        weight: float = 1.0,
+        name: str | None = None,
+        **more: Any,
     ) -> str:
         self.clock += 1
         external = more.pop("id", f"f{self.clock}")
@@ -132,7 +144,10 @@ class World:
 
     def into(self, home: Path, shuffle: Any = None) -> Workspace:
         ws = Workspace.open(Home.at(home), Sources({}, "test", {}))
-        known = {(table, *(values[key.name] for key in table.primary_key)): (table, values) for table, values in self.rows}
+        known = {
+            (table, *(values[key.name] for key in table.primary_key)): (table, values)
+            for table, values in self.rows
+        }
         rows = list(known.values())
         if shuffle:
             shuffle(rows)
@@ -159,7 +174,15 @@ class World:
         if name is None:
             return None
         row_id = self._id(prefix, name)
-        self._add(table, id=row_id, agent_id=self._agent(), source="t", external_id=name, recorded_at=START, **more)
+        self._add(
+            table,
+            id=row_id,
+            agent_id=self._agent(),
+            source="t",
+            external_id=name,
+            recorded_at=START,
+            **more,
+        )
         return row_id
 
     def _id(self, prefix: str, name: str) -> str:

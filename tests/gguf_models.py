@@ -1,4 +1,5 @@
-"""Real GGUF files of a tiny tuned model: merged, its base, its adapter; made once a run by the export's own formats."""
+"""Real GGUF files of a tiny tuned model: merged, its base, its adapter; made once a run by the
+export's own formats."""
 
 from __future__ import annotations
 
@@ -29,9 +30,19 @@ def made(root: Path) -> dict[str, Path]:
     return {"base": base, "adapter": adapter, **folders}
 
 
-def package(made: dict[str, Path], place: Path, kind: Kind = Kind.GGUF, version: str = "v3", system: str | None = None) -> Package:
+def package(
+    made: dict[str, Path],
+    place: Path,
+    kind: Kind = Kind.GGUF,
+    version: str = "v3",
+    system: str | None = None,
+) -> Package:
     folder = made[kind.value]
-    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
+    files = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path.is_file()
+    }
     base = next(made["base_gguf"].glob("*.gguf")) if kind is Kind.LORA_GGUF else folder
     return Package(
         agent="support",

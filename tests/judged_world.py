@@ -1,4 +1,5 @@
-"""A reward model of the demo world, made as a user makes one, and pairs that only the simulator can draw: no thumb, no noise."""
+"""A reward model of the demo world, made as a user makes one, and pairs that only the simulator can
+draw: no thumb, no noise."""
 
 from __future__ import annotations
 
@@ -17,21 +18,40 @@ from thumbwheel.models.types import RewardModelRecord
 from thumbwheel.training.train import train
 
 RATINGS = 2000
-"""Thumbs of the person, a tenth of them wrong. The demo's 750 leave a reward model at about 80 %; edits alone give 79 pairs."""
+"""Thumbs of the person, a tenth of them wrong. The demo's 750 leave a reward model at about 80 %;
+edits alone give 79 pairs."""
 
 
 def judge(ws: Workspace, seed: int, folder: Path) -> tuple[RewardModelRecord, Path]:
-    """(reward model of person `seed`, from the labels of what they left behind; the base that answered)."""
+    """(reward model of person `seed`, from the labels of what they left behind; the base that
+    answered)."""
     files = emit(folder, EmitOptions(seed=seed, ratings=RATINGS, gold=1), base_cache())
     import_world(ws, files)
-    result = train(ws, AGENT, "reward", str(files.base), options={"loss_type": "classification", "token_budget": 4096})
+    result = train(
+        ws,
+        AGENT,
+        "reward",
+        str(files.base),
+        options={"loss_type": "classification", "token_budget": 4096},
+    )
     return reward_models.find(ws, AGENT, str(result.reward_model)), files.base
 
 
-def true_pairs(seed: int, base: Path, count: int) -> tuple[list[list[dict[str, Any]]], list[str], list[str]]:
-    """(prompts, right answers, wrong answers) for fresh mails of person `seed`: wrong is what the app really answered, and not wanted."""
+def true_pairs(
+    seed: int, base: Path, count: int
+) -> tuple[list[list[dict[str, Any]]], list[str], list[str]]:
+    """(prompts, right answers, wrong answers) for fresh mails of person `seed`: wrong is what the
+    app really answered, and not wanted."""
     person = Person(seed)
     mails = person.mails(random.Random(f"true pairs:{seed}"), 3 * count, "fresh")
     said = Filer(base).answer([messages(mail) for mail in mails], 1.0, seed + 1000)
-    wrong = [(mail, answer.text) for mail, answer in zip(mails, said, strict=True) if answer.text != person.filing(mail).text()][:count]
-    return [messages(mail) for mail, _ in wrong], [person.filing(mail).text() for mail, _ in wrong], [text for _, text in wrong]
+    wrong = [
+        (mail, answer.text)
+        for mail, answer in zip(mails, said, strict=True)
+        if answer.text != person.filing(mail).text()
+    ][:count]
+    return (
+        [messages(mail) for mail, _ in wrong],
+        [person.filing(mail).text() for mail, _ in wrong],
+        [text for _, text in wrong],
+    )

@@ -9,7 +9,9 @@ from thumbwheel.llm.fake import Reply
 def said(request):
     """What the judge was told: the nonce, and both answers as it finds them."""
     system, user = request.body["messages"]
-    return re.search(r'"nonce": "(\w+)"', system["content"])[1], json.loads(user["content"])["answers"]
+    return re.search(r'"nonce": "(\w+)"', system["content"])[1], json.loads(user["content"])[
+        "answers"
+    ]
 
 
 def reply(text):

@@ -11,7 +11,8 @@ from tiny_models import tiny_base
 
 
 def needs(*names: str) -> None:
-    """Skip the test where a tool is missing; with THUMBWHEEL_REQUIRE_TOOLS it fails. Fast ones are marked `tools`: CI runs them late."""
+    """Skip the test where a tool is missing; with THUMBWHEEL_REQUIRE_TOOLS it fails. Fast ones are
+    marked `tools`: CI runs them late."""
     if absent := [name for name in names if tools.find(name) is None]:
         why = f"{', '.join(absent)} of llama.cpp not found; run: thumbwheel tools install --build"
         missing("tools", why)
@@ -19,5 +20,11 @@ def needs(*names: str) -> None:
 
 def wide_base(folder: Path, family: str = "qwen2", **settings: Any) -> Path:
     """A tiny random model whose rows K-quants can take."""
-    shape = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "initializer_range": 0.05, "max_position_embeddings": 512}
+    shape = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "head_dim": 64,
+        "initializer_range": 0.05,
+        "max_position_embeddings": 512,
+    }
     return tiny_base(folder, family, **shape | settings)

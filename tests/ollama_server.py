@@ -1,7 +1,9 @@
-"""An Ollama for tests: its HTTP contract with real blobs, hashes and manifests on disk; what it says comes from a real llama-server.
+"""An Ollama for tests: its HTTP contract with real blobs, hashes and manifests on disk; what it
+says comes from a real llama-server.
 
-`version` decides what the contract is (adapters, which side renders the chat template). `fail` names a fault for the next request that
-can have it: "full disk", "broken upload", "error in stream", "cut stream", "no load".
+`version` decides what the contract is (adapters, which side renders the chat template). `fail`
+names a fault for the next request that can have it: "full disk", "broken upload", "error in
+stream", "cut stream", "no load".
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ from thumbwheel.llm import tools
 from thumbwheel.llm.llama_server import LlamaServer, with_adapters
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,79})?")
-SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "repeat_penalty": 1.1, "repeat_last_n": 64}
+SAMPLING = {
+    "temperature": 0.8,
+    "top_k": 40,
+    "top_p": 0.9,
+    "repeat_penalty": 1.1,
+    "repeat_last_n": 64,
+}
 
 
 class Refused(Exception):
@@ -43,7 +51,19 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def metadata(path: Path) -> dict[str, Any]:
     """The single values of a GGUF file's header."""
-    simple = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+    simple = {
+        0: "B",
+        1: "b",
+        2: "H",
+        3: "h",
+        4: "I",
+        5: "i",
+        6: "f",
+        7: "?",
+        10: "Q",
+        11: "q",
+        12: "d",
+    }
     with path.open("rb") as stream:
 
         def take(code: str) -> Any:
@@ -66,7 +86,13 @@ def metadata(path: Path) -> dict[str, Any]:
 class OllamaEmulator:
     """`built_in`: name -> (Jinja, Go), the templates that it takes for similar ones."""
 
-    def __init__(self, folder: Path, version: str = "0.33.0", built_in: dict[str, tuple[str, str]] | None = None, port: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        version: str = "0.33.0",
+        built_in: dict[str, tuple[str, str]] | None = None,
+        port: int = 0,
+    ) -> None:
         self.version, self.built_in, self.fail = version, built_in or {}, ""
         self.blobs, self.manifests = folder / "blobs", folder / "manifests"
         self.blobs.mkdir(parents=True, exist_ok=True)
@@ -75,15 +101,24 @@ class OllamaEmulator:
         self.running: dict[str, tuple[LlamaServer, str, Any]] = {}
         self._lock = threading.Lock()
         self._starter = ThreadPoolExecutor(1)  # a llama-server ends with the thread that started it
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), type("Bound", (Handler,), {"ollama": self}))
+        self._server = ThreadingHTTPServer(
+            ("127.0.0.1", port), type("Bound", (Handler,), {"ollama": self})
+        )
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> OllamaEmulator:
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._server.shutdown()
         self._server.server_close()
         for server, _, _ in self.running.values():
@@ -116,7 +151,9 @@ class OllamaEmulator:
                 stream.write(chunk)
         if f"sha256:{found.hexdigest()}" != digest:
             part.unlink()
-            raise Refused(400, f'digest mismatch, expected "{digest}", got "sha256:{found.hexdigest()}"')
+            raise Refused(
+                400, f'digest mismatch, expected "{digest}", got "sha256:{found.hexdigest()}"'
+            )
         part.rename(path)
         return 201
 
@@ -153,7 +190,10 @@ class OllamaEmulator:
             yield {"status": "parsing GGUF"}
             made["model"] = self._taken(digest)
             jinja = metadata(self.blob(digest)).get("tokenizer.chat_template", "")
-            near = {name: Levenshtein.distance(jinja, known) for name, (known, _) in self.built_in.items()}
+            near = {
+                name: Levenshtein.distance(jinja, known)
+                for name, (known, _) in self.built_in.items()
+            }
             best = min(near, key=lambda name: near[name], default="")
             if best and jinja and near[best] < 100:
                 made["template"] = self.built_in[best][1]
@@ -180,7 +220,8 @@ class OllamaEmulator:
         yield {"status": "success"}
 
     def _taken(self, digest: str) -> str:
-        """From 0.30 on a model file is rewritten by llama-quantize, which refuses what its llama.cpp does not know."""
+        """From 0.30 on a model file is rewritten by llama-quantize, which refuses what its
+        llama.cpp does not know."""
         path = self.blob(digest)
         if not path.exists():
             raise Refused(400, f"blob {digest} not found")
@@ -202,7 +243,16 @@ class OllamaEmulator:
             size = self.blob(json.loads(path.read_text())["model"]).stat().st_size
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             modified = "2026-11-01T00:00:00Z"
-            found.append({"name": path.name, "model": path.name, "digest": digest, "size": size, "modified_at": modified, "details": {}})
+            found.append(
+                {
+                    "name": path.name,
+                    "model": path.name,
+                    "digest": digest,
+                    "size": size,
+                    "modified_at": modified,
+                    "details": {},
+                }
+            )
         return {"models": found}
 
     def show(self, name: str) -> dict[str, Any]:
@@ -214,7 +264,11 @@ class OllamaEmulator:
             for one in (value if isinstance(value, list) else [value])
         ]
         info = {key: value for key, value in known.items() if not isinstance(value, list)}
-        shown = {"template": made["template"] or "{{ .Prompt }}", "parameters": "\n".join(lines), "model_info": info}
+        shown = {
+            "template": made["template"] or "{{ .Prompt }}",
+            "parameters": "\n".join(lines),
+            "model_info": info,
+        }
         system = {"system": made["system"]} if made["system"] else {}
         return {
             **shown,
@@ -231,7 +285,11 @@ class OllamaEmulator:
     def delete(self, name: str) -> None:
         self.manifest(name)
         self.path_of(name).unlink()
-        used = {digest for path in self.manifests.iterdir() for digest in re.findall(r"sha256:[0-9a-f]{64}", path.read_text())}
+        used = {
+            digest
+            for path in self.manifests.iterdir()
+            for digest in re.findall(r"sha256:[0-9a-f]{64}", path.read_text())
+        }
         for path in self.blobs.iterdir():
             if path.name.replace("-", ":") not in used:
                 path.unlink()
@@ -242,12 +300,24 @@ class OllamaEmulator:
             raise Refused(400, f'time: missing unit in duration "{keep}"')
         if self.fault("no load"):
             raise Refused(500, "llama runner process has terminated: loras are not yet implemented")
-        key = json.dumps([made["model"], made["adapter"], made["parameters"].get("num_ctx"), made["parameters"].get("num_thread")])
+        key = json.dumps(
+            [
+                made["model"],
+                made["adapter"],
+                made["parameters"].get("num_ctx"),
+                made["parameters"].get("num_thread"),
+            ]
+        )
         with self._lock:
             if key not in self.running:
                 adapters = [self.blob(made["adapter"])] if made["adapter"] else []
-                context, threads = made["parameters"].get("num_ctx", 4096), made["parameters"].get("num_thread", 1)
-                server = LlamaServer(self.blob(made["model"]), adapters=adapters, context=context, threads=threads)
+                context, threads = (
+                    made["parameters"].get("num_ctx", 4096),
+                    made["parameters"].get("num_thread", 1),
+                )
+                server = LlamaServer(
+                    self.blob(made["model"]), adapters=adapters, context=context, threads=threads
+                )
                 self._starter.submit(server.start).result()
                 self.running[key] = (server, name, 300)
             server, first, kept = self.running[key]
@@ -256,24 +326,40 @@ class OllamaEmulator:
 
     def unload(self, name: str) -> None:
         made = self.manifest(name)
-        for key in [key for key in self.running if json.loads(key)[:2] == [made["model"], made["adapter"]]]:
+        for key in [
+            key for key in self.running if json.loads(key)[:2] == [made["model"], made["adapter"]]
+        ]:
             self.running.pop(key)[0].stop()
 
     def ps(self) -> dict[str, Any]:
-        return {"models": [{"name": name, "model": name, "expires_at": str(kept)} for _, name, kept in self.running.values()]}
+        return {
+            "models": [
+                {"name": name, "model": name, "expires_at": str(kept)}
+                for _, name, kept in self.running.values()
+            ]
+        }
 
-    def answer(self, name: str, messages: list[dict[str, str]], options: dict[str, Any], keep: Any = None) -> dict[str, Any]:
+    def answer(
+        self, name: str, messages: list[dict[str, str]], options: dict[str, Any], keep: Any = None
+    ) -> dict[str, Any]:
         """text, finish and counts of one answer."""
         made, server = self.manifest(name), self.load(name, keep)
         if made["system"] and (not messages or messages[0]["role"] != "system"):
             messages = [{"role": "system", "content": made["system"]}, *messages]
         asked = SAMPLING | made["parameters"] | options
-        body = {key: value for key, value in asked.items() if not key.startswith("num_")} | {"max_tokens": asked.get("num_predict", -1)}
+        body = {key: value for key, value in asked.items() if not key.startswith("num_")} | {
+            "max_tokens": asked.get("num_predict", -1)
+        }
         body |= with_adapters([1.0] * len(server.adapters))
         if numbers(self.version) >= (0, 30) and not made["template"]:
             path, body["messages"] = "chat/completions", messages
         else:
-            path, body["prompt"] = "completions", render(made["template"] or "{{ range .Messages }}{{ .Content }}{{ end }}", messages)
+            path, body["prompt"] = (
+                "completions",
+                render(
+                    made["template"] or "{{ range .Messages }}{{ .Content }}{{ end }}", messages
+                ),
+            )
         reply = httpx.post(f"{server.url}/{path}", json=body, timeout=60)
         if reply.status_code != 200:
             raise Refused(reply.status_code, reply.text)
@@ -310,7 +396,11 @@ class Handler(BaseHTTPRequestHandler):
     def _route(self, method: str, path: str) -> None:
         if path.startswith("/api/blobs/"):
             digest = path.removeprefix("/api/blobs/")
-            status = (200 if self.ollama.blob(digest).exists() else 404) if method == "HEAD" else self.ollama.keep(digest, self._chunks())
+            status = (
+                (200 if self.ollama.blob(digest).exists() else 404)
+                if method == "HEAD"
+                else self.ollama.keep(digest, self._chunks())
+            )
             return self._send(b"", status)
         if path == "/":
             return self._send(b"" if method == "HEAD" else b"Ollama is running", 200)
@@ -360,18 +450,38 @@ class Handler(BaseHTTPRequestHandler):
         name, keep = body["model"], body.get("keep_alive")
         if not body.get("prompt"):
             self.ollama.unload(name) if keep == 0 else self.ollama.load(name, keep)
-            return self._json({"model": name, "response": "", "done": True, "done_reason": "unload" if keep == 0 else "load"})
-        found = self.ollama.answer(name, [{"role": "user", "content": body["prompt"]}], body.get("options") or {}, keep)
+            return self._json(
+                {
+                    "model": name,
+                    "response": "",
+                    "done": True,
+                    "done_reason": "unload" if keep == 0 else "load",
+                }
+            )
+        found = self.ollama.answer(
+            name, [{"role": "user", "content": body["prompt"]}], body.get("options") or {}, keep
+        )
         return self._stream(body, [{"response": found["text"]}], {"response": ""}, found)
 
     def _chat(self, body: dict[str, Any]) -> None:
-        found = self.ollama.answer(body["model"], body["messages"], body.get("options") or {}, body.get("keep_alive"))
+        found = self.ollama.answer(
+            body["model"], body["messages"], body.get("options") or {}, body.get("keep_alive")
+        )
         said = {"message": {"role": "assistant", "content": found["text"]}}
         return self._stream(body, [said], {"message": {"role": "assistant", "content": ""}}, found)
 
-    def _stream(self, body: dict[str, Any], parts: list[dict[str, Any]], end: dict[str, Any], found: dict[str, Any]) -> None:
+    def _stream(
+        self,
+        body: dict[str, Any],
+        parts: list[dict[str, Any]],
+        end: dict[str, Any],
+        found: dict[str, Any],
+    ) -> None:
         known = {"model": body["model"], "created_at": "2026-11-01T00:00:00Z"}
-        usage = {"prompt_eval_count": found["usage"]["prompt_tokens"], "eval_count": found["usage"]["completion_tokens"]}
+        usage = {
+            "prompt_eval_count": found["usage"]["prompt_tokens"],
+            "eval_count": found["usage"]["completion_tokens"],
+        }
         last = {"done": True, "done_reason": found["finish"], **usage}
         if body.get("stream", True) is False:
             return self._json(known | parts[0] | last)
@@ -382,23 +492,46 @@ class Handler(BaseHTTPRequestHandler):
 
     def _openai(self, body: dict[str, Any]) -> None:
         options = {"temperature": body.get("temperature", 1.0), "top_p": body.get("top_p", 1.0)}
-        options |= {key: body[key] for key in ("stop", "seed", "frequency_penalty", "presence_penalty") if key in body}
+        options |= {
+            key: body[key]
+            for key in ("stop", "seed", "frequency_penalty", "presence_penalty")
+            if key in body
+        }
         options |= {"num_predict": body["max_tokens"]} if "max_tokens" in body else {}
         found = self.ollama.answer(body["model"], body["messages"], options)
-        known = {"id": "chatcmpl-1", "created": 0, "model": body["model"], "system_fingerprint": "fp_ollama"}
+        known = {
+            "id": "chatcmpl-1",
+            "created": 0,
+            "model": body["model"],
+            "system_fingerprint": "fp_ollama",
+        }
         said = {"role": "assistant", "content": found["text"]}
         if not body.get("stream"):
             choice = {"index": 0, "message": said, "finish_reason": found["finish"]}
-            return self._json({**known, "object": "chat.completion", "choices": [choice], "usage": found["usage"]})
+            return self._json(
+                {**known, "object": "chat.completion", "choices": [choice], "usage": found["usage"]}
+            )
         self._start("text/event-stream")
-        for delta, finish in ((said, None), ({"role": "assistant", "content": ""}, found["finish"])):
-            chunk = {**known, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+        for delta, finish in (
+            (said, None),
+            ({"role": "assistant", "content": ""}, found["finish"]),
+        ):
+            chunk = {
+                **known,
+                "object": "chat.completion.chunk",
+                "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+            }
             self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
         self.wfile.write(b"data: [DONE]\n\n")
         return None
 
     def _models(self) -> dict[str, Any]:
-        return {"object": "list", "data": [{"id": one["name"], "object": "model"} for one in self.ollama.tags()["models"]]}
+        return {
+            "object": "list",
+            "data": [
+                {"id": one["name"], "object": "model"} for one in self.ollama.tags()["models"]
+            ],
+        }
 
     def _chunks(self) -> Any:
         if self.headers.get("Transfer-Encoding") == "chunked":

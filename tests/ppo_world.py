@@ -1,4 +1,5 @@
-"""PPO at work on a tiny model without a loop: an engine whose policy is not its base, a sweep, and answers made up token by token."""
+"""PPO at work on a tiny model without a loop: an engine whose policy is not its base, a sweep, and
+answers made up token by token."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ class World:
     def experience(self, collected: Collected) -> Experience:
         return self.method.experience(collected, self.sweep)
 
-    def loss(self, found: Experience, budget: int | None = None, backward: bool = False) -> tuple[float, dict[str, float]]:
+    def loss(
+        self, found: Experience, budget: int | None = None, backward: bool = False
+    ) -> tuple[float, dict[str, float]]:
         """(loss, metrics) of one update on all of it; with `backward` the gradients are in place."""
         import torch
 
@@ -60,10 +63,14 @@ class World:
         return total, means(metrics)
 
 
-def parts_of(base: Path, config: PpoConfig, dtype: Any = "float32", reward_model: Path | None = None) -> Parts:
+def parts_of(
+    base: Path, config: PpoConfig, dtype: Any = "float32", reward_model: Path | None = None
+) -> Parts:
     """An engine over `base` with a new adapter, at the temperature of sampling."""
     model, tokenizer = load_base(str(base), dtype)
-    adapted, _ = attach_lora(model, LoraSettings(rank=config.lora_r, alpha=config.lora_alpha), seed=config.seed)
+    adapted, _ = attach_lora(
+        model, LoraSettings(rank=config.lora_r, alpha=config.lora_alpha), seed=config.seed
+    )
     engine = ScoreEngine(adapted)
     engine.temperature = config.temperature
     return Parts(engine, PromptBuilder(tokenizer), base / "unused.db", reward_model)
@@ -71,7 +78,9 @@ def parts_of(base: Path, config: PpoConfig, dtype: Any = "float32", reward_model
 
 def config_of(**changes: Any) -> PpoConfig:
     """Small, and without a warm-up of the critic unless asked for."""
-    return PpoConfig(**{"learning_rate": 1e-3, "critic_warmup_steps": 0, "lora_r": 4, "lora_alpha": 8} | changes)
+    return PpoConfig(
+        **{"learning_rate": 1e-3, "critic_warmup_steps": 0, "lora_r": 4, "lora_alpha": 8} | changes
+    )
 
 
 def world(base: Path, dtype: Any = "float32", shaken: float = 0.1, **changes: Any) -> World:
@@ -82,7 +91,12 @@ def world(base: Path, dtype: Any = "float32", shaken: float = 0.1, **changes: An
     if shaken:
         shake(parts.engine.model, scale=shaken)
         shake(parts.engine.voice(Role.CRITIC).head, seed=6)
-    return World(method, parts.engine, parts.builder, EngineSweep(parts.engine, Budget(parts.engine, config.token_budget)))
+    return World(
+        method,
+        parts.engine,
+        parts.builder,
+        EngineSweep(parts.engine, Budget(parts.engine, config.token_budget)),
+    )
 
 
 def answers(world: World, batch: Sequence[Sequence[Answer]] = BATCH, seed: int = 0) -> Collected:
@@ -90,13 +104,20 @@ def answers(world: World, batch: Sequence[Sequence[Answer]] = BATCH, seed: int =
     chance, tokenizer = random.Random(seed), world.builder.tokenizer
     tasks, rollouts, rewards = [], [], []
     for number, several in enumerate(batch):
-        row = {"prompt": [{"role": "user", "content": f"Question {number}: add {chance.randrange(100)}"}], "group": f"g{number}"}
+        row = {
+            "prompt": [
+                {"role": "user", "content": f"Question {number}: add {chance.randrange(100)}"}
+            ],
+            "group": f"g{number}",
+        }
         tasks.append(Task(tuple(world.builder.prompt(row["prompt"])), row, f"g{number}", number))
         made = []
         for length, finish, _ in several:
             ids = [chance.randrange(10, len(tokenizer)) for _ in range(length)]
             ids[-1:] = [tokenizer.eos_token_id] if finish == "stop" else ids[-1:]
-            made.append(Rollout(tuple(ids), None, finish, tokenizer.decode(ids, skip_special_tokens=True)))
+            made.append(
+                Rollout(tuple(ids), None, finish, tokenizer.decode(ids, skip_special_tokens=True))
+            )
         rollouts.append(made)
         rewards.append([Reward(score, {}, {}, None) for _, _, score in several])
     return Collected(tasks, rollouts, rewards)

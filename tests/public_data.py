@@ -1,4 +1,5 @@
-"""Where tests find the real public data: `THUMBWHEEL_TEST_DATA`, else ../shared/data beside the checkout.
+"""Where tests find the real public data: `THUMBWHEEL_TEST_DATA`, else ../shared/data beside the
+checkout.
 
 Without it they are skipped, or fail where it is demanded (required.py)."""
 
@@ -16,5 +17,9 @@ def public_data(name: str) -> Path:
     """The file `name` of the public data; skips the test where it is absent, or fails it."""
     path = DATA / name
     if not path.exists():
-        missing("data", f"public data is absent: {path} (set THUMBWHEEL_TEST_DATA to the folder that holds {name})")
+        missing(
+            "data",
+            f"public data is absent: {path} (set THUMBWHEEL_TEST_DATA to the folder that holds "
+            f"{name})",
+        )
     return path

@@ -1,7 +1,9 @@
-"""What tests need of a machine. Where it is missing they are skipped, unless the variable that demands it is set: then they fail.
+"""What tests need of a machine. Where it is missing they are skipped, unless the variable that
+demands it is set: then they fail.
 
-THUMBWHEEL_REQUIRE_TOOLS (llama.cpp's programs), THUMBWHEEL_REQUIRE_SANDBOX and THUMBWHEEL_REQUIRE_DATA (the public data) each demand one
-thing. THUMBWHEEL_REQUIRE_ALL makes a failure of every skip but those of MACHINE, so that no test is left out in CI without a word.
+THUMBWHEEL_REQUIRE_TOOLS (llama.cpp's programs), THUMBWHEEL_REQUIRE_SANDBOX and
+THUMBWHEEL_REQUIRE_DATA (the public data) each demand one thing. THUMBWHEEL_REQUIRE_ALL makes a
+failure of every skip but those of MACHINE, so that no test is left out in CI without a word.
 """
 
 from __future__ import annotations
@@ -12,9 +14,19 @@ from typing import NoReturn
 import pytest
 
 MACHINE = (
-    "x32 is of x86_64", "no cgroup:", "run as an ordinary user already", "a small disk can be mounted by root only",
-    "neither CUDA nor Metal", "bitsandbytes' 4 bits are CUDA's", "needs a real Ollama", "needs a Go toolchain",
-    "transformers 4.57 cannot be installed here", "bloom rounds its softmax", "is Linux's", "reading of Linux", "read from /proc",
+    "x32 is of x86_64", "no cgroup:", "run as an ordinary user already", "a small disk can be "
+    "mounted "
+    "by "
+    "root "
+    "only",
+    "neither CUDA nor Metal", "bitsandbytes' 4 bits are CUDA's", "needs a real Ollama", "needs a "
+    "Go "
+    "toolchain",
+    "transformers 4.57 cannot be installed here", "bloom rounds its softmax", "is Linux's", "reading "
+    "of "
+    "Linux", "read "
+    "from "
+    "/proc",
     "when it next reads its pipe", "memory cannot be measured here", "needs /dev/full",
 )  # fmt: skip
 """Reasons that lie in the machine or the processor, and that no installation would change."""
@@ -29,4 +41,6 @@ def missing(what: str, why: str) -> NoReturn:
 
 def unexcused(reason: str) -> bool:
     """Whether a skip for this reason is a failure here."""
-    return bool(os.environ.get("THUMBWHEEL_REQUIRE_ALL")) and not any(excuse in reason for excuse in MACHINE)
+    return bool(os.environ.get("THUMBWHEEL_REQUIRE_ALL")) and not any(
+        excuse in reason for excuse in MACHINE
+    )

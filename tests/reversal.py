@@ -1,4 +1,5 @@
-"""A pinned task for methods that learn from fresh answers: write a string of letters backwards. Its base was taught it half-way, here."""
+"""A pinned task for methods that learn from fresh answers: write a string of letters backwards. Its
+base was taught it half-way, here."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from typing import Any
 
 LETTERS, LENGTH = "abcdefgh", 4
 TEMPLATE = (
-    "{% for message in messages %}{% if message['role'] == 'assistant' %}{{ message['content'] }}<eos>"
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}{{ message['content'] "
+    "}}<eos>"
     "{% else %}{{ message['content'] }}={% endif %}{% endfor %}"
 )
 
@@ -44,10 +46,17 @@ def reversal_tokenizer() -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    inner = Tokenizer(models.WordLevel({token: at for at, token in enumerate(["<pad>", "<eos>", "=", *LETTERS])}, unk_token="<pad>"))
+    inner = Tokenizer(
+        models.WordLevel(
+            {token: at for at, token in enumerate(["<pad>", "<eos>", "=", *LETTERS])},
+            unk_token="<pad>",
+        )
+    )
     inner.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     inner.decoder = decoders.Fuse()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>"
+    )
     tokenizer.chat_template = TEMPLATE
     return tokenizer
 
@@ -66,17 +75,26 @@ def untaught(tokenizer: Any, width: int, layers: int) -> Any:
     )  # fmt: skip
 
 
-def lessons(model: Any, tokenizer: Any, pairs: Iterator[tuple[str, str]], rate: float) -> Iterator[int]:
+def lessons(
+    model: Any, tokenizer: Any, pairs: Iterator[tuple[str, str]], rate: float
+) -> Iterator[int]:
     """Teach 64 (prompt, answer) at a time, for as long as the number of steps is asked for."""
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     for step in count(1):
         texts = [(f"{prompt}=", f"{answer}<eos>") for prompt, answer in islice(pairs, 64)]
-        batch = tokenizer([prompt + answer for prompt, answer in texts], padding=True, padding_side="right", return_tensors="pt")
+        batch = tokenizer(
+            [prompt + answer for prompt, answer in texts],
+            padding=True,
+            padding_side="right",
+            return_tensors="pt",
+        )
         labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
         labels[:, : len(texts[0][0])] = -100  # prompts are of one length, a letter a token
-        model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss.backward()
+        model(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels
+        ).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         yield step
@@ -89,7 +107,8 @@ def saved(model: Any, tokenizer: Any, folder: Path) -> Path:
 
 
 def reversal_base(folder: Path, low: float = 0.2, high: float = 0.3) -> Path:
-    """A model of a million parameters whose greedy answers to `low` to `high` of all strings are right, taught from nothing."""
+    """A model of a million parameters whose greedy answers to `low` to `high` of all strings are
+    right, taught from nothing."""
     tokenizer = reversal_tokenizer()
     model = untaught(tokenizer, width=128, layers=4)
     texts = strings(0, different=False)
@@ -102,12 +121,15 @@ def reversal_base(folder: Path, low: float = 0.2, high: float = 0.3) -> Path:
 
 
 def terse_base(folder: Path) -> Path:
-    """A tiny model that mostly answers `ab`, whatever it is asked, and now and then something else, longer or shorter."""
+    """A tiny model that mostly answers `ab`, whatever it is asked, and now and then something else,
+    longer or shorter."""
     tokenizer = reversal_tokenizer()
     model = untaught(tokenizer, width=32, layers=2)
     chance = random.Random(0)
     other = lambda: "".join(chance.choice(LETTERS) for _ in range(chance.randint(1, 8)))  # noqa: E731
-    pairs = ((text, "ab" if chance.random() < 0.7 else other()) for text in strings(0, different=False))
+    pairs = (
+        (text, "ab" if chance.random() < 0.7 else other()) for text in strings(0, different=False)
+    )
     for step in lessons(model, tokenizer, pairs, 3e-3):
         if step == 80:
             break
@@ -115,12 +137,25 @@ def terse_base(folder: Path) -> Path:
 
 
 def success(model: Any, tokenizer: Any, texts: list[str], sample: bool = False) -> float:
-    """Share of the strings that one answer each, greedy or drawn at temperature 1, writes backwards."""
+    """Share of the strings that one answer each, greedy or drawn at temperature 1, writes
+    backwards."""
     import torch
 
     ids = torch.tensor([tokenizer(f"{text}=")["input_ids"] for text in texts])
-    how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} if sample else {"do_sample": False}
+    how = (
+        {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        if sample
+        else {"do_sample": False}
+    )
     with torch.no_grad():
-        out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=LENGTH + 2, pad_token_id=0, **how)
+        out = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=LENGTH + 2,
+            pad_token_id=0,
+            **how,
+        )
     answers = [tokenizer.decode(row, skip_special_tokens=True) for row in out[:, ids.shape[1] :]]
-    return sum(answer == text[::-1] for answer, text in zip(answers, texts, strict=True)) / len(texts)
+    return sum(answer == text[::-1] for answer, text in zip(answers, texts, strict=True)) / len(
+        texts
+    )

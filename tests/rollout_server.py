@@ -1,4 +1,5 @@
-"""A script for the fake server: evenly drawn tokens, a distribution of its own, with their log-probabilities in the form of vLLM."""
+"""A script for the fake server: evenly drawn tokens, a distribution of its own, with their
+log-probabilities in the form of vLLM."""
 
 from __future__ import annotations
 
@@ -23,5 +24,10 @@ class Uniform:
 
     def _choice(self, chance: random.Random, length: int) -> dict[str, Any]:
         ids = [chance.randrange(LOW, HIGH) for _ in range(length)]
-        logprobs = {"tokens": [str(one) for one in ids], "token_logprobs": [-math.log(HIGH - LOW)] * length}
-        return {"text": "", "token_ids": ids, "finish_reason": "length"} | ({} if self.silent else {"logprobs": logprobs})
+        logprobs = {
+            "tokens": [str(one) for one in ids],
+            "token_logprobs": [-math.log(HIGH - LOW)] * length,
+        }
+        return {"text": "", "token_ids": ids, "finish_reason": "length"} | (
+            {} if self.silent else {"logprobs": logprobs}
+        )

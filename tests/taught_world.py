@@ -1,4 +1,5 @@
-"""A model that is really taught something in seconds, and a world of feedback and cases that can judge it; for tests of evaluation."""
+"""A model that is really taught something in seconds, and a world of feedback and cases that can
+judge it; for tests of evaluation."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ SPLIT = DatasetConfig(dev=0.25, gate=0.25)
 
 @dataclass(frozen=True)
 class Taught:
-    """A random base, an adapter that puts foxes into the den and dogs into the yard, and one that changes nothing."""
+    """A random base, an adapter that puts foxes into the den and dogs into the yard, and one that
+    changes nothing."""
 
     base: Path
     good: Path
@@ -26,10 +28,17 @@ def learn(adapted, rows, steps):
     import torch
 
     width = max(row.length for row in rows)
-    ids_ = torch.tensor([[*row.prompt_ids, *row.completion_ids] + [0] * (width - row.length) for row in rows])
-    wanted = [[-100] * len(row.prompt_ids) + list(row.completion_ids) + [-100] * (width - row.length) for row in rows]
+    ids_ = torch.tensor(
+        [[*row.prompt_ids, *row.completion_ids] + [0] * (width - row.length) for row in rows]
+    )
+    wanted = [
+        [-100] * len(row.prompt_ids) + list(row.completion_ids) + [-100] * (width - row.length)
+        for row in rows
+    ]
     mask = torch.tensor([[1] * row.length + [0] * (width - row.length) for row in rows])
-    optimizer = torch.optim.AdamW([one for one in adapted.parameters() if one.requires_grad], lr=1e-2)
+    optimizer = torch.optim.AdamW(
+        [one for one in adapted.parameters() if one.requires_grad], lr=1e-2
+    )
     for _ in range(steps):
         adapted(input_ids=ids_, attention_mask=mask, labels=torch.tensor(wanted)).loss.backward()
         optimizer.step()
@@ -47,13 +56,17 @@ def add_case(world, word, number, basis="gold", **more):
 
 
 def world_of(cases=40, basis="gold", prompts=48, kinds=("preference", "thumb")):
-    """Cases 100.. that nobody was asked about, and feedback on prompts 0..: the right place over the wrong one, thumbs on both."""
+    """Cases 100.. that nobody was asked about, and feedback on prompts 0..: the right place over
+    the wrong one, thumbs on both."""
     world = World()
     for number in range(prompts // 2):
         for word, right in PLACES.items():
             wrong = next(text for other, text in PLACES.items() if other != word)
             asked = ask(word, number)
-            one, two = (world.trace(f"{word}{number}-{text}", world.prompt(asked), text) for text in (right, wrong))
+            one, two = (
+                world.trace(f"{word}{number}-{text}", world.prompt(asked), text)
+                for text in (right, wrong)
+            )
             if "preference" in kinds:
                 world.say("preference", {"ranking": [[0], [1]]}, one, two)
             if "thumb" in kinds:

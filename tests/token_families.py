@@ -1,4 +1,5 @@
-"""Small random configurations, the plain padded computation that everything is compared with, and random trees."""
+"""Small random configurations, the plain padded computation that everything is compared with, and
+random trees."""
 
 from __future__ import annotations
 
@@ -28,13 +29,23 @@ SMALL = {"bos_token_id": 0, "eos_token_id": 1}
 
 TREE = {
     "qwen2": lambda: tf.Qwen2Config(**SHAPE, **GROUPED),
-    "qwen2-sliding": lambda: tf.Qwen2Config(**SHAPE, **GROUPED, use_sliding_window=True, sliding_window=4, max_window_layers=1),
+    "qwen2-sliding": lambda: tf.Qwen2Config(
+        **SHAPE, **GROUPED, use_sliding_window=True, sliding_window=4, max_window_layers=1
+    ),
     "llama": lambda: tf.LlamaConfig(**SHAPE, **GROUPED),
     "mistral-sliding": lambda: tf.MistralConfig(**SHAPE, **GROUPED, sliding_window=5),
-    "gpt2": lambda: tf.GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128, **SMALL),
+    "gpt2": lambda: tf.GPT2Config(
+        vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128, **SMALL
+    ),
     "phi-head-bias": lambda: tf.PhiConfig(**SHAPE),
     "gemma2-softcaps": lambda: tf.Gemma2Config(
-        **SHAPE, **GROUPED, head_dim=8, sliding_window=4, query_pre_attn_scalar=8, attn_logit_softcapping=2.0, final_logit_softcapping=3.0
+        **SHAPE,
+        **GROUPED,
+        head_dim=8,
+        sliding_window=4,
+        query_pre_attn_scalar=8,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0,
     ),
     "cohere-logit-scale": lambda: tf.CohereConfig(**SHAPE, **GROUPED, logit_scale=0.3),
     "granite-logit-scale": lambda: tf.GraniteConfig(
@@ -42,9 +53,22 @@ TREE = {
     ),
 }
 PADDED = {
-    "bloom": (lambda: tf.BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4, **SMALL), "ALiBi"),
-    "mamba": (lambda: tf.MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, state_size=4, **SMALL), "state"),
-    "gpt-oss": (lambda: tf.GptOssConfig(**SHAPE, **GROUPED, head_dim=8, num_local_experts=4, num_experts_per_tok=2), "sinks"),
+    "bloom": (
+        lambda: tf.BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4, **SMALL),
+        "ALiBi",
+    ),
+    "mamba": (
+        lambda: tf.MambaConfig(
+            vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, state_size=4, **SMALL
+        ),
+        "state",
+    ),
+    "gpt-oss": (
+        lambda: tf.GptOssConfig(
+            **SHAPE, **GROUPED, head_dim=8, num_local_experts=4, num_experts_per_tok=2
+        ),
+        "sinks",
+    ),
     "gpt-neo": (
         lambda: tf.GPTNeoConfig(
             vocab_size=VOCAB,
@@ -62,7 +86,8 @@ PADDED = {
 
 
 def eager_exact(module, query, key, value, attention_mask, scaling=None, softcap=None, **_):
-    """Plain attention in the full precision of its inputs: transformers' own eager one rounds the softmax to fp32."""
+    """Plain attention in the full precision of its inputs: transformers' own eager one rounds the
+    softmax to fp32."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
@@ -87,19 +112,28 @@ _register_exact()
 
 
 def adapted(config, dtype=torch.float64, seed=0, targets="all-linear"):
-    """A random model whose LoRA adapter is random and not zero, so that policy and reference differ."""
+    """A random model whose LoRA adapter is random and not zero, so that policy and reference
+    differ."""
     torch.manual_seed(seed)
     model = tf.AutoModelForCausalLM.from_config(config()).to(dtype)
     with torch.no_grad():
-        for parameter in model.parameters():  # wider than the usual start, so that attention and head are far from uniform
+        for parameter in (
+            model.parameters()
+        ):  # wider than the usual start, so that attention and head are far from uniform
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    lora = LoraConfig(r=3, lora_alpha=6, target_modules=targets, init_lora_weights=False, task_type="CAUSAL_LM")
+    lora = LoraConfig(
+        r=3, lora_alpha=6, target_modules=targets, init_lora_weights=False, task_type="CAUSAL_LM"
+    )
     return get_peft_model(model, lora).to(dtype).eval()
 
 
 def plain(model, examples, dtype, *, exact=True, temperature=1.0):
     """Targets' log-probabilities, in order, by the model's own forward on right-padded rows."""
-    rows = [(example.prompt + branch.ids, len(example.prompt), branch) for example in examples for branch in example.branches]
+    rows = [
+        (example.prompt + branch.ids, len(example.prompt), branch)
+        for example in examples
+        for branch in example.branches
+    ]
     longest = max(len(ids) for ids, _, _ in rows)
     ids = torch.tensor([[*ids, *[0] * (longest - len(ids))] for ids, _, _ in rows])
     mask = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids, _, _ in rows])
@@ -110,7 +144,11 @@ def plain(model, examples, dtype, *, exact=True, temperature=1.0):
     logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
     inner.set_attn_implementation(before)
     logs = (logits.to(dtype) / temperature).log_softmax(-1)
-    found = [logs[row, start + at - 1, branch.ids[at]] for row, (_, start, branch) in enumerate(rows) for at in branch.targets]
+    found = [
+        logs[row, start + at - 1, branch.ids[at]]
+        for row, (_, start, branch) in enumerate(rows)
+        for at in branch.targets
+    ]
     return torch.stack(found)
 
 
@@ -119,16 +157,23 @@ tokens = st.integers(2, VOCAB - 1)
 
 @st.composite
 def trees(draw, most=4):
-    """Examples whose prompts and branches often share openings, are one another's prefixes, or are the same."""
+    """Examples whose prompts and branches often share openings, are one another's prefixes, or are
+    the same."""
     stem = draw(st.lists(tokens, min_size=1, max_size=22))
     found = []
     for number in range(draw(st.integers(1, most))):
-        prompt = stem[: draw(st.integers(0, len(stem)))] + draw(st.lists(tokens, min_size=0, max_size=6)) or [5]
+        prompt = stem[: draw(st.integers(0, len(stem)))] + draw(
+            st.lists(tokens, min_size=0, max_size=6)
+        ) or [5]
         opening = draw(st.lists(tokens, max_size=3))
         branches = []
         for _ in range(draw(st.integers(1, 3))):
-            ids = opening[: draw(st.integers(0, len(opening)))] + draw(st.lists(tokens, min_size=1, max_size=6))
-            mask = draw(st.none() | st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)).map(tuple))
+            ids = opening[: draw(st.integers(0, len(opening)))] + draw(
+                st.lists(tokens, min_size=1, max_size=6)
+            )
+            mask = draw(
+                st.none() | st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)).map(tuple)
+            )
             branches.append(Branch(tuple(ids), mask))
         found.append(Example(tuple(prompt), tuple(branches), f"g{number}"))
     return found
@@ -136,6 +181,10 @@ def trees(draw, most=4):
 
 PAIRS = [
     Example(tuple(range(2, 22)), (Branch((30, 31, 32, 33, 34, 35)), Branch((30, 31, 40, 41))), "a"),
-    Example((*range(2, 20), 50, 51), (Branch((7, 8, 9)), Branch((9, 8, 7, 6, 5), (True, False, True, True, True))), "b"),
+    Example(
+        (*range(2, 20), 50, 51),
+        (Branch((7, 8, 9)), Branch((9, 8, 7, 6, 5), (True, False, True, True, True))),
+        "b",
+    ),
     Example((44, 45), (Branch((46,)), Branch((46, 47, 48))), "c"),
 ]

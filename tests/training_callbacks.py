@@ -26,11 +26,14 @@ class Crash(TrainerCallback):
 
 
 class FullDisk(TrainerCallback):
-    """After five steps the kernel refuses to let files grow, as a full disk does; only while the variable is set."""
+    """After five steps the kernel refuses to let files grow, as a full disk does; only while the
+    variable is set."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 5 and "FULL_DISK" in os.environ:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2048, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, (2048, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+            )
 
 
 class Interrupt(TrainerCallback):

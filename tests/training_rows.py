@@ -1,4 +1,5 @@
-"""Rows of every shape, a home with such a dataset, and a ready loop over a tiny model: shared by the tests of training."""
+"""Rows of every shape, a home with such a dataset, and a ready loop over a tiny model: shared by
+the tests of training."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ from typing import Any
 
 from thumbwheel.core import ids
 from thumbwheel.datasets.shapes import SHAPES
-from thumbwheel.datasets.types import ChatRow, Dataset, GroupRow, LabelRow, PairRow, PromptRow, Row, ScoredRow
+from thumbwheel.datasets.types import (
+    ChatRow,
+    Dataset,
+    GroupRow,
+    LabelRow,
+    PairRow,
+    PromptRow,
+    Row,
+    ScoredRow,
+)
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.training.assemble import Assembly, assemble, settings
 from thumbwheel.training.checkpoint import Checkpoints
@@ -17,7 +27,21 @@ from thumbwheel.training.loop import Loop
 from thumbwheel.training.metrics import MetricsFile
 from thumbwheel.training.optimizer import prepare
 
-WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "Größe", "naïve", "return", "def", "add")
+WORDS = (
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "lazy",
+    "dog",
+    "Größe",
+    "naïve",
+    "return",
+    "def",
+    "add",
+)
 QUICK = {
     "batch_size": 4,
     "num_train_epochs": 1,
@@ -33,8 +57,13 @@ QUICK = {
 def row(shape: str, number: int, split: str = "train") -> Any:
     """A deterministic row; lengths differ, every third prompt has a system message."""
     chance = random.Random(number)
-    text = lambda low, high: " ".join(chance.choice(WORDS) for _ in range(chance.randint(low, high)))  # noqa: E731
-    prompt = [{"role": "system", "content": "Be brief."}] * (number % 3 == 0) + [{"role": "user", "content": text(2, 12)}]
+
+    def text(low, high):
+        return " ".join(chance.choice(WORDS) for _ in range(chance.randint(low, high)))
+
+    prompt = [{"role": "system", "content": "Be brief."}] * (number % 3 == 0) + [
+        {"role": "user", "content": text(2, 12)}
+    ]
     fields = {
         "row_id": f"row_{number:05d}", "group": f"g{number}", "split": split, "prompt": prompt, "tools": None, "weight": 1.0,
         "origin": "test", "feedback_ids": [f"fbk_{number}"], "trace_ids": [f"trc_{number}"], "subject_ids": [],
@@ -44,13 +73,28 @@ def row(shape: str, number: int, split: str = "train") -> Any:
     if shape == "pairs":
         return PairRow(**fields, chosen=text(1, 8), rejected=text(1, 10))
     if shape == "prompts":
-        return PromptRow(**fields, reference=None, checker="regex", checker_config={"pattern": "[aeiou]"}, case_id=None)
+        return PromptRow(
+            **fields,
+            reference=None,
+            checker="regex",
+            checker_config={"pattern": "[aeiou]"},
+            case_id=None,
+        )
     if shape == "groups":
         texts = [text(1, 8) for _ in range(3)]
         blank: list[Any] = [None] * 3
-        return GroupRow(**fields, completions=texts, values=[1.0, 0.25, 0.0], finish_reasons=blank, token_ids=blank, logps=blank)
+        return GroupRow(
+            **fields,
+            completions=texts,
+            values=[1.0, 0.25, 0.0],
+            finish_reasons=blank,
+            token_ids=blank,
+            logps=blank,
+        )
     if shape == "scored":
-        return ScoredRow(**fields, completion=text(1, 8), value=float(chance.randint(1, 5)), scale=[1.0, 5.0])
+        return ScoredRow(
+            **fields, completion=text(1, 8), value=float(chance.randint(1, 5)), scale=[1.0, 5.0]
+        )
     return LabelRow(**fields, completion=text(1, 8), label=chance.random() < 0.6)
 
 
@@ -58,11 +102,15 @@ def plain_rows(shape: str, train: int, dev: int = 0) -> list[dict[str, Any]]:
     """Rows as the child process reads them."""
     from dataclasses import asdict
 
-    made = [row(shape, number) for number in range(train)] + [row(shape, 10_000 + number, "dev") for number in range(dev)]
+    made = [row(shape, number) for number in range(train)] + [
+        row(shape, 10_000 + number, "dev") for number in range(dev)
+    ]
     return [asdict(one) for one in made]
 
 
-def frozen(ws: Workspace, agent: str, shape: str, train: int, dev: int = 0, **changes: Any) -> Dataset:
+def frozen(
+    ws: Workspace, agent: str, shape: str, train: int, dev: int = 0, **changes: Any
+) -> Dataset:
     """A dataset of such rows in `ws`, stored as the datasets stage stores one."""
     from dataclasses import replace
     from datetime import UTC, datetime
@@ -70,11 +118,20 @@ def frozen(ws: Workspace, agent: str, shape: str, train: int, dev: int = 0, **ch
     from thumbwheel.models.versions import ensure_agent
 
     ensure_agent(ws, agent)
-    rows = [row(shape, number) for number in range(train)] + [row(shape, 10_000 + number, "dev") for number in range(dev)]
+    rows = [row(shape, number) for number in range(train)] + [
+        row(shape, 10_000 + number, "dev") for number in range(dev)
+    ]
     rows = [replace(one, **changes) for one in rows]
     fingerprint = ids.fingerprint([shape, train, dev, sorted(map(str, changes.items()))])
     manifest = {"counts": {"train": train, "dev": dev, "gate": 0}}
-    dataset = Dataset(ids.derived("dst", agent, fingerprint), agent, shape, fingerprint, manifest, datetime.now(UTC))
+    dataset = Dataset(
+        ids.derived("dst", agent, fingerprint),
+        agent,
+        shape,
+        fingerprint,
+        manifest,
+        datetime.now(UTC),
+    )
     return stored(ws, dataset, rows)
 
 
@@ -89,7 +146,9 @@ def stored(ws: Workspace, dataset: Dataset, rows: Sequence[Row]) -> Dataset:
     with TemporaryDirectory() as folder:
         paths = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
         for split, path in paths.items():
-            write_parquet(path, SHAPES.get(dataset.shape).row, [one for one in rows if one.split == split])
+            write_parquet(
+                path, SHAPES.get(dataset.shape).row, [one for one in rows if one.split == split]
+            )
         return freeze(ws, dataset, paths)
 
 
@@ -102,7 +161,8 @@ def assembled(
     judge: Path | None = None,
     **changes: Any,
 ) -> Assembly:
-    """Everything a loop needs, over `base`, from a new adapter or that of `start`; the reward model `judge` judges too."""
+    """Everything a loop needs, over `base`, from a new adapter or that of `start`; the reward model
+    `judge` judges too."""
     config = settings(algorithm, QUICK | changes)
     return assemble(algorithm, config, str(base), base, rows, folder / "reference.db", judge, start)
 
@@ -114,7 +174,15 @@ def judge_of(base: Path, folder: Path, rows: list[dict[str, Any]], steps: int) -
     from thumbwheel.engine.load import base_fingerprint
     from thumbwheel.engine.reward_model import Card
 
-    made = assembled("reward", base, folder, rows, max_steps=steps, learning_rate=1e-2, early_stopping_patience=None)
+    made = assembled(
+        "reward",
+        base,
+        folder,
+        rows,
+        max_steps=steps,
+        learning_rate=1e-2,
+        early_stopping_patience=None,
+    )
     loop_of(made, folder).run()
     shutil.copytree(folder / "checkpoints" / f"checkpoint-{steps}", folder / "judge")
     made.builder.tokenizer.save_pretrained(folder / "judge")
@@ -128,7 +196,16 @@ def loop_of(made: Assembly, folder: Path, **more: Any) -> Loop:
     checkpoints = Checkpoints(folder / "checkpoints", made.config.save_total_limit)
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     metrics = MetricsFile(folder / "metrics.jsonl")
-    return Loop(made.at_work, trained, made.config, made.train.items, made.dev.items, metrics, checkpoints, **more)
+    return Loop(
+        made.at_work,
+        trained,
+        made.config,
+        made.train.items,
+        made.dev.items,
+        metrics,
+        checkpoints,
+        **more,
+    )
 
 
 def shake(model: Any, seed: int = 5, scale: float = 0.1) -> None:
@@ -138,10 +215,15 @@ def shake(model: Any, seed: int = 5, scale: float = 0.1) -> None:
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         if parameter.requires_grad:
-            parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(parameter) * scale
+            parameter.data = (
+                torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(parameter)
+                * scale
+            )
 
 
-def logps(model: Any, prompt: Sequence[int], answer: Sequence[int], temperature: float = 1.0) -> Any:
+def logps(
+    model: Any, prompt: Sequence[int], answer: Sequence[int], temperature: float = 1.0
+) -> Any:
     """Of the answer's tokens, by one plain forward pass."""
     import torch
 

@@ -1,4 +1,5 @@
-"""vLLM's routes for adapters, for tests, as its models/serving.py has them; it checks what it loads and computes nothing."""
+"""vLLM's routes for adapters, for tests, as its models/serving.py has them; it checks what it loads
+and computes nothing."""
 
 from __future__ import annotations
 
@@ -11,26 +12,46 @@ from typing import Any
 
 
 class VllmServer:
-    """Serves `base` inside `with VllmServer(base) as server`; without `updating` the routes are not there."""
+    """Serves `base` inside `with VllmServer(base) as server`; without `updating` the routes are not
+    there."""
 
-    def __init__(self, base: Path, key: str | None = None, updating: bool = True, max_rank: int = 16, port: int = 0) -> None:
+    def __init__(
+        self,
+        base: Path,
+        key: str | None = None,
+        updating: bool = True,
+        max_rank: int = 16,
+        port: int = 0,
+    ) -> None:
         self.base, self.key, self.updating, self.max_rank = base, key, updating, max_rank
         self.adapters: dict[str, str] = {}
         self.seen: list[str] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), type("Bound", (Handler,), {"vllm": self}))
+        self._server = ThreadingHTTPServer(
+            ("127.0.0.1", port), type("Bound", (Handler,), {"vllm": self})
+        )
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> VllmServer:
-        Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._server.shutdown()
         self._server.server_close()
 
     def models(self) -> dict[str, Any]:
         base = {"id": "base", "object": "model", "root": str(self.base), "parent": None}
-        loaded = [{"id": name, "object": "model", "root": path, "parent": "base"} for name, path in self.adapters.items()]
+        loaded = [
+            {"id": name, "object": "model", "root": path, "parent": "base"}
+            for name, path in self.adapters.items()
+        ]
         return {"object": "list", "data": [base, *loaded]}
 
     def load(self, body: dict[str, Any]) -> tuple[int, Any]:
@@ -41,7 +62,9 @@ class VllmServer:
             return self.error(404, f"Loading lora {name} failed: No adapter found for {path}")
         rank = json.loads((path / "adapter_config.json").read_text())["r"]
         if rank > self.max_rank:
-            return self.error(500, f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}.")
+            return self.error(
+                500, f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}."
+            )
         self.adapters[name] = str(path)
         return 200, f"Success: LoRA adapter '{name}' added successfully."
 
@@ -53,7 +76,9 @@ class VllmServer:
         return 200, f"Success: LoRA adapter '{name}' removed successfully."
 
     def error(self, status: int, message: str) -> tuple[int, Any]:
-        return status, {"error": {"message": message, "type": "BadRequestError", "param": None, "code": status}}
+        return status, {
+            "error": {"message": message, "type": "BadRequestError", "param": None, "code": status}
+        }
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -67,7 +92,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: dict[str, Any]) -> None:
         self.vllm.seen.append(f"{self.command} {self.path}")
-        routes = {"/v1/load_lora_adapter": self.vllm.load, "/v1/unload_lora_adapter": self.vllm.unload}
+        routes = {
+            "/v1/load_lora_adapter": self.vllm.load,
+            "/v1/unload_lora_adapter": self.vllm.unload,
+        }
         if self.vllm.key and self.headers.get("Authorization") != f"Bearer {self.vllm.key}":
             status, value = 401, {"error": "Unauthorized"}
         elif self.path == "/v1/models":

@@ -1,4 +1,5 @@
-"""What every learner shares: what it is told, and what it prints when it is done. A learner is a process of its own."""
+"""What every learner shares: what it is told, and what it prints when it is done. A learner is a
+process of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ STARTED = time.monotonic()
 
 @dataclass(frozen=True)
 class Spec:
-    """`learner` is a contestant's name. `row_files` holds the feedback as rows, by shape; `out` is where the adapter goes.
+    """`learner` is a contestant's name. `row_files` holds the feedback as rows, by shape; `out` is
+    where the adapter goes.
 
     `home` and `agent` are for ours, which trains from its own home.
     """
@@ -50,7 +52,8 @@ class Spec:
 
 
 def load(base: str, scores: bool = False) -> tuple[Any, Any]:
-    """(model in fp32, tokenizer) as plain transformers loads them; with a new head for one number where it `scores`."""
+    """(model in fp32, tokenizer) as plain transformers loads them; with a new head for one number
+    where it `scores`."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -58,12 +61,16 @@ def load(base: str, scores: bool = False) -> tuple[Any, Any]:
     tokenizer = AutoTokenizer.from_pretrained(base)
     if not scores:
         return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tokenizer
-    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=torch.float32)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        base, num_labels=1, dtype=torch.float32
+    )
     model.config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer
 
 
-def token_row(tokenizer: Any, prompt: list[dict[str, str]], text: str) -> tuple[list[int], list[int]]:
+def token_row(
+    tokenizer: Any, prompt: list[dict[str, str]], text: str
+) -> tuple[list[int], list[int]]:
     """(ids of the prompt, ids of the answer with its end)."""
     asked = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
     return tokenizer(asked)["input_ids"], tokenizer(text + tokenizer.eos_token)["input_ids"]
@@ -71,7 +78,10 @@ def token_row(tokenizer: Any, prompt: list[dict[str, str]], text: str) -> tuple[
 
 def cost() -> dict[str, Any]:
     """Seconds since the start, and the largest resident memory of this process or a child's."""
-    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    peaks = [
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
     return {"seconds": round(time.monotonic() - STARTED, 1), "peak_bytes": 1024 * max(peaks)}
 
 

@@ -1,8 +1,10 @@
-"""Thumbwheel by its defaults, from a home that holds the world, and what its gate says of the result: `python ours.py SPEC.json`.
+"""Thumbwheel by its defaults, from a home that holds the world, and what its gate says of the
+result: `python ours.py SPEC.json`.
 
-`learner` is `ours METHOD`. grpo and ppo come after a reward model that learns from the same feedback, unless checkers judge.
-`ours reward` is a reward model itself. `ours plan` is what the data plan recommends, `ours dev` the candidate that a comparison of
-all eligible methods on the dev rows chooses.
+`learner` is `ours METHOD`. grpo and ppo come after a reward model that learns from the same
+feedback, unless checkers judge. `ours reward` is a reward model itself. `ours plan` is what the
+data plan recommends, `ours dev` the candidate that a comparison of all eligible methods on the dev
+rows chooses.
 """
 
 from __future__ import annotations
@@ -65,7 +67,12 @@ def trained(ws: Workspace, spec: Spec, method: str) -> dict[str, Any]:
         result = train(ws, spec.agent, method, spec.base, options=options)
     except ThumbwheelError as error:
         return {"reason": str(error)}
-    return {"version": result.version, "method": method, "reason": result.reason, "step": result.metrics.get("best_step")}
+    return {
+        "version": result.version,
+        "method": method,
+        "reason": result.reason,
+        "step": result.metrics.get("best_step"),
+    }
 
 
 def reward_model(ws: Workspace, spec: Spec) -> dict[str, Any]:
@@ -77,7 +84,9 @@ def reward_model(ws: Workspace, spec: Spec) -> dict[str, Any]:
     if result.reward_model is None:
         return {"reason": result.reason}
     learned = {"method": "reward", "reason": result.reason} | cost()
-    shutil.copytree(reward_models.folder(ws, reward_models.find(ws, spec.agent, result.reward_model)), spec.out)
+    shutil.copytree(
+        reward_models.folder(ws, reward_models.find(ws, spec.agent, result.reward_model)), spec.out
+    )
     return learned
 
 

@@ -1,4 +1,5 @@
-"""What somebody writes in an afternoon: plain PyTorch and PEFT, supervised on good answers, nothing held out, the last weights kept.
+"""What somebody writes in an afternoon: plain PyTorch and PEFT, supervised on good answers, nothing
+held out, the last weights kept.
 
 `python plain_loop.py SPEC.json`; the fields of the spec are in learner.py.
 """
@@ -40,11 +41,18 @@ def text_of(tokenizer: Any, prompt: list[dict[str, str]], completion: str) -> li
     return [*asked, *answered]
 
 
-def train(model: Any, rows: Sequence[tuple[list[int], list[int]]], epochs: int, rate: float, seed: int) -> Any:
+def train(
+    model: Any, rows: Sequence[tuple[list[int], list[int]]], epochs: int, rate: float, seed: int
+) -> Any:
     """The model with a LoRA adapter that learned `rows`."""
     torch.manual_seed(seed)
-    model = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM"))
-    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=rate)
+    model = get_peft_model(
+        model,
+        LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM"),
+    )
+    optimizer = torch.optim.AdamW(
+        [weight for weight in model.parameters() if weight.requires_grad], lr=rate
+    )
     order = random.Random(seed)
     model.train()
     for _ in range(epochs):
@@ -59,7 +67,9 @@ def train(model: Any, rows: Sequence[tuple[list[int], list[int]]], epochs: int, 
 
 def answer_loss(model: Any, batch: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
     """Mean negative log-likelihood of the answers' tokens."""
-    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(prompt + answer) for prompt, answer in batch], batch_first=True)
+    ids = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(prompt + answer) for prompt, answer in batch], batch_first=True
+    )
     labels = torch.full_like(ids, -100)
     for number, (prompt, answer) in enumerate(batch):
         end = len(prompt) + len(answer)
@@ -72,18 +82,32 @@ def learn_preferences(spec: Spec) -> None:
     """A reward model from pairs (Bradley-Terry), by the first of the recipes."""
     epochs, rate = RECIPES["plain 4x1e-3"]
     model, tokenizer = load(spec.base, scores=True)
-    pairs = [[text_of(tokenizer, row["prompt"], row[side]) for side in ("chosen", "rejected")] for row in spec.rows("pairs")]
+    pairs = [
+        [text_of(tokenizer, row["prompt"], row[side]) for side in ("chosen", "rejected")]
+        for row in spec.rows("pairs")
+    ]
     torch.manual_seed(spec.seed)
-    model = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="SEQ_CLS"))
-    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=rate)
+    model = get_peft_model(
+        model,
+        LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="SEQ_CLS"),
+    )
+    optimizer = torch.optim.AdamW(
+        [weight for weight in model.parameters() if weight.requires_grad], lr=rate
+    )
     order = random.Random(spec.seed)
     model.train()
     for _ in range(epochs):
         shuffled = order.sample(pairs, len(pairs))
         for start in range(0, len(shuffled), BATCH):
-            texts = [torch.tensor(text) for pair in shuffled[start : start + BATCH] for text in pair]
-            ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=tokenizer.pad_token_id)
-            scores = model(input_ids=ids, attention_mask=ids != tokenizer.pad_token_id).logits.view(-1, 2)
+            texts = [
+                torch.tensor(text) for pair in shuffled[start : start + BATCH] for text in pair
+            ]
+            ids = torch.nn.utils.rnn.pad_sequence(
+                texts, batch_first=True, padding_value=tokenizer.pad_token_id
+            )
+            scores = model(input_ids=ids, attention_mask=ids != tokenizer.pad_token_id).logits.view(
+                -1, 2
+            )
             loss = -torch.nn.functional.logsigmoid(scores[:, 0] - scores[:, 1]).mean()
             loss.backward()
             optimizer.step()

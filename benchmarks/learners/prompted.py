@@ -1,4 +1,5 @@
-"""What a user would do without training: show the model liked answers to similar prompts, or hand out the nearest one."""
+"""What a user would do without training: show the model liked answers to similar prompts, or hand
+out the nearest one."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ class Liked:
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
         self._rows = rows
         texts = [row["prompt"][-1]["content"] for row in rows]
-        self._words = {word: column for column, word in enumerate(sorted({word for text in texts for word in words(text)}))}
+        self._words = {
+            word: column
+            for column, word in enumerate(sorted({word for text in texts for word in words(text)}))
+        }
         counts = self._counts(texts)
         documents = np.asarray((counts > 0).sum(axis=0)).ravel()
         self._rarity = np.log((1 + len(rows)) / (1 + documents)) + 1
@@ -33,7 +37,9 @@ class Liked:
 
     def nearest(self, examples: Sequence[Example], count: int) -> list[list[dict[str, Any]]]:
         """For each example the `count` most similar rows, the most similar one first."""
-        asked = self._weighted(self._counts([example.prompt[-1]["content"] for example in examples]))
+        asked = self._weighted(
+            self._counts([example.prompt[-1]["content"] for example in examples])
+        )
         similarity = (asked @ self._vectors.T).toarray()
         best = np.argsort(-similarity, axis=1, kind="stable")[:, :count]
         return [[self._rows[index] for index in row] for row in best]
@@ -45,7 +51,9 @@ class Liked:
                 if word in self._words:
                     entries.append((number, self._words[word], count))
         rows, columns, counts = zip(*entries, strict=True) if entries else ((), (), ())
-        return sparse.csr_array((counts, (rows, columns)), shape=(len(texts), len(self._words)), dtype=float)
+        return sparse.csr_array(
+            (counts, (rows, columns)), shape=(len(texts), len(self._words)), dtype=float
+        )
 
     def _weighted(self, counts: sparse.csr_array) -> sparse.csr_array:
         weighted = sparse.csr_array(counts * self._rarity)
@@ -63,7 +71,9 @@ def nearest_answers(rows: Sequence[dict[str, Any]], examples: Sequence[Example])
     return [best["completion"] for (best,) in Liked(rows).nearest(examples, 1)]
 
 
-def few_shot_answers(base: Path, rows: Sequence[dict[str, Any]], examples: Sequence[Example], max_new_tokens: int) -> list[str]:
+def few_shot_answers(
+    base: Path, rows: Sequence[dict[str, Any]], examples: Sequence[Example], max_new_tokens: int
+) -> list[str]:
     """The base's greedy answers behind similar liked examples, the most similar one last."""
     prompts: list[Chat] = []
     for example, similar in zip(examples, Liked(rows).nearest(examples, SHOWN), strict=True):

@@ -1,16 +1,22 @@
-"""TRL 1.16 on the same rows: `trl-default` is each method's configuration as it comes, `trl-docs` what its documentation advises.
+"""TRL 1.16 on the same rows: `trl-default` is each method's configuration as it comes, `trl-docs`
+what its documentation advises.
 
-`python trl_trainer.py SPEC.json`, in an environment of its own. The advice for adapters is that of the guide "LoRA Without Regret"
-(rank 256 for sft and 1 for grpo, all linear layers, ten times the rate of full fine-tuning) and, for a reward model, of its example
-script (rank 32, rate 1e-4); for dpo and kto ten times their own default rates. Nothing is held out, and the last weights are kept, as TRL
-does without an evaluation set.
+`python trl_trainer.py SPEC.json`, in an environment of its own. The advice for adapters is that of
+the guide "LoRA Without Regret" (rank 256 for sft and 1 for grpo, all linear layers, ten times the
+rate of full fine-tuning) and, for a reward model, of its example script (rank 32, rate 1e-4); for
+dpo and kto ten times their own default rates. Nothing is held out, and the last weights are kept,
+as TRL does without an evaluation set.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+os.environ |= {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+}
 
 from typing import Any
 
@@ -54,13 +60,24 @@ def main() -> None:
         settings["max_completion_length"] = spec.max_new_tokens
         parts["reward_funcs"] = is_right
     arguments = config(
-        output_dir=spec.out, use_cpu=True, bf16=False, report_to=[], save_strategy="no", seed=spec.seed, disable_tqdm=True, **settings
+        output_dir=spec.out,
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        save_strategy="no",
+        seed=spec.seed,
+        disable_tqdm=True,
+        **settings,
     )
     trainer = trainer_class(
         model=model,
         args=arguments,
-        train_dataset=Dataset.from_list([columns(method, row, tokenizer) for row in spec.rows(SHAPES[method])]),
-        peft_config=LoraConfig(task_type="SEQ_CLS" if method == "reward" else "CAUSAL_LM", **adapter),
+        train_dataset=Dataset.from_list(
+            [columns(method, row, tokenizer) for row in spec.rows(SHAPES[method])]
+        ),
+        peft_config=LoraConfig(
+            task_type="SEQ_CLS" if method == "reward" else "CAUSAL_LM", **adapter
+        ),
         **parts,
     )
     trainer.train()
@@ -72,18 +89,31 @@ def columns(method: str, row: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     """A row under TRL's names."""
     if method == "grpo":
         return {"prompt": row["prompt"], "reference": row["completion"]}
-    if method == "reward":  # as texts, so that the score is read at the end of the answer, as the judge reads it
-        asked = tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True)
+    if (
+        method == "reward"
+    ):  # as texts, so that the score is read at the end of the answer, as the judge reads it
+        asked = tokenizer.apply_chat_template(
+            row["prompt"], tokenize=False, add_generation_prompt=True
+        )
         return {"chosen": asked + row["chosen"], "rejected": asked + row["rejected"]}
     if method == "dpo":
-        return {"prompt": row["prompt"], "chosen": answer(row["chosen"]), "rejected": answer(row["rejected"])}
+        return {
+            "prompt": row["prompt"],
+            "chosen": answer(row["chosen"]),
+            "rejected": answer(row["rejected"]),
+        }
     shared = {"prompt": row["prompt"], "completion": answer(row["completion"])}
     return shared | ({"label": row["label"]} if method == "kto" else {})
 
 
-def is_right(completions: list[list[dict[str, str]]], reference: list[str], **_: Any) -> list[float]:
+def is_right(
+    completions: list[list[dict[str, str]]], reference: list[str], **_: Any
+) -> list[float]:
     """The reward of grpo: 1 for an answer that is the reference."""
-    return [float(message["content"].strip() == text) for (message,), text in zip(completions, reference, strict=True)]
+    return [
+        float(message["content"].strip() == text)
+        for (message,), text in zip(completions, reference, strict=True)
+    ]
 
 
 def answer(text: str) -> list[dict[str, str]]:

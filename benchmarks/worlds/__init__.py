@@ -1,7 +1,7 @@
 """Worlds in which learning is measured.
 
-The seeds on which defaults are chosen and those on which they are proved are apart (`tune` and `prove` of each world). They
-were written down before anything was tuned on them.
+The seeds on which defaults are chosen and those on which they are proved are apart (`tune` and
+`prove` of each world). They were written down before anything was tuned on them.
 """
 
 from __future__ import annotations
@@ -13,4 +13,6 @@ from worlds.mail import MailWorld
 from worlds.sums import Sums
 from worlds.world import World
 
-WORLDS: dict[str, World] = {world.name: world for world in (MailWorld(), Desk(), Assistant(), Choice(), Sums())}
+WORLDS: dict[str, World] = {
+    world.name: world for world in (MailWorld(), Desk(), Assistant(), Choice(), Sums())
+}

@@ -1,7 +1,8 @@
-"""`assistant`: requests to an assistant (CLINC150), answered as JSON with a domain and an intent; stars from 1 to 5.
+"""`assistant`: requests to an assistant (CLINC150), answered as JSON with a domain and an intent;
+stars from 1 to 5.
 
-What no intent covers has to be declined. Four people rate; one of them is careless and gives any number of stars. Nobody
-corrects anything.
+What no intent covers has to be declined. Four people rate; one of them is careless and gives any
+number of stars. Nobody corrects anything.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from worlds.world import Exchange, feedback_line
 OUT_OF_SCOPE = "oos"
 DECLINED = '{"domain":"none","intent":"decline"}'
 STARS: dict[str, tuple[int, ...]] = {"right": (5, 5, 4), "near": (3, 2, 2), "wrong": (2, 1, 1)}
-"""What a careful rater gives, each number equally often: near is the right domain with another intent."""
+"""What a careful rater gives, each number equally often: near is the right domain with another
+intent."""
 RATERS = ("fay", "gus", "hana", "ivo")
 CARELESS = "ivo"
 CARELESS_SHARE = 0.1
@@ -33,7 +35,11 @@ class Assistant(RoutedMessages):
     prove: ClassVar[tuple[int, ...]] = (1, 2, 3)
     tune_ratings: ClassVar[int] = 0
     prove_ratings: ClassVar[int] = 2500
-    files: ClassVar[tuple[str, ...]] = ("clinc150-train.jsonl", "clinc150-val.jsonl", "clinc150-test.jsonl")
+    files: ClassVar[tuple[str, ...]] = (
+        "clinc150-train.jsonl",
+        "clinc150-val.jsonl",
+        "clinc150-test.jsonl",
+    )
     system: ClassVar[str] = "Name what this asks for as JSON."
     tune_pool: ClassVar[int] = 2000
 

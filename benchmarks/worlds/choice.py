@@ -1,8 +1,10 @@
-"""`choice`: which of two answers people preferred (hh-rlhf, PandaLM), with their real disagreement; judged by pairs held out.
+"""`choice`: which of two answers people preferred (hh-rlhf, PandaLM), with their real disagreement;
+judged by pairs held out.
 
-A pair of hh-rlhf was compared by one person. A pair of PandaLM was compared by three, with ties, and they do not always agree. The
-base has read both answers of every pair, but never which of them was preferred. There is no right answer, so what a contestant
-learned is judged by the share of held-out pairs of which it prefers the same answer as most of the people who compared it.
+A pair of hh-rlhf was compared by one person. A pair of PandaLM was compared by three, with ties,
+and they do not always agree. The base has read both answers of every pair, but never which of them
+was preferred. There is no right answer, so what a contestant learned is judged by the share of
+held-out pairs of which it prefers the same answer as most of the people who compared it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,19 @@ from typing import Any, ClassVar, Literal
 from thumbwheel.capture.pairs import split_pair
 from worlds import small_base
 from worlds.data import data_file
-from worlds.world import AFTER_ANSWER, Chat, Example, Exchange, Files, Pair, World, moment, stamp, trace_line, write_lines
+from worlds.world import (
+    AFTER_ANSWER,
+    Chat,
+    Example,
+    Exchange,
+    Files,
+    Pair,
+    World,
+    moment,
+    stamp,
+    trace_line,
+    write_lines,
+)
 
 HH_RLHF = "preferences/hh-rlhf-harmless-base-test.jsonl"
 PANDALM = "preferences/pandalm-testset-v1-3annotators.jsonl"
@@ -33,7 +47,8 @@ PANDALM_VERDICTS = {1: FIRST, 2: SECOND, 0: TIE}
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two answers to a prompt, and what each person said: the number of the better answer, or None for a tie."""
+    """Two answers to a prompt, and what each person said: the number of the better answer, or None
+    for a tie."""
 
     prompt: Chat
     answers: tuple[str, str]
@@ -45,7 +60,8 @@ class Comparison:
         return "\n".join(message["content"] for message in self.prompt)
 
     def pair(self) -> Pair | None:
-        """The answer that most people preferred against the other one; None where no answer has most of the verdicts."""
+        """The answer that most people preferred against the other one; None where no answer has
+        most of the verdicts."""
         verdict, count = Counter(self.verdicts.values()).most_common(1)[0]
         if verdict is None or 2 * count <= len(self.verdicts):
             return None
@@ -64,7 +80,9 @@ class Choice(World):
     def base(self, cache: Path) -> Path:
         """A base of 4M parameters that read all answers; five minutes on one core."""
         chats = [
-            [*comparison.prompt, {"role": "assistant", "content": text}] for comparison in comparisons() for text in comparison.answers
+            [*comparison.prompt, {"role": "assistant", "content": text}]
+            for comparison in comparisons()
+            for text in comparison.answers
         ]
         return small_base.ensure(small_base.Course(self.name, chats, EPOCHS), cache)
 
@@ -112,7 +130,9 @@ class Choice(World):
         ]
 
 
-def preference_lines(exchanges: Sequence[Exchange], comparison: Comparison) -> Iterator[dict[str, Any]]:
+def preference_lines(
+    exchanges: Sequence[Exchange], comparison: Comparison
+) -> Iterator[dict[str, Any]]:
     """What each person said of the two answers."""
     for rater, verdict in comparison.verdicts.items():
         yield {
@@ -128,7 +148,8 @@ def preference_lines(exchanges: Sequence[Exchange], comparison: Comparison) -> I
 
 @cache
 def comparisons() -> tuple[Comparison, ...]:
-    """All that are short enough, in the order of the files. Which side of a pair of hh-rlhf was preferred is drawn, once for all seeds."""
+    """All that are short enough, in the order of the files. Which side of a pair of hh-rlhf was
+    preferred is drawn, once for all seeds."""
     rng = random.Random("choice sides")
     every = [*hh_rlhf(rng), *pandalm()]
     return tuple(comparison for comparison in every if words(comparison) <= LONGEST)
@@ -160,5 +181,7 @@ def pandalm() -> Iterator[Comparison]:
         if not all(isinstance(text, str) and text.strip() for text in answers):
             continue
         text = "\n\n".join(part for part in (row["instruction"], row["input"]) if part)
-        verdicts = {name: PANDALM_VERDICTS[row[name]] for name in ("annotator1", "annotator2", "annotator3")}
+        verdicts = {
+            name: PANDALM_VERDICTS[row[name]] for name in ("annotator1", "annotator2", "annotator3")
+        }
         yield Comparison([{"role": "user", "content": text}], answers, verdicts)

@@ -37,7 +37,9 @@ def data_file(name: str) -> Path:
     """A public file; ends the program where the data is absent."""
     path = DATA / name
     if not path.is_file():
-        sys.exit(f"{path} is absent: set THUMBWHEEL_TEST_DATA to the folder that holds the public data")
+        sys.exit(
+            f"{path} is absent: set THUMBWHEEL_TEST_DATA to the folder that holds the public data"
+        )
     return path
 
 

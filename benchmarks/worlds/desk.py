@@ -1,7 +1,8 @@
-"""`desk`: what bank customers wrote (BANKING77), routed as JSON with an intent; thumbs and corrections by five clerks.
+"""`desk`: what bank customers wrote (BANKING77), routed as JSON with an intent; thumbs and
+corrections by five clerks.
 
-Each clerk judges a share of the messages and errs at a rate of their own (10 % on average). Together they write down the
-right intent for about one in eleven of the messages.
+Each clerk judges a share of the messages and errs at a rate of their own (10 % on average).
+Together they write down the right intent for about one in eleven of the messages.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ class Clerk:
     error_rate: float
 
 
-CLERKS = (Clerk("ana", 0.02), Clerk("ben", 0.05), Clerk("cleo", 0.08), Clerk("dev", 0.13), Clerk("eve", 0.22))
+CLERKS = (
+    Clerk("ana", 0.02),
+    Clerk("ben", 0.05),
+    Clerk("cleo", 0.08),
+    Clerk("dev", 0.13),
+    Clerk("eve", 0.22),
+)
 
 
 class Desk(RoutedMessages):
@@ -47,7 +54,8 @@ class Desk(RoutedMessages):
         return f'{{"intent":"{message.intent}"}}'
 
     def feedback(self, rng: random.Random, exchanges: Sequence[Exchange]) -> list[dict[str, Any]]:
-        """A thumb for every exchange; corrections of wrong answers by the clerk who thumbed them down."""
+        """A thumb for every exchange; corrections of wrong answers by the clerk who thumbed them
+        down."""
         thumbs, corrections = [], []
         for exchange in exchanges:
             clerk = rng.choice(CLERKS)
@@ -55,6 +63,8 @@ class Desk(RoutedMessages):
             thumb = exchange.is_right != errs
             thumbs.append(feedback_line(exchange, "thumb", thumb, clerk.id))
             if not thumb and not exchange.is_right:
-                corrections.append(feedback_line(exchange, "correction", exchange.example.answer, clerk.id))
+                corrections.append(
+                    feedback_line(exchange, "correction", exchange.example.answer, clerk.id)
+                )
         count = min(len(corrections), round(CORRECTED * len(exchanges)))
         return [*thumbs, *rng.sample(corrections, count)]

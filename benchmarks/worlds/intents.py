@@ -1,8 +1,9 @@
-"""What the worlds of routed messages share: a pool of real messages, a base that saw a few of each kind, recorded answers.
+"""What the worlds of routed messages share: a pool of real messages, a base that saw a few of each
+kind, recorded answers.
 
-All such worlds have one base, which saw eight examples of each intent of each world. Its sampled answers are the recorded ones.
-What a training costs elsewhere shows on the other worlds' messages. Proving seeds draw their messages from a part of the pool
-that no tuning seed has ever drawn from.
+All such worlds have one base, which saw eight examples of each intent of each world. Its sampled
+answers are the recorded ones. What a training costs elsewhere shows on the other worlds' messages.
+Proving seeds draw their messages from a part of the pool that no tuning seed has ever drawn from.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from worlds.world import (
 
 EXAMPLES_AN_INTENT = 8
 EPOCHS = 7
-"""Of the base over its examples: half of its answers are right then, and it is less sure than after more."""
+"""Of the base over its examples: half of its answers are right then, and it is less sure than after
+more."""
 ELSEWHERE = 300
 """Messages of the other worlds that show what a training cost there."""
 
@@ -63,7 +65,13 @@ class RoutedMessages(World):
         texts: list[str] = []
         for world in self.all:
             examples, others = world.base_examples()
-            chats += [[*world.prompt_of(message), {"role": "assistant", "content": world.answer_of(message)}] for message in examples]
+            chats += [
+                [
+                    *world.prompt_of(message),
+                    {"role": "assistant", "content": world.answer_of(message)},
+                ]
+                for message in examples
+            ]
             texts += [message.text for message in others[: world.tune_pool]]
         return small_base.ensure(small_base.Course("routing", chats, EPOCHS, texts), cache)
 
@@ -76,13 +84,21 @@ class RoutedMessages(World):
         drawn = rng.sample(pool, len(pool))
         most_rated = self.tune_ratings if is_tuning else self.prove_ratings
         rated = [self.example_of(message) for message in drawn[:ratings]]
-        gold = [self.example_of(message) for message in drawn[most_rated : most_rated + self.most_gold]]
+        gold = [
+            self.example_of(message) for message in drawn[most_rated : most_rated + self.most_gold]
+        ]
         exchanges = sampled_exchanges(base, rated, seed, self.max_new_tokens)
-        cases = [case_line(f"g-{number:04d}", example, "json_fields") for number, example in enumerate(gold)]
+        cases = [
+            case_line(f"g-{number:04d}", example, "json_fields")
+            for number, example in enumerate(gold)
+        ]
         folder.mkdir(parents=True, exist_ok=True)
         return Files(
             base=base,
-            traces=write_lines(folder / "traces.jsonl", [trace_line(exchange, self.name, 1.0) for exchange in exchanges]),
+            traces=write_lines(
+                folder / "traces.jsonl",
+                [trace_line(exchange, self.name, 1.0) for exchange in exchanges],
+            ),
             feedback=write_lines(folder / "feedback.jsonl", self.feedback(rng, exchanges)),
             gold=write_lines(folder / "gold.jsonl", cases),
             taught=rated,
@@ -107,7 +123,10 @@ class RoutedMessages(World):
 
     def prompt_of(self, message: Message) -> Chat:
         """The chat that is answered."""
-        return [{"role": "system", "content": self.system}, {"role": "user", "content": message.text}]
+        return [
+            {"role": "system", "content": self.system},
+            {"role": "user", "content": message.text},
+        ]
 
     def example_of(self, message: Message) -> Example:
         """A message with its right answer; messages are independent of each other."""

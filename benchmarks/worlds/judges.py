@@ -1,6 +1,8 @@
-"""Judges what contestants made: by their answers to gold examples, or by which answer of a held-out pair they prefer.
+"""Judges what contestants made: by their answers to gold examples, or by which answer of a held-out
+pair they prefer.
 
-All contestants are judged by the same code, whoever trained them; it is plain transformers and PEFT where preferences are judged.
+All contestants are judged by the same code, whoever trained them; it is plain transformers and PEFT
+where preferences are judged.
 """
 
 from __future__ import annotations
@@ -33,15 +35,25 @@ class Judge(ABC):
 
     @abstractmethod
     def model_row(self, adapter: str) -> dict[str, Any]:
-        """Success of the model in folder `adapter` against the base's, and what it gained or lost at other work."""
+        """Success of the model in folder `adapter` against the base's, and what it gained or lost
+        at other work."""
 
     def unchanged_row(self) -> dict[str, Any]:
         """Of a contestant that made nothing: users keep the base."""
         after = mean(self.before)
-        return {"before": after, "after": after, "gain": 0.0, "low": 0.0, "high": 0.0, "kept": 1.0, "elsewhere": None}
+        return {
+            "before": after,
+            "after": after,
+            "gain": 0.0,
+            "low": 0.0,
+            "high": 0.0,
+            "kept": 1.0,
+            "elsewhere": None,
+        }
 
     def row(self, after: Sequence[float]) -> dict[str, Any]:
-        """Success before and after (0 or 1 each), the gain with its paired 95 % interval, and what share of the right ones stayed right."""
+        """Success before and after (0 or 1 each), the gain with its paired 95 % interval, and what
+        share of the right ones stayed right."""
         change = compare(self.before, after, self.groups)
         kept = [new for old, new in zip(self.before, after, strict=True) if old]
         return {
@@ -68,7 +80,12 @@ class AnswerJudge(Judge):
 
     def answers_row(self, answers: Sequence[str]) -> dict[str, Any]:
         """Success of `answers` to the gold examples against the base's."""
-        return self.row([float(self._world.right(text, example)) for text, example in zip(answers, self.examples, strict=True)])
+        return self.row(
+            [
+                float(self._world.right(text, example))
+                for text, example in zip(answers, self.examples, strict=True)
+            ]
+        )
 
     def model_row(self, adapter: str) -> dict[str, Any]:
         """See `Judge.model_row`."""
@@ -76,18 +93,26 @@ class AnswerJudge(Judge):
         tuned = (load_adapter(model, Path(adapter)), tokenizer)
         row = self.row(self._success(tuned, self.examples))
         elsewhere = self._success(tuned, self._others)
-        return row | {"elsewhere": mean(elsewhere) - mean(self._elsewhere_before) if elsewhere else None}
+        return row | {
+            "elsewhere": mean(elsewhere) - mean(self._elsewhere_before) if elsewhere else None
+        }
 
     def _success(self, model: tuple[Any, Any], examples: Sequence[Example]) -> list[float]:
-        answers = answer(model, [example.prompt for example in examples], self._world.max_new_tokens)
-        return [float(self._world.right(text, example)) for (text, _), example in zip(answers, examples, strict=True)]
+        answers = answer(
+            model, [example.prompt for example in examples], self._world.max_new_tokens
+        )
+        return [
+            float(self._world.right(text, example))
+            for (text, _), example in zip(answers, examples, strict=True)
+        ]
 
 
 class PreferenceJudge(Judge):
     """By the share of held-out pairs of which the model prefers the chosen answer.
 
-    A reward model prefers what it scores higher; a policy what became more likely than it was in the base (DPO's implicit reward,
-    Rafailov et al. 2023, arXiv 2305.18290); the base itself what it finds more likely a token.
+    A reward model prefers what it scores higher; a policy what became more likely than it was in
+    the base (DPO's implicit reward, Rafailov et al. 2023, arXiv 2305.18290); the base itself what
+    it finds more likely a token.
     """
 
     def __init__(self, world: World, files: Files) -> None:
@@ -96,7 +121,9 @@ class PreferenceJudge(Judge):
         self.pairs: Sequence[Pair] = files.gold_pairs
         self.groups = [pair.group for pair in self.pairs]
         model, tokenizer = load(self._base)
-        texts = [(pair.prompt, text) for pair in self.pairs for text in (pair.chosen, pair.rejected)]
+        texts = [
+            (pair.prompt, text) for pair in self.pairs for text in (pair.chosen, pair.rejected)
+        ]
         self._rows = [token_row(tokenizer, prompt, text) for prompt, text in texts]
         self._base_logps = log_probabilities(model, self._rows)
         lengths = torch.tensor([len(answer_ids) for _, answer_ids in self._rows])
@@ -104,21 +131,31 @@ class PreferenceJudge(Judge):
 
     def model_row(self, adapter: str) -> dict[str, Any]:
         """See `Judge.model_row`."""
-        task = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))["task_type"]
+        task = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))[
+            "task_type"
+        ]
         model, _ = load(self._base, scores=task == "SEQ_CLS")
         tuned = PeftModel.from_pretrained(model, adapter)
-        numbers = scores(tuned, self._rows) if task == "SEQ_CLS" else log_probabilities(tuned, self._rows) - self._base_logps
+        numbers = (
+            scores(tuned, self._rows)
+            if task == "SEQ_CLS"
+            else log_probabilities(tuned, self._rows) - self._base_logps
+        )
         return self.row(preferred(numbers)) | {"elsewhere": None}
 
 
-JUDGES: dict[str, type[AnswerJudge] | type[PreferenceJudge]] = {"answers": AnswerJudge, "preferences": PreferenceJudge}
+JUDGES: dict[str, type[AnswerJudge] | type[PreferenceJudge]] = {
+    "answers": AnswerJudge,
+    "preferences": PreferenceJudge,
+}
 
 TokenRow = tuple[list[int], list[int]]
 """(ids of the prompt, ids of the answer with its end)."""
 
 
 def preferred(numbers: torch.Tensor) -> list[float]:
-    """1 for each pair whose chosen answer has the higher number, for numbers of chosen, rejected, chosen, ..."""
+    """1 for each pair whose chosen answer has the higher number, for numbers of chosen, rejected,
+    chosen, ..."""
     chosen, rejected = numbers.view(-1, 2).unbind(1)
     return [float(better) for better in chosen > rejected]
 
@@ -144,15 +181,23 @@ def scores(model: Any, rows: Sequence[TokenRow]) -> torch.Tensor:
     for batch, ids, mask in batches(rows):
         hidden = model.base_model.model.model(input_ids=ids, attention_mask=mask).last_hidden_state
         every = model.base_model.model.score(hidden)[:, :, 0]
-        numbers += [every[number, len(prompt) + len(answer_ids) - 1] for number, (prompt, answer_ids) in enumerate(batch)]
+        numbers += [
+            every[number, len(prompt) + len(answer_ids) - 1]
+            for number, (prompt, answer_ids) in enumerate(batch)
+        ]
     return torch.stack(numbers)
 
 
-def batches(rows: Sequence[TokenRow]) -> Iterator[tuple[Sequence[TokenRow], torch.Tensor, torch.Tensor]]:
-    """(rows, padded ids, mask) of each batch; padded on the right, so that positions are those of training."""
+def batches(
+    rows: Sequence[TokenRow],
+) -> Iterator[tuple[Sequence[TokenRow], torch.Tensor, torch.Tensor]]:
+    """(rows, padded ids, mask) of each batch; padded on the right, so that positions are those of
+    training."""
     for start in range(0, len(rows), BATCH):
         batch = rows[start : start + BATCH]
         texts = [torch.tensor(prompt + answer_ids) for prompt, answer_ids in batch]
         ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
-        mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
+        mask = torch.nn.utils.rnn.pad_sequence(
+            [torch.ones_like(text) for text in texts], batch_first=True
+        )
         yield batch, ids, mask

@@ -1,4 +1,5 @@
-"""`mail`: the demo's world. A person with private habits rates what a filer made of their mail; all texts are ours.
+"""`mail`: the demo's world. A person with private habits rates what a filer made of their mail; all
+texts are ours.
 
 Person 1 is the one on whom most defaults were chosen before there were other worlds.
 """
@@ -38,15 +39,24 @@ class MailWorld(World):
         truth = json.loads((folder / WORLD).read_text(encoding="utf-8"))
         person = Person(seed)
         options = EmitOptions(seed=seed, ratings=ratings)
-        mails = person.mails(random.Random(f"use:{seed}"), options.messages, "known")  # as the demo draws them
-        rated = {line["target"]["trace"] for line in read_lines(emitted.feedback) if line["kind"] == "thumb"}
+        mails = person.mails(
+            random.Random(f"use:{seed}"), options.messages, "known"
+        )  # as the demo draws them
+        rated = {
+            line["target"]["trace"]
+            for line in read_lines(emitted.feedback)
+            if line["kind"] == "thumb"
+        }
         taught = [
             Example(line["input"], person.filing(mail).text(), line["id"])
             for line, mail in zip(read_lines(emitted.traces), mails, strict=True)
             if line["id"] in rated
         ]
         gold = [
-            Example(line["input"], json.dumps(line["reference"], separators=(",", ":")), line["group"]) for line in read_lines(emitted.gold)
+            Example(
+                line["input"], json.dumps(line["reference"], separators=(",", ":")), line["group"]
+            )
+            for line in read_lines(emitted.gold)
         ]
         return Files(
             base=emitted.base,

@@ -1,7 +1,8 @@
-"""Trains a small base for a world: a tokenizer and a Qwen2 of a few million parameters, taught by examples of answers.
+"""Trains a small base for a world: a tokenizer and a Qwen2 of a few million parameters, taught by
+examples of answers.
 
-Kept in a folder by the content of all that decides it. The tokenizer and the network are those of the demo's base; the size is
-the world's.
+Kept in a folder by the content of all that decides it. The tokenizer and the network are those of
+the demo's base; the size is the world's.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ FOUR_MILLION = BaseConfig(vocabulary=4096, intermediate=768, layers=4, batch=16,
 
 @dataclass(frozen=True)
 class Course:
-    """What a base learns: so many passes over chats that end with an answer. `texts` are read by the tokenizer alone."""
+    """What a base learns: so many passes over chats that end with an answer. `texts` are read by
+    the tokenizer alone."""
 
     name: str
     chats: Sequence[Chat]
@@ -52,7 +54,8 @@ class Course:
 
 
 def ensure(course: Course, cache: Path) -> Path:
-    """The folder of the base that `course` makes; trained where it is not in `cache` yet, and published by one rename."""
+    """The folder of the base that `course` makes; trained where it is not in `cache` yet, and
+    published by one rename."""
     target = cache / f"{course.name}-{fingerprint(course)}"
     if target.is_dir():
         return target
@@ -92,7 +95,9 @@ def fit(model: Any, rows: Sequence[Row], course: Course) -> None:
     rate = course.size.learning_rate
     cut = list(batches(rows, course.size.batch, rng))
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=len(cut) + 1, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, rate, total_steps=len(cut) + 1, pct_start=0.1
+    )
     model.train()
     started = time.monotonic()
     for step, batch in enumerate(cut, start=1):
@@ -104,4 +109,7 @@ def fit(model: Any, rows: Sequence[Row], course: Course) -> None:
         optimizer.zero_grad(set_to_none=True)
         if step % 100 == 0 or step == len(cut):
             seconds = time.monotonic() - started
-            sys.stderr.write(f"base {course.name}: step {step} of {len(cut)}, loss {loss.item():.3f}, {seconds:.0f} s\n")
+            sys.stderr.write(
+                f"base {course.name}: step {step} of {len(cut)}, loss {loss.item():.3f}, "
+                f"{seconds:.0f} s\n"
+            )

@@ -1,7 +1,8 @@
 """`sums`: short arithmetic with a checker, for methods that answer themselves (grpo).
 
-The base answers half of the questions right. People press thumbs on its recorded answers and make no mistakes; the same questions stand
-as cases with a reference, so that fresh answers can be checked. All texts are ours.
+The base answers half of the questions right. People press thumbs on its recorded answers and make
+no mistakes; the same questions stand as cases with a reference, so that fresh answers can be
+checked. All texts are ours.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from typing import ClassVar
 from thumbwheel.demo.base import BaseConfig
 from worlds import small_base
 from worlds.answers import sampled_exchanges
-from worlds.world import Example, Files, World, case_line, feedback_line, share, trace_line, write_lines
+from worlds.world import (
+    Example,
+    Files,
+    World,
+    case_line,
+    feedback_line,
+    share,
+    trace_line,
+    write_lines,
+)
 
 TAUGHT = 700
 """Questions that the base learned from."""
@@ -48,28 +58,42 @@ class Sums(World):
 
     def base(self, cache: Path) -> Path:
         """A base of 2M parameters that half learned to reckon; a minute on one core."""
-        chats = [[*example.prompt, {"role": "assistant", "content": example.answer}] for example in questions()[:TAUGHT]]
+        chats = [
+            [*example.prompt, {"role": "assistant", "content": example.answer}]
+            for example in questions()[:TAUGHT]
+        ]
         size = BaseConfig(vocabulary=512, intermediate=512, layers=3, batch=16, learning_rate=1e-3)
         return small_base.ensure(small_base.Course(self.name, chats, 6, size=size), cache)
 
     def write(self, folder: Path, seed: int, ratings: int, base: Path) -> Files:
         """See `World.write`."""
-        drawn = random.Random(f"sums:{seed}").sample(questions()[TAUGHT:], self.prove_ratings + GOLD)
+        drawn = random.Random(f"sums:{seed}").sample(
+            questions()[TAUGHT:], self.prove_ratings + GOLD
+        )
         rated, gold = drawn[:ratings], drawn[self.prove_ratings :]
         exchanges = sampled_exchanges(base, rated, seed, self.max_new_tokens)
         folder.mkdir(parents=True, exist_ok=True)
-        cases = [case_line(f"q-{number:04d}", example, "exact_answer") for number, example in enumerate(rated)]
+        cases = [
+            case_line(f"q-{number:04d}", example, "exact_answer")
+            for number, example in enumerate(rated)
+        ]
         traces = [trace_line(exchange, self.name, 1.0) for exchange in exchanges]
         return Files(
             base=base,
             traces=write_lines(folder / "traces.jsonl", [*traces, *cases]),
             feedback=write_lines(
                 folder / "feedback.jsonl",
-                [feedback_line(exchange, "thumb", exchange.is_right, "teacher") for exchange in exchanges],
+                [
+                    feedback_line(exchange, "thumb", exchange.is_right, "teacher")
+                    for exchange in exchanges
+                ],
             ),
             gold=write_lines(
                 folder / "gold.jsonl",
-                [case_line(f"g-{number:04d}", example, "exact_answer") for number, example in enumerate(gold)],
+                [
+                    case_line(f"g-{number:04d}", example, "exact_answer")
+                    for number, example in enumerate(gold)
+                ],
             ),
             taught=rated,
             gold_examples=gold,
@@ -86,4 +110,6 @@ def questions() -> list[Example]:
         if b <= a:
             texts += [(wording.format(a=a, b=b, things=things), a - b) for wording in DIFFERENCES]
     random.Random("sums").shuffle(texts)
-    return [Example([{"role": "user", "content": text}], str(number), text) for text, number in texts]
+    return [
+        Example([{"role": "user", "content": text}], str(number), text) for text, number in texts
+    ]

@@ -1,9 +1,12 @@
-"""What a world is: a base, what an app recorded, what people said of it, and the truth, all from one seed.
+"""What a world is: a base, what an app recorded, what people said of it, and the truth, all from
+one seed.
 
-A world is written as plain files in our own line format (`traces.jsonl`, `feedback.jsonl`, `gold.jsonl`), so that every
-command reads it as it reads a user's. To add one: a file with a subclass of `World` and a line in `__init__.py`.
+A world is written as plain files in our own line format (`traces.jsonl`, `feedback.jsonl`,
+`gold.jsonl`), so that every command reads it as it reads a user's. To add one: a file with a
+subclass of `World` and a line in `__init__.py`.
 
-Seeds are split before anything is tuned on them: defaults are chosen on the seeds of `tune` and proved on those of `prove`.
+Seeds are split before anything is tuned on them: defaults are chosen on the seeds of `tune` and
+proved on those of `prove`.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ class Example:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two answers to a prompt of which people preferred one; `group` ties pairs that are not independent."""
+    """Two answers to a prompt of which people preferred one; `group` ties pairs that are not
+    independent."""
 
     prompt: Chat
     chosen: str
@@ -47,9 +51,10 @@ class Pair:
 class Files:
     """Where a world's files lie, and what is known of it beside them.
 
-    A world that is judged by answers has `gold`, the same as `gold_examples`, and `taught`: the prompts that were rated with their
-    true answers, as a training on all true labels would have them. `sampled_right` is the share of recorded answers that were right.
-    One that is judged by preferences has `gold_pairs`, which no file holds.
+    A world that is judged by answers has `gold`, the same as `gold_examples`, and `taught`: the
+    prompts that were rated with their true answers, as a training on all true labels would have
+    them. `sampled_right` is the share of recorded answers that were right. One that is judged by
+    preferences has `gold_pairs`, which no file holds.
     """
 
     base: Path
@@ -73,8 +78,8 @@ class World(ABC):
     max_new_tokens: ClassVar[int] = 32
     judged_by: ClassVar[Literal["answers", "preferences"]] = "answers"
     checked: ClassVar[bool] = False
-    """Whether its traces come with cases whose checker can say of any answer whether it is right, so that methods that answer
-    themselves need no reward model."""
+    """Whether its traces come with cases whose checker can say of any answer whether it is right,
+    so that methods that answer themselves need no reward model."""
 
     @abstractmethod
     def base(self, cache: Path) -> Path:
@@ -82,10 +87,12 @@ class World(ABC):
 
     @abstractmethod
     def write(self, folder: Path, seed: int, ratings: int, base: Path) -> Files:
-        """Write the world of `seed` with about `ratings` pieces of feedback into `folder`. Equal arguments give equal files."""
+        """Write the world of `seed` with about `ratings` pieces of feedback into `folder`. Equal
+        arguments give equal files."""
 
     def elsewhere(self) -> list[Example]:
-        """Examples of other work that the base can do, to see what a training cost there; empty where it can do nothing else."""
+        """Examples of other work that the base can do, to see what a training cost there; empty
+        where it can do nothing else."""
         return []
 
     def right(self, answer: str, example: Example) -> bool:
@@ -133,7 +140,9 @@ def trace_line(exchange: Exchange, model: str, temperature: float) -> dict[str, 
     }
 
 
-def feedback_line(exchange: Exchange, kind: str, value: Any, rater: str, after: timedelta = AFTER_ANSWER) -> dict[str, Any]:
+def feedback_line(
+    exchange: Exchange, kind: str, value: Any, rater: str, after: timedelta = AFTER_ANSWER
+) -> dict[str, Any]:
     """What `rater` said of an exchange."""
     return {
         "type": "feedback",

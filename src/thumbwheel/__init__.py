@@ -1,4 +1,5 @@
-"""Thumbwheel: turns the feedback that people give an LLM app or agent into a better model, on their own machine."""
+"""Thumbwheel: turns the feedback that people give an LLM app or agent into a better model, on their
+own machine."""
 
 from thumbwheel.sdk import TraceCollector, feedback, hook_into_agent, trace
 

@@ -1,4 +1,5 @@
-"""The house: private stores, light imports, no stray names. The import direction itself is import-linter's."""
+"""The house: private stores, light imports, no stray names. The import direction itself is
+import-linter's."""
 
 from __future__ import annotations
 
@@ -17,8 +18,29 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 WRITTEN = [path for path in SOURCES if "migrations/versions" not in path.as_posix()]
 SCRIPTS = sorted((ROOT / "benchmarks").rglob("*.py"))
-STAGES = ("models", "capture", "rewards", "datasets", "training", "evaluation", "export", "deploy", "loop")
-HEAVY = {"torch", "transformers", "trl", "peft", "datasets", "accelerate", "matplotlib", "pyarrow", "scipy", "sqlalchemy"}
+STAGES = (
+    "models",
+    "capture",
+    "rewards",
+    "datasets",
+    "training",
+    "evaluation",
+    "export",
+    "deploy",
+    "loop",
+)
+HEAVY = {
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "datasets",
+    "accelerate",
+    "matplotlib",
+    "pyarrow",
+    "scipy",
+    "sqlalchemy",
+}
 
 
 def named(path: Path) -> str:
@@ -32,7 +54,9 @@ def test_every_module_says_what_it_is_for(path: Path) -> None:
 
 def test_no_module_is_a_drawer() -> None:
     drawers = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc"}
-    assert not [named(path) for path in SOURCES + SCRIPTS if drawers & set(path.with_suffix("").parts)]
+    assert not [
+        named(path) for path in SOURCES + SCRIPTS if drawers & set(path.with_suffix("").parts)
+    ]
 
 
 def test_no_unfinished_business() -> None:
@@ -49,11 +73,18 @@ def test_a_store_is_private_to_its_stage() -> None:
         if store not in graph.modules:
             continue
         for user in graph.find_modules_that_directly_import(store):
-            assert user.startswith(f"thumbwheel.{stage}."), f"{user} reads {stage}'s tables; call a verb of thumbwheel.{stage} instead"
+            assert user.startswith(f"thumbwheel.{stage}."), (
+                f"{user} reads {stage}'s tables; call a verb of thumbwheel.{stage} instead"
+            )
 
 
 def modules_after(code: str) -> set[str]:
-    done = subprocess.run([sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return {name.split(".")[0] for name in done.stdout.split()}
 
 
@@ -63,7 +94,10 @@ def test_the_sdk_is_light() -> None:
 
 
 def test_help_is_light() -> None:
-    code = "import sys; sys.argv=['thumbwheel','--help']\nfrom thumbwheel.cli.main import main\ntry: main()\nexcept SystemExit: pass"
+    code = (
+        "import sys; sys.argv=['thumbwheel','--help']\nfrom thumbwheel.cli.main import main\ntry: "
+        "main()\nexcept SystemExit: pass"
+    )
     assert not modules_after(code) & HEAVY
 
 
@@ -76,25 +110,42 @@ def test_what_a_module_imports_at_once_comes_with_the_base_installation() -> Non
     """Extras are imported where they are used, by functions that name the extra when it is missing."""
     base = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     installed = {re.split(r"[\[<>=,; ]", one)[0].lower().replace("_", "-") for one in base}
-    provided = {name for name, by in packages_distributions().items() if {one.lower().replace("_", "-") for one in by} & installed}
+    provided = {
+        name
+        for name, by in packages_distributions().items()
+        if {one.lower().replace("_", "-") for one in by} & installed
+    }
     loaded = {
         (named(path), name)
         for path in SOURCES
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+        )
     }
     known = provided | sys.stdlib_module_names | {"thumbwheel"}
-    assert [(path, name) for path, name in sorted(loaded) if name.partition(".")[0] not in known and "sandbox/inside" not in path] == []
+    assert [
+        (path, name)
+        for path, name in sorted(loaded)
+        if name.partition(".")[0] not in known and "sandbox/inside" not in path
+    ] == []
 
 
 def test_every_package_is_pinned_with_hashes() -> None:
     """torch has none: its build depends on the machine, and install.py chooses it."""
     text = (ROOT / "constraints.txt").read_text()
-    entries = re.findall(r"^([\w.-]+)==\S+((?: \\\n    --hash=sha256:[0-9a-f]{64})*)\n", text, re.MULTILINE)
+    entries = re.findall(
+        r"^([\w.-]+)==\S+((?: \\\n    --hash=sha256:[0-9a-f]{64})*)\n", text, re.MULTILINE
+    )
     assert [name for name, hashes in entries if not hashes] == ["torch"]
     pinned = {re.sub(r"[-_.]+", "-", name).lower() for name, _ in entries}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *(item for extra in project["optional-dependencies"].values() for item in extra)]
+    wanted = [
+        *project["dependencies"],
+        *(item for extra in project["optional-dependencies"].values() for item in extra),
+    ]
     names = {re.split(r"[\[<>=,; ]", item)[0].lower().replace("_", "-") for item in wanted}
     assert names <= pinned, f"not in constraints.txt: {sorted(names - pinned)}"

@@ -42,10 +42,28 @@ def test_known():
 
 def outcome(folder: Path, **variables: str) -> str:
     (folder / "test_some.py").write_text(TESTS)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("THUMBWHEEL_REQUIRE")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("THUMBWHEEL_REQUIRE")
+    }
     environment |= variables | {"PYTHONPATH": str(ROOT / "tests")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "conftest", "--rootdir", str(folder), "test_some.py"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "conftest",
+        "--rootdir",
+        str(folder),
+        "test_some.py",
+    ]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     return done.stdout.strip().splitlines()[-1]
 
 
@@ -59,16 +77,22 @@ def outcome(folder: Path, **variables: str) -> str:
         (("ALL", "DATA", "TOOLS"), 4, 1),
     ],
 )
-def test_a_skip_is_a_failure_where_what_it_needs_is_demanded(tmp_path: Path, variables: tuple[str, ...], failed: int, skipped: int) -> None:
+def test_a_skip_is_a_failure_where_what_it_needs_is_demanded(
+    tmp_path: Path, variables: tuple[str, ...], failed: int, skipped: int
+) -> None:
     last = outcome(tmp_path, **{f"THUMBWHEEL_REQUIRE_{name}": "1" for name in variables})
     counts = {what: int(count) for count, what in re.findall(r"(\d+) (\w+)", last)}
-    refused = sum(counts.get(what, 0) for what in ("failed", "error", "errors"))  # a mark skips before the test begins
+    refused = sum(
+        counts.get(what, 0) for what in ("failed", "error", "errors")
+    )  # a mark skips before the test begins
     assert (refused, counts["skipped"], counts["xfailed"]) == (failed, skipped, 1)
 
 
 def test_ci_demands_everything() -> None:
     demanded = set(re.findall(r"THUMBWHEEL_REQUIRE_\w+(?==1)", (ROOT / ".ci" / "run").read_text()))
-    known = set(re.findall(r"THUMBWHEEL_REQUIRE_[A-Z]+", (ROOT / "tests" / "required.py").read_text()))
+    known = set(
+        re.findall(r"THUMBWHEEL_REQUIRE_[A-Z]+", (ROOT / "tests" / "required.py").read_text())
+    )
     assert demanded == known
 
 

@@ -39,14 +39,20 @@ def side_by_side(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS.names())
-def test_two_steps_then_resume_then_plain_peft(name: str, base: Path, tmp_path: Path, side_by_side: None) -> None:
+def test_two_steps_then_resume_then_plain_peft(
+    name: str, base: Path, tmp_path: Path, side_by_side: None
+) -> None:
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     method = ALGORITHMS.get(name)
     rows = plain_rows(method.needs, 12, 4)
-    options = {"max_completion_length": 8, "curriculum": True} if issubclass(method, OnlineAlgorithm) else {}
+    options = (
+        {"max_completion_length": 8, "curriculum": True}
+        if issubclass(method, OnlineAlgorithm)
+        else {}
+    )
     for folder, stops in ((tmp_path / "whole", [None]), (tmp_path / "parts", [2, None])):
         folder.mkdir()
         done = None
@@ -57,14 +63,23 @@ def test_two_steps_then_resume_then_plain_peft(name: str, base: Path, tmp_path: 
             made.at_work.close()
             assert made.engine._replicas
     assert done == 3
-    curves = [[json.loads(line) for line in (tmp_path / part / "metrics.jsonl").read_text().splitlines()] for part in ("whole", "parts")]
+    curves = [
+        [json.loads(line) for line in (tmp_path / part / "metrics.jsonl").read_text().splitlines()]
+        for part in ("whole", "parts")
+    ]
     assert all(math.isfinite(line.get("loss", line.get("eval_loss"))) for line in curves[0])
     for line in [*curves[0], *curves[1]]:
         line.pop("step_seconds", None)
     assert curves[0] == curves[1]
-    writer, scorer = (AutoModelForCausalLM, {}), (AutoModelForSequenceClassification, {"num_labels": 1})
+    writer, scorer = (
+        (AutoModelForCausalLM, {}),
+        (AutoModelForSequenceClassification, {"num_labels": 1}),
+    )
     form, more = scorer if method.judges else writer
-    loaded = PeftModel.from_pretrained(form.from_pretrained(base, dtype=torch.float32, **more), tmp_path / "whole/checkpoints/checkpoint-3")
+    loaded = PeftModel.from_pretrained(
+        form.from_pretrained(base, dtype=torch.float32, **more),
+        tmp_path / "whole/checkpoints/checkpoint-3",
+    )
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         ours, plain = made.model(ids).logits, loaded(ids).logits
@@ -86,5 +101,8 @@ def test_it_names_itself_a_shape_and_documented_settings(name: str) -> None:
 
 
 def test_listing_commands_and_settings_imports_no_torch() -> None:
-    code = "import sys, thumbwheel.training.commands; assert not {'torch', 'transformers', 'peft'} & set(sys.modules)"
+    code = (
+        "import sys, thumbwheel.training.commands; assert not {'torch', 'transformers', 'peft'} & "
+        "set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

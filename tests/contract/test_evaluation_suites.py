@@ -5,18 +5,46 @@ import pytest
 from thumbwheel.core import ids
 from thumbwheel.evaluation.suite import Material, Outcome
 from thumbwheel.evaluation.suites import SUITES
-from thumbwheel.evaluation.types import Answer, Ask, Case, EvaluationConfig, Given, Known, SuiteResult
+from thumbwheel.evaluation.types import (
+    Answer,
+    Ask,
+    Case,
+    EvaluationConfig,
+    Given,
+    Known,
+    SuiteResult,
+)
 
 PROMPT = [{"role": "user", "content": "Where is the fox?"}]
 
 
 @pytest.fixture
 def material(tmp_path):
-    (tmp_path / "tasks.yaml").write_text("tasks: [{id: a, prompt: Hello., checks: [{type: contains, text: den}]}]")
-    cases = [Case(f"c{n}", f"c{n}", "msg", [*PROMPT], {"at": "den"}, None, None, {"animal": "fox"}) for n in range(3)]
-    cases.append(Case("code", "code", "msg", [*PROMPT], {"tests": ["assert f() == 1"]}, "code_execution", None, {}))
-    given = [Given("r", "g", PROMPT, None, text, text == "den", pair="r") for text in ("den", "yard")]
-    config = EvaluationConfig(benchmark=str(tmp_path / "tasks.yaml"), judge_url="http://127.0.0.1:9/v1", judge_model="m")
+    (tmp_path / "tasks.yaml").write_text(
+        "tasks: [{id: a, prompt: Hello., checks: [{type: contains, text: den}]}]"
+    )
+    cases = [
+        Case(f"c{n}", f"c{n}", "msg", [*PROMPT], {"at": "den"}, None, None, {"animal": "fox"})
+        for n in range(3)
+    ]
+    cases.append(
+        Case(
+            "code",
+            "code",
+            "msg",
+            [*PROMPT],
+            {"tests": ["assert f() == 1"]},
+            "code_execution",
+            None,
+            {},
+        )
+    )
+    given = [
+        Given("r", "g", PROMPT, None, text, text == "den", pair="r") for text in ("den", "yard")
+    ]
+    config = EvaluationConfig(
+        benchmark=str(tmp_path / "tasks.yaml"), judge_url="http://127.0.0.1:9/v1", judge_model="m"
+    )
     return Material(cases, given, config)
 
 
@@ -29,13 +57,18 @@ def test_a_suite_asks_and_judges(name, material):
     assert asks == list(SUITES.get(name)(material).asks())  # the same questions each time
     ids.canonical(suite.content())
     answer = (Answer('{"at": "den"}', "stop", 5),)
-    replies = [answer * one.samples if isinstance(one, Ask) else tuple((-1.0, 2) for _ in one.texts) for one in asks]
+    replies = [
+        answer * one.samples if isinstance(one, Ask) else tuple((-1.0, 2) for _ in one.texts)
+        for one in asks
+    ]
     same = suite.outcome(replies, replies)
     assert isinstance(same, Outcome)
     if same.main is not None:
         wide, narrow = same.main(0.99), same.main(0.9)
         assert wide.gain == 0 and wide.low <= narrow.low <= 0 <= narrow.high <= wide.high
-        SuiteResult(name=name, measures=(wide, *same.measures), slices=same.slices, details=same.details)
+        SuiteResult(
+            name=name, measures=(wide, *same.measures), slices=same.slices, details=same.details
+        )
 
 
 @pytest.mark.parametrize("name", SUITES.names())

@@ -1,4 +1,5 @@
-"""Every format for Python programs (GGUF and ONNX have tests of their own): the folder is the trained model again, in every family."""
+"""Every format for Python programs (GGUF and ONNX have tests of their own): the folder is the
+trained model again, in every family."""
 
 from __future__ import annotations
 
@@ -28,17 +29,25 @@ SAFE = {".json", ".safetensors", ".jinja", ".txt", ".md"}
 @pytest.fixture(scope="module", params=FAMILIES)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Source:
     folder = tmp_path_factory.mktemp(request.param)
-    base = tiny_base(folder / "base", request.param.removesuffix("-tied"), **FAMILIES[request.param])
+    base = tiny_base(
+        folder / "base", request.param.removesuffix("-tied"), **FAMILIES[request.param]
+    )
     return Source(str(base), tiny_adapter(base, folder / "adapter"), str(base))
 
 
-@pytest.fixture(params=[name for name in FORMATS.names() if FORMATS.get(name).library in ("peft", "transformers")])
+@pytest.fixture(
+    params=[
+        name for name in FORMATS.names() if FORMATS.get(name).library in ("peft", "transformers")
+    ]
+)
 def form_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.mark.slow
-def test_what_is_written_is_the_trained_model(form_name: str, trained: Source, tmp_path: Path) -> None:
+def test_what_is_written_is_the_trained_model(
+    form_name: str, trained: Source, tmp_path: Path
+) -> None:
     form = FORMATS.get(form_name)
     form.write(trained, tmp_path)
     found = parity.check(form, tmp_path, trained, parity.PROBES)
@@ -48,12 +57,16 @@ def test_what_is_written_is_the_trained_model(form_name: str, trained: Source, t
     assert found.effect_kl > 0.01, "the adapter must matter, or the comparison proves nothing"
 
 
-def test_only_safe_files_and_no_path_of_the_adapter(form_name: str, trained: Source, tmp_path: Path) -> None:
+def test_only_safe_files_and_no_path_of_the_adapter(
+    form_name: str, trained: Source, tmp_path: Path
+) -> None:
     FORMATS.get(form_name).write(trained, tmp_path)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} <= SAFE
     assert any(path.suffix == ".safetensors" for path in files)
-    text = "".join(path.read_text(encoding="utf-8") for path in files if path.suffix in (".json", ".md"))
+    text = "".join(
+        path.read_text(encoding="utf-8") for path in files if path.suffix in (".json", ".md")
+    )
     assert str(trained.adapter) not in text
     assert '"auto_map"' not in text
 
@@ -63,12 +76,16 @@ def test_the_usage_lines_run(form_name: str, trained: Source, tmp_path: Path) ->
     form.write(trained, tmp_path)
     names: dict[str, object] = {}
     exec(form.usage(str(tmp_path)), names)
-    assert names["tokenizer"].apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)  # type: ignore[attr-defined]
+    assert names["tokenizer"].apply_chat_template(
+        [{"role": "user", "content": "Hi"}], tokenize=False
+    )  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("bos", [False, True])
 @pytest.mark.parametrize("template", [None, CHATML])
-def test_the_template_and_the_end_of_an_answer_come_along(form_name: str, template: str | None, bos: bool, tmp_path: Path) -> None:
+def test_the_template_and_the_end_of_an_answer_come_along(
+    form_name: str, template: str | None, bos: bool, tmp_path: Path
+) -> None:
     from transformers import AutoTokenizer
 
     base = tiny_base(tmp_path / "base", "llama", tokenizer=tiny_tokenizer(template, bos))
@@ -79,11 +96,20 @@ def test_the_template_and_the_end_of_an_answer_come_along(form_name: str, templa
     assert parity.check(form, out, source, parity.PROBES).same_prompts
     tokenizer = AutoTokenizer.from_pretrained(out)
     config = json.loads((out / "tokenizer_config.json").read_text())
-    assert config["chat_template"] == tokenizer.chat_template == (out / "chat_template.jinja").read_text()
+    assert (
+        config["chat_template"]
+        == tokenizer.chat_template
+        == (out / "chat_template.jinja").read_text()
+    )
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
     generation = json.loads((out / "generation_config.json").read_text())
-    assert tokenizer.eos_token_id in [generation["eos_token_id"]] or tokenizer.eos_token_id in generation["eos_token_id"]
-    rendered = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], add_generation_prompt=True, return_dict=False)
+    assert (
+        tokenizer.eos_token_id in [generation["eos_token_id"]]
+        or tokenizer.eos_token_id in generation["eos_token_id"]
+    )
+    rendered = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Hi"}], add_generation_prompt=True, return_dict=False
+    )
     assert (rendered.count(tokenizer.bos_token_id) if bos else 0) == int(bos)
 
 
@@ -95,7 +121,9 @@ def test_a_base_in_half_precision_keeps_it(dtype: str, tmp_path: Path) -> None:
     source = Source(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
     (out := tmp_path / "out").mkdir()
     FORMATS.get("merged").write(source, out)
-    assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {getattr(torch, dtype)}
+    assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {
+        getattr(torch, dtype)
+    }
     found = parity.check(FORMATS.get("merged"), out, source, parity.PROBES)
     assert found.dtype == dtype
     assert found.mean_kl > 1e-9, "rounding must be visible"

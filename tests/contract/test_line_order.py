@@ -1,6 +1,8 @@
-"""The order of lines decides nothing: a file with its lines shuffled is imported to the same rows and built to the same datasets.
+"""The order of lines decides nothing: a file with its lines shuffled is imported to the same rows
+and built to the same datasets.
 
-Lines contradict and repeat each other on purpose, most of them without a rater and a time, over several batches of one import.
+Lines contradict and repeat each other on purpose, most of them without a rater and a time, over
+several batches of one import.
 """
 
 from __future__ import annotations
@@ -27,14 +29,24 @@ from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 
 AGENT = "desk"
-EVERY_CHECK = ("balance", "duplicates", "leakage", "conflict", "length", "noise", "pii", "truncation")
+EVERY_CHECK = (
+    "balance",
+    "duplicates",
+    "leakage",
+    "conflict",
+    "length",
+    "noise",
+    "pii",
+    "truncation",
+)
 CONFIG = DatasetConfig(allow=EVERY_CHECK)
 BATCH = 4
 """Lines of a batch here, so that a small file has several."""
 
 
 class Line(NamedTuple):
-    """What a line is about: which question, which answer, what was said of it, and a number of its own."""
+    """What a line is about: which question, which answer, what was said of it, and a number of its
+    own."""
 
     question: int
     answer: int
@@ -63,7 +75,13 @@ def _openwebui(line: Line) -> dict[str, Any]:
     message = f"m{line.question}-{line.answer}"
     messages = {
         "u": {"id": "u", "parentId": None, "role": "user", "content": line.asked},
-        message: {"id": message, "parentId": "u", "role": "assistant", "content": line.answered, "model": "m"},
+        message: {
+            "id": message,
+            "parentId": "u",
+            "role": "assistant",
+            "content": line.answered,
+            "model": "m",
+        },
     }
     chat = {"id": f"c{line.question}", "user_id": "u1", "chat": {"history": {"messages": messages}}}
     return {
@@ -73,8 +91,18 @@ def _openwebui(line: Line) -> dict[str, Any]:
 
 
 def _langfuse(line: Line) -> dict[str, Any]:
-    score = {"id": f"x{line.number}", "name": "user-feedback", "value": int(line.good), "dataType": "NUMERIC"}
-    trace = {"id": f"t{line.question}-{line.answer}", "input": line.asked, "output": line.answered, "scores": [score]}
+    score = {
+        "id": f"x{line.number}",
+        "name": "user-feedback",
+        "value": int(line.good),
+        "dataType": "NUMERIC",
+    }
+    trace = {
+        "id": f"t{line.question}-{line.answer}",
+        "input": line.asked,
+        "output": line.answered,
+        "scores": [score],
+    }
     return {"trace": trace, "observations": []}
 
 
@@ -90,15 +118,30 @@ def _jsonl(line: Line) -> dict[str, Any]:
     name = f"t{line.question}-{line.answer}"
     if line.number % 3 == 0:
         return {"type": "trace", "id": name, "input": line.asked, "output": line.answered}
-    said: dict[str, Any] = {"type": "feedback", "kind": "thumb", "value": line.good, "target": {"trace": name}}
-    return said | ({"rater": f"r{line.number % 2}"} if line.number % 4 else {}) | ({"comment": str(line.number)} if line.number % 5 else {})
+    said: dict[str, Any] = {
+        "type": "feedback",
+        "kind": "thumb",
+        "value": line.good,
+        "target": {"trace": name},
+    }
+    return (
+        said
+        | ({"rater": f"r{line.number % 2}"} if line.number % 4 else {})
+        | ({"comment": str(line.number)} if line.number % 5 else {})
+    )
 
 
 def _tau(line: Line) -> dict[str, Any]:
     task = {"instruction": line.asked, "actions": [], "outputs": []}
     messages = [{"role": "system", "content": "P."}, {"role": "user", "content": line.asked}]
     trajectory = [*messages, {"role": "assistant", "content": line.answered}]
-    return {"task_id": line.question, "trial": line.number, "reward": float(line.good), "info": {"task": task}, "traj": trajectory}
+    return {
+        "task_id": line.question,
+        "trial": line.number,
+        "reward": float(line.good),
+        "info": {"task": task},
+        "traj": trajectory,
+    }
 
 
 def _widget(line: Line) -> dict[str, Any]:
@@ -109,8 +152,16 @@ def _widget(line: Line) -> dict[str, Any]:
 
 
 def _bfcl(line: Line) -> dict[str, Any]:
-    function = {"name": "add", "description": "Add.", "parameters": {"type": "dict", "properties": {}, "required": []}}
-    return {"id": f"irrelevance_{line.number}", "question": [[{"role": "user", "content": line.asked}]], "function": [function]}
+    function = {
+        "name": "add",
+        "description": "Add.",
+        "parameters": {"type": "dict", "properties": {}, "required": []},
+    }
+    return {
+        "id": f"irrelevance_{line.number}",
+        "question": [[{"role": "user", "content": line.asked}]],
+        "function": [function],
+    }
 
 
 LINES: Mapping[str, Callable[[Line], dict[str, Any]]] = {
@@ -147,8 +198,13 @@ LINES: Mapping[str, Callable[[Line], dict[str, Any]]] = {
         "test_list": [f"assert f() == {line.answer}"],
     },
     "humaneval": lambda line: {
-        "task_id": f"HumanEval/{line.number}", "prompt": f'def f():\n    """{line.asked}"""\n', "entry_point": "f",
-        "canonical_solution": f"    return {line.answer}\n", "test": "def check(candidate):\n    assert candidate() == 0\n",
+        "task_id": f"HumanEval/{line.number}", "prompt": 'def f():\n    '
+        f'"""{line.asked}"""\n', "entry_point": "f",
+        "canonical_solution": f"    return {line.answer}\n", "test": "def check(candidate):\n    "
+        "assert "
+        "candidate() "
+        "== "
+        "0\n",
     },
     "llmfao": lambda line: {
         "id": str(line.number), "prompt": str(line.question), "model_x": str(line.answer), "model_y": "9",
@@ -156,7 +212,10 @@ LINES: Mapping[str, Callable[[Line], dict[str, Any]]] = {
     },
     "mt_bench": lambda line: {"question_id": line.number, "category": "x", "turns": [line.asked], "reference": [line.answered]},
 }  # fmt: skip
-CASES_ONLY, COMPARISONS = ("bfcl", "mbpp", "humaneval", "mt_bench"), ("preference", "openai", "llmfao")
+CASES_ONLY, COMPARISONS = (
+    ("bfcl", "mbpp", "humaneval", "mt_bench"),
+    ("preference", "openai", "llmfao"),
+)
 SHAPES = dict.fromkeys(CASES_ONLY, ("prompts",)) | dict.fromkeys(COMPARISONS, ("pairs", "groups"))
 USUAL = ("labels", "groups", "scored")
 
@@ -184,11 +243,18 @@ def written(source: str, folder: Path, lines: list[Line]) -> Path:
         return path
     if source == "llmfao":
         prompts = {line.question: line.asked for line in lines}
-        answers = {(line.question, line.answer): line.answered for line in lines} | {(line.question, 9): line.other for line in lines}
-        results = [{"prompt": str(asked), "model": str(model), "result": text} for (asked, model), text in answers.items()]
+        answers = {(line.question, line.answer): line.answered for line in lines} | {
+            (line.question, 9): line.other for line in lines
+        }
+        results = [
+            {"prompt": str(asked), "model": str(model), "result": text}
+            for (asked, model), text in answers.items()
+        ]
         told = [{"id": str(name), "text": text} for name, text in prompts.items()]
         (folder / "lines-prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
-        (folder / "lines-results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in results))
+        (folder / "lines-results.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in results)
+        )
     path = folder / "lines-.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -213,16 +279,32 @@ def results(ws: Workspace, source: str, path: Path) -> tuple[Any, ...]:
             found.append((shape, str(error)))
         else:
             rows = [row for split in SPLITS for row in load_rows(ws, dataset.id, split)]
-            found.append((shape, dataset.fingerprint, rows, dataset.manifest["drops"], dataset.manifest["notes"]))
+            found.append(
+                (
+                    shape,
+                    dataset.fingerprint,
+                    rows,
+                    dataset.manifest["drops"],
+                    dataset.manifest["notes"],
+                )
+            )
     return tuple(found)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", LINES)
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=3,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_shuffled_lines_are_the_same_datasets(
-    source: str, data: st.DataObject, workspace: Workspace, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    source: str,
+    data: st.DataObject,
+    workspace: Workspace,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ingesting, "LINES", BATCH)
     about = st.tuples(st.integers(0, 5), st.integers(0, 1), st.booleans())
@@ -230,27 +312,42 @@ def test_shuffled_lines_are_the_same_datasets(
     lines = [Line(*line, number) for number, line in enumerate(drawn)]
     folder = tmp_path_factory.mktemp(source)
     wanted = results(workspace, source, written(source, folder, lines))
-    assert wanted == results(workspace, source, written(source, folder, data.draw(st.permutations(lines))))
+    assert wanted == results(
+        workspace, source, written(source, folder, data.draw(st.permutations(lines)))
+    )
 
 
 def test_contradicting_lines_give_no_pair_wherever_they_stand(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both orders of every pair, adjacent, far apart, and with the halves swapped: nobody was preferred."""
+    """Both orders of every pair, adjacent, far apart, and with the halves swapped: nobody was
+    preferred."""
     monkeypatch.setattr(ingesting, "LINES", BATCH)
     one, other = ([Line(number, 0, good, number) for number in range(40)] for good in (True, False))
     adjacent = [line for both in zip(one, other, strict=True) for line in both]
     agreed = [Line(number, 0, True, number) for number in range(40, 60)]
     orders = (adjacent, one + other, other + one)
-    found = [results(workspace, "preference", written("preference", tmp_path, [*lines, *agreed])) for lines in orders]
+    found = [
+        results(workspace, "preference", written("preference", tmp_path, [*lines, *agreed]))
+        for lines in orders
+    ]
     assert found[0] == found[1] == found[2]
     (_, _, rows, drops, notes), _ = found[0]
     assert len(rows) == len(agreed)
-    assert (notes["comparisons with disagreeing raters"], drops["no plurality for either answer"]) == (40, 40)
+    assert (
+        notes["comparisons with disagreeing raters"],
+        drops["no plurality for either answer"],
+    ) == (40, 40)
 
 
-def test_the_rows_of_one_import_have_one_time(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_of_one_import_have_one_time(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ingesting, "LINES", BATCH)
-    results(workspace, "trl", written("trl", tmp_path, [Line(number, 0, True, number) for number in range(3 * BATCH)]))
+    results(
+        workspace,
+        "trl",
+        written("trl", tmp_path, [Line(number, 0, True, number) for number in range(3 * BATCH)]),
+    )
     with workspace.db.read() as connection:
         assert len({row.recorded_at for row in connection.execute(schema.feedback.select())}) == 1

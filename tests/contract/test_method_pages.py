@@ -1,4 +1,5 @@
-"""Every method has a page: its settings are the settings, its metrics those of a run. The snippets run in tests/e2e/test_docs.py."""
+"""Every method has a page: its settings are the settings, its metrics those of a run. The snippets
+run in tests/e2e/test_docs.py."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def test_a_method_has_a_page_with_its_true_defaults(name: str) -> None:
     for setting, default in rows:
         field = fields[setting.strip("`")]
         said = {None: "unset", (): "none"}.get(field.default, str(field.default))
-        assert said == default.strip(), f"{setting}: the page says {default.strip()}, the default is {field.default}"
+        assert said == default.strip(), (
+            f"{setting}: the page says {default.strip()}, the default is {field.default}"
+        )
 
 
 def test_every_page_is_of_a_method() -> None:
@@ -43,16 +46,38 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS.names())
-def test_a_page_explains_every_metric_that_a_run_logs(name: str, base: Path, tmp_path: Path) -> None:
+def test_a_page_explains_every_metric_that_a_run_logs(
+    name: str, base: Path, tmp_path: Path
+) -> None:
     shape = ALGORITHMS.get(name).shape(ALGORITHMS.get(name).Config())
-    sampled = {"max_completion_length": 6, "num_generations": 3, "reward_workers": 1, "critic_warmup_steps": 0, "kl_budget": 9.0}
+    sampled = {
+        "max_completion_length": 6,
+        "num_generations": 3,
+        "reward_workers": 1,
+        "critic_warmup_steps": 0,
+        "kl_budget": 9.0,
+    }
     known = ALGORITHMS.get(name).Config.model_fields
-    made = assembled(name, base, tmp_path, plain_rows(shape, 8, 4), **{key: value for key, value in sampled.items() if key in known})
+    made = assembled(
+        name,
+        base,
+        tmp_path,
+        plain_rows(shape, 8, 4),
+        **{key: value for key, value in sampled.items() if key in known},
+    )
     loop = loop_of(made, tmp_path)
     loop.run()
     made.at_work.close()
-    logged = {key.removeprefix("eval_") for line in loop.state.log_history for key in line} - {"step", "epoch", "runtime"}
-    pages = section((PAGES / f"{name}.md").read_text(), "Metrics") + section((PAGES.parent / "30-operations.md").read_text(), "Metrics")
+    logged = {key.removeprefix("eval_") for line in loop.state.log_history for key in line} - {
+        "step",
+        "epoch",
+        "runtime",
+    }
+    pages = section((PAGES / f"{name}.md").read_text(), "Metrics") + section(
+        (PAGES.parent / "30-operations.md").read_text(), "Metrics"
+    )
     said = re.findall(r"`([^`]+)`", pages)
     patterns = [re.escape(one).replace("NAME", "[^/]+") for one in said]
-    assert not [one for one in sorted(logged) if not any(re.fullmatch(pattern, one) for pattern in patterns)]
+    assert not [
+        one for one in sorted(logged) if not any(re.fullmatch(pattern, one) for pattern in patterns)
+    ]

@@ -1,4 +1,5 @@
-"""Every reward function that is listed keeps the contract: one score per answer, in order, whatever the answer is."""
+"""Every reward function that is listed keeps the contract: one score per answer, in order, whatever
+the answer is."""
 
 import re
 import time
@@ -96,7 +97,9 @@ def test_hostile_answers_are_scores_in_bounded_time(function, name):
     for reference in REFERENCES:
         (found,) = function.score([Case(HOSTILE[name], reference)])
         assert isinstance(found, Score)
-        assert found.value in (None, 0.0) or function_name(function) in OF_FORM  # none of them is a right answer
+        assert (
+            found.value in (None, 0.0) or function_name(function) in OF_FORM
+        )  # none of them is a right answer
     assert time.perf_counter() - start < 5
 
 
@@ -120,7 +123,8 @@ def test_too_long_is_failed_not_wrong(function):
 
 
 @pytest.mark.parametrize(
-    ("value", "status"), [(None, Status.OK), (0.0, Status.FAILED), (float("inf"), Status.OK), (float("nan"), Status.OK)]
+    ("value", "status"),
+    [(None, Status.OK), (0.0, Status.FAILED), (float("inf"), Status.OK), (float("nan"), Status.OK)],
 )
 def test_a_score_cannot_contradict_itself(value, status):
     with pytest.raises(ValueError, match="score"):

@@ -1,4 +1,5 @@
-"""What every shape in the table keeps: pure, typed rows with weight and provenance, that survive Parquet and export."""
+"""What every shape in the table keeps: pure, typed rows with weight and provenance, that survive
+Parquet and export."""
 
 from __future__ import annotations
 
@@ -18,11 +19,32 @@ from thumbwheel.rewards.types import Value
 CONFIG = DatasetConfig(chats_from_preferences=True)
 
 
-def answer(text: str, good: bool | None, *, origin: str = "upvote", corrected: bool = False, conflict: bool = False) -> Answer:
+def answer(
+    text: str,
+    good: bool | None,
+    *,
+    origin: str = "upvote",
+    corrected: bool = False,
+    conflict: bool = False,
+) -> Answer:
     strength = 0.0 if good is None else 0.5
     named = (f"fbk_{text}",)
     value = None if good is None else Value(float(good), (1.0, 5.0), "rating", named)
-    return Answer(text, good, strength, conflict, origin, corrected, "g1", named, (f"trc_{text}",), ("sub_1",), "stop", (1, 2), value)
+    return Answer(
+        text,
+        good,
+        strength,
+        conflict,
+        origin,
+        corrected,
+        "g1",
+        named,
+        (f"trc_{text}",),
+        ("sub_1",),
+        "stop",
+        (1, 2),
+        value,
+    )
 
 
 def evidence() -> Evidence:
@@ -35,10 +57,19 @@ def evidence() -> Evidence:
         answer("unjudged", None),
         answer("preferred", None),
     )
-    edges = (Edge(2, 3, "correction", 1.0, ("fbk_c",)), Edge(6, 5, "preference", 0.25, ("fbk_p", "fbk_q")))
-    prompt = [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "q"}]}]
+    edges = (
+        Edge(2, 3, "correction", 1.0, ("fbk_c",)),
+        Edge(6, 5, "preference", 0.25, ("fbk_p", "fbk_q")),
+    )
+    prompt = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": [{"type": "text", "text": "q"}]},
+    ]
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    cases = (Case("cas_1", "msg_1", {"a": 1}, None, None), Case("cas_2", "msg_1", "7", "exact_answer", {"require_mark": True}))
+    cases = (
+        Case("cas_1", "msg_1", {"a": 1}, None, None),
+        Case("cas_2", "msg_1", "7", "exact_answer", {"require_mark": True}),
+    )
     asked = (Asked("g1", "trc_good", "sub_1"), Asked("g1", "trc_bad", None))
     return Evidence("msg_1", prompt, tools, "train", answers, edges, cases, asked)
 
@@ -49,7 +80,9 @@ def shape(request: pytest.FixtureRequest) -> str:
 
 
 def rows_of(shape: str) -> list[Row]:
-    return [found for found in SHAPES.get(shape)().rows(evidence(), CONFIG) if isinstance(found, Row)]
+    return [
+        found for found in SHAPES.get(shape)().rows(evidence(), CONFIG) if isinstance(found, Row)
+    ]
 
 
 def test_rows_are_of_the_declared_class_and_complete(shape: str) -> None:
@@ -75,7 +108,14 @@ def test_a_shape_is_pure(shape: str) -> None:
 
 
 def test_what_becomes_no_row_says_why(shape: str) -> None:
-    empty = Evidence("msg_1", evidence().prompt, None, "train", (answer("unjudged", None), answer("torn", None, conflict=True)), ())
+    empty = Evidence(
+        "msg_1",
+        evidence().prompt,
+        None,
+        "train",
+        (answer("unjudged", None), answer("torn", None, conflict=True)),
+        (),
+    )
     found = list(SHAPES.get(shape)().rows(empty, CONFIG))
     assert all(isinstance(one, Drop) and one.reason for one in found)
     assert SHAPES.get(shape)().missing(Facts()) is not None
@@ -112,7 +152,11 @@ def test_a_spill_gives_every_row_back_in_the_order_of_its_id(shape: str, tmp_pat
     for row in rows:
         spill.add(row)
     spill.close()
-    back = [row for table in Spilled([tmp_path], kind.row).tables("train") for row in spill.columns.decoded(table)]
+    back = [
+        row
+        for table in Spilled([tmp_path], kind.row).tables("train")
+        for row in spill.columns.decoded(table)
+    ]
     assert back == sorted(rows, key=lambda row: row.row_id)
     assert list(Spilled([tmp_path], kind.row).tables("gate")) == []
 
@@ -128,5 +172,9 @@ def test_parquet_round_trip(shape: str, tmp_path: Path) -> None:
 def test_trl_columns_are_message_lists(shape: str) -> None:
     for row in rows_of(shape):
         columns = SHAPES.get(shape)().trl_columns(row)
-        for messages in (value for value in columns.values() if isinstance(value, list) and isinstance(value[0], dict)):
+        for messages in (
+            value
+            for value in columns.values()
+            if isinstance(value, list) and isinstance(value[0], dict)
+        ):
             assert all({"role", "content"} <= message.keys() for message in messages)

@@ -1,4 +1,5 @@
-"""Whatever a file is, every source of the table answers soon, in bounded memory, with an error or refused rows, and never waits for it."""
+"""Whatever a file is, every source of the table answers soon, in bounded memory, with an error or
+refused rows, and never waits for it."""
 
 from __future__ import annotations
 
@@ -22,12 +23,17 @@ SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".pkl", ".json.gz")
 
 
 def refusal(name: str, path: Path) -> str:
-    """Why the source cannot read what is at `path`; a source that is still waiting after ten seconds fails the test."""
+    """Why the source cannot read what is at `path`; a source that is still waiting after ten
+    seconds fails the test."""
     outcome: list[str] = []
 
     def read() -> None:
         try:
-            refused = [item.reason for item in SOURCES.get(name).read(path, lambda position: None) if isinstance(item, Refused)]
+            refused = [
+                item.reason
+                for item in SOURCES.get(name).read(path, lambda position: None)
+                if isinstance(item, Refused)
+            ]
             outcome.append("; ".join(refused))
         except InputError as error:
             outcome.append(str(error))
@@ -84,7 +90,13 @@ print(count, (after - before) // 1024)
 
 def megabytes_to_read(name: str, path: Path) -> int:
     """By how much the process that reads the file grows at most."""
-    done = subprocess.run([sys.executable, "-c", PEAK, name, str(path)], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, name, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     return int(done.stdout.split()[-1])
 
 
@@ -113,11 +125,15 @@ def test_a_table_has_so_many_columns_and_no_more(tmp_path: Path) -> None:
         detect(path)
 
 
-def test_a_record_of_many_long_cells_is_refused_and_costs_itself_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_many_long_cells_is_refused_and_costs_itself_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("thumbwheel.capture.tables.LONGEST", 1000)
     path = tmp_path / "long.csv"
     cells = ",".join('"' + "x\n" * 300 + '"' for _ in range(4))
-    path.write_text(f"prompt,response,a,b\nHi,Hello,1,2\n{cells}\nHi,{'y' * 5000},1,2\nHi,Hello,3,4\n")
+    path.write_text(
+        f"prompt,response,a,b\nHi,Hello,1,2\n{cells}\nHi,{'y' * 5000},1,2\nHi,Hello,3,4\n"
+    )
     items = list(SOURCES.get("csv").read(path, lambda position: None))
     assert isinstance(items[0], Line) and isinstance(items[-1], Line)
     refused = [item for item in items if isinstance(item, Refused)]
@@ -128,7 +144,8 @@ def test_a_record_of_many_long_cells_is_refused_and_costs_itself_only(tmp_path: 
 class TestParquet:
     @pytest.mark.slow
     def test_a_small_file_of_long_repeated_texts_costs_no_memory(self, tmp_path: Path) -> None:
-        """A dictionary with one text, repeated by run lengths, compressed: 1,215 bytes that were 1.2 GB."""
+        """A dictionary with one text, repeated by run lengths, compressed: 1,215 bytes that were
+        1.2 GB."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -140,7 +157,9 @@ class TestParquet:
         assert megabytes_to_read("parquet", path) < 300
 
     @pytest.mark.slow
-    def test_a_cell_beyond_all_bounds_is_an_error_or_a_refusal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_cell_beyond_all_bounds_is_an_error_or_a_refusal(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -151,7 +170,9 @@ class TestParquet:
         assert [type(item) for item in items] == [Line, Refused, Line]
         assert isinstance(items[1], Refused) and len(items[1].text) <= 200
         monkeypatch.setattr("thumbwheel.capture.tables.MOST_MEMORY", 300 * 2**20)
-        pq.write_table(pa.table({"prompt": ["a" * (200 * 2**20)], "response": ["b"]}), path, compression="zstd")
+        pq.write_table(
+            pa.table({"prompt": ["a" * (200 * 2**20)], "response": ["b"]}), path, compression="zstd"
+        )
         assert path.stat().st_size < 50_000
         with pytest.raises(InputError, match="memory"):
             list(SOURCES.get("parquet").read(path, lambda position: None))
@@ -170,19 +191,34 @@ class TestParquet:
         import pyarrow.parquet as pq
 
         path = tmp_path / "twice.parquet"
-        pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["prompt", "response", "prompt"]), path)
+        pq.write_table(
+            pa.table([["a"], ["b"], ["c"]], names=["prompt", "response", "prompt"]), path
+        )
         with pytest.raises(InputError, match="'prompt' twice"):
             detect(path)
 
 
 def test_nul_is_refused_wherever_it_hides(tmp_path: Path) -> None:
-    entry = {"entry_id": "e1", "scenario": "kpi", "fixture": "dial\x00", "question": "Pump?", "rating": "up"}
+    entry = {
+        "entry_id": "e1",
+        "scenario": "kpi",
+        "fixture": "dial\x00",
+        "question": "Pump?",
+        "rating": "up",
+    }
     run = tmp_path / "exhaustive_data.json"
-    run.write_text(json.dumps({"run_id": "r1", "entries": [entry, entry | {"entry_id": "e2", "fixture": "dial"}]}))
+    run.write_text(
+        json.dumps(
+            {"run_id": "r1", "entries": [entry, entry | {"entry_id": "e2", "fixture": "dial"}]}
+        )
+    )
     items = list(SOURCES.get("widgets").read(run, lambda position: None))
     assert [type(item) for item in items] == [Refused, Line]
     assert isinstance(items[0], Refused) and "NUL" in items[0].reason
-    nested = {"trace": {"id": "t1", "input": json.dumps("Hi\x00"), "output": json.dumps("Hello")}, "observations": []}
+    nested = {
+        "trace": {"id": "t1", "input": json.dumps("Hi\x00"), "output": json.dumps("Hello")},
+        "observations": [],
+    }
     path = tmp_path / "langfuse.jsonl"
     path.write_text(json.dumps(nested))
     (item,) = SOURCES.get("langfuse").read(path, lambda position: None)

@@ -1,4 +1,5 @@
-"""Every source in the table keeps the contract: a stream of numbered items, nothing lost, nothing raised for what a line holds."""
+"""Every source in the table keeps the contract: a stream of numbered items, nothing lost, nothing
+raised for what a line holds."""
 
 from __future__ import annotations
 
@@ -18,8 +19,11 @@ from thumbwheel.capture.source import HOPELESS, Item, JsonLines, Line, Refused, 
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core.errors import InputError, NotFound
 
-EVERY = pytest.mark.parametrize("name", [name for name in SOURCES.names() if isinstance(SOURCES.get(name), JsonLines)])
-"""Sources of rows with keys of their own; tables of anybody's columns, and folders, have tests of their own."""
+EVERY = pytest.mark.parametrize(
+    "name", [name for name in SOURCES.names() if isinstance(SOURCES.get(name), JsonLines)]
+)
+"""Sources of rows with keys of their own; tables of anybody's columns, and folders, have tests of
+their own."""
 
 
 def read(source: Source, path: Path) -> list[Item]:
@@ -45,7 +49,9 @@ def test_its_example_is_read_and_recognised(name: str, tmp_path: Path) -> None:
 @EVERY
 def test_no_other_source_claims_its_rows(name: str) -> None:
     for text in examples(name):
-        assert [other for other in SOURCES.names() if SOURCES.get(other).claims(json.loads(text))] == [name]
+        assert [
+            other for other in SOURCES.names() if SOURCES.get(other).claims(json.loads(text))
+        ] == [name]
 
 
 @EVERY
@@ -53,20 +59,27 @@ def test_an_array_and_pretty_printed_objects_are_read_like_lines(name: str, tmp_
     plain, array, pretty = tmp_path / "a.jsonl", tmp_path / "a.json", tmp_path / "b.json"
     rows = [json.loads(text) for text in examples(name)]
     plain.write_text("\n".join(examples(name)))
-    array.write_text("\ufeff" + json.dumps(rows, indent=2, ensure_ascii=False).replace("\n", "\r\n"))
+    array.write_text(
+        "\ufeff" + json.dumps(rows, indent=2, ensure_ascii=False).replace("\n", "\r\n")
+    )
     pretty.write_text("\n".join(json.dumps(row, indent=1) for row in rows))
     source = SOURCES.get(name)
     wanted = [(item.number, item.records) for item in read(source, plain) if isinstance(item, Line)]
     assert len(wanted) == len(rows)
     for path in (array, pretty):
-        assert [(item.number, item.records) for item in read(source, path) if isinstance(item, Line)] == wanted
+        assert [
+            (item.number, item.records) for item in read(source, path) if isinstance(item, Line)
+        ] == wanted
 
 
 @EVERY
 def test_a_broken_element_of_an_array_costs_itself_only(name: str, tmp_path: Path) -> None:
     good = examples(name)[0]
     path = tmp_path / "bad.json"
-    path.write_text(f'[{good}, {{"a" 1}}, 3, {{]}}, {"[" * 9999 + "]" * 9999}, {{"a": NaN}}, null, "x, {{", {good}]')
+    path.write_text(
+        f'[{good}, {{"a" 1}}, 3, {{]}}, {"[" * 9999 + "]" * 9999}, {{"a": NaN}}, null, "x, {{", '
+        f"{good}]"
+    )
     items = read(SOURCES.get(name), path)
     assert [type(item) for item in items] == [Line, *[Refused] * 7, Line]
     assert [item.text for item in items[1:4]] == ['{"a" 1}', "3", "{]}"]
@@ -102,7 +115,10 @@ def test_broken_lines_are_refused_and_stop_nothing(name: str, tmp_path: Path) ->
         b"{}",
     ]
     path = tmp_path / "bad.jsonl"
-    path.write_bytes(b"\n".join(line for pair in zip([good] * len(bad), bad, strict=True) for line in pair) + b"\n")
+    path.write_bytes(
+        b"\n".join(line for pair in zip([good] * len(bad), bad, strict=True) for line in pair)
+        + b"\n"
+    )
     items = read(SOURCES.get(name), path)
     assert [item.number for item in items] == list(range(1, 2 * len(bad) + 1))
     assert all(isinstance(item, Line) for item in items[::2])
@@ -152,7 +168,9 @@ def test_gzip_bom_and_windows_line_ends_make_no_difference(name: str, tmp_path: 
 
 
 @EVERY
-def test_a_line_that_is_too_long_is_refused_without_being_held(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long_is_refused_without_being_held(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lines, "LONGEST", 5000)
     monkeypatch.setattr(lines, "_PIECE", 1000)
     path = tmp_path / "long.jsonl"
@@ -179,8 +197,16 @@ def test_the_position_is_told_up_to_the_end(name: str, tmp_path: Path) -> None:
 WORDS = ["user", "assistant", "t1", "up", "trace", "2026-01-01"]
 KEYS = ["role", "content", "id", "trace", "ranking", "source", "kind", "is_correct", "solution"]
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(WORDS),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(WORDS),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 MORE_KEYS = ["steps", "metadata", "shown", "targets", "scale", "prompt", "tokens", "case"]

@@ -21,6 +21,11 @@ def test_a_target_is_configured_and_says_what_it_takes(name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS.names())
 def test_what_was_never_there_is_dead_and_nothing_is_raised(name: str, tmp_path: Path) -> None:
-    details = {"place": str(tmp_path / "place"), "host": "http://127.0.0.1:9", "folder": str(tmp_path), "key_variable": "NO_SUCH_KEY"}
+    details = {
+        "place": str(tmp_path / "place"),
+        "host": "http://127.0.0.1:9",
+        "folder": str(tmp_path),
+        "key_variable": "NO_SUCH_KEY",
+    }
     found = TARGETS.get(name).health(Endpoint("http://127.0.0.1:9/v1", "support-v1", details))
     assert not found.alive and found.why

@@ -1,4 +1,5 @@
-"""What people do wrong, through the real command line: one clear error, the documented exit code, clean standard output, nothing lost."""
+"""What people do wrong, through the real command line: one clear error, the documented exit code,
+clean standard output, nothing lost."""
 
 from __future__ import annotations
 
@@ -44,7 +45,16 @@ def test_the_version_needs_no_command(run: Run) -> None:
 
 
 def test_every_command_has_an_example_in_its_help(run: Run) -> None:
-    leaves = ["feedback add", "case add", "dataset build", "dataset export", "train sft", "evaluate", "models show", "models alias"]
+    leaves = [
+        "feedback add",
+        "case add",
+        "dataset build",
+        "dataset export",
+        "train sft",
+        "evaluate",
+        "models show",
+        "models alias",
+    ]
     for command in [*leaves, "plan", "import", "export", "report"]:
         code, out, _ = run(*command.split(), "--help")
         assert code == 0 and f"Example: thumbwheel {command} " in " ".join(out.split()), command
@@ -67,8 +77,13 @@ def test_settings_of_the_environment_are_never_ignored(
     assert (code, out) == (2, "") and why in err
 
 
-@pytest.mark.parametrize(("text", "why"), [("trian: {}", "nothing reads it"), ("a:\n  - b\n c: 1", "line 3"), ("- a", "no mapping")])
-def test_a_file_of_settings_is_checked_by_plan_too(run: Run, tmp_path: Path, text: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("trian: {}", "nothing reads it"), ("a:\n  - b\n c: 1", "line 3"), ("- a", "no mapping")],
+)
+def test_a_file_of_settings_is_checked_by_plan_too(
+    run: Run, tmp_path: Path, text: str, why: str
+) -> None:
     (tmp_path / "thumbwheel.yaml").write_text(text)
     code, out, err = run("plan", "good.jsonl", "--json")
     assert (code, out) == (2, "") and why in err
@@ -104,11 +119,23 @@ def test_the_nearest_dataset_is_named(run: Run) -> None:
     assert code == 2 and "Did you mean 'chats'" in err
 
 
-@pytest.mark.parametrize("arguments", [("demo", "--home", "good.jsonl"), ("demo", "--emit", "good.jsonl"), ("demo", "--json", "no/x")])
-def test_the_demo_looks_before_it_works(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("demo", "--home", "good.jsonl"),
+        ("demo", "--emit", "good.jsonl"),
+        ("demo", "--json", "no/x"),
+    ],
+)
+def test_the_demo_looks_before_it_works(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
     code, out, err = run(*arguments)
     assert (code, out) == (2, "") and arguments[1] in err
-    assert not (tmp_path / "thumbwheel-demo").exists() and (tmp_path / "good.jsonl").read_text() == GOOD
+    assert (
+        not (tmp_path / "thumbwheel-demo").exists()
+        and (tmp_path / "good.jsonl").read_text() == GOOD
+    )
 
 
 def _cut(folder: Path) -> None:
@@ -131,20 +158,34 @@ def _empty(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spoil", "why"), [(_cut, "damaged"), (_no_json, "config"), (_no_tokenizer, "no tokenizer"), (_empty, "no config.json")]
+    ("spoil", "why"),
+    [
+        (_cut, "damaged"),
+        (_no_json, "config"),
+        (_no_tokenizer, "no tokenizer"),
+        (_empty, "no config.json"),
+    ],
 )
-def test_a_spoilt_base_says_what_is_wrong(run: Run, base: Path, tmp_path: Path, spoil: Callable[[Path], None], why: str) -> None:
+def test_a_spoilt_base_says_what_is_wrong(
+    run: Run, base: Path, tmp_path: Path, spoil: Callable[[Path], None], why: str
+) -> None:
     spoilt = tmp_path / "spoilt"
     shutil.copytree(base, spoilt)
     spoil(spoilt)
-    (tmp_path / "more.jsonl").write_text("".join(GOOD.replace("t1", f"t{i}").replace('"hi"', f'"hi {i}"') for i in range(12)))
+    (tmp_path / "more.jsonl").write_text(
+        "".join(GOOD.replace("t1", f"t{i}").replace('"hi"', f'"hi {i}"') for i in range(12))
+    )
     run("import", "jsonl", "more.jsonl", "--agent", "a")
-    code, out, err = run("train", "sft", "--agent", "a", "--base", str(spoilt), "--dry-run", "--json")
+    code, out, err = run(
+        "train", "sft", "--agent", "a", "--base", str(spoilt), "--dry-run", "--json"
+    )
     assert (code, out) == (5, "") and why in err
     assert run("train", "sft", "--agent", "a", "--base", "", "--dry-run")[0] == 2
 
 
-def test_loading_a_model_draws_nothing_over_the_terminal(base: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_loading_a_model_draws_nothing_over_the_terminal(
+    base: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     from transformers.utils import logging
 
     from thumbwheel.engine.load import LoraSettings, attach_lora, load_adapter, load_base
@@ -159,19 +200,28 @@ def test_loading_a_model_draws_nothing_over_the_terminal(base: Path, capfd: pyte
     assert capfd.readouterr().err == "" and logging.is_progress_bar_enabled()
 
 
-def test_waiting_for_another_writer_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_another_writer_is_told(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run("import", "jsonl", "good.jsonl", "--agent", "a")
     monkeypatch.setattr(engine, "SILENT", 0.2)
     hold = (
-        "import fcntl, os, sys, time; h = os.open(sys.argv[1], os.O_RDWR); fcntl.flock(h, fcntl.LOCK_EX); print(flush=True); time.sleep(1)"
+        "import fcntl, os, sys, time; h = os.open(sys.argv[1], os.O_RDWR); fcntl.flock(h, "
+        "fcntl.LOCK_EX); print(flush=True); time.sleep(1)"
     )
-    other = subprocess.Popen([sys.executable, "-c", hold, str(tmp_path / "home" / "writer.lock")], stdout=subprocess.PIPE)
+    other = subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path / "home" / "writer.lock")], stdout=subprocess.PIPE
+    )
     assert other.stdout is not None
     other.stdout.readline()
     code, out, err = run("import", "jsonl", "good.jsonl", "--agent", "b", "--json")
     other.wait()
     other.stdout.close()
-    assert code == 0 and json.loads(out)["stored"] == 2 and err.count("waiting for another process") == 1
+    assert (
+        code == 0
+        and json.loads(out)["stored"] == 2
+        and err.count("waiting for another process") == 1
+    )
 
 
 def test_nobody_is_told_where_nobody_waits(run: Run) -> None:
@@ -181,16 +231,29 @@ def test_nobody_is_told_where_nobody_waits(run: Run) -> None:
 def _process(*arguments: str, tmp_path: Path, **more: object) -> subprocess.Popen[str]:
     environment = os.environ | {"THUMBWHEEL_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-m", "thumbwheel", *arguments]
-    return subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True, **more)  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True, **more
+    )  # type: ignore[call-overload,no-any-return]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_import_keeps_whole_batches_and_goes_on(run: Run, tmp_path: Path, how: signal.Signals) -> None:
+def test_an_interrupted_import_keeps_whole_batches_and_goes_on(
+    run: Run, tmp_path: Path, how: signal.Signals
+) -> None:
     line = '{"type": "trace", "id": "t%d", "input": "hi %d", "output": "ho"}\n'
     count = 20_000
     (tmp_path / "many.jsonl").write_text("".join(line % (i, i) for i in range(count)))
-    work = _process("import", "jsonl", "many.jsonl", "--agent", "a", "--json", tmp_path=tmp_path, stdout=subprocess.PIPE)
+    work = _process(
+        "import",
+        "jsonl",
+        "many.jsonl",
+        "--agent",
+        "a",
+        "--json",
+        tmp_path=tmp_path,
+        stdout=subprocess.PIPE,
+    )
     wal = tmp_path / "home" / "thumbwheel.db-wal"
     while work.poll() is None and not (wal.exists() and wal.stat().st_size > 2_000_000):
         time.sleep(0.01)
@@ -198,13 +261,19 @@ def test_an_interrupted_import_keeps_whole_batches_and_goes_on(run: Run, tmp_pat
     out, err = work.communicate(timeout=60)
     assert (work.returncode, out) == (130, "") and "interrupted" in err and "Traceback" not in err
     report = json.loads(run("import", "jsonl", "many.jsonl", "--agent", "a", "--json")[1])
-    assert report["stored"] + report["duplicates"] == count and report["duplicates"] > 0 and report["stored"] > 0
+    assert (
+        report["stored"] + report["duplicates"] == count
+        and report["duplicates"] > 0
+        and report["stored"] > 0
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_under_the_output_is_said(run: Run, tmp_path: Path) -> None:
     run("import", "jsonl", "good.jsonl", "--agent", "a")
     with Path("/dev/full").open("w") as full:
-        work = _process("feedback", "list", "--agent", "a", "--json", tmp_path=tmp_path, stdout=full)
+        work = _process(
+            "feedback", "list", "--agent", "a", "--json", tmp_path=tmp_path, stdout=full
+        )
         _, err = work.communicate(timeout=60)
     assert work.returncode == 7 and "No space left" in err and "Traceback" not in err

@@ -1,4 +1,5 @@
-"""One turn of the wheel by one command: it goes as far as the feedback carries, and after a kill at any step it goes on where it was."""
+"""One turn of the wheel by one command: it goes as far as the feedback carries, and after a kill at
+any step it goes on where it was."""
 
 from __future__ import annotations
 
@@ -21,16 +22,33 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import rollout
 
 STEPS = ("train sft", "train kto", "compare", "evaluate", "export", "deploy", "report")
-TURN = ("--base", "base", "--methods", "sft", "--methods", "kto", "--export", "merged", "--deploy", "embedded")
+TURN = (
+    "--base",
+    "base",
+    "--methods",
+    "sft",
+    "--methods",
+    "kto",
+    "--export",
+    "merged",
+    "--deploy",
+    "embedded",
+)
 
 
 @pytest.fixture
 def world(command_line: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files imported into the home of the command line, and settings with which a random base learns them."""
+    """Files imported into the home of the command line, and settings with which a random base
+    learns them."""
     write_world(tmp_path)
     for path, more in (("world.jsonl", ()), ("gold.jsonl", ("--gold",))):
         assert command_line("import", "jsonl", path, "--agent", "animals", *more)[0] == 0
-    declared = ("--margin-anchors", "9", "--max-growth", "99")  # the base is random: its answers have any length
+    declared = (
+        "--margin-anchors",
+        "9",
+        "--max-growth",
+        "99",
+    )  # the base is random: its answers have any length
     assert command_line("gate", "declare", "--agent", "animals", *declared)[0] == 0
     for method in ("SFT", "KTO"):
         for name, value in LEARNS.items():
@@ -44,18 +62,42 @@ def rows_of(home: Path, table: sa.Table) -> list[sa.RowMapping]:
 
 
 @pytest.mark.slow
-def test_a_turn_that_is_killed_at_each_step_ends_as_one_that_is_not(world: Path, tmp_path: Path) -> None:
+def test_a_turn_that_is_killed_at_each_step_ends_as_one_that_is_not(
+    world: Path, tmp_path: Path
+) -> None:
     home = tmp_path / "home"
-    command = [sys.executable, "-m", "thumbwheel", "loop", "run", "--agent", "animals", *TURN, "--json"]
-    environment = os.environ | {"THUMBWHEEL_HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [
+        sys.executable,
+        "-m",
+        "thumbwheel",
+        "loop",
+        "run",
+        "--agent",
+        "animals",
+        *TURN,
+        "--json",
+    ]
+    environment = os.environ | {
+        "THUMBWHEEL_HOME": str(home),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     for step in STEPS:
-        with subprocess.Popen(command, cwd=world, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as turn:
+        with subprocess.Popen(
+            command,
+            cwd=world,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as turn:
             assert turn.stderr is not None
             for line in turn.stderr:
                 if line.startswith(f"> {step}"):
                     os.kill(turn.pid, signal.SIGKILL)
         assert turn.returncode == -signal.SIGKILL, step
-    finished = subprocess.run(command, cwd=world, env=environment, capture_output=True, text=True, check=False)
+    finished = subprocess.run(
+        command, cwd=world, env=environment, capture_output=True, text=True, check=False
+    )
     assert finished.returncode == 0, finished.stderr
     cycle = json.loads(finished.stdout)
     try:
@@ -76,7 +118,9 @@ def test_a_turn_that_is_killed_at_each_step_ends_as_one_that_is_not(world: Path,
             rollout.stop(ws, "animals")
 
 
-def test_a_turn_says_what_it_would_do_and_why_it_does_nothing(command_line: Run, tmp_path: Path) -> None:
+def test_a_turn_says_what_it_would_do_and_why_it_does_nothing(
+    command_line: Run, tmp_path: Path
+) -> None:
     lines = [
         {"type": "trace", "id": "t", "input": "hi", "output": "hello"},
         {"type": "feedback", "target": {"trace": "t"}, "kind": "thumb", "value": True},
@@ -108,14 +152,17 @@ def test_a_turn_says_what_it_would_do_and_why_it_does_nothing(command_line: Run,
 def test_what_cannot_be_done_is_said_before_anything_is_trained(
     command_line: Run, tmp_path: Path, option: tuple[str, str], hint: str
 ) -> None:
-    code, _, err = command_line("loop", "run", "--agent", "a", "--base", "base", "--methods", "sft", *option)
+    code, _, err = command_line(
+        "loop", "run", "--agent", "a", "--base", "base", "--methods", "sft", *option
+    )
     assert code not in (0, 1)
     assert hint in err
     assert list((tmp_path / "home" / "runs").iterdir()) == []
 
 
 def judged_once(home: Path, version: str) -> None:
-    """A turn that goes on after its evaluation takes that one, whatever answers by then, and finds files without a record."""
+    """A turn that goes on after its evaluation takes that one, whatever answers by then, and finds
+    files without a record."""
     from thumbwheel.loop import cycle as steps
     from thumbwheel.loop.cycle_state import CycleState
     from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
@@ -124,8 +171,14 @@ def judged_once(home: Path, version: str) -> None:
         raise AssertionError("it was judged before")
 
     config = CycleConfig(export=("merged",), export_to=home.parent)
-    with Workspace.open(Home.at(home), Sources({}, "", {})) as ws, CycleState.open(home / "cycles" / "x", {}) as state:
-        first, second = CycleReport("animals", version=version), CycleReport("animals", version=version)
+    with (
+        Workspace.open(Home.at(home), Sources({}, "", {})) as ws,
+        CycleState.open(home / "cycles" / "x", {}) as state,
+    ):
+        first, second = (
+            CycleReport("animals", version=version),
+            CycleReport("animals", version=version),
+        )
         steps.release(ws, first, config, state=state)
         ws.db.write(lambda connection: connection.execute(schema.exports.delete()))
         with pytest.MonkeyPatch.context() as patch:
@@ -134,19 +187,37 @@ def judged_once(home: Path, version: str) -> None:
         assert first.evaluation is not None
         assert second.evaluation is not None
         assert (second.evaluation.id, second.verdict) == (first.evaluation.id, first.verdict)
-        assert [export.path for export in second.exports] == [export.path for export in first.exports]
+        assert [export.path for export in second.exports] == [
+            export.path for export in first.exports
+        ]
 
 
 @pytest.mark.slow
-def test_the_best_of_several_methods_is_found_without_the_gate(world: Path, command_line: Run) -> None:
-    code, out, err = command_line("train", "auto", "--agent", "animals", "--base", "base", "--methods", "sft", "--methods", "kto", "--json")
+def test_the_best_of_several_methods_is_found_without_the_gate(
+    world: Path, command_line: Run
+) -> None:
+    code, out, err = command_line(
+        "train",
+        "auto",
+        "--agent",
+        "animals",
+        "--base",
+        "base",
+        "--methods",
+        "sft",
+        "--methods",
+        "kto",
+        "--json",
+    )
     assert code == 0, err
     found = json.loads(out)
     assert [candidate["method"] for candidate in found["candidates"]] == ["sft", "kto"]
     assert found["version"] in {candidate["version"] for candidate in found["candidates"]}
     assert rows_of(world / "home", schema.evaluations) == []
     judged_once(world / "home", found["version"])
-    code, out, _ = command_line("train", "auto", "--agent", "animals", "--base", "base", "--dry-run")
+    code, out, _ = command_line(
+        "train", "auto", "--agent", "animals", "--base", "base", "--dry-run"
+    )
     assert code == 0
     assert "nothing was trained" in out
 
@@ -159,7 +230,10 @@ def test_two_turns_of_an_agent_do_not_run_at_once(tmp_path: Path) -> None:
     with CycleState.open(tmp_path, {"base": "b"}) as state:
         state.note(methods=["sft"], runs={"sft": "run_1"})
         state.note(candidates={"sft": Candidate("sft", "v1", "run_1")})
-        with pytest.raises(Conflict, match="another process"), CycleState.open(tmp_path, {"base": "b"}):
+        with (
+            pytest.raises(Conflict, match="another process"),
+            CycleState.open(tmp_path, {"base": "b"}),
+        ):
             pass
     with CycleState.open(tmp_path, {"base": "b"}) as state:
         assert (state.runs, state.candidates["sft"].version) == ({"sft": "run_1"}, "v1")
@@ -172,7 +246,9 @@ def test_two_turns_of_an_agent_do_not_run_at_once(tmp_path: Path) -> None:
         assert state.candidates == {}
 
 
-def test_an_interrupted_training_ends_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_training_ends_the_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from thumbwheel.loop import cycle
     from thumbwheel.loop.cycle_state import CycleState
     from thumbwheel.models.versions import ensure_agent
@@ -185,7 +261,10 @@ def test_an_interrupted_training_ends_the_turn(tmp_path: Path, monkeypatch: pyte
         return RunResult(run_id, RunState.STOPPED, "interrupted", {})
 
     monkeypatch.setattr(cycle, "train", stopped)
-    with Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws, CycleState.open(tmp_path, {}) as state:
+    with (
+        Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws,
+        CycleState.open(tmp_path, {}) as state,
+    ):
         ensure_agent(ws, "a")
         with pytest.raises(KeyboardInterrupt):
             cycle.train_candidates(ws, "a", "base", ["kto", "dpo"], state)

@@ -1,4 +1,5 @@
-"""The demo as a user runs it: approved with a real gain, rejected when the feedback is turned round, honest about too little.
+"""The demo as a user runs it: approved with a real gain, rejected when the feedback is turned
+round, honest about too little.
 
 What shuffled feedback does is a rate: test_shuffled.py.
 """
@@ -19,8 +20,20 @@ CPU_SECONDS = 480
 
 
 def demo(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, "-m", "thumbwheel", "demo", "--home", str(folder / "home"), "--json", str(folder / "result.json"), *options]
-    done = subprocess.run(command, env=os.environ | {"COLUMNS": "120"}, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "thumbwheel",
+        "demo",
+        "--home",
+        str(folder / "home"),
+        "--json",
+        str(folder / "result.json"),
+        *options,
+    ]
+    done = subprocess.run(
+        command, env=os.environ | {"COLUMNS": "120"}, capture_output=True, text=True, check=False
+    )
     assert (folder / "result.json").exists(), done.stdout[-2000:] + done.stderr[-2000:]
     return done.returncode, json.loads((folder / "result.json").read_text())
 
@@ -39,7 +52,9 @@ def test_a_real_gain_is_approved(tmp_path: Path) -> None:
     assert shown["before"] == shown["rolled_back"] != shown["after"]
     assert shown["rollback"] < 5
     if "THUMBWHEEL_REQUIRE_TOOLS" in os.environ:
-        assert "mean KL" in result["gguf"] and result["served"] == f"{shown['after']} (canary passed)"
+        assert (
+            "mean KL" in result["gguf"] and result["served"] == f"{shown['after']} (canary passed)"
+        )
     else:
         assert "mean KL" in result["gguf"] or "thumbwheel tools install" in result["gguf"]
 

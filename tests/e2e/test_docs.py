@@ -1,6 +1,8 @@
-"""What is written is executed: every fenced `sh`, `python` and `yaml` block of README and docs/ runs, in order, as a reader would.
+"""What is written is executed: every fenced `sh`, `python` and `yaml` block of README and docs/
+runs, in order, as a reader would.
 
-A block of another kind (`text`, `json`, ...) is an illustration. Each page has a folder and a home of its own.
+A block of another kind (`text`, `json`, ...) is an illustration. Each page has a folder and a home
+of its own.
 """
 
 from __future__ import annotations
@@ -23,14 +25,22 @@ CHECKOUT = ("make ",)
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    return [(kind, text) for kind, text in FENCE.findall(page.read_text()) if kind in ("sh", "python", "yaml")]
+    return [
+        (kind, text)
+        for kind, text in FENCE.findall(page.read_text())
+        if kind in ("sh", "python", "yaml")
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_runs(page: Path, tmp_path: Path) -> None:
     binaries = Path(sys.executable).parent
-    environment = os.environ | {"THUMBWHEEL_HOME": str(tmp_path / "home"), "PATH": f"{binaries}:{os.environ['PATH']}", "COLUMNS": "120"}
+    environment = os.environ | {
+        "THUMBWHEEL_HOME": str(tmp_path / "home"),
+        "PATH": f"{binaries}:{os.environ['PATH']}",
+        "COLUMNS": "120",
+    }
     for number, (kind, text) in enumerate(blocks(page), 1):
         if kind == "yaml":
             (tmp_path / "settings.yaml").write_text(text)
@@ -38,14 +48,32 @@ def test_a_page_runs(page: Path, tmp_path: Path) -> None:
             continue
         if kind == "sh" and any(line.startswith(CHECKOUT) for line in text.splitlines()):
             continue  # these are what CI itself does: a clean clone, make demo, make test
-        command = ["bash", "-euo", "pipefail", "-c", text] if kind == "sh" else [sys.executable, "-c", text]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{page.name} block {number}:\n{text}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+        command = (
+            ["bash", "-euo", "pipefail", "-c", text]
+            if kind == "sh"
+            else [sys.executable, "-c", text]
+        )
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, (
+            f"{page.name} block {number}:\n{text}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+        )
 
 
 def test_the_tree_in_the_readme_is_the_tree() -> None:
-    shown = set(re.findall(r"^  (\w+)/", (ROOT / "README.md").read_text().split("src/thumbwheel/")[1].split("```")[0], re.MULTILINE))
-    real = {path.name for path in (ROOT / "src" / "thumbwheel").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    shown = set(
+        re.findall(
+            r"^  (\w+)/",
+            (ROOT / "README.md").read_text().split("src/thumbwheel/")[1].split("```")[0],
+            re.MULTILINE,
+        )
+    )
+    real = {
+        path.name
+        for path in (ROOT / "src" / "thumbwheel").iterdir()
+        if path.is_dir() and path.name != "__pycache__"
+    }
     assert shown == real
 
 

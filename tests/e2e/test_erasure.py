@@ -1,4 +1,5 @@
-"""The whole turn with a real, tiny model, then a subject is taken out: nothing of theirs is in any byte of the home."""
+"""The whole turn with a real, tiny model, then a subject is taken out: nothing of theirs is in any
+byte of the home."""
 
 from __future__ import annotations
 
@@ -28,17 +29,27 @@ GONE = 1
 @pytest.mark.slow
 def test_after_a_real_turn_nothing_of_the_subject_is_left(tmp_path: Path) -> None:
     base = str(tiny_base(tmp_path / "base"))
-    file = write(tmp_path / "feedback.jsonl", [line for one in range(10) for line in lines_of(one, common=False)])
+    file = write(
+        tmp_path / "feedback.jsonl",
+        [line for one in range(10) for line in lines_of(one, common=False)],
+    )
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         ingest(ws, AGENT, "jsonl", file)
         dataset = build(ws, AGENT, "pairs", DatasetConfig(dev=0.2, gate=0.3))
         made = train(
-            ws, AGENT, "dpo", base, dataset=dataset.id, options={"max_steps": 2, "batch_size": 4, "save_steps": 1, "eval_steps": 1}
+            ws,
+            AGENT,
+            "dpo",
+            base,
+            dataset=dataset.id,
+            options={"max_steps": 2, "batch_size": 4, "save_steps": 1, "eval_steps": 1},
         )
         decided = gate(ws, evaluate(ws, AGENT, "v1", QUICK))
         exported = export(ws, AGENT, "v1", "adapter", tmp_path / "exported")
         report(ws, AGENT, "v1", tmp_path / "report.html", ws.home.path / "report.json")
-        assert any(name.startswith("thumbwheel.db") for name in find(ws.home.path, word(GONE)))  # in the file or still in its log
+        assert any(
+            name.startswith("thumbwheel.db") for name in find(ws.home.path, word(GONE))
+        )  # in the file or still in its log
         done = erase(ws, AGENT, name(GONE))
         assert find(ws.home.path, word(GONE)) == []
         assert find(tmp_path / "exported", word(GONE)) == []
@@ -55,5 +66,7 @@ def test_after_a_real_turn_nothing_of_the_subject_is_left(tmp_path: Path) -> Non
         tainted = gate(ws, evaluate(ws, AGENT, "v1", QUICK))
         assert "tainted" in tainted.decision.reasons[0]
         assert ingest(ws, AGENT, "jsonl", file).stored == 0
-        assert train(ws, AGENT, "dpo", base, options={"max_steps": 2, "batch_size": 4}).version == "v2"
+        assert (
+            train(ws, AGENT, "dpo", base, options={"max_steps": 2, "batch_size": 4}).version == "v2"
+        )
         assert find(ws.home.path, word(GONE)) == []

@@ -1,4 +1,5 @@
-"""The tables of docs/40-migrating.md, walked: no capability of the five systems is missing, and what stands for one is really here."""
+"""The tables of docs/40-migrating.md, walked: no capability of the five systems is missing, and
+what stands for one is really here."""
 
 from __future__ import annotations
 
@@ -28,7 +29,13 @@ PAGE = (ROOT / "docs" / "40-migrating.md").read_text()
 LAST = {0: 75, 1: 67, 2: 52, 3: 34, 4: 37}
 """System -> the number of its last capability."""
 CODE = re.compile(r"`([^`]+)`")
-STANDS = {"A": "support", "VERSION": "v1", "BASE": "base", "DATASET": "chats", "FILE": "world.jsonl"}
+STANDS = {
+    "A": "support",
+    "VERSION": "v1",
+    "BASE": "base",
+    "DATASET": "chats",
+    "FILE": "world.jsonl",
+}
 """What the names in the table of files are in the test."""
 
 
@@ -55,20 +62,29 @@ def numbers(cell: str) -> Iterator[str]:
 
 
 MAPPED = [line for system in LAST for line in table(f"{system}: ")]
-WORDS = sorted({word for line in MAPPED for word in line.words(2)} | {word for line in table("Their files") for word in line.words(2)})
+WORDS = sorted(
+    {word for line in MAPPED for word in line.words(2)}
+    | {word for line in table("Their files") for word in line.words(2)}
+)
 
 
 def test_no_capability_is_missing() -> None:
     named = [number for line in MAPPED if line.cells[0] != "+" for number in numbers(line.cells[0])]
-    assert sorted(named) == sorted(f"{system}.{number}" for system, last in LAST.items() for number in range(1, last + 1))
+    assert sorted(named) == sorted(
+        f"{system}.{number}" for system, last in LAST.items() for number in range(1, last + 1)
+    )
     assert [len(line.cells) for line in MAPPED] == [4] * len(MAPPED)
 
 
 def test_what_is_not_here_says_so() -> None:
     for line in MAPPED:
         if not line.words(2):
-            assert line.cells[2].startswith(("not yet", "left out: ")) or "](" in line.cells[2], line
-        assert all(cell.strip(" .") != "not yet" for cell in line.cells), f"{line} does not say what will bring it"
+            assert line.cells[2].startswith(("not yet", "left out: ")) or "](" in line.cells[2], (
+                line
+            )
+        assert all(cell.strip(" .") != "not yet" for cell in line.cells), (
+            f"{line} does not say what will bring it"
+        )
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -80,12 +96,15 @@ def test_what_stands_for_it_is_here(word: str) -> None:
     elif word.startswith("make "):
         assert f"\n{word.split()[1]}:" in (ROOT / "Makefile").read_text()
     else:
-        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+            "optional-dependencies"
+        ]
         assert re.fullmatch(r"pip install 'thumbwheel\[(\w+)\]'", word)[1] in extras
 
 
 def demand_command(arguments: list[str]) -> None:
-    """Every word before the options is a command or an argument of it, every option exists, and what is chosen from a table is in it."""
+    """Every word before the options is a command or an argument of it, every option exists, and
+    what is chosen from a table is in it."""
     here: Any = typer.main.get_command(build(arguments))
     path = []
     while arguments and arguments[0] in getattr(here, "commands", {}):
@@ -93,9 +112,13 @@ def demand_command(arguments: list[str]) -> None:
         here = here.commands[path[-1]]
     assert not hasattr(here, "commands"), f"{path} is a group without {arguments}"
     given = [one for one in arguments if one.startswith("--")]
-    assert set(given) <= {name for one in here.params for name in (*one.opts, *one.secondary_opts)}, f"{path} has not all of {given}"
+    assert set(given) <= {
+        name for one in here.params for name in (*one.opts, *one.secondary_opts)
+    }, f"{path} has not all of {given}"
     needed = [one.opts for one in here.params if one.required and one.param_type_name == "option"]
-    assert all(set(names) & set(given) for names in needed), f"{path} needs more of {needed} than {given}"
+    assert all(set(names) & set(given) for names in needed), (
+        f"{path} needs more of {needed} than {given}"
+    )
     for option, value in pairwise(arguments):
         names = names_of(path[0], option)
         assert names is None or value in names, f"{option} {value}: {names}"
@@ -133,7 +156,9 @@ def by_python(name: str, folder: Path) -> None:
         thumbwheel.feedback("support", trace, thumb=True, rater="ann")
     else:
         assert name == "thumbwheel.compat.TrainingPipeline"
-        pipeline = thumbwheel.compat.TrainingPipeline("support", str(folder / "base"), "sft", settings={"max_steps": 2})
+        pipeline = thumbwheel.compat.TrainingPipeline(
+            "support", str(folder / "base"), "sft", settings={"max_steps": 2}
+        )
         assert "the gate rejected it" in pipeline.run_full_pipeline()["error"]
 
 
@@ -143,17 +168,26 @@ def test_every_file_is_written_by_what_is_named(command_line: Run, tmp_path: Pat
     for line in table("Their files"):
         paths = [word.replace("HOME", "home").replace("/A/", "/support/") for word in line.words(1)]
         writers = line.words(2)
-        if "gguf" in line.cells[2] and not all(map(tools.find, ("converter", "library", "bindings"))):
+        if "gguf" in line.cells[2] and not all(
+            map(tools.find, ("converter", "library", "bindings"))
+        ):
             continue
         if writers:
-            assert not [path for path in paths if list(tmp_path.glob(path))], f"{paths} were there before {writers}"
+            assert not [path for path in paths if list(tmp_path.glob(path))], (
+                f"{paths} were there before {writers}"
+            )
         for word in writers:
             if word.startswith("thumbwheel."):
                 by_python(word, tmp_path)
                 continue
             if word.startswith("thumbwheel evaluate"):
-                assert command_line("import", "jsonl", "gold.jsonl", "--agent", "support", "--gold")[0] == 0
+                assert (
+                    command_line("import", "jsonl", "gold.jsonl", "--agent", "support", "--gold")[0]
+                    == 0
+                )
             given = [STANDS.get(part, part) for part in shlex.split(word)[1:]]
             code, _, err = command_line(*given)
             assert code == 0, (word, err)
-        assert [path for path in paths if not list(tmp_path.glob(path))] == [], writers or "the line before"
+        assert [path for path in paths if not list(tmp_path.glob(path))] == [], (
+            writers or "the line before"
+        )

@@ -1,4 +1,5 @@
-"""A run in its own process: killed with its parent, interrupted, resumed, and in the end the same curve as one that nothing disturbed."""
+"""A run in its own process: killed with its parent, interrupted, resumed, and in the end the same
+curve as one that nothing disturbed."""
 
 from __future__ import annotations
 
@@ -57,13 +58,28 @@ def opened(tmp_path: Path) -> Workspace:
 
 
 def curve(run: RunDir) -> list[dict[str, Any]]:
-    return [{key: value for key, value in line.items() if key != "step_seconds"} for line in run.read_metrics()]
+    return [
+        {key: value for key, value in line.items() if key != "step_seconds"}
+        for line in run.read_metrics()
+    ]
 
 
-def parent(tmp_path: Path, base: Path, resume: str, options: dict[str, Any]) -> subprocess.Popen[bytes]:
+def parent(
+    tmp_path: Path, base: Path, resume: str, options: dict[str, Any]
+) -> subprocess.Popen[bytes]:
     import json
 
-    return subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path / "home"), str(base), resume, json.dumps(options)])
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            CHILD,
+            str(tmp_path / "home"),
+            str(base),
+            resume,
+            json.dumps(options),
+        ]
+    )
 
 
 def wait_for(run: RunDir, step: int, process: subprocess.Popen[bytes]) -> None:
@@ -126,19 +142,28 @@ def test_killed_interrupted_and_resumed_is_the_same_curve(tmp_path: Path, base: 
             train(ws, "a", "kto", resume=first, options={"learning_rate": 5.0})
         last = train(ws, "a", "kto", resume=first)
         assert last.state is RunState.FINISHED
-        assert curve(run) == curve(smooth), f"killed after step {killed}, interrupted after {stopped}"
-        assert {"steps": last.metrics["steps"], "best": last.metrics["best_step"]} == {"steps": STEPS, "best": whole.metrics["best_step"]}
+        assert curve(run) == curve(smooth), (
+            f"killed after step {killed}, interrupted after {stopped}"
+        )
+        assert {"steps": last.metrics["steps"], "best": last.metrics["best_step"]} == {
+            "steps": STEPS,
+            "best": whole.metrics["best_step"],
+        }
         with pytest.raises(Conflict, match="finished"):
             train(ws, "a", "kto", resume=first)
         _check_versions(ws, base)
 
 
-def _start_and_kill(tmp_path: Path, base: Path, dataset: str, options: dict[str, Any], step: int, before: set[str]) -> str:
+def _start_and_kill(
+    tmp_path: Path, base: Path, dataset: str, options: dict[str, Any], step: int, before: set[str]
+) -> str:
     """Start a run, kill -9 its parent once `step` is done, and see that the child dies with it."""
     import json
 
     code = CHILD.replace('"kto", base,', f'"kto", base, dataset={dataset!r},')
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "home"), str(base), "", json.dumps(options)])
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "home"), str(base), "", json.dumps(options)]
+    )
     name = only_run(tmp_path, before)
     run = RunDir(tmp_path / "home" / "runs" / name)
     wait_for(run, step, process)
@@ -149,13 +174,19 @@ def _start_and_kill(tmp_path: Path, base: Path, dataset: str, options: dict[str,
 
 
 def _check_versions(ws: Workspace, base: Path) -> None:
-    """v0 is the base, both runs left a candidate, equal to the last bit and loadable in plain PEFT with its tokenizer."""
+    """v0 is the base, both runs left a candidate, equal to the last bit and loadable in plain PEFT
+    with its tokenizer."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     v0, v1, v2 = versions(ws, "a")
-    assert (v0.adapter, v0.state, v1.state, v1.parent_id) == (None, State.APPROVED, State.CANDIDATE, v0.id)
+    assert (v0.adapter, v0.state, v1.state, v1.parent_id) == (
+        None,
+        State.APPROVED,
+        State.CANDIDATE,
+        v0.id,
+    )
     assert v1.adapter == v2.adapter
     folder = adapter_folder(ws, v2)
     assert folder is not None
@@ -170,16 +201,32 @@ def test_a_crash_is_told_and_a_collapse_has_its_reason(tmp_path: Path, base: Pat
     with opened(tmp_path) as ws:
         dataset = frozen(ws, "a", "pairs", 24, 4).id
         with pytest.raises(TrainingError, match="deliberate") as crash:
-            train(ws, "a", "dpo", str(base), dataset=dataset, options=OPTIONS | {"callbacks": ["training_callbacks:Crash"]})
+            train(
+                ws,
+                "a",
+                "dpo",
+                str(base),
+                dataset=dataset,
+                options=OPTIONS | {"callbacks": ["training_callbacks:Crash"]},
+            )
         assert "log.txt" in crash.value.fix
         with pytest.raises(TrainingError, match="stopped itself"):
-            train(ws, "a", "dpo", str(base), dataset=dataset, options=OPTIONS | {"learning_rate": 5.0, "eval_steps": 1})
+            train(
+                ws,
+                "a",
+                "dpo",
+                str(base),
+                dataset=dataset,
+                options=OPTIONS | {"learning_rate": 5.0, "eval_steps": 1},
+            )
         assert [run.state for run in runs(ws, "a")] == [RunState.FAILED] * 2
         assert [version.name for version in versions(ws, "a")] == ["v0"]
 
 
 @pytest.mark.slow
-def test_a_full_disk_fails_the_run_which_then_goes_on(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_fails_the_run_which_then_goes_on(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(tmp_path) as ws:
         dataset = frozen(ws, "a", "chats", 32, 4).id
         options = OPTIONS | {"num_train_epochs": 1, "callbacks": ["training_callbacks:FullDisk"]}
@@ -191,4 +238,6 @@ def test_a_full_disk_fails_the_run_which_then_goes_on(tmp_path: Path, base: Path
         assert failed.state is RunState.FAILED
         result = train(ws, "a", "sft", resume=failed.id)
         assert (result.state, result.version) == (RunState.FINISHED, "v1")
-        assert [line["step"] for line in curve(RunDir(ws.home.runs / failed.id)) if "loss" in line] == list(range(1, 9))
+        assert [
+            line["step"] for line in curve(RunDir(ws.home.runs / failed.id)) if "loss" in line
+        ] == list(range(1, 9))

@@ -1,6 +1,8 @@
-"""The five systems that this one replaces: the data that each left behind, from import over rewards to datasets, as typed.
+"""The five systems that this one replaces: the data that each left behind, from import over rewards
+to datasets, as typed.
 
-Every world writes its system's own form and says what must come of it; all counts follow from the file.
+Every world writes its system's own form and says what must come of it; all counts follow from the
+file.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ COUNT = 12
 
 @dataclass(frozen=True)
 class World:
-    """`write` makes the data; what comes of it: records by kind, traces with a reward, rows of a dataset by shape and origin."""
+    """`write` makes the data; what comes of it: records by kind, traces with a reward, rows of a
+    dataset by shape and origin."""
 
     source: str
     write: Callable[[Path], Path]
@@ -38,7 +41,8 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def traces_by_day(folder: Path) -> Path:
-    """System 0: trace files of FlowAgent in folders by day; every second one is good, two have no label."""
+    """System 0: trace files of FlowAgent in folders by day; every second one is good, two have no
+    label."""
     for number in range(COUNT):
         day = folder / "rl_traces" / f"2026-01-{number % 3 + 1:02}"
         day.mkdir(parents=True, exist_ok=True)
@@ -49,7 +53,9 @@ def traces_by_day(folder: Path) -> Path:
         }  # fmt: skip
         trace = {
             "trace_id": f"{number:012x}", "session_id": f"s{number}", "timestamp": DAY.format(day=number % 3 + 1),
-            "user_query": f"Where is part {number}?", "tool_calls": [call], "final_response": f"In shelf {number}.",
+            "user_query": f"Where is part {number}?", "tool_calls": [call], "final_response": "In "
+            "shelf "
+            f"{number}.",
             "total_tokens_in": 800, "total_tokens_out": 40, "label": None if number >= COUNT - 2 else good,
         }  # fmt: skip
         (day / f"trace_{number:012x}.json").write_text(json.dumps(trace))
@@ -66,13 +72,22 @@ def scored_runs(folder: Path) -> Path:
 
 
 def decisions(folder: Path) -> Path:
-    """System 2: rows of the decision table; a third confirmed, a third corrected, a third without a word."""
+    """System 2: rows of the decision table; a third confirmed, a third corrected, a third without a
+    word."""
     rows = []
     for number in range(COUNT):
-        action = {"status": "TODO", "swimlane": "HOME", "priority": "LOW", "labels": [f"Job {number}"], "confidence": 0.8, "reasoning": "r"}
+        action = {
+            "status": "TODO",
+            "swimlane": "HOME",
+            "priority": "LOW",
+            "labels": [f"Job {number}"],
+            "confidence": 0.8,
+            "reasoning": "r",
+        }
         said = (None, "CONFIRMED", "CORRECTED")[number % 3]
         rows.append({
-            "id": f"d{number}", "agentType": "FILER", "state": {"item": {"id": f"i{number}", "title": f"Mail {number}"}}, "action": action,
+            "id": f"d{number}", "agentType": "FILER", "state": {"item": {"id": f"i{number}", "title": "Mail "
+            f"{number}"}}, "action": action,
             "userId": "ann", "confidence": 0.8, "userFeedback": said, "feedbackAt": DAY.format(day=2) if said else None,
             "userCorrection": {"swimlane": "PROJECT"} if said == "CORRECTED" else None, "createdAt": DAY.format(day=1),
         })  # fmt: skip
@@ -80,7 +95,8 @@ def decisions(folder: Path) -> Path:
 
 
 def collected(folder: Path) -> Path:
-    """System 3: lines of a FeedbackCollector; thumbs both ways, ratings without a thumb, and corrections."""
+    """System 3: lines of a FeedbackCollector; thumbs both ways, ratings without a thumb, and
+    corrections."""
     kinds = ("thumbs_up", "thumbs_down", "rating", "correction")
     return lines(folder / "feedback.jsonl", [
         {"query": f"Question {number}?", "response": f"Answer {number}.", "feedback_type": kinds[number % 4],
@@ -91,16 +107,20 @@ def collected(folder: Path) -> Path:
 
 
 def rated_widgets(folder: Path) -> Path:
-    """System 4: what was shown for a question, of one run: the widget that was chosen, liked; two forced fixtures, one of them disliked."""
+    """System 4: what was shown for a question, of one run: the widget that was chosen, liked; two
+    forced fixtures, one of them disliked."""
     entries = [
-        {"entry_id": f"e{number:05}", "question_id": f"q{number // 3}", "question": f"How is pump {number // 3}?", "category": "status",
+        {"entry_id": f"e{number:05}", "question_id": f"q{number // 3}", "question": "How is pump "
+        f"{number // 3}?", "category": "status",
          "scenario": "kpi", "fixture": f"dial-{number}", "size": "normal", "natural": number % 3 == 0, "forced": number % 3 > 0,
          "widget_index": 0, "data_override": {"demoData": {"label": "Flow", "value": number // 3}},
          "rating": ("up", "down", None)[number % 3], "tags": [], "notes": ""}
         for number in range(COUNT)
     ]  # fmt: skip
     path = folder / "exhaustive_data.json"
-    path.write_text(json.dumps({"run_id": "r1", "created_at": DAY.format(day=1), "entries": entries}))
+    path.write_text(
+        json.dumps({"run_id": "r1", "created_at": DAY.format(day=1), "entries": entries})
+    )
     return path
 
 
@@ -132,10 +152,14 @@ WORLDS = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_a_systems_own_form_goes_from_import_over_rewards_to_datasets(name: str, command_line: Run, tmp_path: Path) -> None:
+def test_a_systems_own_form_goes_from_import_over_rewards_to_datasets(
+    name: str, command_line: Run, tmp_path: Path
+) -> None:
     world = WORLDS[name]
     path = world.write(tmp_path)
-    (tmp_path / "thumbwheel.yaml").write_text(json.dumps({"rewards": {"agents": {"support": world.settings}}}))
+    (tmp_path / "thumbwheel.yaml").write_text(
+        json.dumps({"rewards": {"agents": {"support": world.settings}}})
+    )
 
     def said(*arguments: str) -> dict[str, Any]:
         code, out, err = command_line(*arguments, "--agent", "support", "--json")
@@ -146,13 +170,22 @@ def test_a_systems_own_form_goes_from_import_over_rewards_to_datasets(name: str,
     assert (first["stored"], first["refused"], first["records"]) == (COUNT, 0, world.records)
     assert (again["stored"], again["duplicates"], again["records"]) == (0, COUNT, {})
     judged = said("reward", "run")
-    assert (judged["traces"], judged["rewarded"], judged["reasons"]) == (world.records["trace"], world.rewarded, [])
+    assert (judged["traces"], judged["rewarded"], judged["reasons"]) == (
+        world.records["trace"],
+        world.rewarded,
+        [],
+    )
     known = said("reward", "list")["reward"]
     assert known["n"] == world.rewarded and 0 <= known["least"] < known["most"] <= 1
     for shape, origins in world.rows.items():
         manifest = said("dataset", "build", "--shape", shape)["manifest"]
-        assert (manifest["origins"], sum(manifest["counts"].values())) == (origins, sum(origins.values())), shape
+        assert (manifest["origins"], sum(manifest["counts"].values())) == (
+            origins,
+            sum(origins.values()),
+        ), shape
         assert manifest["drops"] == {}
     scored = said("dataset", "build", "--shape", "scored", "--reward", "ledger")["manifest"]
     assert sum(scored["counts"].values()) + scored["drops"].pop(MACHINES, 0) == world.rewarded
-    assert scored["drops"].keys() <= {"no number says how good the answer is"}  # texts of corrections, which nobody gave as an answer
+    assert scored["drops"].keys() <= {
+        "no number says how good the answer is"
+    }  # texts of corrections, which nobody gave as an answer

@@ -1,4 +1,5 @@
-"""Scripts of the systems that this one replaces: every class and function that they import exists under its name and does its work."""
+"""Scripts of the systems that this one replaces: every class and function that they import exists
+under its name and does its work."""
 
 from __future__ import annotations
 
@@ -75,7 +76,9 @@ N3 = [
 ]
 
 
-@pytest.mark.parametrize(("room", "name"), [*(("isaa", name) for name in ISAA), *(("n3", name) for name in N3)])
+@pytest.mark.parametrize(
+    ("room", "name"), [*(("isaa", name) for name in ISAA), *(("n3", name) for name in N3)]
+)
 def test_every_name_is_there(room: str, name: str) -> None:
     module = importlib.import_module(f"thumbwheel.compat.{room}")
     assert name in module.__all__ and name in compat.__all__
@@ -83,32 +86,70 @@ def test_every_name_is_there(room: str, name: str) -> None:
         assert getattr(compat, name) is getattr(module, name)
 
 
-def run(number: int, label: bool | None = None, answer: str = "Fine.", **fields: Any) -> isaa.ExecutionTrace:
+def run(
+    number: int, label: bool | None = None, answer: str = "Fine.", **fields: Any
+) -> isaa.ExecutionTrace:
     query = fields.pop("user_query", f"Question {number}?")
-    return isaa.ExecutionTrace(f"t{number}", user_query=query, final_response=answer, label=label, **fields)
+    return isaa.ExecutionTrace(
+        f"t{number}", user_query=query, final_response=answer, label=label, **fields
+    )
 
 
 class TestHardware:
     def test_the_ryzen_preset_has_the_values_of_the_report(self) -> None:
         config = isaa.get_ryzen_optimized_config()
-        assert (config.cpu_cores, config.cpu_threads, config.ram_gb, config.available_ram_gb) == (16, 32, 40.0, 32.0)
-        assert (config.recommended_batch_size, config.lora_r, config.lora_alpha, config.num_generations) == (2, 16, 32, 6)
-        assert config.use_bf16 and config.has_avx2 and config.profile is isaa.HardwareProfile.RYZEN_OPTIMIZED
+        assert (config.cpu_cores, config.cpu_threads, config.ram_gb, config.available_ram_gb) == (
+            16,
+            32,
+            40.0,
+            32.0,
+        )
+        assert (
+            config.recommended_batch_size,
+            config.lora_r,
+            config.lora_alpha,
+            config.num_generations,
+        ) == (2, 16, 32, 6)
+        assert (
+            config.use_bf16
+            and config.has_avx2
+            and config.profile is isaa.HardwareProfile.RYZEN_OPTIMIZED
+        )
         assert config.to_training_args()["gradient_accumulation_steps"] == 4
-        assert config.to_grpo_config() == {"num_generations": 6, "max_completion_length": 256, "use_vllm": False}
+        assert config.to_grpo_config() == {
+            "num_generations": 6,
+            "max_completion_length": 256,
+            "use_vllm": False,
+        }
 
     @pytest.mark.parametrize(
-        ("ram", "row"), [(64, (4, "3B", 16, 32, 8)), (32, (2, "1.5B", 16, 32, 6)), (16, (1, "0.5B", 8, 16, 4)), (8, (1, "0.5B", 4, 8, 2))]
+        ("ram", "row"),
+        [
+            (64, (4, "3B", 16, 32, 8)),
+            (32, (2, "1.5B", 16, 32, 6)),
+            (16, (1, "0.5B", 8, 16, 4)),
+            (8, (1, "0.5B", 4, 8, 2)),
+        ],
     )
     def test_tiers_by_memory(self, ram: float, row: tuple[Any, ...]) -> None:
         config = isaa.HardwareConfig(ram_gb=ram)
-        derived = (config.recommended_batch_size, config.recommended_model_size, config.lora_r, config.lora_alpha, config.num_generations)
+        derived = (
+            config.recommended_batch_size,
+            config.recommended_model_size,
+            config.lora_r,
+            config.lora_alpha,
+            config.num_generations,
+        )
         assert derived == row
         assert config.profile is isaa.HardwareProfile.CPU_ONLY  # which the original never said
 
     def test_a_gpu_and_a_given_value_win(self) -> None:
         config = isaa.HardwareConfig(has_gpu=True, cuda_available=True, gpu_vram_gb=24, lora_r=64)
-        assert (config.recommended_model_size, config.recommended_batch_size, config.lora_r) == ("7B", 8, 64)
+        assert (config.recommended_model_size, config.recommended_batch_size, config.lora_r) == (
+            "7B",
+            8,
+            64,
+        )
         assert (config.get_training_device(), config.get_torch_dtype()) == ("cuda", "float16")
 
     @pytest.mark.parametrize(
@@ -145,7 +186,8 @@ class TestRewards:
         assert values == pytest.approx([-1.2247, 0.0, 1.2247], abs=1e-4)
 
     def test_a_faultless_plain_answer(self) -> None:
-        """4.75 of 8 in the old arithmetic, which called it bad; here what does not apply is left out, and it is good."""
+        """4.75 of 8 in the old arithmetic, which called it bad; here what does not apply is left
+        out, and it is good."""
         plain = run(1, answer="Nine to five.", total_tokens_in=0, total_tokens_out=0)
         old = isaa.RewardEngine(arithmetic="isaa")
         assert old.compute_combined(plain) == pytest.approx(4.75 / 8)
@@ -157,15 +199,24 @@ class TestRewards:
         trace = run(
             1,
             answer="<b>bold</b>",
-            tool_calls=[call("search", success=True, result="found"), call("file", success=False, error="no such file")],
+            tool_calls=[
+                call("search", success=True, result="found"),
+                call("file", success=False, error="no such file"),
+            ],
             tasks_created=[{"task_id": "a"}, {"task_id": "b"}],
             tasks_completed=[{"task_id": "a"}],
         )
         results = isaa.RewardEngine().compute_all(trace)
         assert results["tool_success"].score == 0.5
         assert results["task_completion"].score == 0.5
-        assert results["format_compliance"].score is not None and results["format_compliance"].score < 1
-        assert results["code_execution"].score is None and results["code_execution"].to_binary() is None
+        assert (
+            results["format_compliance"].score is not None
+            and results["format_compliance"].score < 1
+        )
+        assert (
+            results["code_execution"].score is None
+            and results["code_execution"].to_binary() is None
+        )
         assert "tool_success: 0.500" in isaa.RewardEngine().summary(trace)
 
     def test_a_reward_that_raises_does_not_end_the_others(self) -> None:
@@ -184,14 +235,23 @@ class TestRewards:
             isaa.CodeExecutionReward(sandbox=False)
 
     def test_patterns_are_learned_kept_and_checked(self, tmp_path: Path) -> None:
-        good = [run(n, True, tool_calls=[isaa.ToolCallTrace("search", success=True)]) for n in range(10)]
-        bad = [run(n, False, tool_calls=[isaa.ToolCallTrace("guess", success=False)]) for n in range(10, 20)]
+        good = [
+            run(n, True, tool_calls=[isaa.ToolCallTrace("search", success=True)]) for n in range(10)
+        ]
+        bad = [
+            run(n, False, tool_calls=[isaa.ToolCallTrace("guess", success=False)])
+            for n in range(10, 20)
+        ]
         path = tmp_path / "patterns.json"
         reward = isaa.LearnedReward(path)
         with pytest.raises(InputError, match="at least 10"):
             reward.learn_from_traces(good)
         reward.learn_from_traces([*good, *bad])
-        assert json.loads(path.read_text())["positive"][0] == {"type": "tool_usage", "tool": "search", "frequency": 1.0}
+        assert json.loads(path.read_text())["positive"][0] == {
+            "type": "tool_usage",
+            "tool": "search",
+            "frequency": 1.0,
+        }
         again = isaa.LearnedReward(path)
         assert again.compute(good[0]).score == 1.0 and again.compute(bad[0]).score == 0.0
         assert again.compute(run(1)).score is None
@@ -208,7 +268,9 @@ class TestDatasets:
         examples = builder.build_dataset(self.TRACES)
         assert sorted(example.label for example in examples) == [False, True]
         assert examples == builder.build_dataset(self.TRACES[::-1])
-        assert all(example.prompt.startswith("Be brief.\n\nUser: Question ") for example in examples)
+        assert all(
+            example.prompt.startswith("Be brief.\n\nUser: Question ") for example in examples
+        )
         whole = builder.build_dataset(self.TRACES, balance=False)
         for name in ("d.jsonl", "d.json"):
             builder.save_dataset(whole, tmp_path / name, name.partition(".")[2])
@@ -246,7 +308,10 @@ class TestDatasets:
         answer.calls = 0
         builder = isaa.GRPODatasetBuilder(isaa.RewardEngine([isaa.FormatComplianceReward()]))
         (example,) = asyncio.run(builder.build_synthetic_groups([run(1)], answer))
-        assert example.completions == ["<b>x</b>", "x", "x"] and example.rewards[0] < 0 < example.rewards[1]
+        assert (
+            example.completions == ["<b>x</b>", "x", "x"]
+            and example.rewards[0] < 0 < example.rewards[1]
+        )
 
     def test_a_pipeline_over_trace_files(self, tmp_path: Path) -> None:
         collector = isaa.TraceCollector(tmp_path / "rl_traces")
@@ -254,20 +319,31 @@ class TestDatasets:
             collector.start_trace("s", f"Question {number}?")
             trace = collector.finish_trace("Fine.")
             collector.label_trace(trace.trace_id, number > 0)
-        pipeline = isaa.DatasetPipeline("isaa", tmp_path / "rl_traces", checkpoint_path=tmp_path / "checkpoints")
+        pipeline = isaa.DatasetPipeline(
+            "isaa", tmp_path / "rl_traces", checkpoint_path=tmp_path / "checkpoints"
+        )
         assert len(pipeline.collect_all_traces()) == 3
         assert len(pipeline.build_kto_dataset(tmp_path / "kto.jsonl", balance=False)) == 3
         assert pipeline.build_grpo_dataset(tmp_path / "grpo.jsonl") == []
         statistics = pipeline.get_pipeline_statistics()
-        assert statistics["collector"]["positive_labels"] == 2 and statistics["checkpoints"] == {"count": 0, "total_size_mb": 0}
+        assert statistics["collector"]["positive_labels"] == 2 and statistics["checkpoints"] == {
+            "count": 0,
+            "total_size_mb": 0,
+        }
 
 
 class TestTrainingConfig:
     def test_saved_and_loaded_with_every_field(self, tmp_path: Path) -> None:
-        config = isaa.TrainingConfig.from_hardware_config(isaa.get_ryzen_optimized_config(), method="kto", desirable_weight=2.0)
+        config = isaa.TrainingConfig.from_hardware_config(
+            isaa.get_ryzen_optimized_config(), method="kto", desirable_weight=2.0
+        )
         config.save(tmp_path / "training_config.json")
         assert isaa.TrainingConfig.load(tmp_path / "training_config.json") == config
-        assert (config.per_device_batch_size, config.gradient_accumulation_steps, config.lora_r) == (2, 4, 16)
+        assert (
+            config.per_device_batch_size,
+            config.gradient_accumulation_steps,
+            config.lora_r,
+        ) == (2, 4, 16)
         assert config.options()["desirable_weight"] == 2.0
 
     def test_what_cannot_be_is_said(self, tmp_path: Path) -> None:
@@ -289,7 +365,10 @@ class TestExport:
         assert text.startswith("FROM m.gguf\nSYSTEM ") and "PARAMETER stop <|im_end|>" in text
         profile = deployer.get_ryzen_profile(16)
         assert (profile.num_parallel, profile.num_thread, profile.flash_attn) == (4, 14, False)
-        assert "OLLAMA_NUM_THREAD" not in profile.to_env() and profile.to_parameters()["num_thread"] == 14
+        assert (
+            "OLLAMA_NUM_THREAD" not in profile.to_env()
+            and profile.to_parameters()["num_thread"] == 14
+        )
 
     def test_what_is_not_there(self, tmp_path: Path) -> None:
         exporter = isaa.GGUFExporter(tmp_path / "model")
@@ -298,8 +377,15 @@ class TestExport:
         with pytest.raises(InputError, match="Q9"):
             exporter.convert("Q9")
         results = isaa.ExportPipeline(tmp_path / "model", host="127.0.0.1:1").run("f16")
-        assert not results["success"] and json.loads((tmp_path / "export/export_results.json").read_text())["error"] == results["error"]
-        assert exporter.get_recommended_quantization(8.0) == "Q4_K_M" and isaa.GGUFQuantization.available()["Q8_0"].bits == 8.0
+        assert (
+            not results["success"]
+            and json.loads((tmp_path / "export/export_results.json").read_text())["error"]
+            == results["error"]
+        )
+        assert (
+            exporter.get_recommended_quantization(8.0) == "Q4_K_M"
+            and isaa.GGUFQuantization.available()["Q8_0"].bits == 8.0
+        )
 
 
 class TestScores:
@@ -318,12 +404,19 @@ class TestScores:
         assert same.score(0) == 0.7
 
     def test_split_by_prompt_with_the_scale_of_training(self) -> None:
-        rows = [{"prompt": f"Question {n // 2}?", "response": f"Answer {n}.", "score": n / 200} for n in range(200)]
+        rows = [
+            {"prompt": f"Question {n // 2}?", "response": f"Answer {n}.", "score": n / 200}
+            for n in range(200)
+        ]
         train, validation = n3.prepare_feedback_dataset(rows)
         assert len(train) + len(validation) == 200 and 20 <= len(validation) <= 60
-        assert not {example.prompt for example in train.examples} & {example.prompt for example in validation.examples}
+        assert not {example.prompt for example in train.examples} & {
+            example.prompt for example in validation.examples
+        }
         assert validation.scale == train.scale
-        assert [e.prompt for e in n3.prepare_feedback_dataset(rows[::-1])[1].examples] == [e.prompt for e in validation.examples][::-1]
+        assert [e.prompt for e in n3.prepare_feedback_dataset(rows[::-1])[1].examples] == [
+            e.prompt for e in validation.examples
+        ][::-1]
 
     def test_files(self, tmp_path: Path) -> None:
         dataset = n3.FeedbackDataset(self.ROWS)
@@ -335,9 +428,15 @@ class TestScores:
     def test_token_ids_and_prompts(self) -> None:
         from tiny_models import tiny_tokenizer
 
-        dataset = n3.FeedbackDataset([*self.ROWS[:2], {"prompt": "A longer one?", "response": "It is.", "score": 0.1}], tiny_tokenizer())
+        dataset = n3.FeedbackDataset(
+            [*self.ROWS[:2], {"prompt": "A longer one?", "response": "It is.", "score": 0.1}],
+            tiny_tokenizer(),
+        )
         batch = dataset.collate([dataset[index] for index in range(3)])
-        assert batch["input_ids"].shape == batch["attention_mask"].shape and batch["attention_mask"][0, -1] == 0
+        assert (
+            batch["input_ids"].shape == batch["attention_mask"].shape
+            and batch["attention_mask"][0, -1] == 0
+        )
         assert batch["score"].tolist() == pytest.approx([0.6, 1.0, -1.0])
         prompts = n3.prepare_ppo_dataset([*self.ROWS, *self.ROWS], tiny_tokenizer(), 3)
         assert len(prompts) == 5 and len(prompts[0]["input_ids"]) == 3
@@ -348,9 +447,16 @@ class TestScores:
             n3.FeedbackDataset([{"prompt": "a", "response": "b", "score": score}])
 
     def test_the_estimate_of_fifteen_posts(self) -> None:
-        rows = [{"prompt": f"p{n}", "response": "r", "score": (0.5, 0.6, 0.7, 0.8, 0.9)[n % 5]} for n in range(15)]
+        rows = [
+            {"prompt": f"p{n}", "response": "r", "score": (0.5, 0.6, 0.7, 0.8, 0.9)[n % 5]}
+            for n in range(15)
+        ]
         estimate = n3.RLHFTrainer().estimate_training(rows)
-        assert (estimate["feedback_count"], round(estimate["score_mean"], 4), round(estimate["score_std"], 4)) == (15, 0.7, 0.1414)
+        assert (
+            estimate["feedback_count"],
+            round(estimate["score_mean"], 4),
+            round(estimate["score_std"], 4),
+        ) == (15, 0.7, 0.1414)
 
     @pytest.mark.parametrize("field", ["prompt", "response"])
     def test_what_is_no_text_is_refused(self, field: str) -> None:
@@ -373,17 +479,26 @@ class TestScores:
 def test_checkpoints_become_traces(tmp_path: Path, checkpoints: Path) -> None:
     loader = isaa.CheckpointLoader("isaa", checkpoints)
     traces = loader.load_all_traces()
-    assert [(trace.user_query, trace.final_response) for trace in traces] == [("Opening hours?", "Nine to five."), ("Sunday?", "Closed.")]
+    assert [(trace.user_query, trace.final_response) for trace in traces] == [
+        ("Opening hours?", "Nine to five."),
+        ("Sunday?", "Closed."),
+    ]
     assert traces[0].tool_calls[0].tool_name == "look_up"
     assert len(loader.load_all_traces(deduplicate=False)) == 3
-    assert loader.get_statistics()["unique_sessions"] == 1 and loader.get_statistics()["total_tokens_in"] is None
+    assert (
+        loader.get_statistics()["unique_sessions"] == 1
+        and loader.get_statistics()["total_tokens_in"] is None
+    )
     assert loader.discover_all_agents() == ["isaa"]
-    assert loader.generate_synthetic_tasks(1) == [{"prompt": "Opening hours?", "category": "general_tasks", "source": "checkpoint_derived"}]
+    assert loader.generate_synthetic_tasks(1) == [
+        {"prompt": "Opening hours?", "category": "general_tasks", "source": "checkpoint_derived"}
+    ]
 
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two checkpoints of one session, the second one further; their class is gone when they are read."""
+    """Two checkpoints of one session, the second one further; their class is gone when they are
+    read."""
     name = "toolboxv2.mods.isaa.base.Agent.types"
     folder = tmp_path / "checkpoint" / "isaa"
     folder.mkdir(parents=True)
@@ -404,7 +519,9 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         sys.modules[name].AgentCheckpoint = kind  # type: ignore[attr-defined]
         for number, length in enumerate((3, 5)):
             checkpoint = kind({"s1": {"history": history[:length], "session_type": "chatsession"}})
-            (folder / f"agent_checkpoint_2026010{number}_083000.pkl").write_bytes(pickle.dumps(checkpoint))
+            (folder / f"agent_checkpoint_2026010{number}_083000.pkl").write_bytes(
+                pickle.dumps(checkpoint)
+            )
     return folder
 
 
@@ -413,8 +530,20 @@ def test_a_trainer_trains_and_writes_a_model(tmp_path: Path) -> None:
     from tiny_models import tiny_base
 
     base = tiny_base(tmp_path / "base")
-    examples = [isaa.KTOExample(f"Be brief.\n\nUser: Question {n}?", "Yes." if n % 2 else "No.", bool(n % 2)) for n in range(30)]
-    config = isaa.TrainingConfig(str(base), str(tmp_path / "kto"), "kto", num_epochs=1, max_seq_length=128, lora_target_modules=[])
+    examples = [
+        isaa.KTOExample(
+            f"Be brief.\n\nUser: Question {n}?", "Yes." if n % 2 else "No.", bool(n % 2)
+        )
+        for n in range(30)
+    ]
+    config = isaa.TrainingConfig(
+        str(base),
+        str(tmp_path / "kto"),
+        "kto",
+        num_epochs=1,
+        max_seq_length=128,
+        lora_target_modules=[],
+    )
     trainer = isaa.RLTrainer(config).setup()
     trainer.train_kto(examples)
     folder = Path(trainer.save_model())
@@ -424,9 +553,14 @@ def test_a_trainer_trains_and_writes_a_model(tmp_path: Path) -> None:
     measured = trainer.evaluate()
     assert measured["base"]["eval_loss"] > 0 and measured["best"]["eval_loss"] > 0
     again = isaa.RLTrainer(config)
-    others = [isaa.KTOExample(f"User: Other {n}?", "Yes." if n % 2 else "No.", bool(n % 2)) for n in range(24)]
+    others = [
+        isaa.KTOExample(f"User: Other {n}?", "Yes." if n % 2 else "No.", bool(n % 2))
+        for n in range(24)
+    ]
     metrics = again.train(others).metrics
-    assert metrics["train_rows"] + metrics["dev_rows"] <= 24, "a second training in a folder has rows of its own"
+    assert metrics["train_rows"] + metrics["dev_rows"] <= 24, (
+        "a second training in a folder has rows of its own"
+    )
     assert again.save_model(tmp_path / "again") == str(tmp_path / "again")
 
 
@@ -435,8 +569,12 @@ def test_a_group_trainer_trains_on_recorded_answers(tmp_path: Path) -> None:
     from tiny_models import tiny_base
 
     base = tiny_base(tmp_path / "base")
-    examples = [isaa.GRPOExample(f"User: Question {n}?", ["Yes.", "No."], [1.0, -1.0]) for n in range(24)]
-    config = isaa.TrainingConfig(str(base), str(tmp_path / "grpo"), num_epochs=1, max_seq_length=128, lora_target_modules=[])
+    examples = [
+        isaa.GRPOExample(f"User: Question {n}?", ["Yes.", "No."], [1.0, -1.0]) for n in range(24)
+    ]
+    config = isaa.TrainingConfig(
+        str(base), str(tmp_path / "grpo"), num_epochs=1, max_seq_length=128, lora_target_modules=[]
+    )
     trainer = isaa.RLTrainer(config)
     trainer.train(trainer_rows := isaa.GRPODatasetBuilder().to_hf_dataset(examples))
     assert len(trainer_rows) == 24 and trainer.training_stats["total_steps"] > 0
@@ -447,7 +585,14 @@ def test_scores_become_a_reward_model_and_a_policy(tmp_path: Path) -> None:
     from tiny_models import tiny_base
 
     base = str(tiny_base(tmp_path / "base"))
-    rows = [{"prompt": f"Question {n // 2}?", "response": ("Yes.", "No.")[n % 2], "score": (0.9, 0.2)[n % 2]} for n in range(60)]
+    rows = [
+        {
+            "prompt": f"Question {n // 2}?",
+            "response": ("Yes.", "No.")[n % 2],
+            "score": (0.9, 0.2)[n % 2],
+        }
+        for n in range(60)
+    ]
     config = n3.TrainingConfig(base, max_steps=1, batch_size=4, mini_batch_size=2, max_new_tokens=8)
     config.reward_model_config = n3.RewardModelConfig(base, num_epochs=2)
     result = n3.RLHFTrainer(config).train(rows, tmp_path / "out")

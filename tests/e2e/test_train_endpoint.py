@@ -1,4 +1,5 @@
-"""`train grpo` with the answers of a server: a child process, real HTTP on loopback, a key that is stored nowhere."""
+"""`train grpo` with the answers of a server: a child process, real HTTP on loopback, a key that is
+stored nowhere."""
 
 from __future__ import annotations
 
@@ -28,17 +29,32 @@ def test_two_steps_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "num_generations": 4, "max_completion_length": 8, "max_steps": 2, "reward_workers": 1, "batch_size": 3,
         "rollouts": "endpoint", "endpoint_model": "theirs", "importance_cap": 2.0,
     }  # fmt: skip
-    with FakeServer(Uniform()) as fake, Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws:
+    with (
+        FakeServer(Uniform()) as fake,
+        Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws,
+    ):
         options["endpoint_url"] = fake.url
         dataset = frozen(ws, "a", "prompts", 12, 3).id
         done = train(ws, "a", "grpo", str(base), dataset=dataset, options=options)
         assert (done.state, done.metrics["steps"]) == (RunState.FINISHED, 2)
-        answered = [request for request in fake.requests if request.path == "completions" and request.body["n"] == 4]
+        answered = [
+            request
+            for request in fake.requests
+            if request.path == "completions" and request.body["n"] == 4
+        ]
         assert len(answered) == 2 * 3 == len(fake.requests)  # dev answers are the policy's own
         assert {request.headers["Authorization"] for request in answered} == {"Bearer sesame"}
         folder = run_dir(ws, runs(ws, "a")[0])
         lines = [line for line in folder.read_metrics() if "loss" in line]
         assert all(
-            0 < line["sampling/importance_sampling_ratio/mean"] <= line["sampling/importance_sampling_ratio/max"] <= 2 for line in lines
+            0
+            < line["sampling/importance_sampling_ratio/mean"]
+            <= line["sampling/importance_sampling_ratio/max"]
+            <= 2
+            for line in lines
         )
-        assert not [file for file in tmp_path.rglob("*") if file.is_file() and b"sesame" in file.read_bytes()]
+        assert not [
+            file
+            for file in tmp_path.rglob("*")
+            if file.is_file() and b"sesame" in file.read_bytes()
+        ]

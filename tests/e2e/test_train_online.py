@@ -1,4 +1,5 @@
-"""`train grpo` as a user runs it: a child process, judged by a checker and by a function of the user's, interrupted, resumed."""
+"""`train grpo` as a user runs it: a child process, judged by a checker and by a function of the
+user's, interrupted, resumed."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def curve(run: RunDir) -> list[dict[str, Any]]:
-    return [{key: value for key, value in line.items() if key != "step_seconds"} for line in run.read_metrics()]
+    return [
+        {key: value for key, value in line.items() if key != "step_seconds"}
+        for line in run.read_metrics()
+    ]
 
 
 @pytest.mark.slow
@@ -42,12 +46,30 @@ def test_interrupted_and_resumed_is_the_same_curve(tmp_path: Path) -> None:
     with Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws:
         dataset = frozen(ws, "a", "prompts", 24, 5).id
         whole = train(ws, "a", "grpo", str(base), dataset=dataset, options=OPTIONS)
-        first = train(ws, "a", "grpo", str(base), dataset=dataset, options=OPTIONS | {"callbacks": ("training_callbacks:Interrupt",)})
+        first = train(
+            ws,
+            "a",
+            "grpo",
+            str(base),
+            dataset=dataset,
+            options=OPTIONS | {"callbacks": ("training_callbacks:Interrupt",)},
+        )
         assert (first.state, first.metrics["steps"]) == (RunState.STOPPED, 3)
-        last = train(ws, "a", "grpo", resume=first.run_id, options={"held_out": OPTIONS["held_out"]})
+        last = train(
+            ws, "a", "grpo", resume=first.run_id, options={"held_out": OPTIONS["held_out"]}
+        )
         assert (whole.state, last.state) == (RunState.FINISHED, RunState.FINISHED)
         smooth, parts = (curve(run_dir(ws, run)) for run in runs(ws, "a"))
         assert parts == smooth
-        assert {"reward", "kl", "entropy", "frac_reward_zero_std", "rewards/checker/mean", "completions/mean_length"} <= set(smooth[1])
-        assert {"eval_reward", "eval_held_out/reward_functions:length", "eval_eos_rate"} <= set(smooth[0])
+        assert {
+            "reward",
+            "kl",
+            "entropy",
+            "frac_reward_zero_std",
+            "rewards/checker/mean",
+            "completions/mean_length",
+        } <= set(smooth[1])
+        assert {"eval_reward", "eval_held_out/reward_functions:length", "eval_eos_rate"} <= set(
+            smooth[0]
+        )
         assert adapter_folder(ws, version(ws, "a", str(last.version))) is not None

@@ -1,4 +1,5 @@
-"""From a file that people have to rewards and datasets: real public files, and the counts that they themselves give."""
+"""From a file that people have to rewards and datasets: real public files, and the counts that they
+themselves give."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def rows_of(home: Path, dataset: str) -> list[Any]:
 
 
 def ends_in_a_call(run: dict[str, Any]) -> bool:
-    return bool([message for message in run["traj"] if message["role"] == "assistant"][-1].get("tool_calls"))
+    return bool(
+        [message for message in run["traj"] if message["role"] == "assistant"][-1].get("tool_calls")
+    )
 
 
 def test_tau_runs_become_rewards_and_groups_by_task(command_line: Run, tmp_path: Path) -> None:
@@ -62,25 +65,56 @@ def test_tau_runs_become_rewards_and_groups_by_task(command_line: Run, tmp_path:
     assert done["components"]["outcome"]["judged"] == len(runs)
     listed = said(command_line, "reward", "list", "--agent", "tau")
     assert listed["components"]["outcome"]["statuses"] == {"ok": len(runs)}
-    assert listed["components"]["outcome"]["mean"] == pytest.approx(sum(run["reward"] for run in runs) / len(runs))
+    assert listed["components"]["outcome"]["mean"] == pytest.approx(
+        sum(run["reward"] for run in runs) / len(runs)
+    )
 
     plan = said(command_line, "dataset", "plan", "--agent", "tau")
     answered = [run for run in runs if not ends_in_a_call(run)]
-    assert plan["drops"]["the run ends in a tool call, which no row can hold as its answer"] == len(runs) - len(answered) == 18
-    assert [count for what, count in plan["notes"].items() if what.startswith("runs of several steps")] == [len(answered)]
-    assert "none with a reference or a checker for fresh answers" in " ".join(plan["words"])  # only the benchmark's database can judge one
+    assert (
+        plan["drops"]["the run ends in a tool call, which no row can hold as its answer"]
+        == len(runs) - len(answered)
+        == 18
+    )
+    assert [
+        count for what, count in plan["notes"].items() if what.startswith("runs of several steps")
+    ] == [len(answered)]
+    assert "none with a reference or a checker for fresh answers" in " ".join(
+        plan["words"]
+    )  # only the benchmark's database can judge one
 
-    built = said(command_line, "dataset", "build", "--agent", "tau", "--shape", "groups", "--gate", "0", "--dev", "0.2")
+    built = said(
+        command_line,
+        "dataset",
+        "build",
+        "--agent",
+        "tau",
+        "--shape",
+        "groups",
+        "--gate",
+        "0",
+        "--dev",
+        "0.2",
+    )
     groups = rows_of(tmp_path / "home", built["id"])
     trials = Counter(run["task_id"] for run in answered)
     alone = sum(count == 1 for count in trials.values())
-    assert sorted(len(row.values) for row in groups) == sorted(count for count in trials.values() if count > 1)
+    assert sorted(len(row.values) for row in groups) == sorted(
+        count for count in trials.values() if count > 1
+    )
     assert built["manifest"]["drops"].get("the only valued answer to its prompt", 0) == alone
-    assert sum(map(sum, (row.values for row in groups))) == sum(run["reward"] for run in answered if trials[run["task_id"]] > 1)
+    assert sum(map(sum, (row.values for row in groups))) == sum(
+        run["reward"] for run in answered if trials[run["task_id"]] > 1
+    )
     texts = {json.dumps([last_answer(run)[1], run["reward"]]): run for run in answered}
     for row in groups:
-        found = [texts[json.dumps([text, value])] for text, value in zip(row.completions, row.values, strict=True)]
-        assert row.prompts is not None and [len(prompt) for prompt in row.prompts] == [last_answer(run)[0] for run in found]
+        found = [
+            texts[json.dumps([text, value])]
+            for text, value in zip(row.completions, row.values, strict=True)
+        ]
+        assert row.prompts is not None and [len(prompt) for prompt in row.prompts] == [
+            last_answer(run)[0] for run in found
+        ]
         assert len({run["task_id"] for run in found}) == 1
 
 
@@ -89,29 +123,49 @@ def last_answer(run: dict[str, Any]) -> tuple[int, str]:
     return place, run["traj"][place]["content"]
 
 
-def test_tau_rows_have_the_whole_history_and_the_last_answer_alone(command_line: Run, tmp_path: Path) -> None:
+def test_tau_rows_have_the_whole_history_and_the_last_answer_alone(
+    command_line: Run, tmp_path: Path
+) -> None:
     path = public_data(TAU)
     said(command_line, "import", "tau", str(path), "--agent", "tau")
-    built = said(command_line, "dataset", "build", "--agent", "tau", "--shape", "labels", "--gate", "0")
+    built = said(
+        command_line, "dataset", "build", "--agent", "tau", "--shape", "labels", "--gate", "0"
+    )
     rows = rows_of(tmp_path / "home", built["id"])
     answered = [run for run in lines(path) if not ends_in_a_call(run)]
     assert Counter(row.label for row in rows) == Counter(run["reward"] == 1 for run in answered)
-    told = {(place, text): run["traj"][:place] for run in answered for place, text in [last_answer(run)]}
+    told = {
+        (place, text): run["traj"][:place] for run in answered for place, text in [last_answer(run)]
+    }
     for row in rows:
         was = told[len(row.prompt), row.completion]
-        assert [(one["role"], one.get("content")) for one in row.prompt] == [(one["role"], one.get("content")) for one in was]
-        assert [bool(one.get("tool_calls")) for one in row.prompt] == [bool(one.get("tool_calls")) for one in was]
+        assert [(one["role"], one.get("content")) for one in row.prompt] == [
+            (one["role"], one.get("content")) for one in was
+        ]
+        assert [bool(one.get("tool_calls")) for one in row.prompt] == [
+            bool(one.get("tool_calls")) for one in was
+        ]
     places: dict[str, set[str]] = {}
     for row in rows:
         places.setdefault(row.group, set()).add(row.split)
-    assert all(len(splits) == 1 for splits in places.values())  # a task is in one split, however its users began
+    assert all(
+        len(splits) == 1 for splits in places.values()
+    )  # a task is in one split, however its users began
     assert len(places) == len({run["task_id"] for run in answered})
     health = said(command_line, "dataset", "health", built["id"])
     assert health["findings"] and all(one["verdict"] for one in health["findings"])
 
 
-def spoiled(run: Run, source: str, path: Path, folder: Path, agent: str, change: Callable[[dict[str, Any]], object]) -> None:
-    """Import the file's cases once more as our own lines, each with an answer that was changed for the worse."""
+def spoiled(
+    run: Run,
+    source: str,
+    path: Path,
+    folder: Path,
+    agent: str,
+    change: Callable[[dict[str, Any]], object],
+) -> None:
+    """Import the file's cases once more as our own lines, each with an answer that was changed for
+    the worse."""
     found = []
     for line in SOURCES.get(source).read(path, lambda position: None):
         assert isinstance(line, Line)
@@ -140,9 +194,12 @@ def rewards(home: Path) -> list[tuple[str, float | None]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("source", "name", "count"), [("mbpp", "code-tasks/mbpp.jsonl", 40), ("humaneval", "code-tasks/humaneval.jsonl", 70)]
+    ("source", "name", "count"),
+    [("mbpp", "code-tasks/mbpp.jsonl", 40), ("humaneval", "code-tasks/humaneval.jsonl", 70)],
 )
-def test_canonical_solutions_score_1_through_the_ledger(command_line: Run, tmp_path: Path, source: str, name: str, count: int) -> None:
+def test_canonical_solutions_score_1_through_the_ledger(
+    command_line: Run, tmp_path: Path, source: str, name: str, count: int
+) -> None:
     from thumbwheel.sandbox import canaries
 
     if not (report := canaries.examine()).allowed:
@@ -160,7 +217,9 @@ def test_canonical_solutions_score_1_through_the_ledger(command_line: Run, tmp_p
 
 
 @pytest.mark.parametrize("name", ["simple_python", "multiple", "parallel", "parallel_multiple"])
-def test_bfcl_expected_calls_score_1_and_mutated_ones_less(command_line: Run, tmp_path: Path, name: str) -> None:
+def test_bfcl_expected_calls_score_1_and_mutated_ones_less(
+    command_line: Run, tmp_path: Path, name: str
+) -> None:
     path = public_data(f"tool-calls/bfcl-v4-{name}.jsonl")
     said(command_line, "import", "bfcl", str(path), "--agent", "caller")
     spoiled(command_line, "bfcl", path, tmp_path, "caller", lambda trace: spoil(trace["steps"]))
@@ -168,7 +227,9 @@ def test_bfcl_expected_calls_score_1_and_mutated_ones_less(command_line: Run, tm
     values = rewards(tmp_path / "home")
     assert len(values) == 2 * len(lines(path))
     assert {value for trace, value in values if not trace.startswith("spoiled")} == {1.0}
-    assert all(value is not None and value < 1 for trace, value in values if trace.startswith("spoiled"))
+    assert all(
+        value is not None and value < 1 for trace, value in values if trace.startswith("spoiled")
+    )
 
 
 PLANNED = [
@@ -184,16 +245,23 @@ PLANNED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANNED)
-def test_a_plan_takes_less_than_a_minute_of_a_processor_and_no_torch(name: str, tmp_path: Path) -> None:
+def test_a_plan_takes_less_than_a_minute_of_a_processor_and_no_torch(
+    name: str, tmp_path: Path
+) -> None:
     script = (
-        "import sys, resource\nsys.argv = ['thumbwheel', 'plan', sys.argv[1]]\nfrom thumbwheel.cli.main import main\n"
+        "import sys, resource\nsys.argv = ['thumbwheel', 'plan', sys.argv[1]]\nfrom "
+        "thumbwheel.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code, done.code\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
     )
     limited = f"import resource\nresource.setrlimit(resource.RLIMIT_CPU, (60, 60))\n{script}"
     environment = os.environ | {"THUMBWHEEL_HOME": str(tmp_path / "home")}
     done = subprocess.run(
-        [sys.executable, "-c", limited, str(public_data(name))], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", limited, str(public_data(name))],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout + done.stderr
@@ -209,11 +277,26 @@ def test_pandalm_comparisons_become_pairs(command_line: Run, tmp_path: Path) -> 
     assert (signal["kind"], signal["count"], signal["raters"]) == ("preference", 3 * len(raw), 3)
     built = said(command_line, "dataset", "build", "--agent", "judge", "--shape", "pairs")
     asked = {(one["instruction"], str(one["input"])) for one in raw}
-    assert counts["shapes"]["prompts"]["counts"] and sum(counts["shapes"]["prompts"]["counts"].values()) == len(asked)
-    compared = {(one["instruction"], str(one["input"]), frozenset(str(one[f"response{side}"]).strip() for side in (1, 2))) for one in raw}
-    out = ("the compared answers are tied", "no plurality for either answer", "one of the compared answers was left out")
+    assert counts["shapes"]["prompts"]["counts"] and sum(
+        counts["shapes"]["prompts"]["counts"].values()
+    ) == len(asked)
+    compared = {
+        (
+            one["instruction"],
+            str(one["input"]),
+            frozenset(str(one[f"response{side}"]).strip() for side in (1, 2)),
+        )
+        for one in raw
+    }
+    out = (
+        "the compared answers are tied",
+        "no plurality for either answer",
+        "one of the compared answers was left out",
+    )
     left = sum(built["manifest"]["drops"].get(reason, 0) for reason in out)
-    assert sum(built["manifest"]["counts"].values()) + left == len(compared)  # the file asks about some pairs more than once
+    assert sum(built["manifest"]["counts"].values()) + left == len(
+        compared
+    )  # the file asks about some pairs more than once
 
 
 def test_hh_rlhf_pairs_are_counted(command_line: Run) -> None:
@@ -221,13 +304,20 @@ def test_hh_rlhf_pairs_are_counted(command_line: Run) -> None:
     said(command_line, "import", "preference", str(path), "--agent", "hh")
     plan = said(command_line, "dataset", "plan", "--agent", "hh")
     rows = sum(plan["shapes"]["pairs"]["counts"].values())
-    assert rows + plan["drops"]["one of the compared answers was left out"] == len(lines(path)) == 1156
+    assert (
+        rows + plan["drops"]["one of the compared answers was left out"] == len(lines(path)) == 1156
+    )
     assert plan["drops"]["the trace has no output"] == 3
 
 
 def test_gsm8k_grades_become_labels(command_line: Run, tmp_path: Path) -> None:
     path = part("math/gsm8k-model-solutions-graded.jsonl", 120, tmp_path)
-    grades = Counter(value["is_correct"] for row in lines(path) for value in row.values() if isinstance(value, dict))
+    grades = Counter(
+        value["is_correct"]
+        for row in lines(path)
+        for value in row.values()
+        if isinstance(value, dict)
+    )
     said(command_line, "import", "graded", str(path), "--agent", "math")
     plan = said(command_line, "dataset", "plan", "--agent", "math")
     (signal,) = plan["signals"]
@@ -240,17 +330,23 @@ def test_gsm8k_grades_become_labels(command_line: Run, tmp_path: Path) -> None:
 def test_llmfao_judgements_are_all_there(command_line: Run) -> None:
     path = public_data("preferences/llmfao-crowd-comparisons.csv")
     said(command_line, "import", "llmfao", str(path), "--agent", "crowd")
-    (signal,) = [one for one in said(command_line, "dataset", "plan", "--agent", "crowd")["signals"] if one["kind"] == "preference"]
+    (signal,) = [
+        one
+        for one in said(command_line, "dataset", "plan", "--agent", "crowd")["signals"]
+        if one["kind"] == "preference"
+    ]
     assert signal["count"] == len(path.read_text().splitlines()) - 1
 
 
-@pytest.mark.parametrize("name", ["pydantic-ai-tools-2025-12-04", "vercel-aisdk-2025-11-17", "crewai-2025-07-11"])
+@pytest.mark.parametrize(
+    "name", ["pydantic-ai-tools-2025-12-04", "vercel-aisdk-2025-11-17", "crewai-2025-07-11"]
+)
 def test_langfuse_traces_and_scores_are_all_there(command_line: Run, name: str) -> None:
     path = public_data(f"otel-traces/langfuse-export/{name}.json")
     given = json.loads(path.read_text())
     said(command_line, "import", "langfuse", str(path), "--agent", "app")
     plan = said(command_line, "dataset", "plan", "--agent", "app")
     assert plan["traces"] == 1
-    assert sum(one["count"] for one in plan["signals"]) == len(given["trace"].get("scores") or []) + len(
-        given["trace"].get("corrections") or []
-    )
+    assert sum(one["count"] for one in plan["signals"]) == len(
+        given["trace"].get("scores") or []
+    ) + len(given["trace"].get("corrections") or [])

@@ -1,6 +1,8 @@
-"""What a GPU computes is what a processor computes, within its rounding: scores, gradients, fresh answers, and whole short runs.
+"""What a GPU computes is what a processor computes, within its rounding: scores, gradients, fresh
+answers, and whole short runs.
 
-`make test-gpu` where CUDA or Metal is. THUMBWHEEL_TEST_DEVICE=cpu tries the tests themselves where neither is.
+`make test-gpu` where CUDA or Metal is. THUMBWHEEL_TEST_DEVICE=cpu tries the tests themselves where
+neither is.
 """
 
 from __future__ import annotations
@@ -22,26 +24,49 @@ from tiny_models import tiny_base
 from training_rows import assembled, loop_of, plain_rows, shake
 
 pytestmark = pytest.mark.gpu
-SHAPES = {"sft": "chats", "dpo": "pairs", "kto": "labels", "reward": "pairs", "grpo_offline": "groups"}
+SHAPES = {
+    "sft": "chats",
+    "dpo": "pairs",
+    "kto": "labels",
+    "reward": "pairs",
+    "grpo_offline": "groups",
+}
 NEAR = {"float32": 1e-4, "bfloat16": 0.05}
 
 
 @pytest.fixture(scope="module")
 def device() -> str:
     found = os.environ.get("THUMBWHEEL_TEST_DEVICE") or next(
-        (name for name, there in (("cuda", torch.cuda.is_available()), ("mps", torch.backends.mps.is_available())) if there), None
+        (
+            name
+            for name, there in (
+                ("cuda", torch.cuda.is_available()),
+                ("mps", torch.backends.mps.is_available()),
+            )
+            if there
+        ),
+        None,
     )
     return found or pytest.skip("neither CUDA nor Metal")
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    wide = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "num_hidden_layers": 3, "initializer_range": 0.1}
+    wide = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "head_dim": 32,
+        "num_hidden_layers": 3,
+        "initializer_range": 0.1,
+    }
     return tiny_base(tmp_path_factory.mktemp("base"), **wide)
 
 
-def computed(base: Path, folder: Path, device: str, dtype: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """(log-probabilities of all completion tokens, gradients of their sum) by the policy of a shaken adapter."""
+def computed(
+    base: Path, folder: Path, device: str, dtype: str
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """(log-probabilities of all completion tokens, gradients of their sum) by the policy of a
+    shaken adapter."""
     made = assembled("dpo", base, folder, plain_rows("pairs", 12), device=device, dtype=dtype)
     shake(made.model)
     sums = []
@@ -49,7 +74,11 @@ def computed(base: Path, folder: Path, device: str, dtype: str) -> tuple[torch.T
         found = made.engine.score(batch.to(made.engine.device), Role.POLICY, grad=True).logp
         found.sum().backward()
         sums.append(found.detach().float().cpu())
-    gradients = {name: one.grad.float().cpu() for name, one in made.model.named_parameters() if one.grad is not None}
+    gradients = {
+        name: one.grad.float().cpu()
+        for name, one in made.model.named_parameters()
+        if one.grad is not None
+    }
     return torch.cat(sums), gradients
 
 
@@ -64,7 +93,9 @@ def test_scores_and_gradients(base: Path, tmp_path: Path, device: str, dtype: st
     assert away < 2 * NEAR[dtype] * whole
 
 
-def test_answers_are_those_of_their_seed_with_the_log_probabilities_of_the_model(base: Path, tmp_path: Path, device: str) -> None:
+def test_answers_are_those_of_their_seed_with_the_log_probabilities_of_the_model(
+    base: Path, tmp_path: Path, device: str
+) -> None:
     made = assembled("sft", base, tmp_path, plain_rows("chats", 4), device=device, dtype="float32")
     shake(made.model)
     prompts = [list(item.prompt) for item in made.train.items[:3]]
@@ -76,14 +107,25 @@ def test_answers_are_those_of_their_seed_with_the_log_probabilities_of_the_model
         for one in group:
             ids = torch.tensor([[*prompt, *one.ids]], device=device)
             with torch.no_grad():
-                rows = made.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
+                rows = (
+                    made.model(input_ids=ids)
+                    .logits[0, len(prompt) - 1 : -1]
+                    .float()
+                    .log_softmax(-1)
+                )
             own = rows.gather(1, ids[0, len(prompt) :, None])[:, 0].tolist()
             assert one.logps == pytest.approx(own, abs=1e-3)
 
 
 @pytest.mark.parametrize("method", SHAPES)
 def test_methods_learn_on_it(base: Path, tmp_path: Path, device: str, method: str) -> None:
-    changes = {"device": device, "num_train_epochs": 4, "learning_rate": 5e-3, "eval_steps": 4, "early_stopping_patience": None}
+    changes = {
+        "device": device,
+        "num_train_epochs": 4,
+        "learning_rate": 5e-3,
+        "eval_steps": 4,
+        "early_stopping_patience": None,
+    }
     made = assembled(method, base, tmp_path, plain_rows(SHAPES[method], 12, 4), **changes)
     assert made.engine.device.type == device
     loop = loop_of(made, tmp_path)
@@ -114,7 +156,16 @@ def test_a_four_bit_base_on_cuda(base: Path, tmp_path: Path, device: str) -> Non
     pytest.importorskip("bitsandbytes")
     if device == "mps":
         pytest.skip("bitsandbytes' 4 bits are CUDA's")
-    made = assembled("sft", base, tmp_path, plain_rows("chats", 8), quantization="nf4", device=device, max_steps=6, learning_rate=3e-3)
+    made = assembled(
+        "sft",
+        base,
+        tmp_path,
+        plain_rows("chats", 8),
+        quantization="nf4",
+        device=device,
+        max_steps=6,
+        learning_rate=3e-3,
+    )
     loop = loop_of(made, tmp_path)
     assert loop.run().wrong is None
     losses = [line["loss"] for line in loop.state.log_history if "loss" in line]

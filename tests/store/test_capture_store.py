@@ -1,4 +1,5 @@
-"""Imports: every line accounted for, twice is once, any order, any crash, and feedback that finds its trace."""
+"""Imports: every line accounted for, twice is once, any order, any crash, and feedback that finds
+its trace."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import sqlalchemy as sa
@@ -45,23 +46,41 @@ def ws(tmp_path: Path) -> Iterator[Workspace]:
 def write(tmp_path: Path) -> Write:
     def write_lines(*lines: dict[str, Any] | str, name: str = "lines.jsonl") -> Path:
         path = tmp_path / name
-        path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+        path.write_text(
+            "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+        )
         return path
 
     return write_lines
 
 
 def trace(name: str, **more: Any) -> dict[str, Any]:
-    return {"type": "trace", "id": name, "input": f"question {name}", "output": f"answer {name}", **more}
+    return {
+        "type": "trace",
+        "id": name,
+        "input": f"question {name}",
+        "output": f"answer {name}",
+        **more,
+    }
 
 
 def thumb(name: str, of: str, **more: Any) -> dict[str, Any]:
-    return {"type": "feedback", "id": name, "target": {"trace": of}, "kind": "thumb", "value": True, "rater": "ann", **more}
+    return {
+        "type": "feedback",
+        "id": name,
+        "target": {"trace": of},
+        "kind": "thumb",
+        "value": True,
+        "rater": "ann",
+        **more,
+    }
 
 
 def rows(ws: Workspace, table: sa.Table) -> list[sa.RowMapping]:
     with ws.db.read() as connection:
-        return list(connection.execute(sa.select(table).order_by(*table.primary_key.columns)).mappings())
+        return list(
+            connection.execute(sa.select(table).order_by(*table.primary_key.columns)).mappings()
+        )
 
 
 def count(ws: Workspace, table: sa.Table) -> int:
@@ -69,21 +88,41 @@ def count(ws: Workspace, table: sa.Table) -> int:
         return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
 
 
-CAPTURED = ("sessions", "subjects", "raters", "messages", "cases", "traces", "steps", "feedback", "feedback_targets")
+CAPTURED = (
+    "sessions",
+    "subjects",
+    "raters",
+    "messages",
+    "cases",
+    "traces",
+    "steps",
+    "feedback",
+    "feedback_targets",
+)
 
 
 def dump(ws: Workspace) -> dict[str, list[dict[str, Any]]]:
     """All that was captured, without the time at which it was."""
     return {
-        name: [{key: row[key] for key in row if key != "recorded_at"} for row in rows(ws, schema.metadata.tables[name])]
+        name: [
+            {key: row[key] for key in row if key != "recorded_at"}
+            for row in rows(ws, schema.metadata.tables[name])
+        ]
         for name in CAPTURED
     }
 
 
 def links(ws: Workspace) -> dict[str, str | None]:
     """External id of the feedback -> external id of what it is linked to."""
-    names = {row["id"]: row["external_id"] for table in (schema.traces, schema.sessions, schema.feedback) for row in rows(ws, table)}
-    return {names[row["feedback_id"]]: names.get(row["target_id"]) for row in rows(ws, schema.feedback_targets)}
+    names = {
+        row["id"]: row["external_id"]
+        for table in (schema.traces, schema.sessions, schema.feedback)
+        for row in rows(ws, table)
+    }
+    return {
+        names[row["feedback_id"]]: names.get(row["target_id"])
+        for row in rows(ws, schema.feedback_targets)
+    }
 
 
 def accounted(report: ImportReport) -> bool:
@@ -95,23 +134,48 @@ class TestRealFiles:
     @pytest.mark.parametrize(
         ("source", "file", "lines", "counts"),
         [
-            ("preference", "preferences/hh-rlhf-harmless-base-test.jsonl", 1156, {"feedback": 1156, "preference": 1156}),
-            ("preference", "preferences/pandalm-testset-v1-3annotators.jsonl", 404, {"feedback": 1212, "preference": 1212}),
-            ("graded", "math/gsm8k-model-solutions-graded.jsonl", 652, {"case": 652, "trace": 2608, "feedback": 2608, "label": 2608}),
+            (
+                "preference",
+                "preferences/hh-rlhf-harmless-base-test.jsonl",
+                1156,
+                {"feedback": 1156, "preference": 1156},
+            ),
+            (
+                "preference",
+                "preferences/pandalm-testset-v1-3annotators.jsonl",
+                404,
+                {"feedback": 1212, "preference": 1212},
+            ),
+            (
+                "graded",
+                "math/gsm8k-model-solutions-graded.jsonl",
+                652,
+                {"case": 652, "trace": 2608, "feedback": 2608, "label": 2608},
+            ),
         ],
     )
-    def test_they_are_stored_once_and_whole(self, ws: Workspace, source: str, file: str, lines: int, counts: dict[str, int]) -> None:
+    def test_they_are_stored_once_and_whole(
+        self, ws: Workspace, source: str, file: str, lines: int, counts: dict[str, int]
+    ) -> None:
         first = ingest(ws, "a", source, public_data(file))
         assert (first.read, first.stored, first.duplicates, first.refused) == (lines, lines, 0, 0)
         assert counts.items() <= first.records.items()
         before = dump(ws)
         second = ingest(ws, "a", source, public_data(file))
-        assert (second.read, second.stored, second.duplicates, second.refused, dict(second.records)) == (lines, 0, lines, 0, {})
+        assert (
+            second.read,
+            second.stored,
+            second.duplicates,
+            second.refused,
+            dict(second.records),
+        ) == (lines, 0, lines, 0, {})
         assert dump(ws) == before
         assert feedback_stats(ws, "a").unresolved == 0
 
     def test_pandalm_raters_stay_apart(self, ws: Workspace) -> None:
-        ingest(ws, "a", "preference", public_data("preferences/pandalm-testset-v1-3annotators.jsonl"))
+        ingest(
+            ws, "a", "preference", public_data("preferences/pandalm-testset-v1-3annotators.jsonl")
+        )
         stats = feedback_stats(ws, "a")
         assert stats.raters == {"annotator1": 404, "annotator2": 404, "annotator3": 404}
         judged: dict[str, set[str]] = {}
@@ -161,11 +225,15 @@ class TestLines:
         assert [one["number"] for one in report.refusals] == [2, 5, 6, 8]
         kept = [json.loads(line) for line in rejects.read_text().splitlines()]
         texts = path.read_text().splitlines()
-        assert [(one["number"], one["text"]) for one in kept] == [(number, texts[number - 1]) for number in (2, 5, 6, 8)]
+        assert [(one["number"], one["text"]) for one in kept] == [
+            (number, texts[number - 1]) for number in (2, 5, 6, 8)
+        ]
         assert "differs from what is stored" in kept[-1]["reason"]
         assert rows(ws, schema.traces)[0]["output"] == "answer t1"
 
-    def test_what_was_refused_can_be_repaired_and_imported(self, ws: Workspace, write: Write) -> None:
+    def test_what_was_refused_can_be_repaired_and_imported(
+        self, ws: Workspace, write: Write
+    ) -> None:
         ingest(ws, "a", "jsonl", write(trace("t1"), thumb("f1", "t1", value="up")))
         report = ingest(ws, "a", "jsonl", write(trace("t1"), thumb("f1", "t1")))
         assert (report.stored, report.duplicates) == (1, 1)
@@ -175,7 +243,14 @@ class TestLines:
         ingest(ws, "a", "graded", write(graded))
         (case,) = rows(ws, schema.cases)
         ws.db.write(lambda c: c.execute(schema.cases.update().values(fingerprint="0" * 64)))
-        report = ingest(ws, "a", "graded", write(graded | {"n": {"is_correct": False, "solution": "2"}}, graded | {"question": "r"}))
+        report = ingest(
+            ws,
+            "a",
+            "graded",
+            write(
+                graded | {"n": {"is_correct": False, "solution": "2"}}, graded | {"question": "r"}
+            ),
+        )
         assert (report.refused, report.stored) == (1, 1)
         assert count(ws, schema.traces) == 2
         assert case["external_id"] in report.refusals[0]["reason"]
@@ -190,18 +265,33 @@ class TestLines:
         report = ingest(ws, "a", "jsonl", write(*lines))
         assert (report.stored, report.refused) == (3, 1)
         assert "stored as person" in report.refusals[0]["reason"]
-        again = ingest(ws, "a", "jsonl", write(thumb("f4", "t1", rater={"id": "ann", "weight": 2}), thumb("f5", "t1")))
+        again = ingest(
+            ws,
+            "a",
+            "jsonl",
+            write(thumb("f4", "t1", rater={"id": "ann", "weight": 2}), thumb("f5", "t1")),
+        )
         assert "weight 2" in again.refusals[0]["reason"]
 
     def test_a_model_version_must_exist(self, ws: Workspace, write: Write) -> None:
         ensure_base(ws, "a", "some/base", "0" * 64)
-        report = ingest(ws, "a", "jsonl", write(trace("t1", model_version="v0"), trace("t2", model_version="v7")))
+        report = ingest(
+            ws,
+            "a",
+            "jsonl",
+            write(trace("t1", model_version="v0"), trace("t2", model_version="v7")),
+        )
         assert "no version of agent 'a'" in report.refusals[0]["reason"]
         assert [bool(row["model_version_id"]) for row in rows(ws, schema.steps)] == [True]
 
     def test_histories_are_stored_once(self, ws: Workspace, write: Write) -> None:
-        history = [{"role": "user" if i % 2 == 0 else "assistant", "content": f"turn {i}"} for i in range(9)]
-        ingest(ws, "a", "jsonl", write(*[trace(f"t{n}", input=history[:n]) for n in (9, 3, 5, 7, 1)]))
+        history = [
+            {"role": "user" if i % 2 == 0 else "assistant", "content": f"turn {i}"}
+            for i in range(9)
+        ]
+        ingest(
+            ws, "a", "jsonl", write(*[trace(f"t{n}", input=history[:n]) for n in (9, 3, 5, 7, 1)])
+        )
         assert count(ws, schema.messages) == 9
         parents = {row["id"]: row["parent_id"] for row in rows(ws, schema.messages)}
         ends = {row["external_id"]: row["input_id"] for row in rows(ws, schema.traces)}
@@ -214,7 +304,9 @@ class TestLines:
     def test_absent_values_are_null_and_times_are_utc(self, ws: Workspace, write: Write) -> None:
         ingest(ws, "a", "jsonl", write(trace("t1", occurred_at="2026-01-05 09:00:00+01:00")))
         with ws.db.read() as connection:
-            found = connection.execute(sa.text("SELECT metadata IS NULL, typeof(metadata), occurred_at FROM traces")).one()
+            found = connection.execute(
+                sa.text("SELECT metadata IS NULL, typeof(metadata), occurred_at FROM traces")
+            ).one()
         assert tuple(found) == (1, "null", "2026-01-05 08:00:00.000000")
 
     def test_agents_do_not_see_each_other(self, ws: Workspace, write: Write) -> None:
@@ -222,12 +314,19 @@ class TestLines:
         assert ingest(ws, "a", "jsonl", path).stored == 2
         assert ingest(ws, "b", "jsonl", path).stored == 2
         ours = rows(ws, schema.traces)[0]["id"]
-        report = ingest(ws, "b" if rows(ws, schema.traces)[0]["agent_id"].endswith("x") else "c", "jsonl", write(thumb("f9", ours)))
+        report = ingest(
+            ws,
+            "b" if rows(ws, schema.traces)[0]["agent_id"].endswith("x") else "c",
+            "jsonl",
+            write(thumb("f9", ours)),
+        )
         assert report.stored == 1
         assert feedback_stats(ws, "c").unresolved == 1
 
     def test_a_rehearsal_stores_nothing(self, ws: Workspace, write: Write) -> None:
-        report = rehearse("a", "jsonl", write(trace("t1"), "junk", thumb("f1", "t1")), case_rule=any_case)
+        report = rehearse(
+            "a", "jsonl", write(trace("t1"), "junk", thumb("f1", "t1")), case_rule=any_case
+        )
         assert (report.read, report.stored, report.refused, report.records["trace"]) == (3, 0, 1, 1)
         assert dump(ws)["traces"] == []
 
@@ -237,7 +336,9 @@ class TestLines:
         with pytest.raises(InputError, match=r"agent name '\.\./x'"):
             ingest(ws, "../x", "jsonl", write(trace("t1")))
 
-    def test_rejects_never_overwrite_the_input(self, ws: Workspace, write: Write, tmp_path: Path) -> None:
+    def test_rejects_never_overwrite_the_input(
+        self, ws: Workspace, write: Write, tmp_path: Path
+    ) -> None:
         path = write(trace("t1"))
         with pytest.raises(InputError, match="it is the file that is imported"):
             ingest(ws, "a", "jsonl", path, rejects=path)
@@ -245,9 +346,13 @@ class TestLines:
             ingest(ws, "a", "jsonl", path, rejects=tmp_path)
         assert path.read_text()
 
-    def test_an_archive_that_breaks_off_keeps_what_came_before(self, ws: Workspace, tmp_path: Path) -> None:
+    def test_an_archive_that_breaks_off_keeps_what_came_before(
+        self, ws: Workspace, tmp_path: Path
+    ) -> None:
         noise = random.Random(1)
-        whole = "".join(json.dumps(trace(f"t{i}", output=str(noise.random()))) + "\n" for i in range(5000)).encode()
+        whole = "".join(
+            json.dumps(trace(f"t{i}", output=str(noise.random()))) + "\n" for i in range(5000)
+        ).encode()
         packed = tmp_path / "torn.jsonl.gz"
         packed.write_bytes(gzip.compress(whole)[:-40_000])
         with pytest.raises(InputError, match="breaks off"):
@@ -272,9 +377,31 @@ class TestLinks:
         ingest(ws, "a", "jsonl", write(trace("t1", session="s1")))
         assert links(ws) == {"f1": "t1", "f2": "s1", "f3": "t1", "f4": None}
 
-    def test_traces_of_another_source_are_found_when_only_one_has_the_name(self, ws: Workspace, write: Write) -> None:
-        ingest(ws, "a", "jsonl", write(thumb("f1", "t1"), thumb("f2", "t2"), thumb("f3", "t3", target={"trace": "t3", "source": "sdk"})))
-        ingest(ws, "a", "jsonl", write(*[trace(name, source=source) for name in ("t1", "t2", "t3") for source in ("sdk", "otel")][:-3]))
+    def test_traces_of_another_source_are_found_when_only_one_has_the_name(
+        self, ws: Workspace, write: Write
+    ) -> None:
+        ingest(
+            ws,
+            "a",
+            "jsonl",
+            write(
+                thumb("f1", "t1"),
+                thumb("f2", "t2"),
+                thumb("f3", "t3", target={"trace": "t3", "source": "sdk"}),
+            ),
+        )
+        ingest(
+            ws,
+            "a",
+            "jsonl",
+            write(
+                *[
+                    trace(name, source=source)
+                    for name in ("t1", "t2", "t3")
+                    for source in ("sdk", "otel")
+                ][:-3]
+            ),
+        )
         assert links(ws) == {"f1": None, "f2": "t2", "f3": None}
         ingest(ws, "a", "jsonl", write(trace("t3", source="otel"), trace("t1")))
         assert links(ws) == {"f1": "t1", "f2": "t2", "f3": None}
@@ -289,16 +416,44 @@ class TestLinks:
 
     def test_parents_and_cases_may_come_later(self, ws: Workspace, write: Write) -> None:
         ingest(ws, "a", "jsonl", write(trace("child", parent="mother", case="c1")))
-        ingest(ws, "a", "jsonl", write(trace("mother"), {"type": "case", "id": "c1", "input": "q", "reference": 1}))
+        ingest(
+            ws,
+            "a",
+            "jsonl",
+            write(trace("mother"), {"type": "case", "id": "c1", "input": "q", "reference": 1}),
+        )
         found = {row["external_id"]: row for row in rows(ws, schema.traces)}
         assert found["child"]["parent_id"] == found["mother"]["id"]
         assert found["child"]["case_id"] == rows(ws, schema.cases)[0]["id"]
 
     WORLD = (
-        *[trace(f"t{i}", session=f"s{i % 2}", subject="u", occurred_at="2026-01-05T08:00:00Z", model="m") for i in range(4)],
+        *[
+            trace(
+                f"t{i}",
+                session=f"s{i % 2}",
+                subject="u",
+                occurred_at="2026-01-05T08:00:00Z",
+                model="m",
+            )
+            for i in range(4)
+        ],
         *[thumb(f"f{i}", f"t{i}", value=i % 2 == 0) for i in range(4)],
-        {"type": "feedback", "id": "p", "targets": [{"trace": "t0"}, {"trace": "o1"}], "kind": "preference", "value": 1},
-        {"type": "feedback", "id": "r", "target": {"session": "s0"}, "kind": "rating", "value": 4, "supersedes": "f1", "rater": "ann"},
+        {
+            "type": "feedback",
+            "id": "p",
+            "targets": [{"trace": "t0"}, {"trace": "o1"}],
+            "kind": "preference",
+            "value": 1,
+        },
+        {
+            "type": "feedback",
+            "id": "r",
+            "target": {"session": "s0"},
+            "kind": "rating",
+            "value": 4,
+            "supersedes": "f1",
+            "rater": "ann",
+        },
         {
             "type": "feedback",
             "id": "st",
@@ -313,7 +468,11 @@ class TestLinks:
 
     @pytest.mark.slow
     @given(order=st.permutations(WORLD), cut=st.integers(0, len(WORLD)))
-    @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+    @settings(
+        max_examples=12,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
     def test_any_order_in_any_number_of_imports_gives_the_same_rows(
         self, tmp_path_factory: pytest.TempPathFactory, order: list[Any], cut: int
     ) -> None:
@@ -331,7 +490,13 @@ class TestLinks:
 
 
 class TestCases:
-    CASE = {"type": "case", "id": "c1", "input": "2 + 2?", "reference": "4", "checker": "exact_answer"}  # noqa: RUF012
+    CASE: ClassVar = {
+        "type": "case",
+        "id": "c1",
+        "input": "2 + 2?",
+        "reference": "4",
+        "checker": "exact_answer",
+    }
 
     def test_only_the_owner_makes_gold(self, ws: Workspace, write: Write) -> None:
         path = write(self.CASE)
@@ -346,10 +511,32 @@ class TestCases:
         assert ingest(ws, "a", "jsonl", path, reviewer="ben").duplicates == 1
 
     def test_typed_cases(self, ws: Workspace, tmp_path: Path) -> None:
-        first = add_case(ws, "a", "ann", input="hi", reference={"folder": "work"}, checker="json_fields", slices={"topic": "mail"})
-        assert add_case(ws, "a", "ann", input="hi", reference={"folder": "work"}, checker="json_fields", slices={"topic": "mail"}) == first
+        first = add_case(
+            ws,
+            "a",
+            "ann",
+            input="hi",
+            reference={"folder": "work"},
+            checker="json_fields",
+            slices={"topic": "mail"},
+        )
+        assert (
+            add_case(
+                ws,
+                "a",
+                "ann",
+                input="hi",
+                reference={"folder": "work"},
+                checker="json_fields",
+                slices={"topic": "mail"},
+            )
+            == first
+        )
         file = tmp_path / "cases.json"
-        file.write_text('[{"id": "c1", "input": "x", "reference": 1}, {"type": "case", "input": "y", "checker": "z"}]')
+        file.write_text(
+            '[{"id": "c1", "input": "x", "reference": 1}, {"type": "case", "input": "y", '
+            '"checker": "z"}]'
+        )
         for fields in read_cases(file):
             add_case(ws, "a", "ben", **fields)
         counts, listed = list_cases(ws, "a", basis="gold")
@@ -384,15 +571,28 @@ class TestTyped:
         add_feedback(ws, "a", "t1", "thumb", False, supersedes=up)
         add_feedback(ws, "a", "t1", "comment", "", retracts="f1")
         stats = feedback_stats(ws, "a")
-        assert (stats.signals["thumb"].count, stats.signals["thumb"].positive, stats.replaced) == (1, 0, 2)
+        assert (stats.signals["thumb"].count, stats.signals["thumb"].positive, stats.replaced) == (
+            1,
+            0,
+            2,
+        )
         assert json.dumps(stats.as_dict())
 
-    def test_impossible_ones_are_refused_and_store_nothing(self, ws: Workspace, write: Write) -> None:
+    def test_impossible_ones_are_refused_and_store_nothing(
+        self, ws: Workspace, write: Write
+    ) -> None:
         ingest(ws, "a", "jsonl", write(trace("t1"), trace("t1", source="otel")))
         with pytest.raises(InputError, match="names several things"):
             add_feedback(ws, "a", "t1", "thumb", True)
         ours = rows(ws, schema.traces)[0]["id"]
-        for kind, value in (("rating", 6), ("rating", float("nan")), ("score", -1), ("thumb", "up"), ("correction", " "), ("mood", 1)):
+        for kind, value in (
+            ("rating", 6),
+            ("rating", float("nan")),
+            ("score", -1),
+            ("thumb", "up"),
+            ("correction", " "),
+            ("mood", 1),
+        ):
             with pytest.raises(InputError):
                 add_feedback(ws, "a", ours, kind, value)
         with pytest.raises(NotFound, match="no trace or session"):
@@ -421,7 +621,12 @@ with Workspace.open(Home.at(sys.argv[1]), Sources({}, "none", {})) as ws:
 
 
 def importer(home: Path, file: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", IMPORT, str(home), str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", IMPORT, str(home), str(file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def figures(process: subprocess.Popen[str]) -> list[float]:
@@ -440,7 +645,9 @@ def big(path: Path, pairs: int, words: int = 20) -> Path:
                 "model": "m",
                 "tokens": {"prompt": 50, "completion": 5},
             }
-            file.write(json.dumps(trace(f"t{i}", occurred_at="2026-01-05T08:00:00Z", **more)) + "\n")
+            file.write(
+                json.dumps(trace(f"t{i}", occurred_at="2026-01-05T08:00:00Z", **more)) + "\n"
+            )
             file.write(json.dumps(thumb(f"f{i}", f"t{i}", value=i % 3 == 0)) + "\n")
     return path
 
@@ -456,7 +663,11 @@ class TestCrashes:
             for least in sorted(rng.sample(range(1, 1900), 3)):
                 child = importer(home, file)
                 deadline = time.monotonic() + 60
-                while child.poll() is None and count(ws, schema.traces) < least and time.monotonic() < deadline:
+                while (
+                    child.poll() is None
+                    and count(ws, schema.traces) < least
+                    and time.monotonic() < deadline
+                ):
                     time.sleep(0.002)
                 child.send_signal(signal.SIGKILL)
                 child.communicate()
@@ -465,7 +676,11 @@ class TestCrashes:
             before = count(ws, schema.traces)
             assert 0 < before < 2000
             report = ingest(ws, "a", "jsonl", file)
-            assert (report.read, report.stored + report.duplicates, report.refused) == (4000, 4000, 0)
+            assert (report.read, report.stored + report.duplicates, report.refused) == (
+                4000,
+                4000,
+                0,
+            )
             assert report.duplicates >= before
             with open_home(tmp_path / "other") as other:
                 ingest(other, "a", "jsonl", file)
@@ -494,10 +709,14 @@ class TestCrashes:
         assert 0 < before < 1000
         assert ingest(ws, "a", "jsonl", file).stored == 2000 - 2 * before
 
-    def test_a_full_disk_stops_the_import_and_loses_nothing(self, ws: Workspace, tmp_path: Path) -> None:
+    def test_a_full_disk_stops_the_import_and_loses_nothing(
+        self, ws: Workspace, tmp_path: Path
+    ) -> None:
         file = big(tmp_path / "big.jsonl", 1500)
         pages = ws.db.write(lambda c: int(c.exec_driver_sql("PRAGMA page_count").scalar_one()))
-        ws.db.write(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages + 150}").scalar_one())
+        ws.db.write(
+            lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages + 150}").scalar_one()
+        )
         with pytest.raises(StorageError, match="disk is full"):
             ingest(ws, "a", "jsonl", file)
         before = count(ws, schema.traces)
@@ -519,7 +738,9 @@ class TestSize:
 
     @pytest.mark.slow
     def test_a_hundred_thousand_pairs(self, tmp_path: Path) -> None:
-        read, stored, _, seconds, memory = figures(importer(tmp_path / "home", big(tmp_path / "big.jsonl", 50_000)))
+        read, stored, _, seconds, memory = figures(
+            importer(tmp_path / "home", big(tmp_path / "big.jsonl", 50_000))
+        )
         small = figures(importer(tmp_path / "small", big(tmp_path / "small.jsonl", 2_000)))[4]
         print(f"{read / seconds:.0f} lines/s, {memory:.0f} MB (2,000 pairs: {small:.0f} MB)")
         assert stored == 100_000

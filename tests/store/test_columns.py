@@ -13,10 +13,20 @@ from hypothesis import strategies as st
 
 from thumbwheel.db.columns import Json, Utc
 
-TABLE = sa.Table("kept", sa.MetaData(), sa.Column("place", sa.Integer), sa.Column("value", Json()), sa.Column("at", Utc()))
+TABLE = sa.Table(
+    "kept",
+    sa.MetaData(),
+    sa.Column("place", sa.Integer),
+    sa.Column("value", Json()),
+    sa.Column("at", Utc()),
+)
 TEXT = st.text(st.characters(codec=None))  # half surrogate pairs too
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=10,
 )
@@ -49,12 +59,17 @@ def test_an_absent_value_is_null_and_parts_of_a_value_can_be_asked_for(engine: s
     back(engine, value={"reason": "late"})
     with engine.connect() as connection:
         assert connection.execute(sa.select(TABLE.c.value["reason"].as_string())).scalar() == "late"
-        assert connection.execute(sa.select(sa.func.count()).where(TABLE.c.value.is_(None))).scalar() == 0
+        assert (
+            connection.execute(sa.select(sa.func.count()).where(TABLE.c.value.is_(None))).scalar()
+            == 0
+        )
 
 
 @given(st.datetimes(), st.integers(-14, 14))
 def test_times_come_back_in_utc(engine: sa.Engine, naive: datetime, hours: int) -> None:
-    at = (datetime(2026, 1, 1) + (naive - datetime(naive.year, 1, 1))).replace(tzinfo=timezone(timedelta(hours=hours)))
+    at = (datetime(2026, 1, 1) + (naive - datetime(naive.year, 1, 1))).replace(
+        tzinfo=timezone(timedelta(hours=hours))
+    )
     found = back(engine, at=at).at
     assert found == at and found.tzinfo is UTC
 

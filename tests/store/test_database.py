@@ -1,4 +1,5 @@
-"""The writer's promise: an answer means "on disk", one failure is one caller's, and what cannot be stored is said."""
+"""The writer's promise: an answer means "on disk", one failure is one caller's, and what cannot be
+stored is said."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def add(connection: sa.Connection, name: str, kind: str = "x") -> str:
-    connection.execute(artifacts.insert().values(sha256=name, kind=kind, size=1, recorded_at=datetime.now(UTC)))
+    connection.execute(
+        artifacts.insert().values(sha256=name, kind=kind, size=1, recorded_at=datetime.now(UTC))
+    )
     return name
 
 
@@ -139,13 +142,18 @@ def test_a_locked_database_is_said_and_waits_for_nobody_else(db: Database) -> No
 
 def test_another_writer_of_the_home_is_said(db: Database, tmp_path: Path) -> None:
     db.write(lambda c: add(c, "before"))
-    with writing(db.path, tmp_path / "lock"), pytest.raises(StorageError, match="another process is writing"):
+    with (
+        writing(db.path, tmp_path / "lock"),
+        pytest.raises(StorageError, match="another process is writing"),
+    ):
         db.write(lambda c: add(c, "while"))
     db.write(lambda c: add(c, "after"))
     assert names(db) == {"before", "after"}
 
 
-def test_a_full_database_is_said_to_every_caller_and_nothing_acknowledged_is_lost(db: Database) -> None:
+def test_a_full_database_is_said_to_every_caller_and_nothing_acknowledged_is_lost(
+    db: Database,
+) -> None:
     kept = {db.write(lambda c, i=i: add(c, f"n{i}")) for i in range(20)}
     pages = db.write(lambda c: c.exec_driver_sql("PRAGMA page_count").scalar_one())
     db.write(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages + 4}").scalar_one())
@@ -170,7 +178,10 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
     disk.mkdir()
     mounted = (
         os.geteuid() == 0
-        and subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], capture_output=True).returncode == 0
+        and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], capture_output=True
+        ).returncode
+        == 0
     )
     if not mounted:
         pytest.skip("a small disk can be mounted by root only")
@@ -211,7 +222,9 @@ def test_what_was_acknowledged_survives_kill_9(db: Database) -> None:
     rng = random.Random(3)
     acknowledged: set[str] = set()
     for round_ in range(4):
-        child = subprocess.Popen([sys.executable, "-c", WRITER, str(db.path.parent), str(round_)], stdout=subprocess.PIPE)
+        child = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(db.path.parent), str(round_)], stdout=subprocess.PIPE
+        )
         assert child.stdout
         first = child.stdout.readline()
         time.sleep(rng.uniform(0.05, 0.4))
@@ -230,7 +243,9 @@ def test_a_fresh_schema_is_a_migrated_one(tmp_path: Path) -> None:
     migrate.upgrade(tmp_path / "db", tmp_path / "lock")
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'db'}")
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True}
+        )
         assert compare_metadata(context, metadata) == []
         assert context.get_current_revision() == migrate.HEAD
     engine.dispose()
@@ -242,7 +257,9 @@ def test_a_database_of_the_first_version_is_brought_up_and_keeps_its_rows(tmp_pa
     with writing(tmp_path / "db", tmp_path / "lock") as engine, engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "0001")
-        connection.execute(sa.text("INSERT INTO agents VALUES ('agt_1', 'a', '2026-01-01 00:00:00.000000')"))
+        connection.execute(
+            sa.text("INSERT INTO agents VALUES ('agt_1', 'a', '2026-01-01 00:00:00.000000')")
+        )
     migrate.upgrade(tmp_path / "db", tmp_path / "lock")
     with sqlite3.connect(tmp_path / "db") as opened:
         assert opened.execute("SELECT slug FROM agents").fetchall() == [("a",)]
@@ -255,17 +272,26 @@ def test_the_grader_of_graded_solutions_is_a_reference_in_older_homes_too(tmp_pa
     with writing(tmp_path / "db", tmp_path / "lock") as engine, engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "0004")
-        connection.execute(sa.text("INSERT INTO agents VALUES ('agt_1', 'a', '2026-01-01 00:00:00.000000')"))
-        for number, (source, name) in enumerate([("graded", "grader"), ("jsonl", "grader"), ("tau", "tau-bench")]):
+        connection.execute(
+            sa.text("INSERT INTO agents VALUES ('agt_1', 'a', '2026-01-01 00:00:00.000000')")
+        )
+        for number, (source, name) in enumerate(
+            [("graded", "grader"), ("jsonl", "grader"), ("tau", "tau-bench")]
+        ):
             values = {"id": f"rat_{number}", "source": source, "name": name}
             insert = (
                 "INSERT INTO raters (id, agent_id, source, external_id, kind, weight, recorded_at) "
-                "VALUES (:id, 'agt_1', :source, :name, 'checker', 1.0, '2026-01-01 00:00:00.000000')"
+                "VALUES (:id, 'agt_1', :source, :name, 'checker', 1.0, '2026-01-01 "
+                "00:00:00.000000')"
             )
             connection.execute(sa.text(insert), values)
     migrate.upgrade(tmp_path / "db", tmp_path / "lock")
     with sqlite3.connect(tmp_path / "db") as opened:
-        assert opened.execute("SELECT kind FROM raters ORDER BY id").fetchall() == [("reference",), ("checker",), ("checker",)]
+        assert opened.execute("SELECT kind FROM raters ORDER BY id").fetchall() == [
+            ("reference",),
+            ("checker",),
+            ("checker",),
+        ]
 
 
 def test_head_is_the_newest_revision() -> None:
@@ -286,7 +312,9 @@ def test_a_database_of_the_future_is_said(tmp_path: Path) -> None:
         migrate.upgrade(tmp_path / "db", tmp_path / "lock")
 
 
-@pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\x00" + b"\xff" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"no database at all" * 100, b"SQLite format 3\x00" + b"\xff" * 5000]
+)
 def test_a_file_that_is_no_database_is_said(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "db").write_bytes(content)
     with pytest.raises(StorageError, match=r"damaged or no database|refused"):

@@ -1,4 +1,5 @@
-"""The SQL of datasets: prompts as chains, the calls of a trace, tools, and datasets that are inserted once."""
+"""The SQL of datasets: prompts as chains, the calls of a trace, tools, and datasets that are
+inserted once."""
 
 from __future__ import annotations
 
@@ -55,8 +56,13 @@ def test_judged_traces_follow_the_order_of_judgements(tmp_path: Path) -> None:
     with world.into(tmp_path) as ws, ws.db.read() as connection:
         store.find_judged(connection, AGENT_ID)
         traces = list(store.judged_traces(connection))
-        assert [trace.id for trace in traces] == [one.trace_id for one in judgements(connection, AGENT)]
-        asked = [(trace.prompt_id, trace.trace_id, trace.several) for trace in store.asked_traces(connection, AGENT_ID)]
+        assert [trace.id for trace in traces] == [
+            one.trace_id for one in judgements(connection, AGENT)
+        ]
+        asked = [
+            (trace.prompt_id, trace.trace_id, trace.several)
+            for trace in store.asked_traces(connection, AGENT_ID)
+        ]
         assert asked == [(trace.prompt_id, trace.id, trace.calls > 1) for trace in traces]
         assert store.trace_count(connection, AGENT_ID) == 41
     assert {trace.calls for trace in traces} == {1, 2}
@@ -76,20 +82,32 @@ def test_another_agent_is_not_seen(tmp_path: Path) -> None:
         assert list(store.asked_traces(connection, other)) == []
         assert store.case_inputs(connection, other) == []
         assert store.watermark(connection, other, None) == {"feedback": 0, "recorded_at": None}
-        assert store.watermark(connection, AGENT_ID, None) == {"feedback": 1, "recorded_at": START.isoformat()}
+        assert store.watermark(connection, AGENT_ID, None) == {
+            "feedback": 1,
+            "recorded_at": START.isoformat(),
+        }
         assert [case.basis for case in store.case_inputs(connection, AGENT_ID)] == ["feedback"]
 
 
 def test_a_dataset_is_inserted_once(tmp_path: Path) -> None:
     world = World()
     world.trace("a", "q", "out")
-    one = Dataset("dst_1", AGENT, "pairs", "f" * 64, {"counts": {"train": 1, "dev": 0, "gate": 0}}, datetime.now(UTC))
+    one = Dataset(
+        "dst_1",
+        AGENT,
+        "pairs",
+        "f" * 64,
+        {"counts": {"train": 1, "dev": 0, "gate": 0}},
+        datetime.now(UTC),
+    )
     with world.into(tmp_path) as ws:
         assert ws.db.write(lambda connection: store.add(connection, one)) is True
         assert ws.db.write(lambda connection: store.add(connection, one)) is False
         with ws.db.read() as connection:
             found = store.find(connection, agent=AGENT)
-            assert [(each.id, each.shape, each.counts) for each in found] == [("dst_1", "pairs", one.counts)]
+            assert [(each.id, each.shape, each.counts) for each in found] == [
+                ("dst_1", "pairs", one.counts)
+            ]
             assert store.find(connection, dataset_id="dst_2") == []
 
 

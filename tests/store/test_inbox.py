@@ -1,4 +1,5 @@
-"""The inbox: what the sdk acknowledged reaches the database, whoever writes, drains or is killed meanwhile."""
+"""The inbox: what the sdk acknowledged reaches the database, whoever writes, drains or is killed
+meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ def ws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
 
 def names(ws: Workspace, table: sa.Table = schema.traces) -> list[str]:
     with ws.db.read() as connection:
-        return list(connection.execute(sa.select(table.c.external_id).order_by(table.c.external_id)).scalars())
+        return list(
+            connection.execute(
+                sa.select(table.c.external_id).order_by(table.c.external_id)
+            ).scalars()
+        )
 
 
 def leftovers(ws: Workspace) -> list[str]:
@@ -47,7 +52,9 @@ def test_traces_and_feedback_of_several_agents(ws: Workspace) -> None:
         thumbwheel.feedback(agent, answer, thumb=True, rater="ann")
         thumbwheel.feedback(agent, answer, label="spam")
         thumbwheel.feedback(agent, answer, outcome=1.0)
-        other = thumbwheel.trace(agent, input="hi", output="hm", model="m", steps=[{"kind": "tool", "name": "x"}])
+        other = thumbwheel.trace(
+            agent, input="hi", output="hm", model="m", steps=[{"kind": "tool", "name": "x"}]
+        )
         thumbwheel.feedback(agent, [answer, other], preference=None)
     assert drain_inbox(ws) == ["inbox: 12 lines stored"]
     assert leftovers(ws) == []
@@ -67,16 +74,23 @@ def test_lines_that_cannot_be_stored_are_kept_aside_and_said(ws: Workspace) -> N
     thumbwheel.trace("a", input="hi", output="ho", id="t1")
     thumbwheel.trace("../a", input="hi", output="ho")
     thumbwheel.trace("a", input="hi", output="ho", mood="good")
-    spool_line("a", {"type": "feedback", "id": "f1", "target": {"trace": "t1"}, "kind": "rating", "value": 11})
+    spool_line(
+        "a",
+        {"type": "feedback", "id": "f1", "target": {"trace": "t1"}, "kind": "rating", "value": 11},
+    )
     spool = ws.home.inbox / "spool.jsonl"
     spool.write_bytes(spool.read_bytes() + b"\x00\x00\x00\n{torn")
     told = drain_inbox(ws)
     assert told[0] == "inbox: 1 lines stored"
     assert "5 lines cannot be stored" in told[1]
     assert leftovers(ws) == ["rejected.jsonl"]
-    kept = [json.loads(line) for line in (ws.home.inbox / "rejected.jsonl").read_text().splitlines()]
+    kept = [
+        json.loads(line) for line in (ws.home.inbox / "rejected.jsonl").read_text().splitlines()
+    ]
     assert {one["number"] for one in kept} == {2, 3, 4, 5, 6}
-    assert any("outside its scale" in one["reason"] and '"value": 11' in one["text"] for one in kept)
+    assert any(
+        "outside its scale" in one["reason"] and '"value": 11' in one["text"] for one in kept
+    )
     assert names(ws) == ["t1"]
 
 
@@ -85,16 +99,21 @@ def test_a_drain_that_is_killed_before_it_deletes_is_replayed(ws: Workspace) -> 
         thumbwheel.trace("a", input=f"hi {i}", output="ho", id=f"t{i:03}")
     code = (
         "import os, pathlib, sys\n"
-        "from thumbwheel.core.config import Home, Sources\nfrom thumbwheel.db.workspace import Workspace\n"
+        "from thumbwheel.core.config import Home, Sources\nfrom thumbwheel.db.workspace import "
+        "Workspace\n"
         "from thumbwheel.capture.inbox import drain_inbox\n"
         "pathlib.Path.unlink = lambda *a, **k: os.kill(os.getpid(), 9)\n"
-        "with Workspace.open(Home.at(sys.argv[1]), Sources({}, 'none', {})) as ws: drain_inbox(ws)\n"
+        "with Workspace.open(Home.at(sys.argv[1]), Sources({}, 'none', {})) as ws: "
+        "drain_inbox(ws)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(ws.home.path)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert len(leftovers(ws)) == 1
     thumbwheel.trace("a", input="later", output="ho", id="u")
-    assert sorted(drain_inbox(ws)) == ["inbox: 0 lines stored, 700 were there already", "inbox: 1 lines stored"]
+    assert sorted(drain_inbox(ws)) == [
+        "inbox: 0 lines stored, 700 were there already",
+        "inbox: 1 lines stored",
+    ]
     assert leftovers(ws) == []
     assert names(ws) == [*(f"t{i:03}" for i in range(700)), "u"]
 
@@ -103,11 +122,13 @@ def test_writers_and_drains_at_once_lose_nothing(ws: Workspace) -> None:
     writer = (
         "import sys, thumbwheel\n"
         "for i in range(150):\n"
-        "    name = thumbwheel.trace('a', input=f'hi {i}', output='ho', id=f'{sys.argv[1]}-{i:03}')\n"
+        "    name = thumbwheel.trace('a', input=f'hi {i}', output='ho', "
+        "id=f'{sys.argv[1]}-{i:03}')\n"
         "    thumbwheel.feedback('a', name, thumb=True, id=f'f{sys.argv[1]}-{i:03}')\n"
     )
     drainer = (
-        "import sys\nfrom thumbwheel.core.config import Home, Sources\nfrom thumbwheel.db.workspace import Workspace\n"
+        "import sys\nfrom thumbwheel.core.config import Home, Sources\nfrom "
+        "thumbwheel.db.workspace import Workspace\n"
         "from thumbwheel.capture.inbox import drain_inbox\n"
         "with Workspace.open(Home.at(sys.argv[1]), Sources({}, 'none', {})) as ws:\n"
         "    for _ in range(40): drain_inbox(ws)\n"
@@ -128,7 +149,8 @@ def test_a_killed_writer_loses_only_what_was_not_acknowledged(ws: Workspace) -> 
     code = (
         "import thumbwheel, os\n"
         "for i in range(100000):\n"
-        "    os.write(1, (thumbwheel.trace('a', input='x' * 20000, output='y', id=f't{i}') + '\\n').encode())\n"
+        "    os.write(1, (thumbwheel.trace('a', input='x' * 20000, output='y', id=f't{i}') + "
+        "'\\n').encode())\n"
     )
     for _ in range(3):
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)

@@ -16,7 +16,8 @@ LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True)
 class Opener:
-    """What a command is given: called, it opens the home; a command that needs no home asks for the settings alone."""
+    """What a command is given: called, it opens the home; a command that needs no home asks for the
+    settings alone."""
 
     home: Path | None
     config: Path | None
@@ -31,7 +32,10 @@ class Opener:
         ws = Workspace.open(Home.at(self.home), self.settings(), refusal)
         log.say(f"home: {ws.home.path}")
         if killed := sweep(ws.home):
-            log.say(f"note: took away what {killed} killed {'exports' if killed > 1 else 'export'} had left half written")
+            log.say(
+                f"note: took away what {killed} killed {'exports' if killed > 1 else 'export'} "
+                "had left half written"
+            )
         for line in (*drain_inbox(ws), *settle_killed(ws)):
             log.say(line)
         return ws
@@ -49,8 +53,11 @@ class Opener:
 
 
 def opener(home: Path | None, config: Path | None, log_level: str) -> Opener:
-    """The opener of `home` with the settings of `config`; sends the log to standard error at `log_level`."""
+    """The opener of `home` with the settings of `config`; sends the log to standard error at
+    `log_level`."""
     if log_level.lower() not in LEVELS:
-        raise ConfigError(f"--log-level {log_level!r}", "there is no such level", f"Known: {', '.join(LEVELS)}")
+        raise ConfigError(
+            f"--log-level {log_level!r}", "there is no such level", f"Known: {', '.join(LEVELS)}"
+        )
     log.configure(log_level)
     return Opener(home, config)

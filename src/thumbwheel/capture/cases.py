@@ -21,12 +21,15 @@ from thumbwheel.models.versions import require_agent
 
 
 def add_case(ws: Workspace, agent: str, reviewer: str, **fields: Any) -> str:
-    """Store a case that `reviewer` vouches for (basis gold) and return its id; `fields` are those of CaseRecord.
+    """Store a case that `reviewer` vouches for (basis gold) and return its id; `fields` are those
+    of CaseRecord.
 
     Raises InputError for an impossible case and for an id that is stored with other content.
     """
     try:
-        record = CaseRecord.model_validate({key: value for key, value in fields.items() if value is not None})
+        record = CaseRecord.model_validate(
+            {key: value for key, value in fields.items() if value is not None}
+        )
     except ValidationError as error:
         raise InputError("case", explain(error), "See: thumbwheel case add --help") from None
     return keep_one(ws, agent, record, reviewer)
@@ -41,11 +44,17 @@ def read_cases(path: Path) -> list[dict[str, Any]]:
         raise InputError(f"file {str(path)!r}", str(error), fix) from None
     found = found if isinstance(found, list) else [found]
     if not found or not all(isinstance(one, dict) for one in found):
-        raise InputError(f"file {str(path)!r}", "it holds no case", "Give an object with input and reference, or a list of them")
+        raise InputError(
+            f"file {str(path)!r}",
+            "it holds no case",
+            "Give an object with input and reference, or a list of them",
+        )
     return [{key: value for key, value in one.items() if key != "type"} for one in found]
 
 
-def list_cases(ws: Workspace, agent: str, *, basis: str | None = None, limit: int = 20) -> tuple[dict[str, int], list[dict[str, Any]]]:
+def list_cases(
+    ws: Workspace, agent: str, *, basis: str | None = None, limit: int = 20
+) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """(basis -> number of all cases, the newest cases with the text of their last message)."""
     if basis not in (None, "gold", "feedback"):
         raise NotFound(f"basis {basis!r}", "there is no such basis", "Known: gold, feedback")
@@ -54,4 +63,8 @@ def list_cases(ws: Workspace, agent: str, *, basis: str | None = None, limit: in
         rows = store.case_rows(connection, agent_id, basis, limit)
         counts = store.case_counts(connection, agent_id)
     hidden = ("agent_id", "reviewer_id", "input_id", "fingerprint", "message")
-    return counts, [{key: row[key] for key in row if key not in hidden} | {"input": row["message"].get("content")} for row in rows]
+    return counts, [
+        {key: row[key] for key in row if key not in hidden}
+        | {"input": row["message"].get("content")}
+        for row in rows
+    ]

@@ -10,8 +10,12 @@ import typer
 from thumbwheel.capture.place import place_of
 from thumbwheel.core.errors import DataError
 
-Agent = Annotated[str, typer.Option("--agent", "-a", help="The agent (app) that the data belongs to.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else.")]
+Agent = Annotated[
+    str, typer.Option("--agent", "-a", help="The agent (app) that the data belongs to.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON on standard output and nothing else.")
+]
 Limit = Annotated[int, typer.Option(min=1, help="How many to show, newest first.")]
 
 feedback = typer.Typer()
@@ -20,69 +24,124 @@ case = typer.Typer()
 
 def import_(
     ctx: typer.Context,
-    source: Annotated[str | None, typer.Argument(help="The format, as named below.", metavar="SOURCE", show_default=False)] = None,
-    path: Annotated[Path | None, typer.Argument(parser=place_of, help="The file (also .gz), folder or address.", metavar="PATH")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", "-a", help="The agent (app) that the data belongs to.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Argument(help="The format, as named below.", metavar="SOURCE", show_default=False),
+    ] = None,
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            parser=place_of, help="The file (also .gz), folder or address.", metavar="PATH"
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", "-a", help="The agent (app) that the data belongs to.")
+    ] = None,
     detect: Annotated[
         Path | None,
-        typer.Option(parser=place_of, metavar="PATH", help="Only name the source of this file, folder or address, and show rows."),
+        typer.Option(
+            parser=place_of,
+            metavar="PATH",
+            help="Only name the source of this file, folder or address, and show rows.",
+        ),
     ] = None,
-    column: Annotated[list[str] | None, typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question.")] = None,
-    scale: Annotated[list[str] | None, typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10.")] = None,
-    timezone: Annotated[str | None, typer.Option(help="The zone of times that are written without one [default: UTC].")] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question."),
+    ] = None,
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10."),
+    ] = None,
+    timezone: Annotated[
+        str | None,
+        typer.Option(help="The zone of times that are written without one [default: UTC]."),
+    ] = None,
     agent_type: Annotated[
-        str | None, typer.Option("--agent-type", "--agent-id", help="Only the rows of this agent, as the data calls it.")
+        str | None,
+        typer.Option(
+            "--agent-type", "--agent-id", help="Only the rows of this agent, as the data calls it."
+        ),
     ] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="Only ratings with this tag, repeatable: any of them.")] = None,
-    without_tag: Annotated[list[str] | None, typer.Option(help="No ratings with this tag, repeatable.")] = None,
-    min_confidence: Annotated[float | None, typer.Option(help="No ratings of what the app was less sure of.")] = None,
-    gold: Annotated[bool, typer.Option("--gold", help="You reviewed the cases in this file: import them as gold.")] = False,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="Only ratings with this tag, repeatable: any of them.")
+    ] = None,
+    without_tag: Annotated[
+        list[str] | None, typer.Option(help="No ratings with this tag, repeatable.")
+    ] = None,
+    min_confidence: Annotated[
+        float | None, typer.Option(help="No ratings of what the app was less sure of.")
+    ] = None,
+    gold: Annotated[
+        bool,
+        typer.Option("--gold", help="You reviewed the cases in this file: import them as gold."),
+    ] = False,
     reviewer: Annotated[str, typer.Option(help="Who reviewed them, with --gold.")] = "owner",
-    rejects: Annotated[Path | None, typer.Option(help="Write every refused line here (JSON: number, reason, text).")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check the file; store nothing.")] = False,
+    rejects: Annotated[
+        Path | None,
+        typer.Option(help="Write every refused line here (JSON: number, reason, text)."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read and check the file; store nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Bring traces, feedback and cases in from a file: JSON lines, a JSON array, CSV or Parquet.
 
-    Importing twice adds nothing; a line that cannot be taken is refused with its number and reason and stops nothing. The exit code
-    is 0 only where no line was refused. Example: thumbwheel import jsonl ratings.jsonl --agent support --rejects refused.jsonl
+    Importing twice adds nothing; a line that cannot be taken is refused with its number and reason
+    and stops nothing. The exit code is 0 only where no line was refused. Example: thumbwheel import
+    jsonl ratings.jsonl --agent support --rejects refused.jsonl
 
-    Not sure what a file is? thumbwheel import --detect FILE names its source, shows what three rows become, and stores nothing.
+    Not sure what a file is? thumbwheel import --detect FILE names its source, shows what three rows
+    become, and stores nothing.
 
-    **jsonl**, our own lines (ids are yours; feedback may come before its trace, also in another file):
+    **jsonl**, our own lines (ids are yours; feedback may come before its trace, also in another
+    file):
 
-        {"type": "trace", "id": "t1", "session": "s1", "input": "How do I reset it?", "output": "Hold the button.", "model": "m1"}
+        {"type": "trace", "id": "t1", "session": "s1", "input": "How do I reset it?", "output":
+        "Hold the button.", "model": "m1"}
 
-        {"type": "feedback", "target": {"trace": "t1"}, "kind": "thumb", "value": true, "rater": "customer-17"}
+        {"type": "feedback", "target": {"trace": "t1"}, "kind": "thumb", "value": true, "rater":
+        "customer-17"}
 
-        {"type": "feedback", "targets": [{"trace": "t1"}, {"trace": "t2"}], "kind": "preference", "value": 1}
+        {"type": "feedback", "targets": [{"trace": "t1"}, {"trace": "t2"}], "kind": "preference",
+        "value": 1}
 
-        {"type": "case", "id": "c1", "input": "2 + 2?", "reference": "4", "checker": "exact_answer", "group": "sums"}
+        {"type": "case", "id": "c1", "input": "2 + 2?", "reference": "4", "checker": "exact_answer",
+        "group": "sums"}
 
-    Kinds: thumb (true/false), rating (1 to 5, or with "scale"), score (0 to 1), correction (the whole better text), preference
-    (index of the better target, null for a tie), label and outcome (with "name"), comment.
+    Kinds: thumb (true/false), rating (1 to 5, or with "scale"), score (0 to 1), correction (the
+    whole better text), preference (index of the better target, null for a tie), label and outcome
+    (with "name"), comment.
 
     **preference**, pairs of answers:
 
         {"prompt": "Name a red fruit.", "chosen": "A cherry.", "rejected": "A banana."}
 
-        {"chosen": "\\n\\nHuman: Hi\\n\\nAssistant: Hello!", "rejected": "\\n\\nHuman: Hi\\n\\nAssistant: What?"}
+        {"chosen": "\\n\\nHuman: Hi\\n\\nAssistant: Hello!", "rejected": "\\n\\nHuman:
+        Hi\\n\\nAssistant: What?"}
 
-        {"instruction": "Sum it up.", "input": "...", "response1": "...", "response2": "...", "annotator1": 1, "annotator2": 0}
+        {"instruction": "Sum it up.", "input": "...", "response1": "...", "response2": "...",
+        "annotator1": 1, "annotator2": 0}
 
     **graded**, solutions judged right or wrong:
 
-        {"question": "3 + 4?", "ground_truth": "#### 7", "model-a": {"is_correct": false, "solution": "A: 8"}}
+        {"question": "3 + 4?", "ground_truth": "#### 7", "model-a": {"is_correct": false,
+        "solution": "A: 8"}}
 
-    **openwebui**, **langfuse**, **openai**, **trl**, **feedback_jsonl**, **n3**: what these programs export or take.
+    **openwebui**, **langfuse**, **openai**, **trl**, **feedback_jsonl**, **n3**: what these
+    programs export or take.
 
-    **flowagent**: trace files and checkpoints (.pkl), one or a folder. **decisions**: JSON lines, or postgresql://... with that table,
-    without PATH the one in DATABASE_URL; --agent-type FILER takes one agent's; with --gold its lines are cases.
+    **flowagent**: trace files and checkpoints (.pkl), one or a folder. **decisions**: JSON lines,
+                   or postgresql://... with that table,
+    without PATH the one in DATABASE_URL; --agent-type FILER takes one agent's; with --gold its
+    lines are cases.
     **widgets**: exhaustive_data.json with the ratings beside it, or a folder of such runs.
 
     **csv**, **parquet**, tables of anybody's: columns by --column, or guessed by name and shown.
 
-    **tau**, **bfcl**, **mbpp**, **humaneval**, **mt_bench**, **llmfao**: published task sets, runs and comparisons.
+    **tau**, **bfcl**, **mbpp**, **humaneval**, **mt_bench**, **llmfao**: published task sets, runs
+    and comparisons.
     """
     from thumbwheel.capture.detect import Options, address_of
     from thumbwheel.capture.ingest import ingest, rehearse
@@ -97,7 +156,11 @@ def import_(
         return
     if source is None or agent is None:
         missing = "SOURCE and PATH" if source is None else "--agent"
-        raise InputError(f"import without {missing}", "it is not said what goes where", "Give: thumbwheel import SOURCE PATH --agent AGENT")
+        raise InputError(
+            f"import without {missing}",
+            "it is not said what goes where",
+            "Give: thumbwheel import SOURCE PATH --agent AGENT",
+        )
     if path is None:
         path = address_of(source)
         log.say(f"reads {path}")
@@ -112,16 +175,36 @@ def import_(
                 at = position
 
             if dry_run:
-                report = rehearse(agent, source, path, case_rule=ws.case_rule, rejects=rejects, seen=seen, options=options)
+                report = rehearse(
+                    agent,
+                    source,
+                    path,
+                    case_rule=ws.case_rule,
+                    rejects=rejects,
+                    seen=seen,
+                    options=options,
+                )
             else:
                 vouching = reviewer if gold else None
-                report = ingest(ws, agent, source, path, rejects=rejects, reviewer=vouching, seen=seen, options=options)
+                report = ingest(
+                    ws,
+                    agent,
+                    source,
+                    path,
+                    rejects=rejects,
+                    reviewer=vouching,
+                    seen=seen,
+                    options=options,
+                )
     if as_json:
         log.answer(report.as_dict() | {"dry_run": dry_run})
     else:
         _show_report(report, dry_run, rejects)
     if gold and not report.cases:
-        log.say(f"--gold changed nothing: a line of source {source!r} is no case. Write cases as jsonl, or: thumbwheel case add")
+        log.say(
+            f"--gold changed nothing: a line of source {source!r} is no case. Write cases as "
+            "jsonl, or: thumbwheel case add"
+        )
     if report.refused:
         raise typer.Exit(DataError.exit_code)
 
@@ -133,11 +216,17 @@ def _show_detection(path: Path, source: str | None, options: Any, as_json: bool)
     found = detect(path, options, source)
     rows = sample(path, found.source, options)
     if as_json:
-        log.answer({"source": found.source, "why": found.why, "mapping": found.mapping, "rows": rows})
+        log.answer(
+            {"source": found.source, "why": found.why, "mapping": found.mapping, "rows": rows}
+        )
         return
     for line in (found.words(), *(f"  {line}" for line in found.mapping)):
         log.show(line)
-    shown = [(row["number"], line) for row in rows for line in row.get("records", [f"refused: {row.get('refused')}"])]
+    shown = [
+        (row["number"], line)
+        for row in rows
+        for line in row.get("records", [f"refused: {row.get('refused')}"])
+    ]
     log.table("Its first rows, nothing stored", ["line", "becomes"], shown)
     log.say(f"Bring it in: thumbwheel import {found.source} {path} --agent AGENT")
 
@@ -150,43 +239,80 @@ def _show_report(report: Any, dry_run: bool, rejects: Path | None) -> None:
     took += [("erased earlier", report.erased)] if report.erased else []
     took += [("refused", report.refused)]
     took += [(f"left out: {reason}", count) for reason, count in report.left_out.items()]
-    took += [(f"{'found' if dry_run else 'new'}: {what}", count) for what, count in report.records.items()]
-    log.table(f"{report.source} -> {report.agent}{' (dry run, nothing stored)' if dry_run else ''}", ["lines", "count"], took)
+    took += [
+        (f"{'found' if dry_run else 'new'}: {what}", count)
+        for what, count in report.records.items()
+    ]
+    log.table(
+        f"{report.source} -> {report.agent}{' (dry run, nothing stored)' if dry_run else ''}",
+        ["lines", "count"],
+        took,
+    )
     for line in report.words():
         log.say(f"note: {line}")
     if report.refused:
-        log.table("Refused lines", ["line", "reason"], [(one["number"], one["reason"]) for one in report.refusals])
+        log.table(
+            "Refused lines",
+            ["line", "reason"],
+            [(one["number"], one["reason"]) for one in report.refusals],
+        )
         left = report.refused - len(report.refusals)
         more = f"{left} more. " if left else ""
-        log.say(more + (f"All of them are in {rejects}" if rejects else "Keep them with --rejects FILE"))
+        log.say(
+            more + (f"All of them are in {rejects}" if rejects else "Keep them with --rejects FILE")
+        )
 
 
 @feedback.command("add")
 def feedback_add(
     ctx: typer.Context,
-    target: Annotated[str, typer.Argument(help="The trace or session: our id (trc_...) or its own.")],
+    target: Annotated[
+        str, typer.Argument(help="The trace or session: our id (trc_...) or its own.")
+    ],
     agent: Agent,
     thumb: Annotated[str | None, typer.Option(help="up or down.")] = None,
     rating: Annotated[str | None, typer.Option(help="A number from 1 to 5.")] = None,
     score: Annotated[str | None, typer.Option(help="A number from 0 to 1.")] = None,
-    correction: Annotated[str | None, typer.Option(help="The whole text that the answer should have been.")] = None,
-    label: Annotated[str | None, typer.Option(help="NAME=VALUE; true and false are taken as such.")] = None,
-    outcome: Annotated[str | None, typer.Option(help="NAME=VALUE; a number from 0 to 1, true or false.")] = None,
-    comment: Annotated[str | None, typer.Option(help="A remark, alone or beside one of the others.")] = None,
+    correction: Annotated[
+        str | None, typer.Option(help="The whole text that the answer should have been.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="NAME=VALUE; true and false are taken as such.")
+    ] = None,
+    outcome: Annotated[
+        str | None, typer.Option(help="NAME=VALUE; a number from 0 to 1, true or false.")
+    ] = None,
+    comment: Annotated[
+        str | None, typer.Option(help="A remark, alone or beside one of the others.")
+    ] = None,
     rater: Annotated[str | None, typer.Option(help="Who judged.")] = None,
-    supersedes: Annotated[str | None, typer.Option(help="The earlier feedback that this one replaces.")] = None,
-    retracts: Annotated[str | None, typer.Option(help="The earlier feedback that is taken back.")] = None,
+    supersedes: Annotated[
+        str | None, typer.Option(help="The earlier feedback that this one replaces.")
+    ] = None,
+    retracts: Annotated[
+        str | None, typer.Option(help="The earlier feedback that is taken back.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add one judgement about a trace: exactly one of --thumb, --rating, --score, --correction, --label, --outcome, --comment.
+    """Add one judgement about a trace: exactly one of --thumb, --rating, --score, --correction,
+    --label, --outcome, --comment.
 
     Example: thumbwheel feedback add t1 --agent support --thumb down --rater customer-17
     """
     from thumbwheel.capture.feedback import add_feedback
     from thumbwheel.core import log
 
-    given = {"thumb": thumb, "rating": rating, "score": score, "correction": correction, "label": label, "outcome": outcome}
-    kind, name, value = _signal({key: text for key, text in given.items() if text is not None}, comment, retracts)
+    given = {
+        "thumb": thumb,
+        "rating": rating,
+        "score": score,
+        "correction": correction,
+        "label": label,
+        "outcome": outcome,
+    }
+    kind, name, value = _signal(
+        {key: text for key, text in given.items() if text is not None}, comment, retracts
+    )
     note = comment if kind != "comment" else None
     with ctx.obj() as ws:
         fields = {"name": name, "comment": note, "supersedes": supersedes, "retracts": retracts}
@@ -197,7 +323,9 @@ def feedback_add(
         log.say(f"stored {feedback_id}")
 
 
-def _signal(given: dict[str, str], comment: str | None, retracts: str | None) -> tuple[str, str | None, Any]:
+def _signal(
+    given: dict[str, str], comment: str | None, retracts: str | None
+) -> tuple[str, str | None, Any]:
     """(kind, name, value) of the one signal that was typed; raises InputError for none or several."""
     from thumbwheel.capture.feedback import number
     from thumbwheel.core.errors import InputError
@@ -206,7 +334,10 @@ def _signal(given: dict[str, str], comment: str | None, retracts: str | None) ->
         return "comment", None, comment or ""
     if len(given) != 1:
         typed = ", ".join(f"--{key}" for key in given) or "none"
-        fix = "Give exactly one of --thumb, --rating, --score, --correction, --label, --outcome, --comment"
+        fix = (
+            "Give exactly one of --thumb, --rating, --score, --correction, --label, --outcome, "
+            "--comment"
+        )
         raise InputError(f"signal {typed}", "one judgement carries one signal", fix)
     ((kind, text),) = given.items()
     if kind in ("rating", "score"):
@@ -215,11 +346,15 @@ def _signal(given: dict[str, str], comment: str | None, retracts: str | None) ->
         return kind, None, text
     if kind == "thumb":
         if text not in ("up", "down"):
-            raise InputError(f"--thumb {text!r}", "a thumb points up or down", "Give --thumb up or --thumb down")
+            raise InputError(
+                f"--thumb {text!r}", "a thumb points up or down", "Give --thumb up or --thumb down"
+            )
         return kind, None, text == "up"
     name, equals, value = text.partition("=")
     if not name or not equals or not value:
-        raise InputError(f"--{kind} {text!r}", "it is not NAME=VALUE", f"Give for example --{kind} resolved=true")
+        raise InputError(
+            f"--{kind} {text!r}", "it is not NAME=VALUE", f"Give for example --{kind} resolved=true"
+        )
     truth = {"true": True, "false": False}.get(value.lower())
     if truth is not None:
         return kind, name, truth
@@ -247,7 +382,14 @@ def feedback_list(
         f"feedback of {agent}",
         ["id", "kind", "value", "target", "rater", "occurred"],
         [
-            (row["id"], f"{row['kind']} {row['name'] or ''}".strip(), _clip(row["value"]), _aims(row["targets"]), row["rater"], _day(row))
+            (
+                row["id"],
+                f"{row['kind']} {row['name'] or ''}".strip(),
+                _clip(row["value"]),
+                _aims(row["targets"]),
+                row["rater"],
+                _day(row),
+            )
             for row in rows
         ],
     )
@@ -259,7 +401,9 @@ def _clip(value: Any) -> str:
 
 
 def _aims(targets: list[dict[str, Any]]) -> str:
-    return ", ".join(one["external_id"] + ("" if one["target_id"] else " (not arrived)") for one in targets)
+    return ", ".join(
+        one["external_id"] + ("" if one["target_id"] else " (not arrived)") for one in targets
+    )
 
 
 def _day(row: dict[str, Any]) -> str:
@@ -270,13 +414,16 @@ def _day(row: dict[str, Any]) -> str:
 def feedback_stats(
     ctx: typer.Context,
     agent: Agent,
-    period: Annotated[str, typer.Option(help="The share of positive feedback by day, week or month.")] = "week",
+    period: Annotated[
+        str, typer.Option(help="The share of positive feedback by day, week or month.")
+    ] = "week",
     as_json: AsJson = False,
 ) -> None:
-    """How much feedback there is, by kind and by rater, how positive it is, and what waits for its trace.
+    """How much feedback there is, by kind and by rater, how positive it is, and what waits for its
+    trace.
 
-    What people called good or bad is also shown over time and by the model version that gave the answer. Of each rater the newest word of
-    a kind about the same answer counts, once.
+    What people called good or bad is also shown over time and by the model version that gave the
+    answer. Of each rater the newest word of a kind about the same answer counts, once.
 
     Example: thumbwheel feedback stats --agent support --period month
     """
@@ -288,14 +435,27 @@ def feedback_stats(
     if as_json:
         log.answer(stats.as_dict())
         return
-    signals = [(name, one.count, _percent(one.share), len(one.raters)) for name, one in stats.signals.items()]
+    signals = [
+        (name, one.count, _percent(one.share), len(one.raters))
+        for name, one in stats.signals.items()
+    ]
     log.table(f"feedback of {agent}", ["signal", "count", "positive", "raters"], signals)
     log.table("raters", ["rater", "count"], stats.raters.most_common(20))
     for title, counts in ((period, stats.periods), ("version", stats.versions)):
         if counts:
-            rows = [(name, one.judged, one.positive, _percent(one.share)) for name, one in counts.items()]
-            log.table(f"positive feedback of people by {title}", [title, "judged", "positive", "share"], rows)
-    log.say(f"{stats.replaced} superseded, retracted or said anew, {stats.unresolved} targets have not arrived")
+            rows = [
+                (name, one.judged, one.positive, _percent(one.share))
+                for name, one in counts.items()
+            ]
+            log.table(
+                f"positive feedback of people by {title}",
+                [title, "judged", "positive", "share"],
+                rows,
+            )
+    log.say(
+        f"{stats.replaced} superseded, retracted or said anew, {stats.unresolved} targets have "
+        "not arrived"
+    )
 
 
 def _percent(share: float | None) -> str:
@@ -311,33 +471,66 @@ def case_add(
     checker: Annotated[
         str | None,
         typer.Option(
-            help="What compares an answer with the reference, for example exact_answer; one with settings (regex) comes by --file."
+            help="What compares an answer with the reference, for example exact_answer; one with "
+            "settings (regex) comes by --file."
         ),
     ] = None,
-    group: Annotated[str | None, typer.Option(help="Cases of one group are not independent, for example of one customer.")] = None,
-    slice: Annotated[list[str] | None, typer.Option(help="KEY=VALUE, repeatable: the parts of the table of results.")] = None,
-    id: Annotated[str | None, typer.Option(help="Your id of the case [default: the hash of its content].")] = None,
-    file: Annotated[Path | None, typer.Option(help="A JSON file instead: one case or a list, with the keys of a case line.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Cases of one group are not independent, for example of one customer."),
+    ] = None,
+    slice: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=VALUE, repeatable: the parts of the table of results."),
+    ] = None,
+    id: Annotated[
+        str | None, typer.Option(help="Your id of the case [default: the hash of its content].")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="A JSON file instead: one case or a list, with the keys of a case line."),
+    ] = None,
     reviewer: Annotated[str, typer.Option(help="Who reviewed it.")] = "owner",
     as_json: AsJson = False,
 ) -> None:
     """Add a gold case: an input that you reviewed, with a reference, a checker, or both.
 
-    Example: thumbwheel case add --agent support --input "2 + 2?" --reference 4 --checker exact_answer
+    Example: thumbwheel case add --agent support --input "2 + 2?" --reference 4 --checker
+    exact_answer
     """
     from thumbwheel.capture.cases import add_case, read_cases
     from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
 
     pairs = [text.partition("=") for text in slice or []]
-    if bad := [text for text, (key, equals, value) in zip(slice or [], pairs, strict=True) if not (key and equals and value)]:
-        raise InputError(f"--slice {bad[0]!r}", "it is not KEY=VALUE", "Give for example --slice topic=billing")
+    if bad := [
+        text
+        for text, (key, equals, value) in zip(slice or [], pairs, strict=True)
+        if not (key and equals and value)
+    ]:
+        raise InputError(
+            f"--slice {bad[0]!r}", "it is not KEY=VALUE", "Give for example --slice topic=billing"
+        )
     slices = {key: value for key, _, value in pairs}
-    typed = {"id": id, "input": input, "reference": reference, "checker": checker, "group": group, "slices": slices or None}
+    typed = {
+        "id": id,
+        "input": input,
+        "reference": reference,
+        "checker": checker,
+        "group": group,
+        "slices": slices or None,
+    }
     if file is not None and any(value is not None for value in typed.values()):
-        raise InputError(f"--file {str(file)!r}", "the case is given twice, as a file and as options", "Give one of them")
+        raise InputError(
+            f"--file {str(file)!r}",
+            "the case is given twice, as a file and as options",
+            "Give one of them",
+        )
     with ctx.obj() as ws:
-        added = [add_case(ws, agent, reviewer, **fields) for fields in (read_cases(file) if file else [typed])]
+        added = [
+            add_case(ws, agent, reviewer, **fields)
+            for fields in (read_cases(file) if file else [typed])
+        ]
     if as_json:
         log.answer({"ids": added})
     else:
@@ -361,6 +554,18 @@ def case_list(
     if as_json:
         log.answer({"counts": counts, "cases": rows})
         return
-    title = f"cases of {agent}: " + (", ".join(f"{count} {what}" for what, count in counts.items()) or "none")
-    shown = [(row["id"], row["basis"], _clip(row["input"]), _clip(row["reference"]), row["checker"], row["group_key"]) for row in rows]
+    title = f"cases of {agent}: " + (
+        ", ".join(f"{count} {what}" for what, count in counts.items()) or "none"
+    )
+    shown = [
+        (
+            row["id"],
+            row["basis"],
+            _clip(row["input"]),
+            _clip(row["reference"]),
+            row["checker"],
+            row["group_key"],
+        )
+        for row in rows
+    ]
     log.table(title, ["id", "basis", "input", "reference", "checker", "group"], shown)

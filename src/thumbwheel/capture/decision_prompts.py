@@ -1,9 +1,11 @@
-"""What an agent was asked when it decided: its state as a chat, with a system prompt and one labelled line a fact.
+"""What an agent was asked when it decided: its state as a chat, with a system prompt and one
+labelled line a fact.
 
-The labels, limits and order of a FILER's, LIBRARIAN's and PRIORITIZER's lines are those of the training lines that the agents' own system
-exports, so that a decision reads the same from its table and from such a file. The system prompts are ours. States come in two shapes, as
-declared and as written live; both are read. Lives here: state -> messages. Not here: the action (`spelling.py`), rows and files
-(`sources/decisions.py`).
+The labels, limits and order of a FILER's, LIBRARIAN's and PRIORITIZER's lines are those of the
+training lines that the agents' own system exports, so that a decision reads the same from its table
+and from such a file. The system prompts are ours. States come in two shapes, as declared and as
+written live; both are read. Lives here: state -> messages. Not here: the action (`spelling.py`),
+rows and files (`sources/decisions.py`).
 """
 
 from __future__ import annotations
@@ -18,28 +20,37 @@ State = Mapping[str, Any]
 MOST_PROJECTS, MOST_ITEMS, MOST_INTEGRATIONS = 10, 20, 10
 """How many of each a prompt shows."""
 PROJECT_LETTERS, CONTEXT_LETTERS, ITEM_LETTERS = 500, 1000, 100
-"""Letters of a project's content, of the project that a new item belongs to, and of an existing item."""
+"""Letters of a project's content, of the project that a new item belongs to, and of an existing
+item."""
 ROLES = {
     "FILER": (
-        "You file what a person wrote down for their project management. Decide from the instructions, the routing notes and the projects:"
-        " the swimlane (EXPEDITE for what is urgent or asked for by others, HOME for the household, HABIT for what is practised again and"
-        " again, PROJECT for everything else), the priority, the labels (the goals and the project that the instructions name), and"
+        "You file what a person wrote down for their project management. Decide from the "
+        "instructions, the routing notes and the projects:"
+        " the swimlane (EXPEDITE for what is urgent or asked for by others, HOME for the "
+        "household, HABIT for what is practised again and"
+        " again, PROJECT for everything else), the priority, the labels (the goals and the "
+        "project that the instructions name), and"
         " whether it should be done now."
     ),
     "LIBRARIAN": (
-        "You compare a new item with its project and with the items that are there. Find conflicts with the project's aims, redundancies,"
+        "You compare a new item with its project and with the items that are there. Find "
+        "conflicts with the project's aims, redundancies,"
         " relations, dependencies, and suggestions for the next step. No finding is an answer too."
     ),
     "PRIORITIZER": (
-        "You choose the one item that a person should work on next. Weigh the strategic goals, urgency against importance, the time of"
-        " day and the person's energy, what is blocked, and that changing between kinds of work costs time."
+        "You choose the one item that a person should work on next. Weigh the strategic goals, "
+        "urgency against importance, the time of"
+        " day and the person's energy, what is blocked, and that changing between kinds of work "
+        "costs time."
     ),
     "STORER": (
-        "You decide how a completed item becomes part of its document: where it goes and how, so that the text stays coherent, the content"
+        "You decide how a completed item becomes part of its document: where it goes and how, so "
+        "that the text stays coherent, the content"
         " can be found again, and nothing stands there twice."
     ),
     "RETRIEVER": (
-        "You write a document, or answer a question, from the documents that you are given and from nothing else. Keep the person's own"
+        "You write a document, or answer a question, from the documents that you are given and "
+        "from nothing else. Keep the person's own"
         " style, leave nothing important out, and name the source of everything."
     ),
 }
@@ -47,7 +58,8 @@ ROLES = {
 
 
 def prompt_of(agent: str | None, state: State, action: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The chat that `agent` answered; an agent without lines of its own gets the state as JSON, whatever the order of its keys."""
+    """The chat that `agent` answered; an agent without lines of its own gets the state as JSON,
+    whatever the order of its keys."""
     lines = LINES.get(agent or "")
     if lines is None:
         return [{"role": "user", "content": _json(state, indent=2)}]
@@ -56,16 +68,23 @@ def prompt_of(agent: str | None, state: State, action: Mapping[str, Any]) -> lis
 
 
 def system_of(agent: str | None, action: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The agent's system message; it asks for the keys and values in the spelling that `action` has."""
+    """The agent's system message; it asks for the keys and values in the spelling that `action`
+    has."""
     if agent not in ROLES:
         return []
     keys = spelled_keys(agent, action)
     choices = []
     for declared, spelled in zip(KEYS[agent], keys, strict=True):
         if declared in VALUES and declared in CHOSEN:
-            choices.append(f"{spelled} is one of {', '.join(spelled_value(declared, word, action) for word in VALUES[declared])}")
+            choices.append(
+                f"{spelled} is one of "
+                f"{', '.join(spelled_value(declared, word, action) for word in VALUES[declared])}"
+            )
     options = f" {'; '.join(choices)}." if choices else ""
-    answer = f"Answer with one JSON object with the keys {', '.join(keys)}, and with nothing else.{options}"
+    answer = (
+        f"Answer with one JSON object with the keys {', '.join(keys)}, and with nothing "
+        f"else.{options}"
+    )
     return [{"role": "system", "content": f"{ROLES[agent]}\n\n{answer}"}]
 
 
@@ -93,7 +112,11 @@ def _filer(state: State) -> Iterator[str]:
 
 
 def _librarian(state: State) -> Iterator[str]:
-    item, project, corpus = _object(state, "newItem"), _object(state, "opus"), _objects(state, "corpus")
+    item, project, corpus = (
+        _object(state, "newItem"),
+        _object(state, "opus"),
+        _objects(state, "corpus"),
+    )
     yield "New Item:"
     yield f"- Title: {_text(item, 'title')}"
     yield f"- Instructions: {_text(item, 'rawInstructions')}"
@@ -106,7 +129,10 @@ def _librarian(state: State) -> Iterator[str]:
     yield ""
     yield f"Existing Items in Project ({len(corpus)} items):"
     for other in corpus[:MOST_ITEMS]:
-        yield f"- [{_text(other, 'status')}] {_text(other, 'title')}: {_text(other, 'rawInstructions')[:ITEM_LETTERS]}..."
+        yield (
+            f"- [{_text(other, 'status')}] {_text(other, 'title')}: "
+            f"{_text(other, 'rawInstructions')[:ITEM_LETTERS]}..."
+        )
 
 
 def _prioritizer(state: State) -> Iterator[str]:
@@ -132,7 +158,11 @@ def _prioritizer(state: State) -> Iterator[str]:
 
 
 def _situation(state: State) -> Iterator[str]:
-    context, goals, limits = _object(state, "userContext"), _object(state, "strategicState"), _object(state, "constraints")
+    context, goals, limits = (
+        _object(state, "userContext"),
+        _object(state, "strategicState"),
+        _object(state, "constraints"),
+    )
     yield "User Context:"
     yield f"- Current Time: {_text(context, 'currentTime', 'Unknown')}"
     yield f"- Day of Week: {_text(context, 'dayOfWeek', 'Unknown')}"
@@ -149,7 +179,11 @@ def _situation(state: State) -> Iterator[str]:
 
 
 def _situation_live(state: State) -> Iterator[str]:
-    context, goals, limits = _object(state, "currentContext"), _object(state, "strategicGoals"), _object(state, "constraints")
+    context, goals, limits = (
+        _object(state, "currentContext"),
+        _object(state, "strategicGoals"),
+        _object(state, "constraints"),
+    )
     yield "User Context:"
     yield f"- Time of Day: {_text(context, 'timeOfDay', 'Unknown')}"
     yield f"- Recent Work: {_listed(context.get('recentWork'))}"
@@ -160,7 +194,10 @@ def _situation_live(state: State) -> Iterator[str]:
         yield f"- {name[:1].upper()}{name[1:]}: {_listed(goals[name])}"
     yield ""
     yield "Constraints:"
-    deadlines = [f"{_text(one, 'itemId')} by {_text(one, 'deadline')}" for one in _objects(limits, "deadlines")]
+    deadlines = [
+        f"{_text(one, 'itemId')} by {_text(one, 'deadline')}"
+        for one in _objects(limits, "deadlines")
+    ]
     yield f"- Deadlines: {_listed(deadlines)}"
     yield f"- Stakeholder Requests: {_listed(limits.get('stakeholderRequests'))}"
 
@@ -179,7 +216,10 @@ def _storer(state: State) -> Iterator[str]:
     yield f"- Name: {_text(target, 'name')}"
     yield f"- Type: {_text(target, 'opusType', 'Unknown')}"
     yield f"- Content Length: {length} chars"
-    sections = [_text(one, "heading") or _text(one, "name") for one in _objects(_object(target, "structure"), "sections")]
+    sections = [
+        _text(one, "heading") or _text(one, "name")
+        for one in _objects(_object(target, "structure"), "sections")
+    ]
     yield f"- Sections: {_listed(sections)}"
     earlier = _objects(state, "previousIntegrations")
     if earlier:
@@ -198,7 +238,11 @@ def _retriever(state: State) -> Iterator[str]:
     yield f"Relevant Opuses ({len(documents)}):"
     for document in documents:
         content = document.get("content")
-        text = f"{content[:PROJECT_LETTERS]}..." if isinstance(content, str) else f"{_text(document, 'contentLength', '0')} chars"
+        text = (
+            f"{content[:PROJECT_LETTERS]}..."
+            if isinstance(content, str)
+            else f"{_text(document, 'contentLength', '0')} chars"
+        )
         yield f"- {_text(document, 'name')} ({_text(document, 'opusType')}): {text}"
         yield ""
 
@@ -234,7 +278,13 @@ def _number(state: State, key: str) -> float:
 
 
 def _listed(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+    return (
+        ", ".join(map(str, value))
+        if isinstance(value, list)
+        else ""
+        if value is None
+        else str(value)
+    )
 
 
 def _json(value: Any, indent: int | None = None) -> str:

@@ -1,7 +1,9 @@
-"""A JSON array, or pretty-printed objects one after another, taken apart into the bytes of each element as they stream in.
+"""A JSON array, or pretty-printed objects one after another, taken apart into the bytes of each
+element as they stream in.
 
-It follows brackets and texts only: whether an element is JSON is found out by whoever parses it, so a broken element costs itself and
-not the file. A parser of events (ijson) would end at the first mistake and would hand over values instead of the text that was read.
+It follows brackets and texts only: whether an element is JSON is found out by whoever parses it, so
+a broken element costs itself and not the file. A parser of events (ijson) would end at the first
+mistake and would hand over values instead of the text that was read.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ _TEXT = rb'[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _INSIDE = re.compile(_TEXT, re.DOTALL)
 """To the end of a text."""
 _BETWEEN = re.compile(rb'(?:[^"\[\]{},]++|"' + _TEXT + rb')*+["\[\]{},]', re.DOTALL)
-"""Over whole texts, to the next mark; a quote that is met begins a text that goes on in the next bytes."""
+"""Over whole texts, to the next mark; a quote that is met begins a text that goes on in the next
+bytes."""
 _DEEP = re.compile(rb'(?:[^"\[\]{}]++|"' + _TEXT + rb')*+["\[\]{}]', re.DOTALL)
 """The same within an element, whose commas do not matter."""
 DEEPEST = 100_000
-"""Brackets that are open at once; each is remembered. Nobody can parse an element of more than a few hundred."""
+"""Brackets that are open at once; each is remembered. Nobody can parse an element of more than a
+few hundred."""
 _CLOSES = {b"[": b"]", b"{": b"}"}
 _BOM = b"\xef\xbb\xbf"
 
@@ -29,7 +33,8 @@ _BOM = b"\xef\xbb\xbf"
 def elements(read: Callable[[], bytes], longest: int, shown: int, array: bool) -> Iterator[Piece]:
     """Every element in order; `read` gives the next bytes, none at the end.
 
-    Raises EOFError where the text ends inside an array or an object, goes on after the array, or nests beyond DEEPEST.
+    Raises EOFError where the text ends inside an array or an object, goes on after the array, or
+    nests beyond DEEPEST.
     """
     scan = _Scan(longest, shown, 1 if array else 0)
     data = read().removeprefix(_BOM)
@@ -41,7 +46,8 @@ def elements(read: Callable[[], bytes], longest: int, shown: int, array: bool) -
 
 @dataclass
 class _Scan:
-    """Where the scan is. `base`: how many brackets are open between two elements; `due`: what closes those that are open now."""
+    """Where the scan is. `base`: how many brackets are open between two elements; `due`: what
+    closes those that are open now."""
 
     longest: int
     shown: int
@@ -118,5 +124,8 @@ class _Scan:
         self.kept.clear()
         self.length = 0
         if whole:
-            long = f"it has {length:,} bytes, more than the {self.longest:,} that one element may have; only its beginning is shown"
+            long = (
+                f"it has {length:,} bytes, more than the {self.longest:,} that one element may "
+                "have; only its beginning is shown"
+            )
             yield whole, long if length > self.longest else None

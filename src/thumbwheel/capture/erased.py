@@ -1,8 +1,10 @@
-"""Whether a line would bring back what was erased: the names that a record goes by, as tombstones have them.
+"""Whether a line would bring back what was erased: the names that a record goes by, as tombstones
+have them.
 
-Pure: it knows no database. What is known of a subject, a session or a rater counts only up to the erasure, so that somebody who comes
-back later is not turned away; a trace, a case or a piece of feedback that was erased stays erased. Subjects and raters go by the name
-that the sources give them, whichever source it is; everything else by our id, which names its source.
+Pure: it knows no database. What is known of a subject, a session or a rater counts only up to the
+erasure, so that somebody who comes back later is not turned away; a trace, a case or a piece of
+feedback that was erased stays erased. Subjects and raters go by the name that the sources give
+them, whichever source it is; everything else by our id, which names its source.
 """
 
 from __future__ import annotations
@@ -17,20 +19,25 @@ from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord, Un
 DATED = ("subject", "session", "rater")
 """Kinds of tombstone that say nothing about what happened afterwards."""
 NAME = "name"
-"""Kind of tombstone of a trace's own name in whatever source; it counts only for feedback that has found no trace."""
+"""Kind of tombstone of a trace's own name in whatever source; it counts only for feedback that has
+found no trace."""
 Mark = tuple[str, str]
 """(kind, key) of a tombstone."""
 
 
 def marks(scope: Scope, line: Line) -> list[tuple[Mark, datetime | None, str]]:
-    """(mark, when the record happened, its plain name) of everything in `line` that a tombstone could be about."""
+    """(mark, when the record happened, its plain name) of everything in `line` that a tombstone
+    could be about."""
     if scope.seal is None:
         return []
     found = []
     for record in line.records:
         happened = None if isinstance(record, CaseRecord) else record.occurred_at
         try:
-            found += [((kind, scope.seal.of(kind, name)), happened, name) for kind, name in _names(scope, record)]
+            found += [
+                ((kind, scope.seal.of(kind, name)), happened, name)
+                for kind, name in _names(scope, record)
+            ]
         except Unreadable:
             continue  # the line is refused for that anyway
     return found
@@ -74,6 +81,14 @@ def _about(scope: Scope, record: FeedbackRecord, source: str) -> Iterator[Mark]:
         yield "rater", record.rater.id
 
 
-def covered(found: Sequence[tuple[Mark, datetime | None, str]], erased: Mapping[Mark, datetime], there: frozenset[str]) -> bool:
-    """Whether one of the marks of a line is covered; `there` are names of traces that exist, so that a name alone proves nothing."""
-    return any(stands(mark, at, erased) and not (mark[0] == NAME and name in there) for mark, at, name in found)
+def covered(
+    found: Sequence[tuple[Mark, datetime | None, str]],
+    erased: Mapping[Mark, datetime],
+    there: frozenset[str],
+) -> bool:
+    """Whether one of the marks of a line is covered; `there` are names of traces that exist, so
+    that a name alone proves nothing."""
+    return any(
+        stands(mark, at, erased) and not (mark[0] == NAME and name in there)
+        for mark, at, name in found
+    )

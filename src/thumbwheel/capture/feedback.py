@@ -17,7 +17,15 @@ from thumbwheel.capture import store
 from thumbwheel.capture.ingest import scope_of
 from thumbwheel.capture.rows import named
 from thumbwheel.capture.source import AnyRecord, Line, row_of
-from thumbwheel.capture.types import CHECKS, SCALES, FeedbackRecord, Rater, TargetRef, Unreadable, explain
+from thumbwheel.capture.types import (
+    CHECKS,
+    SCALES,
+    FeedbackRecord,
+    Rater,
+    TargetRef,
+    Unreadable,
+    explain,
+)
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.standing import OWNER
@@ -27,11 +35,21 @@ from thumbwheel.models.versions import require_agent
 SOURCE = OWNER
 
 
-def add_feedback(ws: Workspace, agent: str, target: str, kind: str, value: Any, *, rater: str | None = None, **fields: Any) -> str:
-    """Store one judgement about the trace or session `target` (our id or its own) and return its id.
+def add_feedback(
+    ws: Workspace,
+    agent: str,
+    target: str,
+    kind: str,
+    value: Any,
+    *,
+    rater: str | None = None,
+    **fields: Any,
+) -> str:
+    """Store one judgement about the trace or session `target` (our id or its own) and return its
+    id.
 
-    `fields`: name, scale, comment, supersedes, retracts, occurred_at of FeedbackRecord. Raises NotFound for an unknown target or
-    feedback, InputError for an impossible value.
+    `fields`: name, scale, comment, supersedes, retracts, occurred_at of FeedbackRecord. Raises
+    NotFound for an unknown target or feedback, InputError for an impossible value.
     """
     agent_id = require_agent(ws, agent)
     fields = {key: given for key, given in fields.items() if given is not None}
@@ -49,18 +67,29 @@ def add_feedback(ws: Workspace, agent: str, target: str, kind: str, value: Any, 
 
 
 def keep_one(ws: Workspace, agent: str, record: AnyRecord, reviewer: str | None = None) -> str:
-    """Store one record of the command line and return its row id; raises InputError where it contradicts what is stored."""
+    """Store one record of the command line and return its row id; raises InputError where it
+    contradicts what is stored."""
     try:
         row_of(record.model_dump_json().encode())
     except (Unreadable, ValueError) as error:  # pydantic's serialisation error is a ValueError
-        why = str(error) if isinstance(error, Unreadable) else "it holds bytes that are no UTF-8 text"
-        raise InputError(store.WORDS[type(record)], why, "Type it in a terminal whose locale is UTF-8, or give it in a file") from None
+        why = (
+            str(error) if isinstance(error, Unreadable) else "it holds bytes that are no UTF-8 text"
+        )
+        raise InputError(
+            store.WORDS[type(record)],
+            why,
+            "Type it in a terminal whose locale is UTF-8, or give it in a file",
+        ) from None
     scope = scope_of(ws, agent, SOURCE, reviewer)
     kept = ws.db.write(lambda connection: store.keep(connection, scope, [Line(1, [record], "")]))
     if kept[0].erased:
-        raise Conflict(store.WORDS[type(record)], "what it is about was erased", "Nothing was stored")
+        raise Conflict(
+            store.WORDS[type(record)], "what it is about was erased", "Nothing was stored"
+        )
     if kept[0].reason:
-        raise InputError(store.WORDS[type(record)], kept[0].reason, "Use another id, or change what is given")
+        raise InputError(
+            store.WORDS[type(record)], kept[0].reason, "Use another id, or change what is given"
+        )
     return named(scope, record).id
 
 
@@ -68,7 +97,11 @@ def _record(**values: Any) -> FeedbackRecord:
     try:
         return FeedbackRecord.model_validate(values)
     except ValidationError as error:
-        raise InputError(f"feedback {values['kind']} {values['value']!r}", explain(error), "See: thumbwheel feedback add --help") from None
+        raise InputError(
+            f"feedback {values['kind']} {values['value']!r}",
+            explain(error),
+            "See: thumbwheel feedback add --help",
+        ) from None
 
 
 def _target(ws: Workspace, agent: str, agent_id: str, target: str) -> TargetRef:
@@ -79,7 +112,9 @@ def _target(ws: Workspace, agent: str, agent_id: str, target: str) -> TargetRef:
         raise NotFound(f"target {target!r}", why, "Import its trace first, or check the id")
     if len(found) > 1:
         several = ", ".join(f"{one.id} ({one.kind} of {one.source})" for one in found)
-        raise InputError(f"target {target!r}", f"it names several things: {several}", "Give one of these ids")
+        raise InputError(
+            f"target {target!r}", f"it names several things: {several}", "Give one of these ids"
+        )
     return TargetRef(kind=found[0].kind, id=found[0].external_id, source=found[0].source)
 
 
@@ -87,24 +122,40 @@ def _earlier(ws: Workspace, agent: str, agent_id: str, name: str) -> str:
     with ws.db.read() as connection:
         found = store.named_feedback(connection, agent_id, name)
     if len(found) != 1:
-        why = "it names several: " + ", ".join(found) if found else f"agent {agent!r} has no feedback of that id"
+        why = (
+            "it names several: " + ", ".join(found)
+            if found
+            else f"agent {agent!r} has no feedback of that id"
+        )
         raise NotFound(f"feedback {name!r}", why, "See: thumbwheel feedback list")
     return found[0]
 
 
-def list_feedback(ws: Workspace, agent: str, *, kind: str | None = None, limit: int = 20) -> list[dict[str, Any]]:
-    """The newest feedback of `agent`, each with its ordered targets; raises NotFound for an unknown kind."""
+def list_feedback(
+    ws: Workspace, agent: str, *, kind: str | None = None, limit: int = 20
+) -> list[dict[str, Any]]:
+    """The newest feedback of `agent`, each with its ordered targets; raises NotFound for an unknown
+    kind."""
     if kind is not None and kind not in CHECKS:
-        raise NotFound(f"kind {kind!r}", "there is no such kind of feedback", f"Known: {', '.join(CHECKS)}.{nearest(kind, CHECKS)}")
+        raise NotFound(
+            f"kind {kind!r}",
+            "there is no such kind of feedback",
+            f"Known: {', '.join(CHECKS)}.{nearest(kind, CHECKS)}",
+        )
     agent_id = require_agent(ws, agent)
     with ws.db.read() as connection:
         rows = store.latest_feedback(connection, agent_id, kind, limit)
         targets: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for one in store.targets_of(connection, [row["id"] for row in rows]):
             shown = ("kind", "source", "external_id", "step", "target_id")
-            targets[one["feedback_id"]].append({key: one[key] for key in shown if key != "step" or one[key] is not None})
+            targets[one["feedback_id"]].append(
+                {key: one[key] for key in shown if key != "step" or one[key] is not None}
+            )
     hidden = ("agent_id", "rater_id", "fingerprint")
-    return [{key: row[key] for key in row if key not in hidden} | {"targets": targets[row["id"]]} for row in rows]
+    return [
+        {key: row[key] for key in row if key not in hidden} | {"targets": targets[row["id"]]}
+        for row in rows
+    ]
 
 
 PERIODS = {"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
@@ -137,15 +188,21 @@ class SignalCount:
 
     def as_dict(self) -> dict[str, Any]:
         """For --json, without the raters."""
-        return {"count": self.count, "judged": self.judged, "positive": self.positive, "share_positive": self.share}
+        return {
+            "count": self.count,
+            "judged": self.judged,
+            "positive": self.positive,
+            "share_positive": self.share,
+        }
 
 
 @dataclass(frozen=True)
 class FeedbackStats:
-    """What was given: by signal (labels and outcomes: kind and name), by rater, what no longer stands, and what waits for its trace.
+    """What was given: by signal (labels and outcomes: kind and name), by rater, what no longer
+    stands, and what waits for its trace.
 
-    `periods` and `versions` hold what people said and that can be called positive or not: by the day, week or month in which it was said,
-    and by the model that gave the answer.
+    `periods` and `versions` hold what people said and that can be called positive or not: by the
+    day, week or month in which it was said, and by the model that gave the answer.
     """
 
     signals: dict[str, SignalCount]
@@ -158,24 +215,39 @@ class FeedbackStats:
 
     def as_dict(self) -> dict[str, Any]:
         """For --json."""
-        signals = {name: count.as_dict() | {"raters": dict(count.raters)} for name, count in self.signals.items()}
+        signals = {
+            name: count.as_dict() | {"raters": dict(count.raters)}
+            for name, count in self.signals.items()
+        }
         over_time = [{self.period: name, **count.as_dict()} for name, count in self.periods.items()]
         by_version = [{"version": name, **count.as_dict()} for name, count in self.versions.items()]
-        whole = {"signals": signals, "raters": dict(self.raters), "replaced": self.replaced, "unresolved": self.unresolved}
+        whole = {
+            "signals": signals,
+            "raters": dict(self.raters),
+            "replaced": self.replaced,
+            "unresolved": self.unresolved,
+        }
         return whole | {"over_time": over_time, "by_version": by_version}
 
 
 def feedback_stats(ws: Workspace, agent: str, period: str = "week") -> FeedbackStats:
-    """Counts over all feedback of `agent`; `period` is a key of PERIODS. Raises NotFound for another one."""
+    """Counts over all feedback of `agent`; `period` is a key of PERIODS. Raises NotFound for
+    another one."""
     if period not in PERIODS:
-        raise NotFound(f"period {period!r}", "there is no such period", f"Known: {', '.join(PERIODS)}.{nearest(period, PERIODS)}")
+        raise NotFound(
+            f"period {period!r}",
+            "there is no such period",
+            f"Known: {', '.join(PERIODS)}.{nearest(period, PERIODS)}",
+        )
     agent_id = require_agent(ws, agent)
     by_signal: defaultdict[str, SignalCount] = defaultdict(SignalCount)
     by_period: defaultdict[str, SignalCount] = defaultdict(SignalCount)
     by_version: defaultdict[str, SignalCount] = defaultdict(SignalCount)
     raters: Counter[str] = Counter()
     with ws.db.read() as connection:
-        versions = {row.trace_id: _version(row) for row in store.answering_models(connection, agent_id)}
+        versions = {
+            row.trace_id: _version(row) for row in store.answering_models(connection, agent_id)
+        }
         for row in store.signals(connection, agent_id):
             rater = row.rater or UNKNOWN
             good = _positive(row.kind, row.value, row.scale)
@@ -215,11 +287,14 @@ def _positive(kind: str, value: Any, scale: dict[str, float] | None) -> bool | N
 
 
 def number(text: str, what: str) -> float:
-    """A typed number; raises InputError for anything else, NaN included (its range is the record's business)."""
+    """A typed number; raises InputError for anything else, NaN included (its range is the record's
+    business)."""
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
     if value != value or value in (float("inf"), float("-inf")):
-        raise InputError(f"{what} {text!r}", "it is no finite number", "Give a number such as 4 or 0.7")
+        raise InputError(
+            f"{what} {text!r}", "it is no finite number", "Give a number such as 4 or 0.7"
+        )
     return value

@@ -1,4 +1,5 @@
-"""Formats that no source reads and that people try: what they are, and the next step. To add one: a line in FOREIGN."""
+"""Formats that no source reads and that people try: what they are, and the next step. To add one: a
+line in FOREIGN."""
 
 from __future__ import annotations
 
@@ -6,7 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Row = Mapping[str, Any]
-LINES = "thumbwheel import jsonl (a trace line has id, input, output and steps; docs/00-start.md has the line format)"
+LINES = (
+    "thumbwheel import jsonl (a trace line has id, input, output and steps; docs/00-start.md has "
+    "the line format)"
+)
 
 
 def _is_trajectory(row: Row) -> bool:
@@ -19,7 +23,9 @@ def _is_spans(row: Row) -> bool:
 
 
 def _is_bandit(row: Row) -> bool:
-    return bool({"propensity_score", "propensity", "pscore", "action_prob"} & row.keys()) and bool({"click", "reward"} & row.keys())
+    return bool({"propensity_score", "propensity", "pscore", "action_prob"} & row.keys()) and bool(
+        {"click", "reward"} & row.keys()
+    )
 
 
 def _is_reference(row: Row) -> bool:
@@ -38,24 +44,29 @@ FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
     (
         _is_trajectory,
         "a trajectory of a coding agent (SWE-agent), without a judgement of the run",
-        f"Write a line for each run, its task as input, its patch as output, its actions as tool steps, and the verdict of its tests as an"
+        "Write a line for each run, its task as input, its patch as output, its actions as tool "
+        "steps, and the verdict of its tests as an"
         f" outcome, then: {LINES}",
     ),
     (
         _is_spans,
         "spans of OpenTelemetry",
-        f"If they are in Langfuse, export them there and import that; else write a line for each root span, then: {LINES}",
+        "If they are in Langfuse, export them there and import that; else write a line for each "
+        f"root span, then: {LINES}",
     ),
     (
         _is_bandit,
-        "logged bandit feedback: actions with propensities, and no texts that a language model could learn",
-        "Export the prompt and the answer that were shown beside each click, then: thumbwheel import csv FILE --column prompt=... "
+        "logged bandit feedback: actions with propensities, and no texts that a language model "
+        "could learn",
+        "Export the prompt and the answer that were shown beside each click, then: thumbwheel "
+        "import csv FILE --column prompt=... "
         "--column response=... --column thumb=click",
     ),
     (
         _is_reference,
         "answers of one model to MT-Bench questions",
-        "Put them into the lines of the questions, as the list `reference`, then: thumbwheel import mt_bench QUESTIONS",
+        "Put them into the lines of the questions, as the list `reference`, then: thumbwheel "
+        "import mt_bench QUESTIONS",
     ),
     (
         _is_experiment,
@@ -65,7 +76,8 @@ FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
     (
         _is_intent,
         "texts with their intents",
-        "Write cases, input the text and reference the intent with the checker exact_answer, then: thumbwheel import jsonl",
+        "Write cases, input the text and reference the intent with the checker exact_answer, "
+        "then: thumbwheel import jsonl",
     ),
 )
 """(whether a row is of the kind, what it is, what to do)."""

@@ -1,7 +1,9 @@
-"""The sdk's inbox: what an app spooled while no command ran becomes rows; a line leaves the inbox only when it is stored or set aside.
+"""The sdk's inbox: what an app spooled while no command ran becomes rows; a line leaves the inbox
+only when it is stored or set aside.
 
-The spool is renamed away under the lock that its writers take, read by whoever holds the renamed file's lock, and deleted after
-the commit. A crash in between leaves the renamed file; the next drain reads it again and meets its own rows as duplicates.
+The spool is renamed away under the lock that its writers take, read by whoever holds the renamed
+file's lock, and deleted after the commit. A crash in between leaves the renamed file; the next
+drain reads it again and meets its own rows as duplicates.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ Spooled = tuple[str, Item]
 
 
 def drain_inbox(ws: Workspace) -> list[str]:
-    """Store what the sdk spooled and return what to tell the user, nothing where the inbox was empty."""
+    """Store what the sdk spooled and return what to tell the user, nothing where the inbox was
+    empty."""
     inbox = ws.home.inbox
     _take(inbox)
     told: list[str] = []
@@ -45,7 +48,8 @@ def drain_inbox(ws: Workspace) -> list[str]:
 
 
 def _take(inbox: Path) -> None:
-    """Rename the spool away; writers hold its lock while they append and look again after waiting for it."""
+    """Rename the spool away; writers hold its lock while they append and look again after waiting
+    for it."""
     spool = inbox / SPOOL
     try:
         file = spool.open("rb")
@@ -137,13 +141,25 @@ def _tell(rejected: Path, counts: Counter[str], refused: list[Refused]) -> list[
     told = []
     if counts:
         known = f", {counts['known']} were there already" if counts["known"] else ""
-        erased = f", {counts['erased']} belong to what was erased and were dropped" if counts["erased"] else ""
+        erased = (
+            f", {counts['erased']} belong to what was erased and were dropped"
+            if counts["erased"]
+            else ""
+        )
         told.append(f"inbox: {counts['stored']} lines stored{known}{erased}")
     if refused:
-        lines = (json.dumps({"number": one.number, "reason": one.reason, "text": one.text}, ensure_ascii=False) for one in refused)
+        lines = (
+            json.dumps(
+                {"number": one.number, "reason": one.reason, "text": one.text}, ensure_ascii=False
+            )
+            for one in refused
+        )
         with rejected.open("a", encoding="utf-8") as file:
             file.write("".join(line + "\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())
-        told.append(f"inbox: {len(refused)} lines cannot be stored and are kept in {rejected}; the first: {refused[0].reason}")
+        told.append(
+            f"inbox: {len(refused)} lines cannot be stored and are kept in {rejected}; the first: "
+            f"{refused[0].reason}"
+        )
     return told

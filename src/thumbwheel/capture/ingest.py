@@ -1,7 +1,8 @@
-"""Imports: from the items of a source to durable rows, in batches, with a report that accounts for every line.
+"""Imports: from the items of a source to durable rows, in batches, with a report that accounts for
+every line.
 
-Lives here: `ingest`, `rehearse` (read, store nothing). Not here: which source reads a file (`detect.py`), the sdk's spool
-(`inbox.py`), formats (`sources/`), SQL (`store.py`).
+Lives here: `ingest`, `rehearse` (read, store nothing). Not here: which source reads a file
+(`detect.py`), the sdk's spool (`inbox.py`), formats (`sources/`), SQL (`store.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ SHOWN = 20
 
 @dataclass
 class ImportReport:
-    """What became of the lines: read = stored + duplicates + erased + left out + refused. A line is stored when anything in it is new."""
+    """What became of the lines: read = stored + duplicates + erased + left out + refused. A line is
+    stored when anything in it is new."""
 
     source: str
     path: str
@@ -81,9 +83,14 @@ class ImportReport:
 
     def words(self) -> list[str]:
         """What a person should know beside the counts, one line each."""
-        lines = [*self.warnings, *(f"{count} lines: {remark}" for remark, count in self.remarks.items())]
+        lines = [
+            *self.warnings,
+            *(f"{count} lines: {remark}" for remark, count in self.remarks.items()),
+        ]
         if self.naive_times:
-            other = "" if self.timezone else "; if they are of another one: --timezone Europe/Berlin"
+            other = (
+                "" if self.timezone else "; if they are of another one: --timezone Europe/Berlin"
+            )
             lines.append(f"times without a zone were read as {self.timezone or 'UTC'}{other}")
         return lines
 
@@ -95,7 +102,12 @@ class ImportReport:
 
     def as_dict(self) -> dict[str, Any]:
         """For --json."""
-        return {**vars(self), "records": dict(self.records), "left_out": dict(self.left_out), "remarks": dict(self.remarks)}
+        return {
+            **vars(self),
+            "records": dict(self.records),
+            "left_out": dict(self.left_out),
+            "remarks": dict(self.remarks),
+        }
 
 
 def ingest(
@@ -109,12 +121,13 @@ def ingest(
     seen: Seen = lambda position: None,
     options: Options | None = None,
 ) -> ImportReport:
-    """Bring the file at `path` in for `agent`; twice is once, and after a crash the same call completes it.
+    """Bring the file at `path` in for `agent`; twice is once, and after a crash the same call
+    completes it.
 
-    `reviewer` vouches that the cases in it are gold; `rejects` gets every refused line; `seen` is told the position in bytes; `options`
-    are what a person says about its columns.
-    Raises InputError for a file that cannot be read as a whole or holds nothing that the source understands; StorageError where
-    the disk or the database refuses, with the batches before kept.
+    `reviewer` vouches that the cases in it are gold; `rejects` gets every refused line; `seen` is
+    told the position in bytes; `options` are what a person says about its columns. Raises
+    InputError for a file that cannot be read as a whole or holds nothing that the source
+    understands; StorageError where the disk or the database refuses, with the batches before kept.
     """
     ids.slug(agent)
     options = options or Options()
@@ -149,7 +162,8 @@ def rehearse(
     seen: Seen = lambda position: None,
     options: Options | None = None,
 ) -> ImportReport:
-    """Read like `ingest` and store nothing: `records` counts what the file holds; `case_rule` says which cases would not be taken."""
+    """Read like `ingest` and store nothing: `records` counts what the file holds; `case_rule` says
+    which cases would not be taken."""
     ids.slug(agent)
     options = options or Options()
     reader = source_of(source, options)
@@ -158,7 +172,10 @@ def rehearse(
         sink = _sink(stack, path, rejects)
         for item in reader.read(path, seen):
             report.read += 1
-            if isinstance(item, Line) and (reason := case_objection(item.records, case_rule)) is not None:
+            if (
+                isinstance(item, Line)
+                and (reason := case_objection(item.records, case_rule)) is not None
+            ):
                 item = Refused(item.number, reason, item.text)
             if isinstance(item, Line):
                 report.take(item.records)
@@ -188,15 +205,23 @@ def _is_case(line: Line) -> bool:
 
 def scope_of(ws: Workspace, agent: str, source: str, reviewer: str | None = None) -> Scope:
     """The scope of `source` under `agent`, which is created where new."""
-    return Scope(ensure_agent(ws, agent), agent, source, reviewer, read_seal(ws.home.secret), ws.case_rule)
+    return Scope(
+        ensure_agent(ws, agent), agent, source, reviewer, read_seal(ws.home.secret), ws.case_rule
+    )
 
 
 def _demand_readable(report: ImportReport, readable: bool, path: Path) -> None:
     if readable:
         return
     if report.left_out and not report.refused:
-        reasons = "; ".join(f"{count} lines: {reason}" for reason, count in report.left_out.most_common(5))
-        raise InputError(f"file {report.path!r}", f"nothing in it is of the agent that was asked for ({reasons})", "Ask for another one")
+        reasons = "; ".join(
+            f"{count} lines: {reason}" for reason, count in report.left_out.most_common(5)
+        )
+        raise InputError(
+            f"file {report.path!r}",
+            f"nothing in it is of the agent that was asked for ({reasons})",
+            "Ask for another one",
+        )
     first = "; ".join(f"line {one['number']}: {one['reason']}" for one in report.refusals[:3])
     raise InputError(
         f"file {report.path!r}",
@@ -213,7 +238,13 @@ class _Sink:
 
     def __call__(self, one: Refused) -> None:
         if self._file:
-            self._file.write(json.dumps({"number": one.number, "reason": one.reason, "text": one.text}, ensure_ascii=False) + "\n")
+            self._file.write(
+                json.dumps(
+                    {"number": one.number, "reason": one.reason, "text": one.text},
+                    ensure_ascii=False,
+                )
+                + "\n"
+            )
 
 
 def _sink(stack: ExitStack, path: Path, rejects: Path | None) -> _Sink:
@@ -221,14 +252,23 @@ def _sink(stack: ExitStack, path: Path, rejects: Path | None) -> _Sink:
         return _Sink(None)
     try:
         if rejects.exists() and path.exists() and rejects.samefile(path):
-            raise InputError(f"--rejects {str(rejects)!r}", "it is the file that is imported", "Name another file")
+            raise InputError(
+                f"--rejects {str(rejects)!r}",
+                "it is the file that is imported",
+                "Name another file",
+            )
         return _Sink(stack.enter_context(rejects.open("w", encoding="utf-8")))
     except OSError as error:
-        raise InputError(f"--rejects {str(rejects)!r}", error.strerror or str(error), "Name a file that can be written") from None
+        raise InputError(
+            f"--rejects {str(rejects)!r}",
+            error.strerror or str(error),
+            "Name a file that can be written",
+        ) from None
 
 
 def _batches(items: Iterator[Item]) -> Iterator[tuple[list[Item], ThumbwheelError | None]]:
-    """Batches, and with the last one the error that ended the file, so that what came before it is stored first."""
+    """Batches, and with the last one the error that ended the file, so that what came before it is
+    stored first."""
     batch: list[Item] = []
     size = 0
     try:
@@ -245,13 +285,17 @@ def _batches(items: Iterator[Item]) -> Iterator[tuple[list[Item], ThumbwheelErro
         yield batch, None
 
 
-def _keep(ws: Workspace, scope: Scope, batch: list[Item], report: ImportReport, sink: _Sink) -> None:
+def _keep(
+    ws: Workspace, scope: Scope, batch: list[Item], report: ImportReport, sink: _Sink
+) -> None:
     lines = [item for item in batch if isinstance(item, Line)]
     kept = ws.db.write(lambda connection: store.keep(connection, scope, lines))
     _account(batch, {one.line.number: one for one in kept}, report, sink)
 
 
-def _account(batch: list[Item], kept: Mapping[int, store.Kept], report: ImportReport, sink: _Sink) -> None:
+def _account(
+    batch: list[Item], kept: Mapping[int, store.Kept], report: ImportReport, sink: _Sink
+) -> None:
     for item in batch:
         report.read += 1
         refused = item if isinstance(item, Refused) else None

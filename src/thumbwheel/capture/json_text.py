@@ -1,6 +1,8 @@
-"""JSON of strangers as values: bounded in the number of values and in nesting, without NaN and without NUL characters.
+"""JSON of strangers as values: bounded in the number of values and in nesting, without NaN and
+without NUL characters.
 
-Lives here: parsing. Not here: where one text ends and the next begins (`lines.py`, `elements.py`), what the values mean (`sources/`).
+Lives here: parsing. Not here: where one text ends and the next begins (`lines.py`, `elements.py`),
+what the values mean (`sources/`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _MARKS = (b",", b"[", b"{")
 
 
 def json_value(raw: bytes, most_values: int = MOST_VALUES, *, allow_nul: bool = False) -> Any:
-    """The value of a JSON text; raises Unreadable for anything else, NaN, NUL characters (unless allowed) and too many values included."""
+    """The value of a JSON text; raises Unreadable for anything else, NaN, NUL characters (unless
+    allowed) and too many values included."""
     if _marks(raw) > most_values and _marks(_TEXT.sub(b"", raw)) > most_values:
         raise Unreadable(f"it holds more than the {most_values:,} values that are taken")
     try:

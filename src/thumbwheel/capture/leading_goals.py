@@ -1,7 +1,9 @@
-"""Which goal led when: of the items that a user completed in the seven days before, the goal that more of them were filed under.
+"""Which goal led when: of the items that a user completed in the seven days before, the goal that
+more of them were filed under.
 
-The system that the decisions come from looks this up whenever it computes the reward of a FILER's decision, and stores it nowhere. An
-import has the same facts in its rows: the labels that items were filed under, and when they were seen to be completed.
+The system that the decisions come from looks this up whenever it computes the reward of a FILER's
+decision, and stores it nowhere. An import has the same facts in its rows: the labels that items
+were filed under, and when they were seen to be completed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Numbered pieces of a text file as a stream: its lines, or the elements of a JSON array or of a pretty-printed object.
+"""Numbered pieces of a text file as a stream: its lines, or the elements of a JSON array or of a
+pretty-printed object.
 
-Plain or gzip, of any size, in constant memory. Lives here: opening, the checks that tell text from anything else, the bound on one
-piece. Not here: what is in a piece (`rowfile.py`), how an array is taken apart (`elements.py`).
+Plain or gzip, of any size, in constant memory. Lives here: opening, the checks that tell text from
+anything else, the bound on one piece. Not here: what is in a piece (`rowfile.py`), how an array is
+taken apart (`elements.py`).
 """
 
 from __future__ import annotations
@@ -33,9 +35,11 @@ _GZIP = b"\x1f\x8b"
 
 
 def numbered(path: Path, seen: Seen) -> Iterator[tuple[int, bytes, str | None]]:
-    """(number from 1, text without its end, None or why it cannot be taken) of every line, or element of an array, that is not blank.
+    """(number from 1, text without its end, None or why it cannot be taken) of every line, or
+    element of an array, that is not blank.
 
-    Raises InputError for what is no regular file, for an empty or binary file, and for one that breaks off.
+    Raises InputError for what is no regular file, for an empty or binary file, and for one that
+    breaks off.
     """
     with opened(path) as (raw, stream):
         number = found = 0
@@ -47,15 +51,24 @@ def numbered(path: Path, seen: Seen) -> Iterator[tuple[int, bytes, str | None]]:
                 yield number, line, problem
         seen(raw.tell())
         if not found:
-            raise InputError(f"file {str(path)!r}", "it is empty" if number == 0 else "it holds only blank lines", "Give a file with lines")
+            raise InputError(
+                f"file {str(path)!r}",
+                "it is empty" if number == 0 else "it holds only blank lines",
+                "Give a file with lines",
+            )
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[BinaryIO, io.BufferedReader]]:
-    """(the file, for its position; its unpacked bytes). Raises InputError where it is no file of text."""
+    """(the file, for its position; its unpacked bytes). Raises InputError where it is no file of
+    text."""
     with open_regular(path) as raw:
         packed = raw.peek(2)[:2] == _GZIP
-        stream = cast("io.BufferedReader", io.BufferedReader(gzip.GzipFile(fileobj=raw), _HEAD)) if packed else raw
+        stream = (
+            cast("io.BufferedReader", io.BufferedReader(gzip.GzipFile(fileobj=raw), _HEAD))
+            if packed
+            else raw
+        )
         _check_head(path, stream)
         yield raw, stream
 
@@ -64,25 +77,40 @@ def _check_head(path: Path, stream: io.BufferedReader) -> None:
     try:
         head = stream.peek(_HEAD)[:_HEAD]
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"file {str(path)!r}", f"the gzip archive cannot be read ({error})", "Pack it again") from None
+        raise InputError(
+            f"file {str(path)!r}", f"the gzip archive cannot be read ({error})", "Pack it again"
+        ) from None
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InputError(f"file {str(path)!r}", "it is UTF-16", f"Convert it: iconv -f UTF-16 -t UTF-8 {path.name} > utf8.jsonl")
+        raise InputError(
+            f"file {str(path)!r}",
+            "it is UTF-16",
+            f"Convert it: iconv -f UTF-16 -t UTF-8 {path.name} > utf8.jsonl",
+        )
     if b"\x00" in head:
-        raise InputError(f"file {str(path)!r}", "it is a binary file, not lines of text", "Export it as JSON lines (.jsonl or .jsonl.gz)")
+        raise InputError(
+            f"file {str(path)!r}",
+            "it is a binary file, not lines of text",
+            "Export it as JSON lines (.jsonl or .jsonl.gz)",
+        )
 
 
 def _pieces(path: Path, stream: io.BufferedReader) -> Iterator[Piece]:
-    """The lines; the elements where the file is one array; the whole objects where it is pretty-printed."""
+    """The lines; the elements where the file is one array; the whole objects where it is
+    pretty-printed."""
     head = stream.peek(_HEAD)[:_HEAD].removeprefix(b"\xef\xbb\xbf").lstrip()
     first = head.partition(b"\n")[0].strip()
     if not head.startswith(b"[") and first != b"{":
         yield from _lines(path, stream)
         return
     try:
-        yield from elements(partial(stream.read1, _PIECE), LONGEST, SHOWN, array=head.startswith(b"["))
+        yield from elements(
+            partial(stream.read1, _PIECE), LONGEST, SHOWN, array=head.startswith(b"[")
+        )
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(
-            f"file {str(path)!r}", f"it breaks off ({error})", "What was read before is kept; repair the file and import it again"
+            f"file {str(path)!r}",
+            f"it breaks off ({error})",
+            "What was read before is kept; repair the file and import it again",
         ) from None
 
 
@@ -95,13 +123,18 @@ def _lines(path: Path, stream: io.BufferedReader) -> Iterator[Piece]:
                 line, first = line.removeprefix(b"\xef\xbb\xbf"), False
             if len(line) > LONGEST and not line.endswith(b"\n"):
                 length = len(line) + _skip(stream)
-                reason = f"it has {length:,} bytes, more than the {LONGEST:,} that one line may have; only its beginning is shown"
+                reason = (
+                    f"it has {length:,} bytes, more than the {LONGEST:,} that one line may have; "
+                    "only its beginning is shown"
+                )
                 yield line[:SHOWN], reason
             else:
                 yield line.rstrip(b"\r\n"), None
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(
-            f"file {str(path)!r}", f"it breaks off ({error})", "What was read before is kept; repair the file and import it again"
+            f"file {str(path)!r}",
+            f"it breaks off ({error})",
+            "What was read before is kept; repair the file and import it again",
         ) from None
 
 

@@ -1,8 +1,11 @@
-"""Reads a Parquet file in a process of its own: `python -m thumbwheel.capture.parquet_child LONGEST MEMORY < FILE`.
+"""Reads a Parquet file in a process of its own: `python -m thumbwheel.capture.parquet_child LONGEST
+MEMORY < FILE`.
 
-A few bytes of Parquet can stand for gigabytes (dictionaries, run lengths, compression), and a library in C ends the process that a broken
-file surprises. So the memory of this process is bounded, and it answers in lines: a letter, then JSON. COLUMNS come first, then a ROW or a
-PROBLEM for every row with a POSITION now and then, and END. NaN is null, as pandas writes it. Not here: who starts it (`tables.py`).
+A few bytes of Parquet can stand for gigabytes (dictionaries, run lengths, compression), and a
+library in C ends the process that a broken file surprises. So the memory of this process is
+bounded, and it answers in lines: a letter, then JSON. COLUMNS come first, then a ROW or a PROBLEM
+for every row with a POSITION now and then, and END. NaN is null, as pandas writes it. Not here: who
+starts it (`tables.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from thumbwheel.capture.lines import SHOWN
 from thumbwheel.core.child import limit_memory
 
 COLUMNS, ROW, PROBLEM, POSITION, END, FAILED = b"C", b"R", b"P", b"B", b"E", b"F"
-"""Names; a row; [shown text, reason] of a row that cannot be taken; the bytes read so far; the end; why the file cannot be read."""
+"""Names; a row; [shown text, reason] of a row that cannot be taken; the bytes read so far; the end;
+why the file cannot be read."""
 BATCH = 64
 
 
@@ -36,12 +40,19 @@ def main(longest: int, memory: int) -> None:
             out.write(kind + content + b"\n")
         out.write(END + b"\n")
     except MemoryError:
-        out.write(FAILED + f"reading it takes more than the {memory / 2**30:.1f} GB of memory that one file may take\n".encode())
+        out.write(
+            FAILED
+            + f"reading it takes more than the {memory / 2**30:.1f} GB of memory that one file "
+            "may take\n".encode()
+        )
     except BrokenPipeError:
         os._exit(0)  # nobody listens any more
     except Exception as error:  # noqa: BLE001 - whatever a library says about a strange file is the answer
         reason = " ".join(str(error).split())[:500]
-        out.write(FAILED + f"it is no readable Parquet file ({reason})\n".encode("utf-8", "backslashreplace"))
+        out.write(
+            FAILED
+            + f"it is no readable Parquet file ({reason})\n".encode("utf-8", "backslashreplace")
+        )
     out.flush()
 
 
@@ -66,7 +77,9 @@ def _to_microseconds(batch: Any) -> Any:
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         is_time = pa.types.is_timestamp(field.type)
-        columns.append(column.cast(pa.timestamp("us", field.type.tz), safe=False) if is_time else column)
+        columns.append(
+            column.cast(pa.timestamp("us", field.type.tz), safe=False) if is_time else column
+        )
     return pa.table(columns, names=batch.schema.names)
 
 
@@ -76,7 +89,10 @@ def _answer(row: dict[str, Any], longest: int) -> tuple[bytes, bytes]:
     except (TypeError, ValueError, RecursionError) as error:
         return PROBLEM, json.dumps([str(row)[:SHOWN], str(error)]).encode()
     if len(text) > longest:
-        why = f"it has {len(text):,} bytes, more than the {longest:,} that one row may have; only its beginning is shown"
+        why = (
+            f"it has {len(text):,} bytes, more than the {longest:,} that one row may have; only "
+            "its beginning is shown"
+        )
         return PROBLEM, json.dumps([text[:SHOWN].decode("utf-8", "ignore"), why]).encode()
     return ROW, text
 

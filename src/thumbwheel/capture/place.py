@@ -1,4 +1,5 @@
-"""Where an import reads: a path, or the address of a database, which goes the way of a path but keeps its text and hides its secrets.
+"""Where an import reads: a path, or the address of a database, which goes the way of a path but
+keeps its text and hides its secrets.
 
 Lives here: telling the two apart, and hiding. Not here: what is read there (`sources/`).
 """
@@ -18,7 +19,8 @@ HIDDEN = "***"
 
 
 class Address(PosixPath):
-    """A URL in the place of a path: no such file exists; `url` is the text as given, everything else of it is without secrets."""
+    """A URL in the place of a path: no such file exists; `url` is the text as given, everything
+    else of it is without secrets."""
 
     def __new__(cls, url: str) -> Address:
         return super().__new__(cls, without_secrets(url))
@@ -40,7 +42,11 @@ class Address(PosixPath):
         for start, end in _secret_spans(self.url):
             secret = self.url[start:end]
             parts = [part for part in re.split(r"[@:/?#&=%\s]", secret) if len(part) >= 3]
-            for hidden in sorted({secret, unquote(secret), *parts, *map(unquote, parts)} - {""}, key=len, reverse=True):
+            for hidden in sorted(
+                {secret, unquote(secret), *parts, *map(unquote, parts)} - {""},
+                key=len,
+                reverse=True,
+            ):
                 text = text.replace(hidden, HIDDEN)
         return text
 

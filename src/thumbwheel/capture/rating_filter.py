@@ -1,4 +1,5 @@
-"""Which ratings a person lets count: by the tags that stand with them, and by how sure the app was of what was rated."""
+"""Which ratings a person lets count: by the tags that stand with them, and by how sure the app was
+of what was rated."""
 
 from __future__ import annotations
 

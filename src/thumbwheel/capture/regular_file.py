@@ -1,6 +1,7 @@
 """Opening what is imported: regular files only, so that no FIFO and no device is ever waited for.
 
-Lives here: opening, reading whole up to a bound, the files of a folder. Not here: what is in them (`lines.py`, `tables.py`).
+Lives here: opening, reading whole up to a bound, the files of a folder. Not here: what is in them
+(`lines.py`, `tables.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,15 @@ MOST_BYTES = 128 * 2**20
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """The file at `path`, opened for reading; raises InputError for what is no regular file, and never waits for one."""
+    """The file at `path`, opened for reading; raises InputError for what is no regular file, and
+    never waits for one."""
     what = f"file {str(path)!r}"
     if isinstance(path, Address):
-        raise InputError(what.replace("file", "address", 1), "this source reads files", "The source decisions reads postgresql://...")
+        raise InputError(
+            what.replace("file", "address", 1),
+            "this source reads files",
+            "The source decisions reads postgresql://...",
+        )
     try:
         _demand_regular(what, path.stat().st_mode)  # opening a device may already do something
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -42,24 +48,36 @@ def _demand_regular(what: str, mode: int) -> None:
     if stat.S_ISDIR(mode):
         raise InputError(what, "it is a directory, not a regular file", "Name one file in it")
     if not stat.S_ISREG(mode):
-        kind = "a FIFO" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
-        raise InputError(what, f"it is {kind}, not a regular file", "Write its content into a file and name that")
+        kind = (
+            "a FIFO" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        )
+        raise InputError(
+            what, f"it is {kind}, not a regular file", "Write its content into a file and name that"
+        )
 
 
 def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
-    """All bytes of the regular file at `path`; raises InputError, also for a file of more than `most` bytes."""
+    """All bytes of the regular file at `path`; raises InputError, also for a file of more than
+    `most` bytes."""
     with open_regular(path) as file:
         try:
             content = file.read(most + 1)
         except OSError as error:
-            raise InputError(f"file {str(path)!r}", error.strerror or str(error), "Check the path") from None
+            raise InputError(
+                f"file {str(path)!r}", error.strerror or str(error), "Check the path"
+            ) from None
     if len(content) > most:
-        raise InputError(f"file {str(path)!r}", f"it has more than the {most:,} bytes that are taken", "Split it into several files")
+        raise InputError(
+            f"file {str(path)!r}",
+            f"it has more than the {most:,} bytes that are taken",
+            "Split it into several files",
+        )
     return content
 
 
 def files_below(folder: Path, *endings: str) -> Iterator[Path]:
-    """The regular files with one of these endings in `folder` and below it, in order of their paths; hidden ones are passed over."""
+    """The regular files with one of these endings in `folder` and below it, in order of their
+    paths; hidden ones are passed over."""
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if path.suffix in endings and not hidden and path.is_file():

@@ -1,7 +1,9 @@
-"""Rows of a file as a stream, whatever holds them: JSON lines, a JSON array, pretty-printed objects, CSV with a header, Parquet.
+"""Rows of a file as a stream, whatever holds them: JSON lines, a JSON array, pretty-printed
+objects, CSV with a header, Parquet.
 
-Every row is a dict with its number, or is refused with its number and the reason. Lives here: which container a file is, and JSON. Not
-here: taking text apart (`lines.py`), tables (`tables.py`), what the keys of a row mean (`sources/`).
+Every row is a dict with its number, or is refused with its number and the reason. Lives here: which
+container a file is, and JSON. Not here: taking text apart (`lines.py`), tables (`tables.py`), what
+the keys of a row mean (`sources/`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Found:
 
 
 def rows(path: Path, seen: Seen) -> Iterator[Found]:
-    """Every row of the file in order, in constant memory; raises InputError where the file as a whole cannot be read."""
+    """Every row of the file in order, in constant memory; raises InputError where the file as a
+    whole cannot be read."""
     container = container_of(path)
     return _json(path, seen) if container == "json" else table_rows(path, seen, container)
 
@@ -46,7 +49,8 @@ def table_rows(path: Path, seen: Seen, container: str) -> Iterator[Found]:
 
 
 def container_of(path: Path) -> str:
-    """json, csv or parquet: a Parquet file by its first bytes, CSV by its name (.csv, .tsv, also .gz)."""
+    """json, csv or parquet: a Parquet file by its first bytes, CSV by its name (.csv, .tsv, also
+    .gz)."""
     return "parquet" if is_parquet(path) else "csv" if is_csv(path) else "json"
 
 
@@ -59,7 +63,9 @@ def _json(path: Path, seen: Seen) -> Iterator[Found]:
             hopeless += hopeless >= 0
             if hopeless >= HOPELESS:
                 raise InputError(
-                    f"file {str(path)!r}", f"its first {HOPELESS} lines hold not one JSON object", "Give a file with one object a line"
+                    f"file {str(path)!r}",
+                    f"its first {HOPELESS} lines hold not one JSON object",
+                    "Give a file with one object a line",
                 ) from None
             yield Found(number, None, text_of(raw), str(error))
             continue

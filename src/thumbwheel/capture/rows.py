@@ -1,6 +1,7 @@
 """Table rows of records: pure translation, ids derived, nothing read or written.
 
-Lives here: how a record looks in the tables, and the ids that it leads to. Not here: whether it is new (`store.py`).
+Lives here: how a record looks in the tables, and the ids that it leads to. Not here: whether it is
+new (`store.py`).
 """
 
 from __future__ import annotations
@@ -12,25 +13,38 @@ from functools import lru_cache
 from typing import Any
 
 from thumbwheel.capture.source import AnyRecord
-from thumbwheel.capture.types import CaseRecord, FeedbackRecord, Rater, StepRecord, TargetRef, TraceRecord
+from thumbwheel.capture.types import (
+    CaseRecord,
+    FeedbackRecord,
+    Rater,
+    StepRecord,
+    TargetRef,
+    TraceRecord,
+)
 from thumbwheel.core import ids
 from thumbwheel.core.seal import Seal
 from thumbwheel.db.workspace import CaseRule, any_case
 
 Row = dict[str, Any]
-PREFIXES: Mapping[type[AnyRecord], str] = {TraceRecord: "trc", FeedbackRecord: "fbk", CaseRecord: "cas"}
+PREFIXES: Mapping[type[AnyRecord], str] = {
+    TraceRecord: "trc",
+    FeedbackRecord: "fbk",
+    CaseRecord: "cas",
+}
 TARGET_PREFIX = {"trace": "trc", "step": "trc", "session": "ses"}
 
 
 @lru_cache(maxsize=4096)
 def row_id(prefix: str, agent: str, source: str, name: str) -> str:
-    """The id of what `source` calls `name`; remembered, because lines name the same raters, sessions and traces again and again."""
+    """The id of what `source` calls `name`; remembered, because lines name the same raters,
+    sessions and traces again and again."""
     return ids.derived(prefix, agent, source, name)
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Under which agent and source records are stored, and on whose word cases are gold (nobody's: basis feedback)."""
+    """Under which agent and source records are stored, and on whose word cases are gold (nobody's:
+    basis feedback)."""
 
     agent_id: str
     agent: str
@@ -41,7 +55,8 @@ class Scope:
     case_rule: CaseRule = any_case
     """What cases are taken."""
     recorded_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    """One time for all lines of an import: within a file without times no line is newer than another."""
+    """One time for all lines of an import: within a file without times no line is newer than
+    another."""
 
     @property
     def basis(self) -> str:
@@ -70,7 +85,9 @@ def named(scope: Scope, record: AnyRecord) -> Named:
     """`record` with its identity; raises Unreadable where its content is no JSON."""
     name, fingerprint = record.identified()
     source = record.source or scope.source
-    return Named(record, row_id(PREFIXES[type(record)], scope.agent, source, name), source, name, fingerprint)
+    return Named(
+        record, row_id(PREFIXES[type(record)], scope.agent, source, name), source, name, fingerprint
+    )
 
 
 def case_objection(records: Iterable[AnyRecord], case_rule: CaseRule) -> str | None:
@@ -119,12 +136,19 @@ class Rows:
             "recorded_at": self.scope.recorded_at,
         }
 
-    def _owner(self, into: dict[str, Row], prefix: str, source: str, name: str | None, **more: Any) -> str | None:
+    def _owner(
+        self, into: dict[str, Row], prefix: str, source: str, name: str | None, **more: Any
+    ) -> str | None:
         if name is None:
             return None
         owner_id = row_id(prefix, self.scope.agent, source, name)
         if owner_id not in into:
-            origin = {"agent_id": self.scope.agent_id, "source": source, "external_id": name, "recorded_at": self.scope.recorded_at}
+            origin = {
+                "agent_id": self.scope.agent_id,
+                "source": source,
+                "external_id": name,
+                "recorded_at": self.scope.recorded_at,
+            }
             into[owner_id] = {"id": owner_id, **origin, **more}
         return owner_id
 
@@ -148,7 +172,9 @@ class Rows:
                 **self._origin(one),
                 "session_id": self._owner(self.sessions, "ses", one.source, record.session),
                 "subject_id": self._owner(self.subjects, "sub", one.source, record.subject),
-                "parent_id": scope.id_of("trc", record.parent, one.source) if record.parent else None,
+                "parent_id": scope.id_of("trc", record.parent, one.source)
+                if record.parent
+                else None,
                 "case_id": scope.id_of("cas", record.case, one.source) if record.case else None,
                 "input_id": self._chain(record.input),
                 "output": record.output,
@@ -157,7 +183,9 @@ class Rows:
                 "occurred_at": record.occurred_at,
             }
         )
-        self.steps += [self._step(one.id, position, step) for position, step in enumerate(record.steps)]
+        self.steps += [
+            self._step(one.id, position, step) for position, step in enumerate(record.steps)
+        ]
 
     def _step(self, trace_id: str, position: int, step: StepRecord) -> Row:
         return {
@@ -193,19 +221,27 @@ class Rows:
                 "comment": record.comment,
                 "rater_id": self.rater(record.rater, one.source),
                 "occurred_at": record.occurred_at,
-                "supersedes": self.scope.id_of("fbk", record.supersedes, one.source) if record.supersedes else None,
-                "retracts": self.scope.id_of("fbk", record.retracts, one.source) if record.retracts else None,
+                "supersedes": self.scope.id_of("fbk", record.supersedes, one.source)
+                if record.supersedes
+                else None,
+                "retracts": self.scope.id_of("fbk", record.retracts, one.source)
+                if record.retracts
+                else None,
                 "metadata": record.metadata,
             }
         )
-        self.targets += [self._target(one, position, target) for position, target in enumerate(record.targets)]
+        self.targets += [
+            self._target(one, position, target) for position, target in enumerate(record.targets)
+        ]
 
     def rater(self, rater: Rater | None, source: str) -> str | None:
         """The id of the rater, whose row is noted."""
         if rater is None:
             return None
         weight = 1.0 if rater.weight is None else rater.weight
-        return self._owner(self.raters, "rat", source, rater.id, kind=rater.kind or "person", weight=weight)
+        return self._owner(
+            self.raters, "rat", source, rater.id, kind=rater.kind or "person", weight=weight
+        )
 
     def _target(self, one: Named, position: int, target: TargetRef) -> Row:
         return {

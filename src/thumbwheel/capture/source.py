@@ -1,8 +1,11 @@
-"""The contract of an import source: it reads a path as a stream and yields numbered items, one for every line that is not blank.
+"""The contract of an import source: it reads a path as a stream and yields numbered items, one for
+every line that is not blank.
 
-Lives here: the items, the protocol, and what most sources are, a meaning of the keys of a row. Not here: the meanings (`sources/`), what
-holds the rows, be it JSON lines, an array, CSV or Parquet (`rowfile.py`), what is done with the items (`ingest.py`). To add a source: one
-file in `sources/` with a `Source`, usually `JsonLines(parse, claims, example)`, and a line in the table of that folder.
+Lives here: the items, the protocol, and what most sources are, a meaning of the keys of a row. Not
+here: the meanings (`sources/`), what holds the rows, be it JSON lines, an array, CSV or Parquet
+(`rowfile.py`), what is done with the items (`ingest.py`). To add a source: one file in `sources/`
+with a `Source`, usually `JsonLines(parse, claims, example)`, and a line in the table of that
+folder.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ Parse = Callable[[dict[str, Any]], list[AnyRecord]]
 
 @dataclass(frozen=True)
 class Line:
-    """A line that was understood: its records belong together and are stored together or not at all."""
+    """A line that was understood: its records belong together and are stored together or not at
+    all."""
 
     number: int
     records: list[AnyRecord]
@@ -62,7 +66,8 @@ class Refused:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A line that was understood and is not wanted: it belongs to somebody that a person did not ask for."""
+    """A line that was understood and is not wanted: it belongs to somebody that a person did not
+    ask for."""
 
     number: int
     reason: str
@@ -82,7 +87,8 @@ def numbered(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def named(items: Iterator[Item], file: str) -> Iterator[Item]:
-    """The same; a reason says in which file of a folder, and on which line of it, where that is known."""
+    """The same; a reason says in which file of a folder, and on which line of it, where that is
+    known."""
     for item in items:
         if isinstance(item, Refused) and not item.reason.startswith(file):
             line = f", line {item.number}" if item.number else ""
@@ -101,7 +107,8 @@ class Source(Protocol):
         """Whether an object with these keys is of this format."""
 
     def read(self, path: Path, seen: Seen) -> Iterator[Item]:
-        """Every item of the file in order, in constant memory; `seen` is told the position in bytes now and then.
+        """Every item of the file in order, in constant memory; `seen` is told the position in bytes
+        now and then.
 
         Raises InputError where the file as a whole cannot be read.
         """
@@ -109,10 +116,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class JsonLines:
-    """A source of rows: `parse(row)` gives the records of each. JSON lines, or what amounts to them (see `rowfile.py`).
+    """A source of rows: `parse(row)` gives the records of each. JSON lines, or what amounts to them
+    (see `rowfile.py`).
 
-    `beside(path)` gives the `parse` of a format whose rows say something only together with another file next to it; `missing(path)` says
-    which such file is not there.
+    `beside(path)` gives the `parse` of a format whose rows say something only together with another
+    file next to it; `missing(path)` says which such file is not there.
     """
 
     parse: Parse
@@ -128,7 +136,11 @@ class JsonLines:
     def items(self, found: Iterator[Found], parse: Parse) -> Iterator[Item]:
         """The item of every row."""
         for one in found:
-            yield Refused(one.number, one.reason, one.text) if one.row is None else self.item(one.number, one.row, one.text, parse)
+            yield (
+                Refused(one.number, one.reason, one.text)
+                if one.row is None
+                else self.item(one.number, one.row, one.text, parse)
+            )
 
     def item(self, number: int, row: dict[str, Any], text: str, parse: Parse | None = None) -> Item:
         """The item of one row."""

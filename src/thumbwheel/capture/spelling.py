@@ -1,5 +1,5 @@
-"""Fields and values of the agents' decisions in their two spellings: as declared (`PROJECT`, `recommendedItemId`) and as written live
-(`Project`, `recommended_item_id`).
+"""Fields and values of the agents' decisions in their two spellings: as declared (`PROJECT`,
+`recommendedItemId`) and as written live (`Project`, `recommended_item_id`).
 
 Lives here: the table, both ways. Not here: what a decision is (`sources/decisions`).
 """
@@ -12,7 +12,8 @@ from typing import Any
 STORED_REWARD = "decision_reward"
 """The name of the score that a decision's stored reward is kept as: the weighted sum, from -5 to 5."""
 STORED_COMPONENTS = "decision_reward_components"
-"""The name of the label that the stored components of that sum are kept as: JSON, group -> name -> number."""
+"""The name of the label that the stored components of that sum are kept as: JSON, group -> name ->
+number."""
 FIELDS = {
     "recommended_item_id": "recommendedItemId",
     "alternative_items": "alternativeItems",
@@ -58,7 +59,10 @@ KINDS = (
 
 def declared(action: Mapping[str, Any]) -> dict[str, Any]:
     """An action in the declared spelling, lists of findings included."""
-    return {FIELDS.get(key, key): _declared_value(FIELDS.get(key, key), value) for key, value in action.items()}
+    return {
+        FIELDS.get(key, key): _declared_value(FIELDS.get(key, key), value)
+        for key, value in action.items()
+    }
 
 
 def _declared_value(key: str, value: Any) -> Any:
@@ -88,10 +92,11 @@ def spelled_value(field: str, value: str, action: Mapping[str, Any]) -> str:
 
 
 def in_order(agent: str | None, action: Mapping[str, Any]) -> dict[str, Any]:
-    """The action with its fields in the order of the agent's answers, others after them by name: a database keeps no order.
+    """The action with its fields in the order of the agent's answers, others after them by name: a
+    database keeps no order.
 
-    >>> list(in_order("FILER", {"confidence": 1, "aside": 2, "urgency": "To Do", "swimlane": "HOME"}))
-    ['swimlane', 'urgency', 'confidence', 'aside']
+    >>> list(in_order("FILER", {"confidence": 1, "aside": 2, "urgency": "To Do", "swimlane":
+    "HOME"})) ['swimlane', 'urgency', 'confidence', 'aside']
     """
     asked = KEYS.get(agent or "", ())
 
@@ -121,7 +126,12 @@ def like(action: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]
 
 def _live_value(key: str, value: Any) -> Any:
     if isinstance(value, list):
-        return [{name: _live_value(name, part) for name, part in one.items()} if isinstance(one, dict) else one for one in value]
+        return [
+            {name: _live_value(name, part) for name, part in one.items()}
+            if isinstance(one, dict)
+            else one
+            for one in value
+        ]
     return VALUES[key].get(value, value) if isinstance(value, str) and key in VALUES else value
 
 
@@ -132,7 +142,9 @@ def _is_live(found: Any) -> bool:
     if not isinstance(found, dict):
         return False
     own = ((BACK.get(FIELDS.get(str(key), str(key)), {}), value) for key, value in found.items())
-    return any(_is_live(value) or (isinstance(value, str) and value in words) for words, value in own)
+    return any(
+        _is_live(value) or (isinstance(value, str) and value in words) for words, value in own
+    )
 
 
 def agent_of(action: Mapping[str, Any]) -> str | None:

@@ -1,7 +1,8 @@
 """Rows of CSV files (with a header line) and of Parquet files, as streams in constant memory.
 
-CSV cells are texts and an empty one is null; the separator is the one of , ; tab | that the header holds most often. Parquet is read by a
-process of its own (`parquet_child.py`). Not here: what the columns mean (`mapping.py`).
+CSV cells are texts and an empty one is null; the separator is the one of , ; tab | that the header
+holds most often. Parquet is read by a process of its own (`parquet_child.py`). Not here: what the
+columns mean (`mapping.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Cells = tuple[int, dict[str, Any], str, str]
 SEPARATORS = ",;\t|"
 MOST_COLUMNS = 10_000
 MOST_MEMORY = 3 * 2**29
-"""Bytes of data of the process that reads Parquet: room for a page of the file, a few rows of it and the libraries."""
+"""Bytes of data of the process that reads Parquet: room for a page of the file, a few rows of it
+and the libraries."""
 _MAGIC = b"PAR1"
 _EVERY = 200
 
@@ -49,7 +51,13 @@ def columns_of(path: Path, container: str) -> list[str]:
     """The names of the columns of a table, "csv" or "parquet"; raises InputError where it is none."""
     if container == "csv":
         with opened(path) as (_, stream):
-            return [name for name in _header(path, io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline=""))[0] if name]
+            return [
+                name
+                for name in _header(
+                    path, io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
+                )[0]
+                if name
+            ]
     with _parquet(path) as (names, _):
         return names
 
@@ -74,7 +82,11 @@ def csv_rows(path: Path, seen: Seen) -> Iterator[Cells]:
                 yield number, {}, lines.shown(), f"it is no CSV: {error}"
                 continue
             except (OSError, EOFError) as error:
-                raise InputError(f"file {str(path)!r}", f"it breaks off ({error})", "What was read before is kept; repair it") from None
+                raise InputError(
+                    f"file {str(path)!r}",
+                    f"it breaks off ({error})",
+                    "What was read before is kept; repair it",
+                ) from None
             count += 1
             if count % _EVERY == 0:
                 seen(raw.tell())
@@ -83,7 +95,9 @@ def csv_rows(path: Path, seen: Seen) -> Iterator[Cells]:
                 yield number, *_record(header, cells, lines.shown())
         seen(raw.tell())
         if not found:
-            raise InputError(f"file {str(path)!r}", "it has a header and no rows", "Give a file with rows")
+            raise InputError(
+                f"file {str(path)!r}", "it has a header and no rows", "Give a file with rows"
+            )
 
 
 def _header(path: Path, text: io.TextIOWrapper) -> tuple[list[str], str]:
@@ -94,9 +108,17 @@ def _header(path: Path, text: io.TextIOWrapper) -> tuple[list[str], str]:
     names = [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
     why = "it is empty" if not any(names) else ""
     why = "its header is not UTF-8" if not why and _escaped(line) else why
-    why = f"it begins with {line[:40].strip()!r}, not with the names of columns" if not why and line.lstrip()[:1] in "{[" else why
+    why = (
+        f"it begins with {line[:40].strip()!r}, not with the names of columns"
+        if not why and line.lstrip()[:1] in "{["
+        else why
+    )
     if why:
-        raise InputError(f"file {str(path)!r}", why, "Give a CSV file whose first line names each column once, in UTF-8")
+        raise InputError(
+            f"file {str(path)!r}",
+            why,
+            "Give a CSV file whose first line names each column once, in UTF-8",
+        )
     _check_columns(path, names)
     return names, separator
 
@@ -106,16 +128,23 @@ def _check_columns(path: Path, names: list[Any]) -> None:
         _too_wide(path, len(names))
     twice = [name for name, count in Counter(map(str, names)).items() if name and count > 1]
     if twice:
-        raise InputError(f"file {str(path)!r}", f"it has the column {twice[0]!r} twice", "Give a table that names each column once")
+        raise InputError(
+            f"file {str(path)!r}",
+            f"it has the column {twice[0]!r} twice",
+            "Give a table that names each column once",
+        )
 
 
 def _too_wide(path: Path, count: int) -> None:
     why = f"it has {count:,} columns, more than the {MOST_COLUMNS:,} that are taken"
-    raise InputError(f"file {str(path)!r}", why, "Keep the columns that hold prompts, answers and ratings")
+    raise InputError(
+        f"file {str(path)!r}", why, "Keep the columns that hold prompts, answers and ratings"
+    )
 
 
 class _RecordLines:
-    """The lines of the records, for csv.reader; a record of more than LONGEST characters ends as a csv.Error and is not held."""
+    """The lines of the records, for csv.reader; a record of more than LONGEST characters ends as a
+    csv.Error and is not held."""
 
     def __init__(self, text: io.TextIOWrapper) -> None:
         self._text = text
@@ -137,7 +166,10 @@ class _RecordLines:
         length = sum(map(len, self._record)) + len(line)
         if length >= LONGEST:
             self._record = [self.shown()[:SHOWN] or line[:SHOWN]]
-            raise csv.Error(f"it has more than the {LONGEST:,} characters that one record may have; only its beginning is shown")
+            raise csv.Error(
+                f"it has more than the {LONGEST:,} characters that one record may have; only its "
+                "beginning is shown"
+            )
         self._record.append(line)
         return line
 
@@ -148,7 +180,12 @@ class _RecordLines:
 
     def shown(self) -> str:
         """The text of the record, with bytes that are not UTF-8 as \\xNN."""
-        return "".join(self._record).rstrip("\r\n").encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        return (
+            "".join(self._record)
+            .rstrip("\r\n")
+            .encode("utf-8", "surrogateescape")
+            .decode("utf-8", "backslashreplace")
+        )
 
 
 def _record(header: list[str], cells: list[str], text: str) -> tuple[dict[str, Any], str, str]:
@@ -187,9 +224,12 @@ def parquet_rows(path: Path, seen: Seen) -> Iterator[Cells]:
 
 @contextmanager
 def _parquet(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[bytes, bytes]]]]:
-    """(the names of the columns, the answers that follow) of a child process that reads the file; raises InputError."""
+    """(the names of the columns, the answers that follow) of a child process that reads the file;
+    raises InputError."""
     with open_regular(path) as file:
-        process = child.start("thumbwheel.capture.parquet_child", str(LONGEST), str(MOST_MEMORY), stdin=file)
+        process = child.start(
+            "thumbwheel.capture.parquet_child", str(LONGEST), str(MOST_MEMORY), stdin=file
+        )
         try:
             answers = _answers(path, process)
             kind, names = next(answers, (END, b""))
@@ -208,7 +248,11 @@ def _answers(path: Path, process: Popen[bytes]) -> Iterator[tuple[bytes, bytes]]
         if kind == END:
             return
         if kind == FAILED:
-            raise InputError(f"file {str(path)!r}", content.decode(), "Check the path, or write it again in smaller pages and row groups")
+            raise InputError(
+                f"file {str(path)!r}",
+                content.decode(),
+                "Check the path, or write it again in smaller pages and row groups",
+            )
         yield kind, content
     why = "it is no readable Parquet file: the process that reads it broke down"
     raise InputError(f"file {str(path)!r}", why, "Write it again with another program")

@@ -1,8 +1,10 @@
-"""Nouns of capture: traces, steps, feedback, targets, raters and cases as a source delivers them, checked on construction.
+"""Nouns of capture: traces, steps, feedback, targets, raters and cases as a source delivers them,
+checked on construction.
 
-Readers are tolerant (ISO times with T or space, naive means UTC, numbers as ids, a plain string as input), what is stored is
-strict. Lives here: what a record is and what it refuses. Not here: how a file format spells it (`sources/`), how it is kept
-(`store.py`). To add a kind of feedback, add its check to CHECKS.
+Readers are tolerant (ISO times with T or space, naive means UTC, numbers as ids, a plain string as
+input), what is stored is strict. Lives here: what a record is and what it refuses. Not here: how a
+file format spells it (`sources/`), how it is kept (`store.py`). To add a kind of feedback, add its
+check to CHECKS.
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 from thumbwheel.core import ids
 from thumbwheel.core.plugins import nearest
@@ -28,11 +38,13 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 SCALES = {"rating": (1.0, 5.0), "score": (0.0, 1.0), "outcome": (0.0, 1.0)}
 """The scale of a number that comes without one."""
 OWNER_MARKS = ("is_training_data", "is_validation_data")
-"""Keys of a trace's metadata (true or false) by which its owner says what it is for; a later import may change them."""
+"""Keys of a trace's metadata (true or false) by which its owner says what it is for; a later import
+may change them."""
 
 
 class Unreadable(ValueError):
-    """A line or record that cannot be taken; its text is the reason. It is data (a refused line), never an error of the program."""
+    """A line or record that cannot be taken; its text is the reason. It is data (a refused line),
+    never an error of the program."""
 
 
 @dataclass
@@ -58,7 +70,8 @@ def naive_times(zone: tzinfo | None) -> Iterator[NaiveTimes]:
 
 
 def parse_time(value: Any) -> datetime:
-    """An aware UTC time from ISO 8601 with T or space (naive means UTC, or see `naive_times`) or a datetime; raises Unreadable.
+    """An aware UTC time from ISO 8601 with T or space (naive means UTC, or see `naive_times`) or a
+    datetime; raises Unreadable.
 
     >>> parse_time("2026-01-05 08:30:00").isoformat()
     '2026-01-05T08:30:00+00:00'
@@ -73,7 +86,9 @@ def parse_time(value: Any) -> datetime:
             at = at.replace(tzinfo=naive.zone)
         at = at.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise Unreadable(f"{value!r} is no possible time; write it as '2026-01-05T08:30:00Z'") from None
+        raise Unreadable(
+            f"{value!r} is no possible time; write it as '2026-01-05T08:30:00Z'"
+        ) from None
     if not 1970 <= at.year <= 2100:
         raise Unreadable(f"{value!r} is no possible time: it lies outside the years 1970 to 2100")
     return at
@@ -94,9 +109,15 @@ def _chat(value: Any) -> Any:
 
 def _check_message(message: Any) -> None:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-        raise Unreadable(f"{_short(message)} is no chat message; it looks like {{'role': 'user', 'content': 'text'}}")
+        raise Unreadable(
+            f"{_short(message)} is no chat message; it looks like {{'role': 'user', 'content': "
+            f"'text'}}"
+        )
     if message["role"] not in ROLES:
-        raise Unreadable(f"role {message['role']!r} is none of {', '.join(ROLES)}.{nearest(message['role'], ROLES)}")
+        raise Unreadable(
+            f"role {message['role']!r} is none of "
+            f"{', '.join(ROLES)}.{nearest(message['role'], ROLES)}"
+        )
     if not isinstance(message.get("content"), str | list) and not message.get("tool_calls"):
         raise Unreadable(f"{_short(message)} has neither content nor tool_calls")
 
@@ -115,15 +136,23 @@ Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 StepKind = Literal["llm", "tool", "reasoning", "task", "decision"]
 TargetKind = Literal["trace", "step", "session"]
 RaterKind = Literal["person", "model", "checker", "reference"]
-"""`reference`: the file compared the answer with a right one that it holds, which is no opinion of a program."""
-FeedbackKind = Literal["thumb", "rating", "score", "correction", "preference", "label", "outcome", "comment"]
+"""`reference`: the file compared the answer with a right one that it holds, which is no opinion of
+a program."""
+FeedbackKind = Literal[
+    "thumb", "rating", "score", "correction", "preference", "label", "outcome", "comment"
+]
 
 
 class Part(BaseModel):
     """Base of everything here: frozen, strict, unknown keys and NaN refused."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="constants", protected_namespaces=()
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+        protected_namespaces=(),
     )
 
 
@@ -148,7 +177,8 @@ class Scale(Part):
 
 
 class Rater(Part):
-    """Who judged. Kind and weight are null where the line does not say; then the stored ones stand (person, 1.0 at first)."""
+    """Who judged. Kind and weight are null where the line does not say; then the stored ones stand
+    (person, 1.0 at first)."""
 
     id: Name
     kind: RaterKind | None = None
@@ -156,7 +186,8 @@ class Rater(Part):
 
 
 class TargetRef(Part):
-    """What is judged: a trace, the step `step` of trace `id`, or a session; without `source`, of the same source or of any other."""
+    """What is judged: a trace, the step `step` of trace `id`, or a session; without `source`, of
+    the same source or of any other."""
 
     kind: TargetKind
     id: Name
@@ -165,7 +196,8 @@ class TargetRef(Part):
 
 
 class Record(Part):
-    """What has a name in its source; without one, the hash of the content is the name, so that reading twice meets the same row."""
+    """What has a name in its source; without one, the hash of the content is the name, so that
+    reading twice meets the same row."""
 
     source: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     id: Name | None = None
@@ -174,16 +206,19 @@ class Record(Part):
 
     @property
     def identity(self) -> Any:
-        """What the record is known by instead of its content; None where it is known by its content."""
+        """What the record is known by instead of its content; None where it is known by its
+        content."""
         return self._identity
 
     def known_by(self, identity: Any) -> Self:
-        """The same record, known by this JSON value: one that differs in everything else is the same row, which it may complete."""
+        """The same record, known by this JSON value: one that differs in everything else is the
+        same row, which it may complete."""
         self._identity = identity
         return self
 
     def identified(self) -> tuple[str, str]:
-        """(external id, sha256 of what it is known by: its identity, or its content without id and source)."""
+        """(external id, sha256 of what it is known by: its identity, or its content without id and
+        source)."""
         known_by = self._identity
         if known_by is None:
             known_by = self.model_dump(mode="json", exclude_none=True, exclude={"id", "source"})
@@ -217,14 +252,23 @@ class StepRecord(Part):
     @model_validator(mode="after")
     def _coherent(self) -> StepRecord:
         if self.started_at and self.ended_at and self.ended_at < self.started_at:
-            raise Unreadable(f"the step ends ({self.ended_at.isoformat()}) before it starts ({self.started_at.isoformat()})")
-        if self.token_logprobs is not None and len(self.token_logprobs) != len(self.token_ids or []):
-            raise Unreadable(f"{len(self.token_logprobs)} token_logprobs for {len(self.token_ids or [])} token_ids")
+            raise Unreadable(
+                f"the step ends ({self.ended_at.isoformat()}) before it starts "
+                f"({self.started_at.isoformat()})"
+            )
+        if self.token_logprobs is not None and len(self.token_logprobs) != len(
+            self.token_ids or []
+        ):
+            raise Unreadable(
+                f"{len(self.token_logprobs)} token_logprobs for {len(self.token_ids or [])} "
+                "token_ids"
+            )
         return self
 
 
 class TraceRecord(Record):
-    """One run of the agent: the chat that it was given, what it answered, and the ordered steps in between (never none)."""
+    """One run of the agent: the chat that it was given, what it answered, and the ordered steps in
+    between (never none)."""
 
     session: Name | None = None
     subject: Name | None = None
@@ -257,7 +301,8 @@ class FeedbackRecord(Record):
 
     @property
     def since(self) -> datetime | None:
-        """When what it is about happened, which is its time until its speaker says something else about it; None where nobody knows."""
+        """When what it is about happened, which is its time until its speaker says something else
+        about it; None where nobody knows."""
         return self._since
 
     def not_before(self, at: datetime | None) -> FeedbackRecord:
@@ -311,7 +356,9 @@ def _check_number(one: FeedbackRecord) -> None:
         raise Unreadable(f"{one.kind} {_short(one.value)} is no number")
     low, high = (one.scale.min, one.scale.max) if one.scale else SCALES[one.kind]
     if not low <= one.value <= high:
-        raise Unreadable(f"{one.kind} {_short(one.value)} is outside its scale, {low:g} to {high:g}")
+        raise Unreadable(
+            f"{one.kind} {_short(one.value)} is outside its scale, {low:g} to {high:g}"
+        )
 
 
 def _check_text(one: FeedbackRecord) -> None:
@@ -327,7 +374,10 @@ def _check_correction(one: FeedbackRecord) -> None:
 
 def _check_label(one: FeedbackRecord) -> None:
     if not one.name or not isinstance(one.value, bool | str) or one.value == "":
-        raise Unreadable(f"a label has a name and true, false or a text as value; this one is {one.name!r}: {_short(one.value)}")
+        raise Unreadable(
+            f"a label has a name and true, false or a text as value; this one is {one.name!r}: "
+            f"{_short(one.value)}"
+        )
 
 
 def _check_outcome(one: FeedbackRecord) -> None:
@@ -338,12 +388,24 @@ def _check_outcome(one: FeedbackRecord) -> None:
 
 
 def _check_preference(one: FeedbackRecord) -> None:
-    ranking = one.value.get("ranking") if isinstance(one.value, dict) and len(one.value) == 1 else None
-    if not isinstance(ranking, list) or not all(isinstance(rank, list) and rank for rank in ranking):
-        raise Unreadable(f"preference {_short(one.value)} is no ranking such as {{'ranking': [[1], [0]]}}, best first, ties in one list")
+    ranking = (
+        one.value.get("ranking") if isinstance(one.value, dict) and len(one.value) == 1 else None
+    )
+    if not isinstance(ranking, list) or not all(
+        isinstance(rank, list) and rank for rank in ranking
+    ):
+        raise Unreadable(
+            f"preference {_short(one.value)} is no ranking such as {{'ranking': [[1], [0]]}}, "
+            "best first, ties in one list"
+        )
     ranked = [position for rank in ranking for position in rank]
-    if any(type(position) is not int for position in ranked) or sorted(ranked) != list(range(len(one.targets))):
-        raise Unreadable(f"ranking {ranking!r} does not name each of the {len(one.targets)} targets once, by its position from 0")
+    if any(type(position) is not int for position in ranked) or sorted(ranked) != list(
+        range(len(one.targets))
+    ):
+        raise Unreadable(
+            f"ranking {ranking!r} does not name each of the {len(one.targets)} targets once, by "
+            "its position from 0"
+        )
 
 
 CHECKS: Mapping[str, Callable[[FeedbackRecord], None]] = {
@@ -358,12 +420,19 @@ CHECKS: Mapping[str, Callable[[FeedbackRecord], None]] = {
 }
 """What each kind of feedback demands of its value."""
 
-PARTS: Mapping[str | int, type[Part]] = {"steps": StepRecord, "tokens": Tokens, "scale": Scale, "rater": Rater, "targets": TargetRef}
+PARTS: Mapping[str | int, type[Part]] = {
+    "steps": StepRecord,
+    "tokens": Tokens,
+    "scale": Scale,
+    "rater": Rater,
+    "targets": TargetRef,
+}
 """Key of a record -> what stands there."""
 
 
 def explain(error: ValidationError) -> str:
-    """The first problem of a record in one line: the key, what is wrong, and the nearest known key for an unknown one."""
+    """The first problem of a record in one line: the key, what is wrong, and the nearest known key
+    for an unknown one."""
     first = error.errors(include_url=False)[0]
     path = ".".join(str(part) for part in first["loc"])
     if isinstance(found := first.get("ctx", {}).get("error"), ValueError):

@@ -1,9 +1,11 @@
-"""Pickles of others as inert data: the opcodes are followed here, nothing is imported and nothing is called, whatever a file asks for.
+"""Pickles of others as inert data: the opcodes are followed here, nothing is imported and nothing
+is called, whatever a file asks for.
 
-Containers, numbers and texts become themselves; dates become ISO text; an object of a listed class becomes a `Standin`, its class name and
-its fields. Everything else that a pickle can name or do is refused as a whole, and so is what is too large, too deep, or grows when it is
-taken apart. Lives here: the small machine and its list. Not here: what a checkpoint means (`sources/flowagent`). To take one more class,
-add its module to CLASSES or a reader to READERS.
+Containers, numbers and texts become themselves; dates become ISO text; an object of a listed class
+becomes a `Standin`, its class name and its fields. Everything else that a pickle can name or do is
+refused as a whole, and so is what is too large, too deep, or grows when it is taken apart. Lives
+here: the small machine and its list. Not here: what a checkpoint means (`sources/flowagent`). To
+take one more class, add its module to CLASSES or a reader to READERS.
 """
 
 from __future__ import annotations
@@ -18,17 +20,35 @@ from typing import Any
 
 from thumbwheel.capture.types import Unreadable
 
-MOST_BYTES, MOST_OPCODES, MOST_PARTS, MOST_TEXT, DEEPEST = 128 * 2**20, 20_000_000, 2_000_000, 256 * 2**20, 100
-"""Limits: of the file, of the steps to read it, of the values and characters that come out, of their nesting."""
+MOST_BYTES, MOST_OPCODES, MOST_PARTS, MOST_TEXT, DEEPEST = (
+    128 * 2**20,
+    20_000_000,
+    2_000_000,
+    256 * 2**20,
+    100,
+)
+"""Limits: of the file, of the steps to read it, of the values and characters that come out, of
+their nesting."""
 SHORT = 24
 """Characters that a number in a key counts as."""
 LONGEST_NUMBER = 64
 """Bits of the largest whole number."""
-CLASSES = re.compile(r"toolboxv2\.mods\.isaa\.base\.Agent\.(types|agent|checkpoint_manager|config)\Z")
+CLASSES = re.compile(
+    r"toolboxv2\.mods\.isaa\.base\.Agent\.(types|agent|checkpoint_manager|config)\Z"
+)
 NAME = re.compile(r"[A-Z][A-Za-z0-9_]{0,63}\Z")
 
 
-BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError, RecursionError, StopIteration)
+BROKEN = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
+    StopIteration,
+)
 """What following a broken pickle may raise."""
 
 
@@ -59,9 +79,12 @@ class _Mark:
 
 
 def unpickle(data: bytes) -> Any:
-    """The value of a pickle, see the module; raises Unreadable for what is refused, broken or too large."""
+    """The value of a pickle, see the module; raises Unreadable for what is refused, broken or too
+    large."""
     if len(data) > MOST_BYTES:
-        raise Unreadable(f"the pickle has {len(data):,} bytes, more than the {MOST_BYTES:,} that are taken")
+        raise Unreadable(
+            f"the pickle has {len(data):,} bytes, more than the {MOST_BYTES:,} that are taken"
+        )
     machine = _Machine()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
@@ -105,7 +128,9 @@ class _Machine:
 
     def group(self) -> list[Any]:
         """What stands above the last mark, which goes away."""
-        place = next(at for at in reversed(range(len(self.stack))) if isinstance(self.stack[at], _Mark))
+        place = next(
+            at for at in reversed(range(len(self.stack))) if isinstance(self.stack[at], _Mark)
+        )
         found = self.stack[place + 1 :]
         del self.stack[place:]
         return found
@@ -125,11 +150,20 @@ class _Machine:
         if not isinstance(self.stack[-1], dict):
             raise Unreadable("the pickle is broken: it sets items of what is no dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            self.stack[-1][key if isinstance(key, str | int | float | bool | type(None)) else self.key(key)] = value
+            self.stack[-1][
+                key if isinstance(key, str | int | float | bool | type(None)) else self.key(key)
+            ] = value
 
     def key(self, found: Any) -> str:
-        """A key that is no text or number, as a text: a new one each time, which is counted before it is made."""
-        for part in found if isinstance(found, tuple) else found.made_from if isinstance(found, Standin) else ():
+        """A key that is no text or number, as a text: a new one each time, which is counted before
+        it is made."""
+        for part in (
+            found
+            if isinstance(found, tuple)
+            else found.made_from
+            if isinstance(found, Standin)
+            else ()
+        ):
             self.spend(len(repr(part)) if isinstance(part, str) else SHORT)
         return _key(found)
 
@@ -141,7 +175,11 @@ class _Machine:
     def named(self, module: Any, name: Any) -> None:
         """A name, refused where no list has it."""
         found = Named(str(module), str(name))
-        if not (found.known or (found.module, found.name) in READERS or (found.module, found.name) in PLAIN):
+        if not (
+            found.known
+            or (found.module, found.name) in READERS
+            or (found.module, found.name) in PLAIN
+        ):
             raise Unreadable(f"the pickle names {found.module}.{found.name}, which is refused")
         self.stack.append(found)
 
@@ -181,9 +219,15 @@ def _bounded(value: Any) -> Any:
 
 
 def _key(found: Any) -> str:
-    if isinstance(found, tuple) and all(isinstance(part, str | int | float | bool | type(None)) for part in found):
+    if isinstance(found, tuple) and all(
+        isinstance(part, str | int | float | bool | type(None)) for part in found
+    ):
         return repr(found)
-    if isinstance(found, Standin) and len(found.made_from) == 1 and isinstance(found.made_from[0], str):
+    if (
+        isinstance(found, Standin)
+        and len(found.made_from) == 1
+        and isinstance(found.made_from[0], str)
+    ):
         return found.made_from[0]
     raise Unreadable("the pickle holds a dict with keys that are no texts or numbers")
 
@@ -225,14 +269,19 @@ _DOES: Mapping[str, Callable[[_Machine, Any], Any]] = {
     "NEWOBJ": lambda m, _: m.make(*(m.pop(), m.pop())[::-1]),
     "BUILD": lambda m, _: m.build(),
 }
-"""Opcode -> what it does. What is missing here is refused: persistent ids, the extension registry, buffers, INST, OBJ and NEWOBJ_EX."""
+"""Opcode -> what it does. What is missing here is refused: persistent ids, the extension registry,
+buffers, INST, OBJ and NEWOBJ_EX."""
 
 
 def _moment(kind: type[Any]) -> Callable[..., str]:
     def read(state: Any, *more: Any) -> str:
         first = state.encode("latin-1") if isinstance(state, str) else state
         zone = [one for one in more if isinstance(one, timezone)]
-        if isinstance(first, bytes) and len(first) in (4, 6, 10) and not any(one is not None and one not in zone for one in more):
+        if (
+            isinstance(first, bytes)
+            and len(first) in (4, 6, 10)
+            and not any(one is not None and one not in zone for one in more)
+        ):
             return str(kind(first, *zone).isoformat())
         if all(type(one) is int for one in (state, *more)):
             return str(kind(state, *more).isoformat())
@@ -280,8 +329,13 @@ def _rebuilt(owner: Any, base: Any, state: Any) -> Standin:
     return Standin(owner.name)
 
 
-PLAIN = {(module, name) for module in ("builtins", "__builtin__") for name in ("list", "dict", "int", "str", "float", "object")}
-"""Names that may be an argument (of a defaultdict, say); nothing is made of them, except by a reader."""
+PLAIN = {
+    (module, name)
+    for module in ("builtins", "__builtin__")
+    for name in ("list", "dict", "int", "str", "float", "object")
+}
+"""Names that may be an argument (of a defaultdict, say); nothing is made of them, except by a
+reader."""
 READERS: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("datetime", "datetime"): _moment(datetime),
     ("datetime", "date"): _moment(date),
@@ -292,7 +346,11 @@ READERS: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("collections", "defaultdict"): _dict,
     ("collections", "deque"): _list,
     ("_codecs", "encode"): _encoded,
-    **{(module, name): _list for module in ("builtins", "__builtin__") for name in ("set", "frozenset")},
+    **{
+        (module, name): _list
+        for module in ("builtins", "__builtin__")
+        for name in ("set", "frozenset")
+    },
     **{(module, "getattr"): _member for module in ("builtins", "__builtin__")},
     **{(module, "_reconstructor"): _rebuilt for module in ("copyreg", "copy_reg")},
 }
@@ -300,12 +358,14 @@ READERS: Mapping[tuple[str, str], Callable[..., Any]] = {
 
 
 def as_json(value: Any) -> Any:
-    """`value` of `unpickle` as JSON values; raises Unreadable where it holds itself, is too deep, or grows beyond the limits."""
+    """`value` of `unpickle` as JSON values; raises Unreadable where it holds itself, is too deep,
+    or grows beyond the limits."""
     return _Flat().of(value, 0)
 
 
 class _Flat:
-    """Counts what comes out, so that what stands in a pickle once and is used a billion times ends early."""
+    """Counts what comes out, so that what stands in a pickle once and is used a billion times ends
+    early."""
 
     def __init__(self) -> None:
         self.parts = self.text = 0
@@ -315,7 +375,9 @@ class _Flat:
         self.parts += 1
         self.text += len(value) if isinstance(value, str | bytes | bytearray) else 0
         if depth > DEEPEST or self.parts > MOST_PARTS or self.text > MOST_TEXT:
-            raise Unreadable("the pickle is nested too deep, or grows beyond all bounds when it is taken apart")
+            raise Unreadable(
+                "the pickle is nested too deep, or grows beyond all bounds when it is taken apart"
+            )
         if isinstance(value, Standin):
             single = value.made_from[0] if len(value.made_from) == 1 and not value.fields else None
             return self.of(value.fields if single is None else single, depth + 1)
@@ -327,7 +389,11 @@ class _Flat:
             return value.total_seconds()
         if isinstance(value, float) and not math.isfinite(value):
             return str(value)
-        return value if value is None or isinstance(value, str | int | float) else f"<{type(value).__name__}>"
+        return (
+            value
+            if value is None or isinstance(value, str | int | float)
+            else f"<{type(value).__name__}>"
+        )
 
     def key(self, key: Any) -> str:
         """A key as text; `of` its value looks whether it is too much."""

@@ -1,7 +1,8 @@
-"""The `thumbwheel` command. A stage's `commands.py` is imported only when its command is the one that was typed.
+"""The `thumbwheel` command. A stage's `commands.py` is imported only when its command is the one
+that was typed.
 
-To add a command: write it in the stage's `commands.py` and list it in COMMANDS. A command module has `app`, a Typer group, or
-`command`, a function; it is given the opener of the home as `ctx.obj`.
+To add a command: write it in the stage's `commands.py` and list it in COMMANDS. A command module
+has `app`, a Typer group, or `command`, a function; it is given the opener of the home as `ctx.obj`.
 """
 
 from __future__ import annotations
@@ -24,33 +25,102 @@ from thumbwheel import __version__
 from thumbwheel.core import ids, log
 
 COMMANDS = {
-    "plan": ("thumbwheel.datasets.commands:plan", "What a file of feedback would teach; nothing is stored."),
+    "plan": (
+        "thumbwheel.datasets.commands:plan",
+        "What a file of feedback would teach; nothing is stored.",
+    ),
     "import": ("thumbwheel.capture.commands:import_", "Bring traces and feedback in from a file."),
     "feedback": ("thumbwheel.capture.commands:feedback", "Add, list and count feedback."),
-    "case": ("thumbwheel.capture.commands:case", "Gold cases: inputs that you reviewed, with what makes an answer right."),
-    "reward": ("thumbwheel.rewards.commands:reward", "What recorded answers were worth: judge, list, explain, weigh."),
-    "label": ("thumbwheel.rewards.label_commands:label", "Suggest labels, review them, and how far raters and judges agree."),
-    "dataset": ("thumbwheel.datasets.commands:dataset", "Plan, build, show and export training data."),
-    "hardware": ("thumbwheel.training.commands:hardware", "What this machine has, and the preset that suits it."),
-    "train": ("thumbwheel.loop.cycle_commands:train", "Train a LoRA adapter or a reward model, by any method."),
-    "loop": ("thumbwheel.loop.cycle_commands:loop", "Turn the wheel once: from the feedback to a version that answers."),
-    "evaluate": ("thumbwheel.evaluation.commands:evaluate", "Compare a version with what runs today on held-out rows, and gate it."),
-    "gate": ("thumbwheel.evaluation.gate_commands:gate", "What a candidate must show: declared once for each agent."),
-    "reward-model": ("thumbwheel.training.reward_commands:reward_model", "Reward models: list, show, and score answers."),
+    "case": (
+        "thumbwheel.capture.commands:case",
+        "Gold cases: inputs that you reviewed, with what makes an answer right.",
+    ),
+    "reward": (
+        "thumbwheel.rewards.commands:reward",
+        "What recorded answers were worth: judge, list, explain, weigh.",
+    ),
+    "label": (
+        "thumbwheel.rewards.label_commands:label",
+        "Suggest labels, review them, and how far raters and judges agree.",
+    ),
+    "dataset": (
+        "thumbwheel.datasets.commands:dataset",
+        "Plan, build, show and export training data.",
+    ),
+    "hardware": (
+        "thumbwheel.training.commands:hardware",
+        "What this machine has, and the preset that suits it.",
+    ),
+    "train": (
+        "thumbwheel.loop.cycle_commands:train",
+        "Train a LoRA adapter or a reward model, by any method.",
+    ),
+    "loop": (
+        "thumbwheel.loop.cycle_commands:loop",
+        "Turn the wheel once: from the feedback to a version that answers.",
+    ),
+    "evaluate": (
+        "thumbwheel.evaluation.commands:evaluate",
+        "Compare a version with what runs today on held-out rows, and gate it.",
+    ),
+    "gate": (
+        "thumbwheel.evaluation.gate_commands:gate",
+        "What a candidate must show: declared once for each agent.",
+    ),
+    "reward-model": (
+        "thumbwheel.training.reward_commands:reward_model",
+        "Reward models: list, show, and score answers.",
+    ),
     "models": ("thumbwheel.loop.commands:models", "List versions, show one, follow its lineage."),
-    "export": ("thumbwheel.export.commands:export", "Write a version as adapter, merged, GGUF or ONNX, compared with the trained model."),
-    "deploy": ("thumbwheel.deploy.commands:deploy", "Let a version answer on a target, prove that it is the one, and switch."),
-    "deployments": ("thumbwheel.deploy.commands:deployments", "What is deployed, how it is, and which alias points at it."),
-    "promote": ("thumbwheel.deploy.commands:promote", "Point an alias at a version that is deployed and proven."),
-    "rollback": ("thumbwheel.deploy.commands:rollback", "Point an alias back at the version before, in one step."),
-    "modelfile": ("thumbwheel.deploy.modelfile_commands:modelfile", "Write the Modelfile of a version, for Ollama."),
+    "export": (
+        "thumbwheel.export.commands:export",
+        "Write a version as adapter, merged, GGUF or ONNX, compared with the trained model.",
+    ),
+    "deploy": (
+        "thumbwheel.deploy.commands:deploy",
+        "Let a version answer on a target, prove that it is the one, and switch.",
+    ),
+    "deployments": (
+        "thumbwheel.deploy.commands:deployments",
+        "What is deployed, how it is, and which alias points at it.",
+    ),
+    "promote": (
+        "thumbwheel.deploy.commands:promote",
+        "Point an alias at a version that is deployed and proven.",
+    ),
+    "rollback": (
+        "thumbwheel.deploy.commands:rollback",
+        "Point an alias back at the version before, in one step.",
+    ),
+    "modelfile": (
+        "thumbwheel.deploy.modelfile_commands:modelfile",
+        "Write the Modelfile of a version, for Ollama.",
+    ),
     "undeploy": ("thumbwheel.deploy.commands:undeploy", "Take a version away from its targets."),
-    "serve": ("thumbwheel.deploy.commands:serve", "The front door of an agent: OpenAI's API, the model is the agent's name."),
-    "report": ("thumbwheel.loop.commands:report", "The model change report of a version: one HTML file and JSON."),
-    "erase": ("thumbwheel.loop.erase_commands:erase", "Take a subject out of the home for good, and mark what learned from it."),
-    "tools": ("thumbwheel.llm.commands:tools", "The programs of llama.cpp that GGUF needs: what is here, and getting them."),
-    "settings": ("thumbwheel.compat.commands:settings", "Turn the settings of a replaced system into ours."),
-    "sandbox": ("thumbwheel.sandbox.commands:sandbox", "Whether code of answers may run on this machine: levels and attacks."),
+    "serve": (
+        "thumbwheel.deploy.commands:serve",
+        "The front door of an agent: OpenAI's API, the model is the agent's name.",
+    ),
+    "report": (
+        "thumbwheel.loop.commands:report",
+        "The model change report of a version: one HTML file and JSON.",
+    ),
+    "erase": (
+        "thumbwheel.loop.erase_commands:erase",
+        "Take a subject out of the home for good, and mark what learned from it.",
+    ),
+    "tools": (
+        "thumbwheel.llm.commands:tools",
+        "The programs of llama.cpp that GGUF needs: what is here, and getting them.",
+    ),
+    "settings": (
+        "thumbwheel.compat.commands:settings",
+        "Turn the settings of a replaced system into ours.",
+    ),
+    "sandbox": (
+        "thumbwheel.sandbox.commands:sandbox",
+        "Whether code of answers may run on this machine: levels and attacks.",
+    ),
     "demo": ("thumbwheel.demo.commands:demo", "One turn of the wheel on an embedded model."),
 }
 
@@ -71,7 +141,8 @@ Then: import -> dataset build -> train -> evaluate -> export -> deploy -> report
 
 
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
-"""What typer raises for every command line that it does not understand; it exports only this child of it."""
+"""What typer raises for every command line that it does not understand; it exports only this child
+of it."""
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """What a disk may answer wherever something is written, standard output included."""
 
@@ -100,7 +171,10 @@ class Group(TyperGroup):
             with _visible_usage_errors():
                 return super().invoke(ctx)
         except KeyboardInterrupt:
-            log.complain("interrupted: what was stored until here stays, and the same command may be given again")
+            log.complain(
+                "interrupted: what was stored until here stays, and the same command may be given "
+                "again"
+            )
             raise typer.Exit(130) from None
 
 
@@ -109,7 +183,8 @@ def main() -> None:
     from thumbwheel.core.errors import StorageError, ThumbwheelError
     from thumbwheel.core.private import close_to_others
 
-    # Threads that spin while they wait make every step several times slower as soon as another program wants a core.
+    # Threads that spin while they wait make every step several times slower as soon as another
+    # program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signal.signal(signal.SIGTERM, _terminated)
     close_to_others()
@@ -123,15 +198,21 @@ def main() -> None:
     except OSError as error:
         if error.errno not in DISK:
             raise
-        log.complain(f"error: {error.filename or 'the output'}: it cannot be written: {error.strerror}. Free space, then try again")
-        os._exit(StorageError.exit_code)  # the interpreter would try to write the rest again, and complain
+        log.complain(
+            f"error: {error.filename or 'the output'}: it cannot be written: {error.strerror}. "
+            "Free space, then try again"
+        )
+        os._exit(
+            StorageError.exit_code
+        )  # the interpreter would try to write the rest again, and complain
     except KeyboardInterrupt:
         log.complain("interrupted")
         sys.exit(130)
 
 
 def _terminated(*_: Any) -> None:
-    """A service that is stopped cleans up as after Ctrl-C; `timeout` and others ask twice, which is no second Ctrl-C."""
+    """A service that is stopped cleans up as after Ctrl-C; `timeout` and others ask twice, which is
+    no second Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda *_: None)
     raise KeyboardInterrupt
 
@@ -155,7 +236,8 @@ def _agent_slug(ctx: Any, parameter: Any, value: Any) -> Any:
 
 
 def build(arguments: list[str]) -> typer.Typer:
-    """The application for these arguments: the typed command in full, the others as one line of help."""
+    """The application for these arguments: the typed command in full, the others as one line of
+    help."""
     app = typer.Typer(
         name="thumbwheel",
         help=INTRO,
@@ -189,10 +271,23 @@ def _version(asked: bool) -> None:
 
 def root(
     ctx: typer.Context,
-    home: Annotated[Path | None, typer.Option(help="The home folder (default: THUMBWHEEL_HOME, else the per-user data directory).")] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings in YAML (default: ./thumbwheel.yaml where it exists).")] = None,
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            help="The home folder (default: THUMBWHEEL_HOME, else the per-user data directory)."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Settings in YAML (default: ./thumbwheel.yaml where it exists)."),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version)] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", is_eager=True, callback=_version
+        ),
+    ] = False,
 ) -> None:
     """Global options; they stand before the command."""
     if ctx.invoked_subcommand:

@@ -9,7 +9,8 @@ a stage does not do already. What else they had is mapped to commands in docs/40
 
     from thumbwheel.compat import TrainingPipeline
 
-    results = TrainingPipeline("support", "Qwen/Qwen2.5-1.5B-Instruct", "kto").run_full_pipeline(deploy_ollama=True)
+    results = TrainingPipeline("support", "Qwen/Qwen2.5-1.5B-Instruct",
+    "kto").run_full_pipeline(deploy_ollama=True)
 """
 
 from thumbwheel.compat import command_center, isaa, n3, ocd, rlhf_plan

@@ -18,10 +18,15 @@ def group() -> None:
 @settings.command("convert")
 def convert(
     path: Annotated[Path, typer.Argument(help="The plan's YAML file, with the section rlhf.")],
-    out: Annotated[Path | None, typer.Option(help="Write our settings here [default: print them].")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write our settings here [default: print them].")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON on standard output and nothing else.")
+    ] = False,
 ) -> None:
-    """Turn a file of `rlhf:` settings into ours; says which keys became words of commands, and which are left out and why.
+    """Turn a file of `rlhf:` settings into ours; says which keys became words of commands, and
+    which are left out and why.
 
     Example: thumbwheel settings convert rlhf.yaml --out thumbwheel.yaml
     """
@@ -32,13 +37,27 @@ def convert(
     converted = convert_settings(path)
     if out is not None:
         if out.exists():
-            raise InputError(f"--out {str(out)!r}", "it is there already", "Name another file, and put the sections together")
+            raise InputError(
+                f"--out {str(out)!r}",
+                "it is there already",
+                "Name another file, and put the sections together",
+            )
         try:
             out.write_text(converted.as_yaml(), encoding="utf-8")
         except OSError as error:
-            raise InputError(f"--out {str(out)!r}", error.strerror or str(error), "Name a file that can be written") from None
+            raise InputError(
+                f"--out {str(out)!r}",
+                error.strerror or str(error),
+                "Name a file that can be written",
+            ) from None
     if as_json:
-        log.answer({"settings": converted.settings, "commands": converted.commands, "left_out": converted.left_out})
+        log.answer(
+            {
+                "settings": converted.settings,
+                "commands": converted.commands,
+                "left_out": converted.left_out,
+            }
+        )
         return
     if out is None:
         log.console(stderr=False).print(converted.as_yaml(), markup=False, end="")

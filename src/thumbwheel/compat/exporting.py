@@ -30,7 +30,8 @@ def export_to_ollama(
     output_dir: str | Path | None = None,
     home: str | Path | None = None,
 ) -> ExportResult:
-    """Write `version` of `agent` as GGUF (by default in the precision that this machine's memory holds) and deploy it in Ollama.
+    """Write `version` of `agent` as GGUF (by default in the precision that this machine's memory
+    holds) and deploy it in Ollama.
 
     The base comes from the version itself. Only an approved version is deployed.
     """
@@ -40,7 +41,9 @@ def export_to_ollama(
     path = size = None
     try:
         with opener(Path(home) if home else None, None, "info")() as ws:
-            done = export(ws, agent, version, "gguf", Path(output_dir) if output_dir else None, quantization)
+            done = export(
+                ws, agent, version, "gguf", Path(output_dir) if output_dir else None, quantization
+            )
             name = next(name for name in done.files if name.endswith(".gguf"))
             path, size = str(done.path / name), done.files[name]["size"] / 1e6
             served_as = model_name or f"toolbox-{agent}"

@@ -1,7 +1,8 @@
 """`TrainingPipeline`: from what an agent's people said to a model that answers, in one call.
 
-It trains, evaluates, asks the gate, and takes out what the gate approved. What failed, a rejection included, stands under `error` in the
-results, and `success` is then false; nothing that was rejected is exported or deployed.
+It trains, evaluates, asks the gate, and takes out what the gate approved. What failed, a rejection
+included, stands under `error` in the results, and `success` is then false; nothing that was
+rejected is exported or deployed.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ RESULTS = "pipeline_results.json"
 
 
 class TrainingPipeline:
-    """One agent's way from feedback to a deployed model. `method` is one of `thumbwheel train`'s, or `auto`: what the data plan recommends.
+    """One agent's way from feedback to a deployed model. `method` is one of `thumbwheel train`'s,
+    or `auto`: what the data plan recommends.
 
-    `traces` is a folder of trace files and checkpoints to take in first; what was recorded in the home is there anyway. `settings` are
-    those of the method. Results and models go below `output_dir` (default ./rl_training/AGENT). Where `grpo` has nothing that could judge
-    fresh answers, it is `grpo_offline`, which says so and stands as the method in the results.
+    `traces` is a folder of trace files and checkpoints to take in first; what was recorded in the
+    home is there anyway. `settings` are those of the method. Results and models go below
+    `output_dir` (default ./rl_training/AGENT). Where `grpo` has nothing that could judge fresh
+    answers, it is `grpo_offline`, which says so and stands as the method in the results.
     """
 
     def __init__(
@@ -46,16 +49,31 @@ class TrainingPipeline:
         self.opener = opener(Path(home) if home else None, None, "info")
         self.results: dict[str, Any] = {}
 
-    def run_full_pipeline(self, deploy_ollama: bool = False, model_name: str | None = None) -> dict[str, Any]:
+    def run_full_pipeline(
+        self, deploy_ollama: bool = False, model_name: str | None = None
+    ) -> dict[str, Any]:
         """Run it and return the results, which are also written to pipeline_results.json.
 
         With `deploy_ollama` the model is served as `model_name` (default toolbox-AGENT).
         """
-        self.results = {"start_time": _now(), "agent_name": self.agent_name, "base_model": self.base_model, "method": self.method}
-        self.results |= {"dataset_size": None, "training": None, "model_path": None, "ollama_model": None, "success": False}
+        self.results = {
+            "start_time": _now(),
+            "agent_name": self.agent_name,
+            "base_model": self.base_model,
+            "method": self.method,
+        }
+        self.results |= {
+            "dataset_size": None,
+            "training": None,
+            "model_path": None,
+            "ollama_model": None,
+            "success": False,
+        }
         try:
             with self.opener() as ws:
-                self._run(ws, (model_name or f"toolbox-{self.agent_name}") if deploy_ollama else None)
+                self._run(
+                    ws, (model_name or f"toolbox-{self.agent_name}") if deploy_ollama else None
+                )
             self.results["success"] = True
         except ThumbwheelError as error:
             self.results["error"] = str(error)
@@ -77,7 +95,9 @@ class TrainingPipeline:
         from thumbwheel.training.train import train
         from thumbwheel.training.types import RunState
 
-        config = CycleConfig(export=("merged",), export_to=self.output_dir, deploy=OLLAMA if served_as else None)
+        config = CycleConfig(
+            export=("merged",), export_to=self.output_dir, deploy=OLLAMA if served_as else None
+        )
         check_ready(ws, config)
         if self.traces:
             tell_refused(ingest(ws, self.agent_name, "flowagent", self.traces))
@@ -85,11 +105,19 @@ class TrainingPipeline:
             self.results["method"] = choose(ws, self.agent_name).method
         elif self.method == "grpo" and not self._can_judge(ws):
             self.results["method"] = "grpo_offline"
-            log.say("grpo answers afresh, and nothing here could judge that: there is no reward model, no reward function and no case")
-            log.say("so grpo_offline learns from the recorded answers of each question, as their grpo was meant to")
+            log.say(
+                "grpo answers afresh, and nothing here could judge that: there is no reward "
+                "model, no reward function and no case"
+            )
+            log.say(
+                "so grpo_offline learns from the recorded answers of each question, as their grpo "
+                "was meant to"
+            )
         if self.results["method"] == "grpo_offline":
             self._hold_out(ws)
-        trained = train(ws, self.agent_name, self.results["method"], self.base_model, options=self.settings)
+        trained = train(
+            ws, self.agent_name, self.results["method"], self.base_model, options=self.settings
+        )
         self.results |= _of_run(ws, trained.run_id, self.results["method"], trained.metrics)
         if trained.version is None:
             why = "it was stopped, or it made a reward model"
@@ -100,15 +128,26 @@ class TrainingPipeline:
         release(ws, cycle, config, {"name": served_as})
         if cycle.verdict is Verdict.REJECTED:
             what = f"version {trained.version!r} of agent {self.agent_name!r}"
-            raise Conflict(what, f"the gate rejected it: {'; '.join(cycle.reasons)}", "The model that answers today was left as it is")
+            raise Conflict(
+                what,
+                f"the gate rejected it: {'; '.join(cycle.reasons)}",
+                "The model that answers today was left as it is",
+            )
         everybody = cycle.verdict is Verdict.APPROVED
         if cycle.deployment and not everybody:
-            log.say(f"approved for a canary only, so it answers as {public_name(self.agent_name, CANARY)!r} and nothing else was touched")
+            log.say(
+                "approved for a canary only, so it answers as "
+                f"{public_name(self.agent_name, CANARY)!r} and nothing else was touched"
+            )
         named = served_as if everybody else public_name(self.agent_name, CANARY)
-        self.results |= {"model_path": str(cycle.exports[0].path), "ollama_model": cycle.deployment and named}
+        self.results |= {
+            "model_path": str(cycle.exports[0].path),
+            "ollama_model": cycle.deployment and named,
+        }
 
     def _hold_out(self, ws: Workspace) -> None:
-        """Freeze what people said about single answers too: the gate compares by that, and a dataset of groups has none of it."""
+        """Freeze what people said about single answers too: the gate compares by that, and a
+        dataset of groups has none of it."""
         from thumbwheel.datasets.build import build
         from thumbwheel.datasets.types import DatasetConfig
 
@@ -119,19 +158,24 @@ class TrainingPipeline:
                 log.say(f"no held-out {shape}: {error}")
 
     def _can_judge(self, ws: Workspace) -> bool:
-        """Whether fresh answers could be judged: by what the settings name, or by the rows' own references and checkers."""
+        """Whether fresh answers could be judged: by what the settings name, or by the rows' own
+        references and checkers."""
         from thumbwheel.datasets.build import build, load_rows
         from thumbwheel.datasets.types import DatasetConfig
         from thumbwheel.training.algorithms.grpo import GrpoConfig
 
         config = ws.settings(GrpoConfig, "train.grpo", self.settings)
-        if config.reward_model is not None or any(name.partition("=")[0] != "checker" for name in config.reward_functions):
+        if config.reward_model is not None or any(
+            name.partition("=")[0] != "checker" for name in config.reward_functions
+        ):
             return True
         try:
             prompts = build(ws, self.agent_name, "prompts", ws.settings(DatasetConfig, "dataset"))
         except DataError:
             return False
-        return any(row.checker or row.reference is not None for row in load_rows(ws, prompts.id, "train"))
+        return any(
+            row.checker or row.reference is not None for row in load_rows(ws, prompts.id, "train")
+        )
 
 
 def _of_run(ws: Workspace, run_id: str, method: str, metrics: Mapping[str, Any]) -> dict[str, Any]:

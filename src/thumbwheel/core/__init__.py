@@ -2,6 +2,6 @@
 
 import os
 
-# Read when huggingface_hub is imported. Without it, every look into its cache asks the hub what may be put into a user agent, even where
-# only local files are wanted.
+# Read when huggingface_hub is imported. Without it, every look into its cache asks the hub what may
+# be put into a user agent, even where only local files are wanted.
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"

@@ -11,8 +11,9 @@
     ├── TrainingError          a run stopped itself: divergence, NaN, collapse             6
     └── StorageError           disk full, database locked, a blob that is not its hash     7
 
-An error says what was given, why it cannot work and what to do next. A failed item (one line of an import, one
-generation) is data and never raised; a failed invariant is a crash and never one of these.
+An error says what was given, why it cannot work and what to do next. A failed item (one line of an
+import, one generation) is data and never raised; a failed invariant is a crash and never one of
+these.
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ class MissingExtra(ThumbwheelError):
     @classmethod
     def of(cls, what: str, module: str, extra: str) -> MissingExtra:
         """The error for `what`, which needs `module` from the extra `extra`."""
-        return cls(what, f"the Python package {module!r} is not installed", f"Run: pip install 'thumbwheel[{extra}]'")
+        return cls(
+            what,
+            f"the Python package {module!r} is not installed",
+            f"Run: pip install 'thumbwheel[{extra}]'",
+        )
 
 
 class Conflict(ThumbwheelError):

@@ -1,7 +1,9 @@
-"""Identifiers: time-ordered for what happens here, derived for what comes from elsewhere, slugs for names.
+"""Identifiers: time-ordered for what happens here, derived for what comes from elsewhere, slugs for
+names.
 
-A derived id is a hash of (source, external id), so importing the same thing twice meets the same row. No user string ever
-becomes part of a path; a slug is the only name that may be typed and is checked here.
+A derived id is a hash of (source, external id), so importing the same thing twice meets the same
+row. No user string ever becomes part of a path; a slug is the only name that may be typed and is
+checked here.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from typing import Any
 
 from thumbwheel.core.errors import InputError
 
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"
 _TRIPLES = [one + two + three for one in _DIGITS for two in _DIGITS for three in _DIGITS]
 """base64.b32hexencode takes several times as long, and imports and builds do it a lot."""
@@ -46,7 +50,8 @@ def derived(prefix: str, *parts: str) -> str:
     >>> derived("trc", "support", "jsonl", "7") == derived("trc", "support", "jsonl", "7")
     True
     """
-    named = f"[{', '.join(map(encode_basestring_ascii, parts))}]"  # as json.dumps has it, in a third of the time
+    # as json.dumps has it, in a third of the time
+    named = f"[{', '.join(map(encode_basestring_ascii, parts))}]"
     return f"{prefix}_{_base32hex(hashlib.sha256(named.encode()).digest()[:15])}"
 
 
@@ -56,14 +61,20 @@ def stands_for(typed: str, row_id: str) -> bool:
     >>> stands_for("run_0f3k2", "run_0f3k2m8v1"), stands_for("run_", "run_0f3k2m8v1")
     (True, False)
     """
-    return typed == row_id or (ABBREVIATED.fullmatch(typed) is not None and row_id.startswith(typed))
+    return typed == row_id or (
+        ABBREVIATED.fullmatch(typed) is not None and row_id.startswith(typed)
+    )
 
 
 def require_single(typed: str, matches: Sequence[str]) -> None:
     """Raise InputError where an abbreviated id stands for several."""
     if len(matches) > 1:
         several = ", ".join(matches[:5])
-        raise InputError(f"id {typed!r}", f"it is the beginning of several: {several}", "Give more of its characters")
+        raise InputError(
+            f"id {typed!r}",
+            f"it is the beginning of several: {several}",
+            "Give more of its characters",
+        )
 
 
 def fingerprint(value: Any) -> str:
@@ -99,19 +110,23 @@ def slug(value: str, what: str = "agent") -> str:
     if not SLUG.fullmatch(value):
         raise InputError(
             f"{what} name {value!r}",
-            "a name has 1 to 63 of a-z, 0-9, '-', '_' and single dots, and starts with a letter or digit",
+            "a name has 1 to 63 of a-z, 0-9, '-', '_' and single dots, and starts with a letter "
+            "or digit",
             "Choose another name, for example 'support-bot'",
         )
     return value
 
 
 def slug_of(name: str, what: str = "agent") -> str:
-    """The slug that a name leads to; raises InputError for what looks like a path, and where nothing of it can stand in a slug.
+    """The slug that a name leads to; raises InputError for what looks like a path, and where
+    nothing of it can stand in a slug.
 
     >>> [slug_of(name) for name in ("Support Bot", "support-bot", "Grüße 2.0!", "__A  b__")]
     ['support-bot', 'support-bot', 'grusse-2.0', 'a-b__']
     """
-    is_path = name.startswith(".") or any(character in "/\\" or not character.isprintable() for character in name)
+    is_path = name.startswith(".") or any(
+        character in "/\\" or not character.isprintable() for character in name
+    )
     if is_path or SLUG.fullmatch(name):
         return slug(name, what)
     plain = unicodedata.normalize("NFKD", name.casefold()).encode("ascii", "ignore").decode()

@@ -1,8 +1,10 @@
-"""What is said while work goes on: the log and progress (standard error), tables and JSON (standard output).
+"""What is said while work goes on: the log and progress (standard error), tables and JSON (standard
+output).
 
-Standard output carries the answer and nothing else, so that `--json` can be piped; everything that is said on the way,
-progress included, goes to standard error. Everything that reaches a terminal goes through here, because what was imported may hold
-control characters: a text can clear the screen, change its own colours or hide what stands before it. They are shown, as \\x1b.
+Standard output carries the answer and nothing else, so that `--json` can be piped; everything that
+is said on the way, progress included, goes to standard error. Everything that reaches a terminal
+goes through here, because what was imported may hold control characters: a text can clear the
+screen, change its own colours or hide what stands before it. They are shown, as \\x1b.
 """
 
 from __future__ import annotations
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 logger = logging.getLogger("thumbwheel")
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that a terminal obeys instead of showing, marks that turn the direction of writing, and halves of characters."""
+CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Characters that a terminal obeys instead of showing, marks that turn the direction of writing,
+and halves of characters."""
 ROW_ID = re.compile(r"\b[a-z]{3}_[0-9a-v]{22,24}\b")
 """An id of ours, as core/ids.py makes them."""
 SHORT_ID = 8
@@ -58,7 +63,12 @@ def configure(level: str = "info") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("%(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for noisy, least in (("httpx", "WARNING"), ("alembic", "WARNING"), ("filelock", "WARNING"), ("bitsandbytes", "ERROR")):
+    for noisy, least in (
+        ("httpx", "WARNING"),
+        ("alembic", "WARNING"),
+        ("filelock", "WARNING"),
+        ("bitsandbytes", "ERROR"),
+    ):
         logging.getLogger(noisy).setLevel(least)
 
 
@@ -69,9 +79,12 @@ def console(stderr: bool = True) -> Console:
     from rich.segment import Segment
 
     class Terminal(Console):
-        """Shows the control characters of what is printed; rich's own (colours, moving the cursor) pass."""
+        """Shows the control characters of what is printed; rich's own (colours, moving the cursor)
+        pass."""
 
-        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
             for segment in super().render(renderable, options):
                 harmless = segment.control is not None or not CONTROL.search(segment.text)
                 yield segment if harmless else Segment(visible(segment.text), segment.style)
@@ -91,7 +104,8 @@ def show(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """A line on standard error as it is, for the end of a command and for processes without a terminal."""
+    """A line on standard error as it is, for the end of a command and for processes without a
+    terminal."""
     sys.stderr.write(visible(text) + "\n")
 
 
@@ -104,13 +118,19 @@ def write(text: str) -> None:
 def answer(value: Any, *, indent: int | None = 2) -> None:
     """`value` as JSON on standard output; without `indent` on one line, at once."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
-    sys.stdout.write(CONTROL.sub(lambda found: found[0] if found[0] in "\r\n" else f"\\u{ord(found[0]):04x}", text) + "\n")
+    sys.stdout.write(
+        CONTROL.sub(
+            lambda found: found[0] if found[0] in "\r\n" else f"\\u{ord(found[0]):04x}", text
+        )
+        + "\n"
+    )
     if indent is None:
         sys.stdout.flush()
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table for a person, on standard output. Where it is too wide, its ids are abbreviated before other cells fold."""
+    """A table for a person, on standard output. Where it is too wide, its ids are abbreviated
+    before other cells fold."""
     terminal = console(stderr=False)
     cells = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
     drawn = _drawn(title, columns, cells)
@@ -155,7 +175,8 @@ def _shared_length(first: str, second: str) -> int:
 
 
 class Advance(Protocol):
-    """Moves a progress bar by `steps` and shows `note` beside it; `total` where it became known only now."""
+    """Moves a progress bar by `steps` and shows `note` beside it; `total` where it became known
+    only now."""
 
     def __call__(self, steps: float = 1, note: str = "", total: float | None = None) -> None:
         """Advance."""
@@ -163,7 +184,8 @@ class Advance(Protocol):
 
 @contextmanager
 def progress(what: str, total: float | None, unit: str = "") -> Iterator[Advance]:
-    """How far the work inside is, on standard error: a bar on a terminal, elsewhere a line every ten seconds."""
+    """How far the work inside is, on standard error: a bar on a terminal, elsewhere a line every
+    ten seconds."""
     if sys.stderr.isatty():
         with _bar(what, total, unit) as advance:
             yield advance
@@ -194,7 +216,14 @@ def working(what: str) -> Iterator[None]:
 
 @contextmanager
 def _bar(what: str, total: float | None, unit: str) -> Iterator[Advance]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = [
         TextColumn("{task.description}"),
@@ -256,7 +285,8 @@ def _clock(seconds: float) -> str:
 
 
 class _Ticker:
-    """Says how far the innermost work is, whenever nothing was said for EVERY seconds; a thread while there is any work."""
+    """Says how far the innermost work is, whenever nothing was said for EVERY seconds; a thread
+    while there is any work."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -272,7 +302,9 @@ class _Ticker:
             if len(self._works) == 1:
                 self.spoke_at = time.monotonic()
                 self._ended = threading.Event()
-                threading.Thread(target=self._run, args=(self._ended,), name="progress", daemon=True).start()
+                threading.Thread(
+                    target=self._run, args=(self._ended,), name="progress", daemon=True
+                ).start()
         try:
             yield
         finally:
@@ -290,7 +322,10 @@ class _Ticker:
             if innermost is not None:
                 try:
                     say(innermost.line())
-                except (OSError, ValueError):  # nobody reads any more; the work is not to end for that
+                except (
+                    OSError,
+                    ValueError,
+                ):  # nobody reads any more; the work is not to end for that
                     return
 
 

@@ -1,4 +1,5 @@
-"""Tables of variants: the built-in ones by name, third parties' through an entry-point group of the same name.
+"""Tables of variants: the built-in ones by name, third parties' through an entry-point group of the
+same name.
 
 A table maps a name to "module:attribute", so that listing names imports nothing.
 """
@@ -37,7 +38,9 @@ class Table(Generic[T]):
     def locations(self) -> dict[str, str]:
         """name -> "module:attribute", built-in first; a third party cannot replace a built-in name."""
         found = {point.name: point.value for point in entry_points(group=self.group)}
-        return self._built_in | {name: at for name, at in found.items() if name not in self._built_in}
+        return self._built_in | {
+            name: at for name, at in found.items() if name not in self._built_in
+        }
 
     def names(self) -> list[str]:
         """All known names, built-in first."""

@@ -1,6 +1,8 @@
-"""Who else on the machine may read what we write: nobody. Folders 0700, files 0600, and children that write the same way.
+"""Who else on the machine may read what we write: nobody. Folders 0700, files 0600, and children
+that write the same way.
 
-Lives here: the mask of a process, and tightening a home from before. Not here: the home's paths (config.py), its secrets (seal.py).
+Lives here: the mask of a process, and tightening a home from before. Not here: the home's paths
+(config.py), its secrets (seal.py).
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ def is_open(folder: Path) -> bool:
 
 
 def tighten(folder: Path, entries: Iterable[Path]) -> None:
-    """Take `folder` and everything below `entries` from everybody but the owner; raises OSError for the folder only.
+    """Take `folder` and everything below `entries` from everybody but the owner; raises OSError for
+    the folder only.
 
-    The folder comes last, so that one that was interrupted is begun again. Links are not followed: what they point at is not ours.
+    The folder comes last, so that one that was interrupted is begun again. Links are not followed:
+    what they point at is not ours.
     """
     for entry in entries:
         _tighten(entry)
@@ -40,7 +44,9 @@ def tighten(folder: Path, entries: Iterable[Path]) -> None:
 
 
 def _tighten(path: Path) -> None:
-    with suppress(OSError):  # gone by now, or somebody else's; the closed folder above keeps others out
+    with suppress(
+        OSError
+    ):  # gone by now, or somebody else's; the closed folder above keeps others out
         mode = path.lstat().st_mode
         if not stat.S_ISLNK(mode) and mode & OTHERS:
             path.chmod(stat.S_IMODE(mode) & ~OTHERS)

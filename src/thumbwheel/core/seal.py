@@ -1,6 +1,8 @@
-"""The home's own secret, and keyed hashes made with it: what was erased can be recognised here, and nowhere else.
+"""The home's own secret, and keyed hashes made with it: what was erased can be recognised here, and
+nowhere else.
 
-A plain hash of an order number or a mail address can be guessed; a keyed one cannot without the key, which never leaves the home.
+A plain hash of an order number or a mail address can be guessed; a keyed one cannot without the
+key, which never leaves the home.
 """
 
 from __future__ import annotations
@@ -26,22 +28,30 @@ class Seal:
 
     def of(self, kind: str, name: str) -> str:
         """HMAC-SHA-256 (hex) of a name of some kind."""
-        return hmac.new(self.secret, f"{kind}\0{name}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+        return hmac.new(
+            self.secret, f"{kind}\0{name}".encode("utf-8", "surrogatepass"), hashlib.sha256
+        ).hexdigest()
 
 
 def read_seal(path: Path) -> Seal | None:
-    """The seal in `path`; None where nothing was ever sealed. Raises StorageError for a damaged file."""
+    """The seal in `path`; None where nothing was ever sealed. Raises StorageError for a damaged
+    file."""
     try:
         secret = path.read_bytes()
     except FileNotFoundError:
         return None
     if len(secret) != SIZE:
-        raise StorageError(f"secret {str(path)!r}", f"it has {len(secret)} bytes, not {SIZE}", "Restore it from a backup")
+        raise StorageError(
+            f"secret {str(path)!r}",
+            f"it has {len(secret)} bytes, not {SIZE}",
+            "Restore it from a backup",
+        )
     return Seal(secret)
 
 
 def make_seal(path: Path) -> Seal:
-    """The seal in `path`, which is made where there is none: whole, on disk, readable by its owner only."""
+    """The seal in `path`, which is made where there is none: whole, on disk, readable by its owner
+    only."""
     found = read_seal(path)
     if found is not None:
         return found

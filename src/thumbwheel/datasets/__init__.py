@@ -1,1 +1,2 @@
-"""From feedback to training data: the data plan (`plan`), frozen datasets (`build`), their shapes (`shapes/`) and their split."""
+"""From feedback to training data: the data plan (`plan`), frozen datasets (`build`), their shapes
+(`shapes/`) and their split."""

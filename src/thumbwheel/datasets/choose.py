@@ -1,4 +1,5 @@
-"""Which shape a method learns from here, and why: read from the data plan, not from the method's name alone."""
+"""Which shape a method learns from here, and why: read from the data plan, not from the method's
+name alone."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ SHAPES_OF = {
     "ppo": ("prompts",),
     "grpo_offline": ("groups",),
 }
-"""Method -> the shapes that it can learn from; the one with the most training rows is taken, the first of equals."""
+"""Method -> the shapes that it can learn from; the one with the most training rows is taken, the
+first of equals."""
 LEARNS = {
     "chats": "imitates good answers",
     "pairs": "learns from a better and a worse answer to the same prompt",
@@ -41,41 +43,57 @@ class Choice:
     why: list[str]
 
 
-def choose(ws: Workspace, agent: str, method: str = AUTO, config: DatasetConfig | None = None) -> Choice:
+def choose(
+    ws: Workspace, agent: str, method: str = AUTO, config: DatasetConfig | None = None
+) -> Choice:
     """The shape for `method`; `auto` is the method that the data plan recommends.
 
-    Raises InputError for an unknown method, DataError where nothing of `agent` suits it or nothing is recommended.
+    Raises InputError for an unknown method, DataError where nothing of `agent` suits it or nothing
+    is recommended.
     """
     if method != AUTO and method not in SHAPES_OF:
         known = [AUTO, *SHAPES_OF]
-        raise InputError(f"method {method!r}", "there is no such method", f"Known: {', '.join(known)}.{nearest(method, known)}")
+        raise InputError(
+            f"method {method!r}",
+            "there is no such method",
+            f"Known: {', '.join(known)}.{nearest(method, known)}",
+        )
     plan = data_plan(ws, agent, config)
     if method != AUTO:
         return Choice(method, *_shape(plan, method))
     if plan.recommended is None:
         raise DataError(f"feedback of agent {agent!r}", plan.why, plan.to_words()[-1])
     shape, why = _shape(plan, plan.recommended)
-    return Choice(plan.recommended, shape, [f"{plan.recommended} is recommended, because {plan.why}", *why])
+    return Choice(
+        plan.recommended, shape, [f"{plan.recommended} is recommended, because {plan.why}", *why]
+    )
 
 
 def _shape(plan: DataPlan, method: str) -> tuple[str, list[str]]:
     possible = SHAPES_OF[method]
-    shape = max(possible, key=lambda name: (plan.shapes[name].counts["train"], -possible.index(name)))
+    shape = max(
+        possible, key=lambda name: (plan.shapes[name].counts["train"], -possible.index(name))
+    )
     found = plan.shapes[shape]
     if not found.rows:
         left = ", ".join(f"{count:,} x {reason}" for reason, count in list(found.drops.items())[:3])
-        instead = ", ".join(name for name, one in SHAPES_OF.items() if any(plan.shapes[each].rows for each in one))
+        instead = ", ".join(
+            name for name, one in SHAPES_OF.items() if any(plan.shapes[each].rows for each in one)
+        )
         raise DataError(
             f"method {method!r} for agent {plan.agent!r}",
             f"it {LEARNS[shape]}, and there are no {shape}{f' (left out: {left})' if left else ''}",
-            f"Methods with data: {instead or 'none'}. See thumbwheel dataset plan --agent {plan.agent}",
+            f"Methods with data: {instead or 'none'}. See thumbwheel dataset plan --agent "
+            f"{plan.agent}",
         )
     why = [f"{method} {LEARNS[shape]}: {shape}, {_sources(found)}"]
     others = [f"{name} would give {plan.shapes[name].rows:,}" for name in possible if name != shape]
     why += [f"of what {method} can read it is the most: {', '.join(others)}"] if others else []
     judged = plan.methods.get(method)
     if judged and judged.missing:
-        needed = ", ".join(plural(count, word.removesuffix("s")) for word, count in judged.missing.items())
+        needed = ", ".join(
+            plural(count, word.removesuffix("s")) for word, count in judged.missing.items()
+        )
         why.append(f"this is weak: {needed} more are needed")
     return shape, why
 

@@ -1,8 +1,10 @@
-"""From the database to spilled rows: in this process, or in several that share the prompts where there is much to do.
+"""From the database to spilled rows: in this process, or in several that share the prompts where
+there is much to do.
 
-Every process reads the same state of the database, its own range of prompts, in two steps: what its prompts claim of the split
-(`split_assignment`), then, once the claims of all are settled, the rows. Run as a module this is one of these processes. Does not live
-here: what the evidence is (`gather`), what becomes of the rows (`build`).
+Every process reads the same state of the database, its own range of prompts, in two steps: what its
+prompts claim of the split (`split_assignment`), then, once the claims of all are settled, the rows.
+Run as a module this is one of these processes. Does not live here: what the evidence is (`gather`),
+what becomes of the rows (`build`).
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ PROCESSES = 4
 
 @dataclass(frozen=True)
 class Task:
-    """What is collected. `first` and `last` bound the prompt ids of one process: from, and to before."""
+    """What is collected. `first` and `last` bound the prompt ids of one process: from, and to
+    before."""
 
     agent: str
     shape: str
@@ -78,9 +81,16 @@ class Collected:
 
 
 def collect(
-    db: Database, agent: str, shape: str, config: DatasetConfig, as_of: datetime | None, folder: Path, values: Mapping[str, Reward] | None
+    db: Database,
+    agent: str,
+    shape: str,
+    config: DatasetConfig,
+    as_of: datetime | None,
+    folder: Path,
+    values: Mapping[str, Reward] | None,
 ) -> Collected:
-    """Spill the rows of `shape` below `folder`; `values`, trace -> reward, are those of the ledger where `config` asks for it.
+    """Spill the rows of `shape` below `folder`; `values`, trace -> reward, are those of the ledger
+    where `config` asks for it.
 
     Raises StorageError where the disk is full or a process dies.
     """
@@ -88,27 +98,46 @@ def collect(
     kind = SHAPES.get(shape)
     with db.read() as connection:
         one_voice = loudest(connection, agent, as_of, config.scope())
-        found = Collected(watermark=store.watermark(connection, task.agent_id, as_of), loudest=one_voice)
+        found = Collected(
+            watermark=store.watermark(connection, task.agent_id, as_of), loudest=one_voice
+        )
         if cuts := [] if kind.merges or values is not None else _cuts(connection, task.agent_id):
             bounds = zip([None, *cuts], [*cuts, None], strict=True)
-            tasks = [Task(**(asdict(task) | {"first": first, "last": last})) for first, last in bounds]
+            tasks = [
+                Task(**(asdict(task) | {"first": first, "last": last})) for first, last in bounds
+            ]
             if _shared(db, tasks, folder, store.state(connection, task.agent_id), config, found):
                 return found
-        assignment = assigned(connection, task.agent_id, config, config.scope(), unjudged=kind.unjudged)
+        assignment = assigned(
+            connection, task.agent_id, config, config.scope(), unjudged=kind.unjudged
+        )
         found.add(folder, _spill(connection, task, assignment, folder, values))
     return found
 
 
 def _cuts(connection: sa.Connection, agent_id: str) -> list[str]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     parts = min(cores, PROCESSES, 1 + store.trace_count(connection, agent_id) // SHARED)
     return store.cuts(connection, agent_id, parts) if parts > 1 else []
 
 
-def _shared(db: Database, tasks: Sequence[Task], folder: Path, state: list[int], config: DatasetConfig, found: Collected) -> bool:
-    """Let a process do each task; False, with nothing done, where one of them sees another state of the database."""
+def _shared(
+    db: Database,
+    tasks: Sequence[Task],
+    folder: Path,
+    state: list[int],
+    config: DatasetConfig,
+    found: Collected,
+) -> bool:
+    """Let a process do each task; False, with nothing done, where one of them sees another state of
+    the database."""
     with ExitStack() as stack:
-        parts = [stack.enter_context(_Part(db, task, folder / f"part-{number}")) for number, task in enumerate(tasks)]
+        parts = [
+            stack.enter_context(_Part(db, task, folder / f"part-{number}"))
+            for number, task in enumerate(tasks)
+        ]
         if any(answer != state for answer in [part.hear() for part in parts]):
             return False
         keys, places = assign([loaded(part.folder / CLAIMS) for part in parts], config)
@@ -126,8 +155,21 @@ class _Part:
     def __init__(self, db: Database, task: Task, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        command = [sys.executable, "-P", "-m", "thumbwheel.datasets.collect", str(folder), str(db.path)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "thumbwheel.datasets.collect",
+            str(folder),
+            str(db.path),
+        ]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self.say(asdict(task))
 
     def __enter__(self) -> _Part:
@@ -156,18 +198,36 @@ class _Part:
         self._process.kill()
         last = self._process.communicate()[1].strip().splitlines()[-1:]
         why = "; ".join(last) or f"exit code {self._process.returncode}"
-        raise StorageError("building a dataset", f"a process of it ended: {why}", "Free memory or disk space, then try again")
+        raise StorageError(
+            "building a dataset",
+            f"a process of it ended: {why}",
+            "Free memory or disk space, then try again",
+        )
 
 
 def _spill(
-    connection: sa.Connection, task: Task, assignment: SplitAssignment, folder: Path, values: Mapping[str, Reward] | None = None
+    connection: sa.Connection,
+    task: Task,
+    assignment: SplitAssignment,
+    folder: Path,
+    values: Mapping[str, Reward] | None = None,
 ) -> dict[str, Counter[str]]:
     """The rows of a task into `folder`; returns what was dropped, noted, and prompts by split."""
     kind, config, tally = SHAPES.get(task.shape)(), assignment.config, Tally()
     spill, prompts = Spill(folder, kind.row), Counter[str]()
     as_of = datetime.fromisoformat(task.as_of) if task.as_of else None
     scope = config.scope(task.first, task.last)
-    every = gather(connection, task.agent, config, tally, as_of, unjudged=kind.unjudged, assignment=assignment, scope=scope, values=values)
+    every = gather(
+        connection,
+        task.agent,
+        config,
+        tally,
+        as_of,
+        unjudged=kind.unjudged,
+        assignment=assignment,
+        scope=scope,
+        values=values,
+    )
     for evidence in merged(every, tally) if kind.merges else every:
         rows = []
         for found in kind.rows(evidence, config):
@@ -185,7 +245,9 @@ def _spill(
 def _capped(rows: list[Row], config: DatasetConfig, tally: Tally) -> list[Row]:
     if config.per_prompt is None or len(rows) <= config.per_prompt:
         return rows
-    tally.drops[f"more than {config.per_prompt} rows of one prompt"] += len(rows) - config.per_prompt
+    tally.drops[f"more than {config.per_prompt} rows of one prompt"] += (
+        len(rows) - config.per_prompt
+    )
     return sorted(rows, key=lambda row: row.row_id)[: config.per_prompt]
 
 

@@ -1,4 +1,5 @@
-"""`thumbwheel plan FILE` and `thumbwheel dataset ...`: the commands of this stage; each calls one verb and presents it."""
+"""`thumbwheel plan FILE` and `thumbwheel dataset ...`: the commands of this stage; each calls one
+verb and presents it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from thumbwheel.db.workspace import Workspace
 
 Agent = Annotated[str, typer.Option(help="The agent whose feedback is meant.")]
-AgentOfName = Annotated[str | None, typer.Option("--agent", help="The agent, unless the dataset is named by its id.")]
+AgentOfName = Annotated[
+    str | None, typer.Option("--agent", help="The agent, unless the dataset is named by its id.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 
 dataset = typer.Typer(no_args_is_help=True)
@@ -31,31 +34,59 @@ def plan(
     ctx: typer.Context,
     file: Annotated[
         Path,
-        typer.Argument(parser=place_of, metavar="FILE", help="Any file, folder or address that a source reads: an export of ratings."),
+        typer.Argument(
+            parser=place_of,
+            metavar="FILE",
+            help="Any file, folder or address that a source reads: an export of ratings.",
+        ),
     ],
     options: dict[str, Any],
-    source: Annotated[str | None, typer.Option(help="The source that reads it [default: the one that recognises its first rows].")] = None,
-    column: Annotated[list[str] | None, typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question.")] = None,
-    scale: Annotated[list[str] | None, typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10.")] = None,
-    timezone: Annotated[str | None, typer.Option(help="The zone of times that are written without one [default: UTC].")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            help="The source that reads it [default: the one that recognises its first rows]."
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question."),
+    ] = None,
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10."),
+    ] = None,
+    timezone: Annotated[
+        str | None,
+        typer.Option(help="The zone of times that are written without one [default: UTC]."),
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """What a file of feedback would teach: which methods it permits, what is missing, whether to train at all.
+    """What a file of feedback would teach: which methods it permits, what is missing, whether to
+    train at all.
 
-    Any export that a source reads: Open WebUI, Langfuse, OpenAI, TRL, CSV, Parquet and more (thumbwheel import --help). Nothing is
-    stored and no model is needed. Example: thumbwheel plan ratings.jsonl
+    Any export that a source reads: Open WebUI, Langfuse, OpenAI, TRL, CSV, Parquet and more
+    (thumbwheel import --help). Nothing is stored and no model is needed. Example: thumbwheel plan
+    ratings.jsonl
     """
     from thumbwheel.capture.detect import Options
     from thumbwheel.datasets.plan import plan_file
 
     config = ctx.obj.settings().load(DatasetConfig, "dataset", options)
-    _present(plan_file(file, source, config=config, options=Options.parsed(column, scale, timezone=timezone)), json)
+    _present(
+        plan_file(
+            file, source, config=config, options=Options.parsed(column, scale, timezone=timezone)
+        ),
+        json,
+    )
 
 
 @dataset.command("plan")
 @options_of(DatasetConfig)
-def plan_agent(ctx: typer.Context, agent: Agent, options: dict[str, Any], json: AsJson = False) -> None:
-    """The data plan of what an agent has: signals, what each permits, contradictions, what is missing, the recommended method."""
+def plan_agent(
+    ctx: typer.Context, agent: Agent, options: dict[str, Any], json: AsJson = False
+) -> None:
+    """The data plan of what an agent has: signals, what each permits, contradictions, what is
+    missing, the recommended method."""
     from thumbwheel.datasets.plan import data_plan
 
     with ctx.obj() as ws:
@@ -72,19 +103,31 @@ def build(
     shape: Annotated[
         str | None,
         typer.Option(
-            help="chats (for sft), pairs (dpo), labels (kto), scored (reward), prompts (grpo, ppo) or groups (grpo on recorded answers)."
+            help="chats (for sft), pairs (dpo), labels (kto), scored (reward), prompts (grpo, ppo) "
+            "or groups (grpo on recorded answers)."
         ),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="sft, dpo, kto, reward, grpo, ppo, grpo_offline or auto: the data plan picks the shape and says why.")
+        str | None,
+        typer.Option(
+            help="sft, dpo, kto, reward, grpo, ppo, grpo_offline or auto: the data plan picks the "
+            "shape and says why."
+        ),
     ] = None,
-    since: Annotated[datetime | None, typer.Option(help="Only feedback given at this time (UTC) or later is heard.")] = None,
-    until: Annotated[datetime | None, typer.Option(help="Only feedback given before this time (UTC) is heard.")] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(help="Only feedback given at this time (UTC) or later is heard."),
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option(help="Only feedback given before this time (UTC) is heard.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Freeze training data: rows of one shape, split in train, dev and gate. The same evidence gives the same dataset.
+    """Freeze training data: rows of one shape, split in train, dev and gate. The same evidence
+    gives the same dataset.
 
-    Example: thumbwheel dataset build --agent support --shape pairs, or --method kto, which picks the shape and says why.
+    Example: thumbwheel dataset build --agent support --shape pairs, or --method kto, which picks
+    the shape and says why.
     """
     from thumbwheel.core.errors import InputError
     from thumbwheel.datasets.build import build as build_dataset
@@ -92,7 +135,9 @@ def build(
 
     if (shape is None) == (method is None):
         raise InputError(
-            "dataset build", "it takes either --shape or --method", "Give one; --method auto takes what the data plan recommends"
+            "dataset build",
+            "it takes either --shape or --method",
+            "Give one; --method auto takes what the data plan recommends",
         )
     with ctx.obj() as ws:
         window = {name: at for name, at in (("since", since), ("until", until)) if at}
@@ -129,11 +174,17 @@ def health(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="An id, a shape (its newest dataset) or 'latest'.")],
     agent: AgentOfName = None,
-    max_length: Annotated[int | None, typer.Option(min=1, help="Tokens from which rows would be cut.")] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="Folder with the tokenizer.json of the base [default: an estimate].")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens from which rows would be cut.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="Folder with the tokenizer.json of the base [default: an estimate]."),
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Is a dataset fit for training? Every check reads all rows; exit code 4 where one finds an error."""
+    """Is a dataset fit for training? Every check reads all rows; exit code 4 where one finds an
+    error."""
     from dataclasses import asdict
 
     from thumbwheel.core import log
@@ -143,12 +194,21 @@ def health(
 
     with ctx.obj() as ws:
         found = _named(ws, name, agent)
-        findings = check_dataset(ws, found.id, max_length, counter(tokenizer) if tokenizer else None)
+        findings = check_dataset(
+            ws, found.id, max_length, counter(tokenizer) if tokenizer else None
+        )
     if json:
         log.answer({"id": found.id, "findings": [asdict(one) for one in findings]})
     else:
-        shown = ((one.check, one.verdict, one.text, one.count or "", " ".join(one.rows[:2])) for one in findings)
-        log.table(f"{found.id}: {found.shape} of {found.agent}", ("check", "verdict", "what was found", "rows", "such as"), shown)
+        shown = (
+            (one.check, one.verdict, one.text, one.count or "", " ".join(one.rows[:2]))
+            for one in findings
+        )
+        log.table(
+            f"{found.id}: {found.shape} of {found.agent}",
+            ("check", "verdict", "what was found", "rows", "such as"),
+            shown,
+        )
     if any(one.verdict == ERROR for one in findings):
         raise typer.Exit(4)
 
@@ -170,7 +230,10 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
     if json:
         log.answer([asdict(one) | {"stale": _stale_rows(changed[one.id])} for one in found])
         return
-    shown = ((one.id, one.shape, *one.counts.values(), f"{one.recorded_at:%Y-%m-%d %H:%M}") for one in found)
+    shown = (
+        (one.id, one.shape, *one.counts.values(), f"{one.recorded_at:%Y-%m-%d %H:%M}")
+        for one in found
+    )
     log.table(f"Datasets of {agent}", ("id", "shape", "train", "dev", "gate", "built (UTC)"), shown)
     for name, one in changed.items():
         if one:
@@ -183,7 +246,10 @@ def export(
     name: Annotated[str, typer.Argument(help="An id, a shape (its newest dataset) or 'latest'.")],
     to: Annotated[Path, typer.Option(help="A new or empty folder.")],
     agent: AgentOfName = None,
-    format: Annotated[str, typer.Option(help="jsonl, parquet, or hf (a Hugging Face folder with the columns of TRL).")] = "jsonl",
+    format: Annotated[
+        str,
+        typer.Option(help="jsonl, parquet, or hf (a Hugging Face folder with the columns of TRL)."),
+    ] = "jsonl",
     json: AsJson = False,
 ) -> None:
     """Write a dataset into a folder, to be used elsewhere.
@@ -223,7 +289,11 @@ def _stale_rows(found: Stale | None) -> int:
 
 
 def _describe(
-    found: Dataset, json: bool, rows: list[dict[str, Any]] | None = None, why: list[str] | None = None, stale: Stale | None = None
+    found: Dataset,
+    json: bool,
+    rows: list[dict[str, Any]] | None = None,
+    why: list[str] | None = None,
+    stale: Stale | None = None,
 ) -> None:
     from dataclasses import asdict
 
@@ -238,7 +308,9 @@ def _describe(
         log.show(str(stale))
     for line in why or []:
         log.show(line)
-    log.table(f"{found.id}: {found.shape} of {found.agent}", ("split", "rows"), found.counts.items())
+    log.table(
+        f"{found.id}: {found.shape} of {found.agent}", ("split", "rows"), found.counts.items()
+    )
     log.table("Where they come from", ("origin", "rows"), manifest["origins"].items())
     log.table("Left out", ("reason", "how many"), manifest["drops"].items())
     told = (one for one in manifest["health"]["findings"] if one["verdict"] in ("warning", "error"))
@@ -264,4 +336,7 @@ def _figures(manifest: dict[str, Any]) -> Iterator[str]:
     if scores := manifest.get("scores"):
         yield f"scores: {Scores(**scores)}"
     if characters := manifest.get("characters"):
-        yield f"mean length in characters: {', '.join(f'{name} {mean:g}' for name, mean in characters.items())}"
+        yield (
+            "mean length in characters: "
+            f"{', '.join(f'{name} {mean:g}' for name, mean in characters.items())}"
+        )

@@ -1,4 +1,5 @@
-"""The data plan as a value, as JSON and in words: the sentences that a person reads before deciding to train.
+"""The data plan as a value, as JSON and in words: the sentences that a person reads before deciding
+to train.
 
 Does not live here: how it is computed (`plan`).
 """
@@ -20,7 +21,8 @@ NAMES = {"kto": "KTO", "dpo": "DPO", "sft": "SFT"}
 
 @dataclass(frozen=True)
 class ShapePlan:
-    """What `dataset build` would freeze: rows per split, where they come from, what is left out, what to be careful about."""
+    """What `dataset build` would freeze: rows per split, where they come from, what is left out,
+    what to be careful about."""
 
     counts: dict[str, int]
     origins: dict[str, int]
@@ -37,7 +39,8 @@ class ShapePlan:
 
 @dataclass(frozen=True)
 class MethodPlan:
-    """Whether a method is worth training: `ready`, `usable` (it may work, the gate decides) or `too few` (`missing` says to what)."""
+    """Whether a method is worth training: `ready`, `usable` (it may work, the gate decides) or `too
+    few` (`missing` says to what)."""
 
     shape: str
     rows: int
@@ -52,8 +55,9 @@ class MethodPlan:
 
 @dataclass(frozen=True)
 class Power:
-    """What an evaluation on `n` groups of held-out items can see: the smallest gain (a fraction of 1), as if each group were one item;
-    None where it can see none. `area`: good answers are told from bad ones, and it is one of the area under the ROC curve."""
+    """What an evaluation on `n` groups of held-out items can see: the smallest gain (a fraction of
+    1), as if each group were one item; None where it can see none. `area`: good answers are told
+    from bad ones, and it is one of the area under the ROC curve."""
 
     n: int
     detectable: float | None
@@ -108,11 +112,24 @@ class DataPlan:
         """Everything, with the conclusions."""
         said = asdict(self)
         said["signals"] = [asdict(signal) | {"neither": signal.neither} for signal in self.signals]
-        return said | {"ready": self.ready, "eligible": self.eligible, "missing": self.missing, "words": self.to_words()}
+        return said | {
+            "ready": self.ready,
+            "eligible": self.eligible,
+            "missing": self.missing,
+            "words": self.to_words(),
+        }
 
     def to_words(self) -> list[str]:
         """One thought a line."""
-        return [*_read(self), *_given(self), *_permits(self), *_fresh(self), *_problems(self), *_evaluation(self), _conclusion(self)]
+        return [
+            *_read(self),
+            *_given(self),
+            *_permits(self),
+            *_fresh(self),
+            *_problems(self),
+            *_evaluation(self),
+            _conclusion(self),
+        ]
 
 
 def plural(count: int, word: str) -> str:
@@ -132,13 +149,19 @@ def _given(plan: DataPlan) -> Iterator[str]:
     if scores := plan.shapes["scored"].scores:
         yield f"Scores of answers: {scores}."
     if plan.marks.get("validation") or plan.marks.get("neither"):
-        marks = f"{plan.marks['validation']:,} for validation, {plan.marks['neither']:,} for nothing"
+        marks = (
+            f"{plan.marks['validation']:,} for validation, {plan.marks['neither']:,} for nothing"
+        )
         yield f"Marked by the owner: {marks}; {plan.marks['training']:,} for training."
 
 
 def _signal(signal: Signal) -> str:
     judged = signal.good + signal.bad
-    share = f" {signal.good / judged * 100:.0f}/{signal.bad / judged * 100:.0f} good/bad" if judged else ""
+    share = (
+        f" {signal.good / judged * 100:.0f}/{signal.bad / judged * 100:.0f} good/bad"
+        if judged
+        else ""
+    )
     neither = f", {signal.neither} neither" if judged and signal.neither else ""
     voices = f" by {plural(signal.raters, 'rater')}" if signal.raters > 1 else ""
     return f"{plural(signal.count, signal.kind)}{share}{neither}{voices}"
@@ -151,10 +174,18 @@ def _permits(plan: DataPlan) -> Iterator[str]:
             yield f"{NAMES[name]}: no {method.shape}."
             continue
         origins = ", ".join(f"{count:,} from {origin}" for origin, count in shape.origins.items())
-        weights = f"; weights {plan.class_weights['desirable']:.1f}/{plan.class_weights['undesirable']:.1f}" if name == "kto" else ""
+        weights = (
+            "; weights "
+            f"{plan.class_weights['desirable']:.1f}/{plan.class_weights['undesirable']:.1f}"
+            if name == "kto"
+            else ""
+        )
         split = "/".join(f"{count:,}" for count in shape.counts.values())
         needed = f"; {_needed(method.missing)} needed" if method.missing else ""
-        yield f"{NAMES[name]} {_readiness(method)}: {method.rows:,} {method.shape} ({origins}){weights}; train/dev/gate {split}{needed}."
+        yield (
+            f"{NAMES[name]} {_readiness(method)}: {method.rows:,} {method.shape} "
+            f"({origins}){weights}; train/dev/gate {split}{needed}."
+        )
 
 
 def _fresh(plan: DataPlan) -> Iterator[str]:
@@ -163,12 +194,20 @@ def _fresh(plan: DataPlan) -> Iterator[str]:
     checked, waits = prompts.origins.get("case", 0), bool(prompts.origins.get(WAITS))
     if checked:
         split = "/".join(f"{count:,}" for count in prompts.counts.values())
-        yield f"GRPO: fresh answers to {plural(checked, 'prompt')} can be checked (of {prompts.rows:,}; train/dev/gate {split})."
+        yield (
+            f"GRPO: fresh answers to {plural(checked, 'prompt')} can be checked (of "
+            f"{prompts.rows:,}; train/dev/gate {split})."
+        )
     elif prompts.rows:
         none = f"none with a reference or a checker{' for fresh answers' * waits}"
-        yield f"GRPO: {plural(prompts.rows, 'prompt')}, {none}; it needs a reward model or a function of yours."
+        yield (
+            f"GRPO: {plural(prompts.rows, 'prompt')}, {none}; it needs a reward model or a "
+            "function of yours."
+        )
     if groups.rows:
-        yield f"GRPO on recorded answers: {plural(groups.rows, 'group')} of two and more judged ones."
+        yield (
+            f"GRPO on recorded answers: {plural(groups.rows, 'group')} of two and more judged ones."
+        )
     scored = plan.shapes["scored"]
     if scored.rows:
         split = "/".join(f"{count:,}" for count in scored.counts.values())
@@ -194,9 +233,16 @@ def _problems(plan: DataPlan) -> Iterator[str]:
     for warning in plan.warnings:
         yield f"Careful. {warning}."
     if plan.drops:
-        yield "Left out: " + ", ".join(f"{count:,} x {reason}" for reason, count in plan.drops.items()) + "."
+        yield (
+            "Left out: "
+            + ", ".join(f"{count:,} x {reason}" for reason, count in plan.drops.items())
+            + "."
+        )
     if awaited := sum(plan.reach.awaited.values()):
-        yield f"{plural(awaited, 'target')} of feedback did not arrive yet; import the traces that they name."
+        yield (
+            f"{plural(awaited, 'target')} of feedback did not arrive yet; import the traces that "
+            "they name."
+        )
     coarse = {kind: count for kind, count in plan.reach.arrived.items() if kind != "trace"}
     if coarse:
         said = ", ".join(plural(count, kind) for kind, count in coarse.items())
@@ -208,7 +254,9 @@ def _problems(plan: DataPlan) -> Iterator[str]:
 
 def contradictions(notes: Mapping[str, int], rule: str) -> str:
     """How often raters contradicted each other; empty where they did not."""
-    noted = ", ".join(f"{count:,} {what}" for what, count in sorted(notes.items()) if what != LAST_ONLY)
+    noted = ", ".join(
+        f"{count:,} {what}" for what, count in sorted(notes.items()) if what != LAST_ONLY
+    )
     return f"Contradictions: {noted}. Rule: {rule}." if noted else ""
 
 
@@ -217,11 +265,15 @@ def _evaluation(plan: DataPlan) -> Iterator[str]:
         yield f"Evaluation on {plural(plan.gold, 'gold case')}: {_sees(plan, 'gold')}."
         return
     yield (
-        "No gold cases: whatever wins can be approved for a canary only, because its judges are the ratings themselves. "
+        "No gold cases: whatever wins can be approved for a canary only, because its judges are "
+        "the ratings themselves. "
         "Add some: thumbwheel case add."
     )
     basis = "feedback cases in gate" if plan.held_cases else "rows in gate"
-    yield f"Evaluation on feedback, {plural(plan.power[basis].n, 'group')} of {basis}: {_sees(plan, basis)}."
+    yield (
+        f"Evaluation on feedback, {plural(plan.power[basis].n, 'group')} of {basis}: "
+        f"{_sees(plan, basis)}."
+    )
 
 
 def _sees(plan: DataPlan, basis: str) -> str:
@@ -230,17 +282,32 @@ def _sees(plan: DataPlan, basis: str) -> str:
     if gain is None:
         verb = "is" if power.n == 1 else "are"
         kinds = " of either kind" if power.area else ""
-        return f"{plural(power.n, 'group')} {verb} too few to decide on, at least {FEWEST} are needed{kinds}"
+        return (
+            f"{plural(power.n, 'group')} {verb} too few to decide on, at least {FEWEST} are "
+            f"needed{kinds}"
+        )
     if power.area:
-        return f"gains from about {gain * 100:.0f} points of AUC can be seen (good answers ranked above bad ones; 80 % of the time)"
-    return f"gains from about {gain * 100:.0f} points can be seen (80 % of the time, where 30 % of the answers change)"
+        return (
+            f"gains from about {gain * 100:.0f} points of AUC can be seen (good answers ranked "
+            "above bad ones; 80 % of the time)"
+        )
+    return (
+        f"gains from about {gain * 100:.0f} points can be seen (80 % of the time, where 30 % of "
+        "the answers change)"
+    )
 
 
 def _conclusion(plan: DataPlan) -> str:
     if plan.recommended is None:
-        ways = "; ".join(f"{_needed(missing)} for {NAMES[name]}" for name, missing in plan.missing.items())
+        ways = "; ".join(
+            f"{_needed(missing)} for {NAMES[name]}" for name, missing in plan.missing.items()
+        )
         checked = plan.shapes["prompts"].origins.get("case", 0)
-        instead = f" Only GRPO has data: {plural(checked, 'prompt')} whose answers can be checked." if checked else ""
+        instead = (
+            f" Only GRPO has data: {plural(checked, 'prompt')} whose answers can be checked."
+            if checked
+            else ""
+        )
         return f"Do not train yet. Missing, any one of: {ways}.{instead}"
     others = [NAMES[name] for name in plan.eligible if name != plan.recommended]
     compare = f" Also eligible, to be compared on dev: {', '.join(others)}." if others else ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class DisjointSets:
-    """Numbers from 0, each at first alone. The name of a set is its smallest number, so the order of the ties decides nothing."""
+    """Numbers from 0, each at first alone. The name of a set is its smallest number, so the order
+    of the ties decides nothing."""
 
     def __init__(self, size: int) -> None:
         self._parent = list(range(size))

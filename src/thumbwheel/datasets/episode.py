@@ -1,8 +1,10 @@
-"""A run of several model and tool steps as one prompt and one answer: all that stands before the last answer, and that answer.
+"""A run of several model and tool steps as one prompt and one answer: all that stands before the
+last answer, and that answer.
 
-The last answer alone is learned from (data rule 8), so the calls and answers before it belong to what the model is shown. A run tells
-all of it where every model step after the first has the messages that came since the one before, or all messages up to it, as
-`{"messages": [...]}`. Pure; reading is `store`'s and `gather`'s.
+The last answer alone is learned from (data rule 8), so the calls and answers before it belong to
+what the model is shown. A run tells all of it where every model step after the first has the
+messages that came since the one before, or all messages up to it, as `{"messages": [...]}`. Pure;
+reading is `store`'s and `gather`'s.
 """
 
 from __future__ import annotations
@@ -12,9 +14,14 @@ from typing import Any, NamedTuple
 
 from thumbwheel.datasets.types import Message
 
-UNTOLD = "the answer took several model or tool steps, which do not tell what the last one was shown"
+UNTOLD = (
+    "the answer took several model or tool steps, which do not tell what the last one was shown"
+)
 CALLS = "the run ends in a tool call, which no row can hold as its answer"
-LAST_ONLY = "runs of several steps: their last answer alone is learned from, by the judgement of the whole run"
+LAST_ONLY = (
+    "runs of several steps: their last answer alone is learned from, by the judgement of the whole "
+    "run"
+)
 OTHER = "the answer of the run is not that of its last step"
 
 
@@ -26,11 +33,15 @@ class RunStep(NamedTuple):
     output: Any
 
 
-def history(prompt: Sequence[Message], steps: Sequence[RunStep], answer: str | None) -> list[Message] | str:
+def history(
+    prompt: Sequence[Message], steps: Sequence[RunStep], answer: str | None
+) -> list[Message] | str:
     """What the last model step was shown, or the reason why it cannot be said.
 
-    >>> steps = [RunStep("llm", None, "Which one?"), RunStep("llm", {"messages": [{"role": "user", "content": "R1."}]}, "Done.")]
-    >>> [message["content"] for message in history([{"role": "user", "content": "Cancel it."}], steps, "Done.")]
+    >>> steps = [RunStep("llm", None, "Which one?"), RunStep("llm", {"messages": [{"role": "user",
+    "content": "R1."}]}, "Done.")]
+    >>> [message["content"] for message in history([{"role": "user", "content": "Cancel it."}],
+    steps, "Done.")]
     ['Cancel it.', 'Which one?', 'R1.']
     """
     said = [step for step in steps if step.kind == "llm"]
@@ -51,19 +62,29 @@ def history(prompt: Sequence[Message], steps: Sequence[RunStep], answer: str | N
     return shown
 
 
-def _ends(shown: list[Message], message: Message | None, output: Any, answer: str | None) -> list[Message] | str:
+def _ends(
+    shown: list[Message], message: Message | None, output: Any, answer: str | None
+) -> list[Message] | str:
     if message is not None and message.get("tool_calls"):
         return CALLS
     if shown[-1]["role"] == "assistant":
         return UNTOLD
-    if output is not None and (message is None or (message["content"] or "").strip() != (answer or "").strip()):
+    if output is not None and (
+        message is None or (message["content"] or "").strip() != (answer or "").strip()
+    ):
         return OTHER
     return shown
 
 
 def _messages(given: Any) -> list[Message] | None:
     found = given.get("messages") if isinstance(given, dict) else None
-    return found if isinstance(found, list) and found and all(isinstance(one, dict) and "role" in one for one in found) else None
+    return (
+        found
+        if isinstance(found, list)
+        and found
+        and all(isinstance(one, dict) and "role" in one for one in found)
+        else None
+    )
 
 
 def _on(shown: list[Message], since: list[Message]) -> list[Message]:
@@ -74,7 +95,9 @@ def _on(shown: list[Message], since: list[Message]) -> list[Message]:
 def _assistant(output: Any) -> Message | None:
     if isinstance(output, str):
         return {"role": "assistant", "content": output}
-    if not isinstance(output, dict) or not (output.get("tool_calls") or isinstance(output.get("content"), str)):
+    if not isinstance(output, dict) or not (
+        output.get("tool_calls") or isinstance(output.get("content"), str)
+    ):
         return None
     called = {"tool_calls": output["tool_calls"]} if output.get("tool_calls") else {}
     return {"role": "assistant", "content": output.get("content")} | called

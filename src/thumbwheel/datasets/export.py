@@ -1,4 +1,5 @@
-"""Datasets for elsewhere: JSON lines and Parquet with all columns, or a Hugging Face folder with the columns that TRL reads."""
+"""Datasets for elsewhere: JSON lines and Parquet with all columns, or a Hugging Face folder with
+the columns that TRL reads."""
 
 from __future__ import annotations
 
@@ -18,33 +19,55 @@ from thumbwheel.models.artifacts import Artifacts
 
 
 def export(ws: Workspace, dataset_id: str, path: Path, format: str = "jsonl") -> Path:
-    """Write a dataset into the folder `path`, which must be new or empty, with its manifest; returns `path`.
+    """Write a dataset into the folder `path`, which must be new or empty, with its manifest;
+    returns `path`.
 
-    `jsonl` and `parquet`: a file for each split. `hf`: what `datasets.load_from_disk` reads, one split each, in TRL's columns.
-    Raises InputError for an unknown format or a folder with something in it, MissingExtra where `datasets` is not installed.
+    `jsonl` and `parquet`: a file for each split. `hf`: what `datasets.load_from_disk` reads, one
+    split each, in TRL's columns. Raises InputError for an unknown format or a folder with something
+    in it, MissingExtra where `datasets` is not installed.
     """
     dataset = by_id(ws, dataset_id)
     if format not in FORMATS:
-        raise InputError(f"format {format!r}", "there is no such format", f"Known: {', '.join(FORMATS)}.{nearest(format, FORMATS)}")
+        raise InputError(
+            f"format {format!r}",
+            "there is no such format",
+            f"Known: {', '.join(FORMATS)}.{nearest(format, FORMATS)}",
+        )
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise InputError(f"path {str(path)!r}", "it is no empty folder, and nothing is overwritten", "Name a new folder")
+        raise InputError(
+            f"path {str(path)!r}",
+            "it is no empty folder, and nothing is overwritten",
+            "Name a new folder",
+        )
     try:
         path.mkdir(parents=True, exist_ok=True)
         FORMATS[format](ws, dataset, path)
-        (path / "manifest.json").write_text(json.dumps(asdict(dataset), indent=2, default=str, ensure_ascii=False) + "\n", encoding="utf-8")
+        (path / "manifest.json").write_text(
+            json.dumps(asdict(dataset), indent=2, default=str, ensure_ascii=False) + "\n",
+            encoding="utf-8",
+        )
     except OSError as error:
-        raise StorageError(f"path {str(path)!r}", error.strerror or str(error), "Free space or name a writable place") from error
+        raise StorageError(
+            f"path {str(path)!r}",
+            error.strerror or str(error),
+            "Free space or name a writable place",
+        ) from error
     return path
 
 
 def _jsonl(ws: Workspace, dataset: Dataset, path: Path) -> None:
     for split in SPLITS:
         with (path / f"{split}.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in load_rows(ws, dataset.id, split))
+            file.writelines(
+                json.dumps(asdict(row), ensure_ascii=False) + "\n"
+                for row in load_rows(ws, dataset.id, split)
+            )
 
 
 def _parquet(ws: Workspace, dataset: Dataset, path: Path) -> None:
-    Artifacts(ws.home.blobs).checkout({f"{split}.parquet": sha256 for split, sha256 in dataset.manifest["files"].items()}, path)
+    Artifacts(ws.home.blobs).checkout(
+        {f"{split}.parquet": sha256 for split, sha256 in dataset.manifest["files"].items()}, path
+    )
 
 
 def _hf(ws: Workspace, dataset: Dataset, path: Path) -> None:
@@ -54,14 +77,24 @@ def _hf(ws: Workspace, dataset: Dataset, path: Path) -> None:
         raise MissingExtra.of("export to a Hugging Face dataset", "datasets", "train") from None
     datasets.disable_progress_bars()
     whole = {split: list(_trl(ws, dataset, split)) for split in SPLITS}
-    datasets.DatasetDict({split: datasets.Dataset.from_list(rows) for split, rows in whole.items() if rows}).save_to_disk(path)
+    datasets.DatasetDict(
+        {split: datasets.Dataset.from_list(rows) for split, rows in whole.items() if rows}
+    ).save_to_disk(path)
 
 
 def _trl(ws: Workspace, dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
     shape = SHAPES.get(dataset.shape)()
     for row in load_rows(ws, dataset.id, split):
         tools = {"tools": json.dumps(row.tools, ensure_ascii=False)} if row.tools else {}
-        yield shape.trl_columns(row) | tools | {"weight": row.weight, "origin": row.origin, "row_id": row.row_id}
+        yield (
+            shape.trl_columns(row)
+            | tools
+            | {"weight": row.weight, "origin": row.origin, "row_id": row.row_id}
+        )
 
 
-FORMATS: dict[str, Callable[[Workspace, Dataset, Path], None]] = {"jsonl": _jsonl, "parquet": _parquet, "hf": _hf}
+FORMATS: dict[str, Callable[[Workspace, Dataset, Path], None]] = {
+    "jsonl": _jsonl,
+    "parquet": _parquet,
+    "hf": _hf,
+}

@@ -1,7 +1,8 @@
-"""What the rows of one shape look like as a whole: counts for plan and manifest, and warnings about what spoils a training.
+"""What the rows of one shape look like as a whole: counts for plan and manifest, and warnings about
+what spoils a training.
 
-Lives here: figures that are collected some thousand rows at a time, in constant memory per group. Nothing here changes or drops a row;
-checks of the texts themselves are in `health`.
+Lives here: figures that are collected some thousand rows at a time, in constant memory per group.
+Nothing here changes or drops a row; checks of the texts themselves are in `health`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ LONGER = 0.75
 """Share of pairs whose chosen answer is the longer one, from which length itself would be learned."""
 ENOUGH = 20
 """Rows below which a share means nothing."""
-READS = ("split", "origin", "group", "label", "chosen", "rejected", "scale", "value", "values", "success")
+READS = (
+    "split",
+    "origin",
+    "group",
+    "label",
+    "chosen",
+    "rejected",
+    "scale",
+    "value",
+    "values",
+    "success",
+)
 """Columns that figures are made of, where a shape has them."""
 
 UNIT = (0.0, 1.0)
@@ -43,11 +55,23 @@ class Scores:
     @classmethod
     def of(cls, values: Sequence[float], scale: list[float]) -> Scores:
         """Of at least one value."""
-        return cls(len(values), statistics.fmean(values), statistics.pstdev(values), min(values), max(values), scale)
+        return cls(
+            len(values),
+            statistics.fmean(values),
+            statistics.pstdev(values),
+            min(values),
+            max(values),
+            scale,
+        )
 
     def __str__(self) -> str:
-        span = f"{self.least:.4g} to {self.most:.4g} on a scale of {self.scale[0]:g} to {self.scale[1]:g}"
-        return f"{self.count:,} numbers, mean {self.mean:.4g}, deviation {self.deviation:.4g}, {span}"
+        span = (
+            f"{self.least:.4g} to {self.most:.4g} on a scale of {self.scale[0]:g} to "
+            f"{self.scale[1]:g}"
+        )
+        return (
+            f"{self.count:,} numbers, mean {self.mean:.4g}, deviation {self.deviation:.4g}, {span}"
+        )
 
 
 @dataclass
@@ -65,7 +89,8 @@ class Facts:
     values: list[tuple[tuple[float, ...], list[float]]] = field(default_factory=list)
     """Scores of training rows, with their scale, batch by batch."""
     numbers: list[tuple[tuple[float, ...], float]] = field(default_factory=list)
-    """Every number of every row, with its scale: of scored answers, of the members of groups, of how well answers to a prompt did."""
+    """Every number of every row, with its scale: of scored answers, of the members of groups, of
+    how well answers to a prompt did."""
     longer: int = 0
     unequal: int = 0
     prompts: Counter[str] = field(default_factory=Counter)
@@ -76,8 +101,12 @@ class Facts:
         split = columns["split"]
         self.splits.update(split)
         self.origins.update(columns["origin"])
-        self.groups.update(group for group, part in zip(columns["group"], split, strict=True) if part == "train")
-        self.held.update(group for group, part in zip(columns["group"], split, strict=True) if part == "gate")
+        self.groups.update(
+            group for group, part in zip(columns["group"], split, strict=True) if part == "train"
+        )
+        self.held.update(
+            group for group, part in zip(columns["group"], split, strict=True) if part == "gate"
+        )
         if "label" in columns:
             self.labels.update(zip(split, columns["label"], strict=True))
         if "scale" in columns:
@@ -90,7 +119,10 @@ class Facts:
         elif "success" in columns:
             self.numbers.extend((UNIT, value) for value in columns["success"] if value is not None)
         if "chosen" in columns:
-            lengths = [(len(chosen), len(rejected)) for chosen, rejected in zip(columns["chosen"], columns["rejected"], strict=True)]
+            lengths = [
+                (len(chosen), len(rejected))
+                for chosen, rejected in zip(columns["chosen"], columns["rejected"], strict=True)
+            ]
             self.unequal += sum(chosen != rejected for chosen, rejected in lengths)
             self.longer += sum(chosen > rejected for chosen, rejected in lengths)
 
@@ -120,7 +152,10 @@ class Facts:
         scales = {scale for scale, _ in self.numbers}
         if len(scales) == 1:
             return Scores.of([value for _, value in self.numbers], list(scales.pop()))
-        return Scores.of([(value - scale[0]) / (scale[1] - scale[0]) for scale, value in self.numbers], list(UNIT))
+        return Scores.of(
+            [(value - scale[0]) / (scale[1] - scale[0]) for scale, value in self.numbers],
+            list(UNIT),
+        )
 
     def warnings(self) -> list[str]:
         """What a person should know before training on these rows."""
@@ -131,26 +166,43 @@ class Facts:
         most = self.groups.most_common(1)[0][1] if self.groups else 0
         if len(self.groups) < 2 or train < ENOUGH or most < LARGEST * train:
             return ""
-        return f"one group (session or prompt) gives {most / train:.0%} of the training rows; the model may learn that one only"
+        return (
+            f"one group (session or prompt) gives {most / train:.0%} of the training rows; the "
+            "model may learn that one only"
+        )
 
     def _empty(self) -> list[str]:
         empty = [split for split in ("dev", "gate") if self.rows and not self.splits[split]]
-        return [f"no row fell into {split}; a split by group needs more prompts or sessions" for split in empty]
+        return [
+            f"no row fell into {split}; a split by group needs more prompts or sessions"
+            for split in empty
+        ]
 
     def _length(self) -> str:
         if self.unequal < ENOUGH or self.longer < LONGER * self.unequal:
             return ""
-        return f"the better answer is the longer one in {self.longer / self.unequal:.0%} of the pairs; the model may learn length instead"
+        return (
+            f"the better answer is the longer one in {self.longer / self.unequal:.0%} of the "
+            "pairs; the model may learn length instead"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """For a manifest."""
         scores = self.scores()
         figures = {} if scores is None else {"scores": asdict(scores)}
-        known = {"origins": dict(sorted(self.origins.items())), "drops": dict(sorted(self.drops.items())), "warnings": self.warnings()}
+        known = {
+            "origins": dict(sorted(self.origins.items())),
+            "drops": dict(sorted(self.drops.items())),
+            "warnings": self.warnings(),
+        }
         return known | figures
 
 
 def columns_of(rows: Sequence[Any]) -> Columns:
     """The columns that figures are made of, of rows of one class."""
-    names = [name for name in READS if rows and hasattr(rows[0], name)] or ["split", "origin", "group"]
+    names = [name for name in READS if rows and hasattr(rows[0], name)] or [
+        "split",
+        "origin",
+        "group",
+    ]
     return {name: [getattr(row, name) for row in rows] for name in names}

@@ -1,7 +1,9 @@
-"""Rows in files: the columns of a row class, Parquet in and out, and the spill in which a build sorts more rows than memory holds.
+"""Rows in files: the columns of a row class, Parquet in and out, and the spill in which a build
+sorts more rows than memory holds.
 
-Text, numbers, truth values and lists of them are columns of their own type; every other value is JSON text. A row id is a hash, so the
-buckets of a spill, by the first character of the id, are of one size, and each is sorted alone: no merge, and linear in the rows.
+Text, numbers, truth values and lists of them are columns of their own type; every other value is
+JSON text. A row id is a hash, so the buckets of a spill, by the first character of the id, are of
+one size, and each is sorted alone: no merge, and linear in the rows.
 """
 
 from __future__ import annotations
@@ -58,8 +60,9 @@ class Columns:
         return pa.schema([*found.items(), *extra])
 
     def encoded(self, row: Row) -> tuple[list[Any], bytes]:
-        """(the values of `row` in the order of `names`, sha256 of the row); the keys of JSON keep their order in the values, which
-        templates show to a model, and do not matter in the hash."""
+        """(the values of `row` in the order of `names`, sha256 of the row); the keys of JSON keep
+        their order in the values, which templates show to a model, and do not matter in the
+        hash."""
         values = list(self._values(row))
         hashed = values.copy()
         for place in self._json:
@@ -72,12 +75,19 @@ class Columns:
         import pyarrow as pa
 
         schema = self.schema()
-        found = [pa.array(changed[field.name], field.type) if field.name in changed else table.column(field.name) for field in schema]
+        found = [
+            pa.array(changed[field.name], field.type)
+            if field.name in changed
+            else table.column(field.name)
+            for field in schema
+        ]
         return pa.Table.from_arrays(found, schema=schema)
 
     def decoded(self, batch: Any) -> Iterator[Any]:
         """The rows of an Arrow batch or table."""
-        names = [name for name in self.names if name in batch.schema.names]  # a file may be older than a field
+        names = [
+            name for name in self.names if name in batch.schema.names
+        ]  # a file may be older than a field
         columns = {name: batch.column(name).to_pylist() for name in names}
         for name in (self.names[place] for place in self._json if self.names[place] in columns):
             columns[name] = [parsed(text) for text in columns[name]]
@@ -85,7 +95,8 @@ class Columns:
             yield self.row_type(**dict(zip(names, values, strict=True)))
 
     def _text(self, value: Any) -> tuple[str, str]:
-        """As JSON, and as canonical JSON; the rows of one prompt come together and share its messages."""
+        """As JSON, and as canonical JSON; the rows of one prompt come together and share its
+        messages."""
         if value is not self._last[0]:
             self._last = (value, _bytes(value).decode(), ids.canonical(value))
         return self._last[1:]
@@ -97,7 +108,11 @@ def write_parquet(path: Path, row_type: type[Row], rows: Sequence[Row]) -> None:
 
     columns = Columns(row_type)
     schema = columns.schema()
-    values = zip(*(columns.encoded(row)[0] for row in rows), strict=True) if rows else ([] for _ in schema)
+    values = (
+        zip(*(columns.encoded(row)[0] for row in rows), strict=True)
+        if rows
+        else ([] for _ in schema)
+    )
     arrays = [pa.array(list(one), field.type) for one, field in zip(values, schema, strict=True)]
     write_tables(path, schema, [pa.Table.from_arrays(arrays, schema=schema)])
 
@@ -164,8 +179,13 @@ class Spill:
             for key, rows in self._held.items():
                 if key not in self._writers:
                     self._writers[key] = pa.ipc.new_stream(str(self._path(key)), self.schema)
-                arrays = [pa.array(list(one), field.type) for one, field in zip(zip(*rows, strict=True), self.schema, strict=True)]
-                self._writers[key].write_batch(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
+                arrays = [
+                    pa.array(list(one), field.type)
+                    for one, field in zip(zip(*rows, strict=True), self.schema, strict=True)
+                ]
+                self._writers[key].write_batch(
+                    pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+                )
         except OSError as error:
             raise _unwritable(self._folder, error) from error
         self._held.clear()
@@ -176,7 +196,8 @@ class Spill:
 
 
 class Spilled:
-    """The rows that several spills of one class hold together, in the order of their ids, split by split."""
+    """The rows that several spills of one class hold together, in the order of their ids, split by
+    split."""
 
     def __init__(self, folders: Iterable[Path], row_type: type[Row]) -> None:
         self.columns = Columns(row_type)
@@ -188,8 +209,12 @@ class Spilled:
 
         names = None if names is None else list(dict.fromkeys(("row_id", *names)))
         waiting: list[Any] = []
-        for name in sorted({path.name for folder in self._folders for path in folder.glob(f"{split}-*.arrow")}):
-            found = [_read(folder / name, names) for folder in self._folders if (folder / name).exists()]
+        for name in sorted(
+            {path.name for folder in self._folders for path in folder.glob(f"{split}-*.arrow")}
+        ):
+            found = [
+                _read(folder / name, names) for folder in self._folders if (folder / name).exists()
+            ]
             waiting.append(pa.concat_tables(found).sort_by("row_id"))
             if sum(table.num_rows for table in waiting) >= HELD:
                 yield pa.concat_tables(waiting)
@@ -215,8 +240,11 @@ def _bytes(value: Any) -> bytes:
 
 
 def _kind(annotation: Any) -> type | tuple[type] | None:
-    """str, int, float or bool, or a list of one of them, (None beside it allowed); None for what is kept as JSON."""
-    parts = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    """str, int, float or bool, or a list of one of them, (None beside it allowed); None for what is
+    kept as JSON."""
+    parts = (
+        typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    )
     inner = [part for part in parts if part is not types.NoneType]
     if len(inner) != 1:
         return None
@@ -227,4 +255,8 @@ def _kind(annotation: Any) -> type | tuple[type] | None:
 
 
 def _unwritable(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"file {str(path)!r}", error.strerror or str(error), "Free space or name a writable place, then try again")
+    return StorageError(
+        f"file {str(path)!r}",
+        error.strerror or str(error),
+        "Free space or name a writable place, then try again",
+    )

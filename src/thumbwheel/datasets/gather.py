@@ -1,8 +1,10 @@
-"""Evidence: what the traces, the resolved feedback and the cases say together, prompt by prompt, ready for the shapes.
+"""Evidence: what the traces, the resolved feedback and the cases say together, prompt by prompt,
+ready for the shapes.
 
-Lives here: reading it in the order of the prompts, and which prompts are used. Does not live here: SQL (`store`), what is made of one
-prompt (`resolve`), where a prompt may be used (`split_assignment`), rows (`shapes/`).
-Streams: one batch of prompts is in memory at a time, besides the place of every prompt, the cases and the comparisons (ids only).
+Lives here: reading it in the order of the prompts, and which prompts are used. Does not live here:
+SQL (`store`), what is made of one prompt (`resolve`), where a prompt may be used
+(`split_assignment`), rows (`shapes/`). Streams: one batch of prompts is in memory at a time,
+besides the place of every prompt, the cases and the comparisons (ids only).
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from thumbwheel.datasets.rewarded import Reward, rewarded
 from thumbwheel.datasets.split import group_key, share_of
 from thumbwheel.datasets.split_assignment import SplitAssignment, aligned, assigned
 from thumbwheel.datasets.store import TraceRow, batched
-from thumbwheel.datasets.types import EXCLUDED, Answer, Case, DatasetConfig, Evidence, Message, Tally
+from thumbwheel.datasets.types import (
+    EXCLUDED,
+    Answer,
+    Case,
+    DatasetConfig,
+    Evidence,
+    Message,
+    Tally,
+)
 from thumbwheel.rewards.label import comparisons, judgements
 from thumbwheel.rewards.types import Comparison, Judgement, Scope
 
@@ -49,19 +59,27 @@ def gather(
     scope: Scope | None = None,
     values: Mapping[str, Reward] | None = None,
 ) -> Iterator[Evidence]:
-    """The evidence of every prompt of `agent` that feedback in force at `as_of` is about; `tally` is told what was met.
+    """The evidence of every prompt of `agent` that feedback in force at `as_of` is about; `tally`
+    is told what was met.
 
-    With `unjudged` also the prompts of its cases and of traces that no feedback is about. `scope` narrows both; the settled
-    `assignment` of the same scope may be given. `values`, trace -> reward, say how good the answers are, in place of what people said.
+    With `unjudged` also the prompts of its cases and of traces that no feedback is about. `scope`
+    narrows both; the settled `assignment` of the same scope may be given. `values`, trace ->
+    reward, say how good the answers are, in place of what people said.
     """
     agent_id = ids.derived("agt", agent)
     assignment = assignment or assigned(connection, agent_id, config, scope, unjudged=unjudged)
     store.find_judged(connection, agent_id, scope)
     compared: dict[str, list[Comparison]] = defaultdict(list)
-    for one in comparisons(connection, agent, as_of, replace(scope, first=None, last=None) if scope else None):
-        tally.notes["comparisons with disagreeing raters"] += one.conflict and not (scope and scope.first)
+    for one in comparisons(
+        connection, agent, as_of, replace(scope, first=None, last=None) if scope else None
+    ):
+        tally.notes["comparisons with disagreeing raters"] += one.conflict and not (
+            scope and scope.first
+        )
         compared[one.better].append(one)
-    open_cases = groupby(store.open_cases(connection, agent_id, scope), key=lambda case: case.prompt_id)
+    open_cases = groupby(
+        store.open_cases(connection, agent_id, scope), key=lambda case: case.prompt_id
+    )
     cases = {prompt_id: tuple(some) for prompt_id, some in open_cases}
     people = store.person_judged(connection, agent_id) if config.require_feedback else None
     met = set()
@@ -73,7 +91,11 @@ def gather(
         if config.require_feedback and not judged:
             continue
         alone, several = _by_calls(judged)
-        split = assignment.usable(first.prompt_id, len(alone) or len(asked), tally) if alone or asked or not prompt else None
+        split = (
+            assignment.usable(first.prompt_id, len(alone) or len(asked), tally)
+            if alone or asked or not prompt
+            else None
+        )
         if not prompt or not _sampled(first.prompt_id, config, tally):
             continue
         gathered = Resolving(prompt, split or "train", config, tally)
@@ -88,9 +110,15 @@ def gather(
         for resolving, (shown, some, _) in zip(whole, runs, strict=True):
             task = some[0][0].task  # the same history is another row where it served another task
             name = ids.derived("run", ids.fingerprint(shown), *([task] if task else []))
-            yield resolving.evidence(name, some[0][0].tools, ())._replace(task=task or first.prompt_id)
+            yield resolving.evidence(name, some[0][0].tools, ())._replace(
+                task=task or first.prompt_id
+            )
     if unjudged and not config.require_feedback:
-        rows = (row for row in store.unjudged_traces(connection, agent_id, scope) if row.prompt_id not in met)
+        rows = (
+            row
+            for row in store.unjudged_traces(connection, agent_id, scope)
+            if row.prompt_id not in met
+        )
         yield from _unjudged(connection, assignment, rows, cases, tally)
 
 
@@ -118,9 +146,14 @@ def _permitted(judged: Judged, tally: Tally) -> Judged:
 
 
 def _runs(
-    connection: sa.Connection, prompt: list[Message], judged: Judged, tally: Tally, assignment: SplitAssignment
+    connection: sa.Connection,
+    prompt: list[Message],
+    judged: Judged,
+    tally: Tally,
+    assignment: SplitAssignment,
 ) -> Iterator[tuple[list[Message], Judged, str]]:
-    """Runs of several steps by what their last answer was shown, with the split of that; those that cannot be used are counted."""
+    """Runs of several steps by what their last answer was shown, with the split of that; those that
+    cannot be used are counted."""
     steps = store.run_steps(connection, [trace.id for trace, _ in judged])
     found: dict[tuple[str, str | None], tuple[list[Message], Judged]] = {}
     for trace, judgement in judged:
@@ -129,13 +162,17 @@ def _runs(
             tally.drops[shown] += 1
             continue
         tally.notes[LAST_ONLY] += 1
-        found.setdefault((ids.fingerprint(shown), trace.task), (shown, []))[1].append((trace, judgement))
+        found.setdefault((ids.fingerprint(shown), trace.task), (shown, []))[1].append(
+            (trace, judgement)
+        )
     for shown, some in (found[key] for key in sorted(found, key=str)):
         if (stands := assignment.usable_run(shown, len(some), tally)) is not None:
             yield shown, some, stands
 
 
-def _whole(shown: list[Message], some: Judged, place: str, config: DatasetConfig, tally: Tally) -> Resolving:
+def _whole(
+    shown: list[Message], some: Judged, place: str, config: DatasetConfig, tally: Tally
+) -> Resolving:
     resolving = Resolving(shown, place, config, tally, whole=True)
     for trace, judgement in some:
         resolving.add(trace, judgement)
@@ -143,13 +180,22 @@ def _whole(shown: list[Message], some: Judged, place: str, config: DatasetConfig
 
 
 def _unjudged(
-    connection: sa.Connection, assignment: SplitAssignment, traces: Iterable[TraceRow], cases: dict[str, tuple[Case, ...]], tally: Tally
+    connection: sa.Connection,
+    assignment: SplitAssignment,
+    traces: Iterable[TraceRow],
+    cases: dict[str, tuple[Case, ...]],
+    tally: Tally,
 ) -> Iterator[Evidence]:
     """What was asked and never judged, in traces and in cases; there are no answers in it."""
-    asked = ((prompt_id, list(some), cases.pop(prompt_id, ())) for prompt_id, some in groupby(traces, key=attrgetter("prompt_id")))
+    asked = (
+        (prompt_id, list(some), cases.pop(prompt_id, ()))
+        for prompt_id, some in groupby(traces, key=attrgetter("prompt_id"))
+    )
 
     def alone() -> Iterator[tuple[str, list[TraceRow], tuple[Case, ...]]]:
-        yield from ((prompt_id, [], some) for prompt_id, some in cases.items())  # those that the traces have left by then
+        yield from (
+            (prompt_id, [], some) for prompt_id, some in cases.items()
+        )  # those that the traces have left by then
 
     for batch in batched(chain(asked, alone()), BATCH):
         chains = store.prompts(connection, [prompt_id for prompt_id, _, _ in batch])
@@ -178,31 +224,45 @@ def _prompts(
     connection: sa.Connection, agent: str, config: DatasetConfig, as_of: datetime | None, scope: Scope | None,
     values: Mapping[str, Reward] | None,
 ) -> Iterator[tuple[list[Message], Judged]]:  # fmt: skip
-    """The messages of each prompt ([] where they cannot be read) and its traces, each with what was judged about it."""
+    """The messages of each prompt ([] where they cannot be read) and its traces, each with what was
+    judged about it."""
     agent_id = ids.derived("agt", agent)
     said = judgements(connection, agent, as_of, config.label, scope)
     traces = store.judged_traces(connection)
     rows = aligned(traces, attrgetter("id"), said, attrgetter("trace_id"))
     if values is not None:
-        rows = ((trace, rewarded(judgement, trace.id, values.get(trace.id), config.label)) for trace, judgement in rows)
-    grouped = ((prompt_id, list(some)) for prompt_id, some in groupby(rows, key=lambda row: row[0].prompt_id))
+        rows = (
+            (trace, rewarded(judgement, trace.id, values.get(trace.id), config.label))
+            for trace, judgement in rows
+        )
+    grouped = (
+        (prompt_id, list(some))
+        for prompt_id, some in groupby(rows, key=lambda row: row[0].prompt_id)
+    )
     messages = store.judged_prompts(connection, agent_id, scope)
     for (_, judged), prompt in aligned(grouped, itemgetter(0), messages, itemgetter(0)):
         yield prompt[1] if prompt else [], judged
 
 
 def merged(every: Iterable[Evidence], tally: Tally) -> Iterator[Evidence]:
-    """Prompts that differ in white space, case and Unicode forms only as one: the original with the most answers, by id where several
-    have as many. Runs of one task are one too, each answer with the prompt of its own run. All of it is held in memory."""
+    """Prompts that differ in white space, case and Unicode forms only as one: the original with the
+    most answers, by id where several have as many. Runs of one task are one too, each answer with
+    the prompt of its own run. All of it is held in memory."""
     groups: dict[bytes | tuple[str, str], list[Evidence]] = defaultdict(list)
     for one in every:
         groups[(one.task, one.split) if one.task else group_key(one.prompt, one.tools)].append(one)
     for some in groups.values():
-        yield some[0] if len(some) == 1 else _as_task(some) if some[0].task else _as_one(some, tally)
+        yield (
+            some[0] if len(some) == 1 else _as_task(some) if some[0].task else _as_one(some, tally)
+        )
 
 
 def _as_task(some: list[Evidence]) -> Evidence:
-    every = [(one, answer) for one in sorted(some, key=lambda one: one.prompt_id) for answer in one.answers]
+    every = [
+        (one, answer)
+        for one in sorted(some, key=lambda one: one.prompt_id)
+        for answer in one.answers
+    ]
     if not every:
         return some[0]
     asked = tuple(trace for one in some for trace in one.asked)

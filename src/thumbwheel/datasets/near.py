@@ -1,8 +1,9 @@
-"""Texts that are nearly the same: MinHash over word triples, candidates by bands, and the estimated overlap of each candidate pair.
+"""Texts that are nearly the same: MinHash over word triples, candidates by bands, and the estimated
+overlap of each candidate pair.
 
-The overlap is the Jaccard similarity of the sets of triples (Broder 1997). `near_pairs` estimates it by `HASHES` hashes: within 0.1 of
-the truth in about 95 of 100 pairs near 0.85; `near_ties` computes it. Texts of fewer than `SHORT` words have too few triples and are
-compared as they are.
+The overlap is the Jaccard similarity of the sets of triples (Broder 1997). `near_pairs` estimates
+it by `HASHES` hashes: within 0.1 of the truth in about 95 of 100 pairs near 0.85; `near_ties`
+computes it. Texts of fewer than `SHORT` words have too few triples and are compared as they are.
 """
 
 from __future__ import annotations
@@ -26,19 +27,24 @@ NEAR = 0.85
 """Overlap from which two texts are nearly the same."""
 SHORT = 8
 MIXING = 0x9E3779B97F4A7C15
-"""2**64 over the golden ratio, odd: by it the hashes of parts become one of the whole, which tells their order (Knuth, vol. 3, 6.4)."""
+"""2**64 over the golden ratio, odd: by it the hashes of parts become one of the whole, which tells
+their order (Knuth, vol. 3, 6.4)."""
 SPLIT = 1000
 """Texts that are split into words at once."""
 BUCKET = 50
-"""Most texts of one bucket that are compared with each other; a template that thousands share would otherwise take for ever."""
+"""Most texts of one bucket that are compared with each other; a template that thousands share would
+otherwise take for ever."""
 TEMPLATE, TEMPLATE_SHARE = 50, 0.05
-"""A triple that so many texts of a sample share, and at least this share of them, belongs to a template: prompts that an app writes around
-what a person asked are alike without asking the same."""
+"""A triple that so many texts of a sample share, and at least this share of them, belongs to a
+template: prompts that an app writes around what a person asked are alike without asking the
+same."""
 SAMPLE = 5000
 """Texts in which templates are looked for."""
 FEWEST = 4
 """Triples that a text needs beside those of its template, to be compared."""
-PUNCTUATION = str.maketrans(dict.fromkeys(".,;:!?\"'`()\u2026\u2019\u2018\u201c\u201d\u00bf\u00a1", " "))
+PUNCTUATION = str.maketrans(
+    dict.fromkeys(".,;:!?\"'`()\u2026\u2019\u2018\u201c\u201d\u00bf\u00a1", " ")
+)
 
 
 def bare(text: str) -> str:
@@ -50,10 +56,14 @@ def bare(text: str) -> str:
     return " ".join(plain(text).translate(PUNCTUATION).split())
 
 
-def near_pairs(texts: Sequence[str], near: float = NEAR, *, templates: bool = True) -> Iterator[tuple[int, int, float]]:
-    """Places of two texts and their overlap, from `near` to 1.0 (the same but for white space, case and Unicode forms), each pair once.
+def near_pairs(
+    texts: Sequence[str], near: float = NEAR, *, templates: bool = True
+) -> Iterator[tuple[int, int, float]]:
+    """Places of two texts and their overlap, from `near` to 1.0 (the same but for white space, case
+    and Unicode forms), each pair once.
 
-    Equal texts are reported as a chain, each with the next, not as all pairs. Without `templates` what many texts share counts for nothing.
+    Equal texts are reported as a chain, each with the next, not as all pairs. Without `templates`
+    what many texts share counts for nothing.
     """
     same: dict[str, list[int]] = defaultdict(list)
     for place, text in enumerate(texts):
@@ -92,13 +102,16 @@ class _Hashed(dict[str, int]):
     """Word -> 64 bits of it, each word once."""
 
     def __missing__(self, word: str) -> int:
-        found = self[word] = int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+        found = self[word] = int.from_bytes(
+            blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big"
+        )
         return found
 
 
 @dataclass(frozen=True)
 class WordTriples:
-    """Hashes of the word triples of some texts; those of text `n` are `hashes[starts[n]:starts[n + 1]]`."""
+    """Hashes of the word triples of some texts; those of text `n` are `hashes[starts[n]:starts[n +
+    1]]`."""
 
     hashes: np.ndarray
     starts: np.ndarray
@@ -113,14 +126,18 @@ class WordTriples:
         return np.unique(self.hashes[self.starts[number] : self.starts[number + 1]])
 
     def distinctive(self, order: np.ndarray) -> tuple[WordTriples, list[int]]:
-        """Without the triples of templates: what is left of the texts that have enough left, and their numbers.
+        """Without the triples of templates: what is left of the texts that have enough left, and
+        their numbers.
 
-        The first texts by `order` are the sample; where that is a hash of them, the order in which they came decides nothing.
+        The first texts by `order` are the sample; where that is a hash of them, the order in which
+        they came decides nothing.
         """
         import numpy as np
 
         sample = np.argsort(order, kind="stable")[:SAMPLE].tolist()
-        values, counts = np.unique(np.concatenate([self.of(number) for number in sample]), return_counts=True)
+        values, counts = np.unique(
+            np.concatenate([self.of(number) for number in sample]), return_counts=True
+        )
         template = values[counts >= max(TEMPLATE, TEMPLATE_SHARE * len(sample))]
         stays = np.ones(len(self.hashes), bool)
         if len(template):
@@ -142,19 +159,25 @@ def word_triples(texts: Sequence[str]) -> WordTriples:
     for start in range(0, len(texts), SPLIT):
         words = [text.split() for text in texts[start : start + SPLIT]]
         sizes = np.array([len(some) for some in words])
-        flat = np.fromiter(map(known.__getitem__, chain.from_iterable(words)), np.uint64, int(sizes.sum()))
+        flat = np.fromiter(
+            map(known.__getitem__, chain.from_iterable(words)), np.uint64, int(sizes.sum())
+        )
         inside = np.ones(len(flat), bool)
         ends = sizes.cumsum()
         inside[ends - 1] = inside[ends - 2] = False
         hashes.append(((flat[:-2] * MIXING + flat[1:-1]) * MIXING + flat[2:])[inside[:-2]])
         lengths.append(sizes - 2)
-    return WordTriples(np.concatenate(hashes), np.concatenate([[0], np.concatenate(lengths).cumsum()]))
+    return WordTriples(
+        np.concatenate(hashes), np.concatenate([[0], np.concatenate(lengths).cumsum()])
+    )
 
 
 def near_ties(triples: WordTriples, order: np.ndarray) -> list[tuple[int, int]]:
-    """Pairs of numbers that tie together all texts of which an overlap of `NEAR` or more was found; `order` are hashes of the texts.
+    """Pairs of numbers that tie together all texts of which an overlap of `NEAR` or more was found;
+    `order` are hashes of the texts.
 
-    What templates share counts for nothing. In a large bucket a text is compared with those only that are not near to an earlier one.
+    What templates share counts for nothing. In a large bucket a text is compared with those only
+    that are not near to an earlier one.
     """
     if len(triples) < 2:
         return []
@@ -200,7 +223,9 @@ def _marks(triples: WordTriples) -> np.ndarray:
     for first in range(0, len(triples), SPLIT):
         starts = triples.starts[first : first + SPLIT + 1]
         hashes = triples.hashes[starts[0] : starts[-1]]
-        matrix = RMinHash.digest_matrix_from_flat_token_hashes(hashes, (starts - starts[0]).astype(np.uint64), HASHES, 1)
+        matrix = RMinHash.digest_matrix_from_flat_token_hashes(
+            hashes, (starts - starts[0]).astype(np.uint64), HASHES, 1
+        )
         marks.append(np.array(matrix.to_rows(), np.uint32))
     return np.concatenate(marks)
 
@@ -217,5 +242,7 @@ def _buckets(marks: np.ndarray, limit: int | None = BUCKET) -> Iterator[list[int
         order = keys.argsort(kind="stable")
         starts = np.flatnonzero(np.diff(keys[order], prepend=~keys[order[:1]]))
         ends = np.append(starts[1:], len(order))
-        for start, end in zip(starts[ends - starts > 1].tolist(), ends[ends - starts > 1].tolist(), strict=True):
+        for start, end in zip(
+            starts[ends - starts > 1].tolist(), ends[ends - starts > 1].tolist(), strict=True
+        ):
             yield order[start : end if limit is None else min(end, start + limit)].tolist()

@@ -1,7 +1,9 @@
-"""What in a text may name a person or open a door: addresses, numbers with a check digit, keys. Patterns first, then checksums.
+"""What in a text may name a person or open a door: addresses, numbers with a check digit, keys.
+Patterns first, then checksums.
 
-Finds what is written in a usual form; names and postal addresses are not found. To add a kind: a pattern, and a check where there is
-one, in KINDS; and in NEEDS what a text without a match lacks, where that is quicker to see: most texts have none of it.
+Finds what is written in a usual form; names and postal addresses are not found. To add a kind: a
+pattern, and a check where there is one, in KINDS; and in NEEDS what a text without a match lacks,
+where that is quicker to see: most texts have none of it.
 """
 
 from __future__ import annotations
@@ -22,18 +24,25 @@ def found(text: str) -> Iterator[tuple[str, str]]:
     for kind, (pattern, genuine) in KINDS.items():
         if not NEEDS[kind](text):
             continue
-        yield from ((kind, match.group()) for match in pattern.finditer(text) if genuine(match.group()))
+        yield from (
+            (kind, match.group()) for match in pattern.finditer(text) if genuine(match.group())
+        )
 
 
 def _luhn(text: str) -> bool:
     digits = [int(one) for one in text if one.isdigit()]
-    doubled = [sum(divmod(2 * one, 10)) if place % 2 else one for place, one in enumerate(reversed(digits))]
+    doubled = [
+        sum(divmod(2 * one, 10)) if place % 2 else one for place, one in enumerate(reversed(digits))
+    ]
     return 13 <= len(digits) <= 19 and len(set(digits)) > 1 and sum(doubled) % 10 == 0
 
 
 def _iban(text: str) -> bool:
     plain = "".join(text.split())
-    return 15 <= len(plain) <= 34 and int("".join(str(int(one, 36)) for one in plain[4:] + plain[:4])) % 97 == 1
+    return (
+        15 <= len(plain) <= 34
+        and int("".join(str(int(one, 36)) for one in plain[4:] + plain[:4])) % 97 == 1
+    )
 
 
 def _address(text: str) -> bool:
@@ -52,7 +61,10 @@ def _always(text: str) -> bool:
 
 
 KINDS: dict[str, tuple[re.Pattern[str], Callable[[str], bool]]] = {
-    "email": (re.compile(r"\b[\w.+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b"), _always),
+    "email": (
+        re.compile(r"\b[\w.+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b"),
+        _always,
+    ),
     "iban": (re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"), _iban),
     "card": (re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-])"), _luhn),
     "phone": (re.compile(r"(?<![\w.+-])\+\d{1,3}(?:[ ./-]?\(?\d{1,5}\)?){2,6}(?!\w)"), _phone),
@@ -67,7 +79,21 @@ KINDS: dict[str, tuple[re.Pattern[str], Callable[[str], bool]]] = {
     ),
 }
 _LETTERS_AND_DIGITS, _DIGITS = re.compile(r"[A-Z]{2}\d\d"), re.compile(r"\d(?:[ -]?\d){12}")
-_KEYS = ("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "AKIA", "xox", "AIza", "hf_", "eyJ", "PRIVATE KEY")
+_KEYS = (
+    "sk-",
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "AKIA",
+    "xox",
+    "AIza",
+    "hf_",
+    "eyJ",
+    "PRIVATE KEY",
+)
 NEEDS: dict[str, Callable[[str], object]] = {
     "email": lambda text: "@" in text,
     "iban": _LETTERS_AND_DIGITS.search,

@@ -1,7 +1,9 @@
-"""Frozen datasets, after the fact: which of their rows stand on given sources, one row by its id, and files without such rows.
+"""Frozen datasets, after the fact: which of their rows stand on given sources, one row by its id,
+and files without such rows.
 
-Reads and writes the Parquet itself, a batch at a time and whatever the shape, so that a row that stays keeps every byte of its values.
-Does not live here: building (`build`), the record in the database (the erasure of the loop stage keeps it).
+Reads and writes the Parquet itself, a batch at a time and whatever the shape, so that a row that
+stays keeps every byte of its values. Does not live here: building (`build`), the record in the
+database (the erasure of the loop stage keeps it).
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Held:
 
 @dataclass
 class Rewritten:
-    """New files of a dataset: those of the splits that had such rows, and what is left in all of them."""
+    """New files of a dataset: those of the splits that had such rows, and what is left in all of
+    them."""
 
     files: dict[str, str]
     sizes: dict[str, int] = field(default_factory=dict)
@@ -58,11 +61,14 @@ class Rewritten:
 
 
 def holding(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> Held:
-    """The rows of `dataset` that name one of the ids `wanted` (feedback, traces, subjects, cases, sessions)."""
+    """The rows of `dataset` that name one of the ids `wanted` (feedback, traces, subjects, cases,
+    sessions)."""
     sought, found = frozenset(wanted), Held({})
     for split in SPLITS:
         try:
-            rows = [row["row_id"] for row in _ids(_path(ws, dataset, split)) if touches(row, sought)]
+            rows = [
+                row["row_id"] for row in _ids(_path(ws, dataset, split)) if touches(row, sought)
+            ]
         except StorageError:
             found.lost[split] = dataset.counts[split]
             continue
@@ -100,21 +106,34 @@ def find_row(ws: Workspace, dataset: Dataset, row_id: str) -> dict[str, Any] | N
     for split in SPLITS:
         table = pq.read_table(_path(ws, dataset, split), filters=[("row_id", "=", row_id)])
         if table.num_rows:
-            texts = {column.name for column in fields(SHAPES.get(dataset.shape).row) if column.type in ("str", "str | None")}
+            texts = {
+                column.name
+                for column in fields(SHAPES.get(dataset.shape).row)
+                if column.type in ("str", "str | None")
+            }
             row = table.slice(0, 1).to_pylist()[0].items()
-            return {name: value if name in texts or not isinstance(value, str) else json.loads(value) for name, value in row}
+            return {
+                name: value if name in texts or not isinstance(value, str) else json.loads(value)
+                for name, value in row
+            }
     return None
 
 
 def without(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> Rewritten:
-    """Store files of `dataset` without the rows that stand on `wanted`, and an empty one for each that cannot be read; the old ones stay,
-    and the database is not told yet."""
-    blobs, made, sought = Artifacts(ws.home.blobs), Rewritten(dict(dataset.manifest["files"])), frozenset(wanted)
+    """Store files of `dataset` without the rows that stand on `wanted`, and an empty one for each
+    that cannot be read; the old ones stay, and the database is not told yet."""
+    blobs, made, sought = (
+        Artifacts(ws.home.blobs),
+        Rewritten(dict(dataset.manifest["files"])),
+        frozenset(wanted),
+    )
     with tempfile.TemporaryDirectory(dir=ws.home.path, prefix=BUILDING) as folder:
         for split in SPLITS:
             target, lost = Path(folder) / f"{split}.parquet", False
             try:
-                made.counts[split], made.gone[split] = _copy(_path(ws, dataset, split), target, sought, made)
+                made.counts[split], made.gone[split] = _copy(
+                    _path(ws, dataset, split), target, sought, made
+                )
             except StorageError:
                 lost, made.counts[split], made.gone[split] = True, 0, dataset.counts[split]
                 write_parquet(target, SHAPES.get(dataset.shape).row, [])
@@ -130,12 +149,21 @@ def _copy(source: Path, target: Path, wanted: frozenset[str], made: Rewritten) -
     import pyarrow.parquet as pq
 
     stay = go = 0
-    with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as out:
+    with (
+        pq.ParquetFile(source) as file,
+        pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as out,
+    ):
         for batch in file.iter_batches(batch_size=AT_ONCE):
             rows = batch.to_pylist()
             kept = [not touches(row, wanted) for row in rows]
-            made.origins.update(row["origin"] for row, stays in zip(rows, kept, strict=True) if stays)
-            made.gate_groups |= {row["group"] for row, stays in zip(rows, kept, strict=True) if stays and row["split"] == "gate"}
+            made.origins.update(
+                row["origin"] for row, stays in zip(rows, kept, strict=True) if stays
+            )
+            made.gate_groups |= {
+                row["group"]
+                for row, stays in zip(rows, kept, strict=True)
+                if stays and row["split"] == "gate"
+            }
             stay, go = stay + sum(kept), go + len(kept) - sum(kept)
             if any(kept):
                 out.write_batch(batch.filter(pa.array(kept)))

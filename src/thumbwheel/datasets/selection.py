@@ -1,8 +1,9 @@
-"""Which of the spilled rows are kept: most rows of training and of a subject, and as many of one class as of the other.
+"""Which of the spilled rows are kept: most rows of training and of a subject, and as many of one
+class as of the other.
 
-Rows come in the order of their ids, which are hashes, so what is kept is a fair sample and the same whatever arrived first. Filters of
-prompts, answers and feedback are applied earlier (`gather`, `resolve`), where they spare work. To add a filter: a `Filter` here and its
-line in `filters`.
+Rows come in the order of their ids, which are hashes, so what is kept is a fair sample and the same
+whatever arrived first. Filters of prompts, answers and feedback are applied earlier (`gather`,
+`resolve`), where they spare work. To add a filter: a `Filter` here and its line in `filters`.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class _Downsample(Filter):
         counts = {label: facts.labels["train", label] for label in (True, False)}
         larger = max(counts, key=lambda label: counts[label])
         word = "desirable" if larger else "undesirable"
-        super().__init__(("label",), f"more {word} labels in train than others (balance: downsample)")
+        super().__init__(
+            ("label",), f"more {word} labels in train than others (balance: downsample)"
+        )
         self._larger, self._left = larger, min(counts.values()) or max(counts.values())
 
     def keeps(self, split: str, columns: Columns) -> list[bool]:
@@ -84,12 +87,16 @@ class _Downsample(Filter):
 
 
 class Selected:
-    """The spilled rows that are kept, and figures about them; passes over the rows only where a filter asks for one."""
+    """The spilled rows that are kept, and figures about them; passes over the rows only where a
+    filter asks for one."""
 
     def __init__(self, spilled: Spilled, config: DatasetConfig, facts: Facts) -> None:
         self.columns, self._spilled = spilled.columns, spilled
         self._masks: dict[str, list[list[bool]]] = {}
-        early = [*([_Limit(config.limit)] if config.limit else []), *([_PerSubject(config.per_subject)] if config.per_subject else [])]
+        early = [
+            *([_Limit(config.limit)] if config.limit else []),
+            *([_PerSubject(config.per_subject)] if config.per_subject else []),
+        ]
         for one in early:
             self._apply(one, facts)
         self.facts = self._counted(facts)

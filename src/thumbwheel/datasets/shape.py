@@ -1,9 +1,11 @@
-"""The contract of a shape: resolved evidence of one prompt in, rows out; pure, without database, clock or chance.
+"""The contract of a shape: resolved evidence of one prompt in, rows out; pure, without database,
+clock or chance.
 
-What depends on all rows is fitted on figures about them (`fit`) and applied to columns of some rows at a time (`finish`), so that no
-dataset has to fit into memory.
+What depends on all rows is fitted on figures about them (`fit`) and applied to columns of some rows
+at a time (`finish`), so that no dataset has to fit into memory.
 
-To add a shape: a row class (a dataclass derived from `types.Row`, not frozen), one file in `shapes/` and one line in its table.
+To add a shape: a row class (a dataclass derived from `types.Row`, not frozen), one file in
+`shapes/` and one line in its table.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ class Shape(ABC):
     unjudged: ClassVar[bool] = False
     """Also learns from prompts that no feedback is about."""
     merges: ClassVar[bool] = False
-    """Sees the evidence of prompts that differ in white space, case and Unicode forms only as that of one prompt."""
+    """Sees the evidence of prompts that differ in white space, case and Unicode forms only as that
+    of one prompt."""
     adjusts: ClassVar[tuple[str, ...]] = ()
     """Columns that `finish` reads."""
 
@@ -42,7 +45,8 @@ class Shape(ABC):
         return {}
 
     def finish(self, columns: Columns, fitted: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Those columns of some rows that change with what was fitted; `columns` are those that `adjusts` names."""
+        """Those columns of some rows that change with what was fitted; `columns` are those that
+        `adjusts` names."""
         return {}
 
     def missing(self, facts: Facts) -> str | None:
@@ -51,11 +55,18 @@ class Shape(ABC):
 
 
 def base(
-    shape: str, evidence: Evidence, answers: tuple[Answer, ...], origin: str, weight: float, feedback_ids: Iterable[str]
+    shape: str,
+    evidence: Evidence,
+    answers: tuple[Answer, ...],
+    origin: str,
+    weight: float,
+    feedback_ids: Iterable[str],
 ) -> dict[str, Any]:
     """The fields that every row has, for a row about `answers` (the first one gives the group)."""
     return {
-        "row_id": ids.derived("row", shape, evidence.prompt_id, *(answer.text for answer in answers)),
+        "row_id": ids.derived(
+            "row", shape, evidence.prompt_id, *(answer.text for answer in answers)
+        ),
         "group": answers[0].group,
         "split": evidence.split,
         "prompt": evidence.prompt,

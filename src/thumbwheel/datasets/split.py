@@ -1,4 +1,5 @@
-"""What the split in train, dev and gate is made of: a salted hash, and what makes two prompts, or two turns of a dialogue, the same.
+"""What the split in train, dev and gate is made of: a salted hash, and what makes two prompts, or
+two turns of a dialogue, the same.
 
 Nothing here reads data. Which prompts are split together is `split_assignment`'s.
 """
@@ -18,7 +19,8 @@ _SORTED = json.JSONEncoder(sort_keys=True)
 
 
 def split_of(group: str, config: DatasetConfig, *, held_out: bool = False) -> str | None:
-    """`train`, `dev` or `gate`, by sha256(salt:group) alone; `held_out` takes dev or gate, and None where both are empty.
+    """`train`, `dev` or `gate`, by sha256(salt:group) alone; `held_out` takes dev or gate, and None
+    where both are empty.
 
     >>> split_of("g1", DatasetConfig()) == split_of("g1", DatasetConfig())
     True
@@ -40,32 +42,40 @@ def share_of(salt: str, group: str) -> float:
 
 
 def group_of(prompt_id: str, kept_with: str | None = None) -> str:
-    """What an interval counts as one: the session, else the prompt of the case, else the prompt. The group of a case is its prompt."""
+    """What an interval counts as one: the session, else the prompt of the case, else the prompt.
+    The group of a case is its prompt."""
     return kept_with or prompt_id
 
 
 def prompt_key(prompt: Sequence[Message]) -> bytes:
-    """What makes two prompts the same question: everything but system messages, white space, case and the ways to write a character.
+    """What makes two prompts the same question: everything but system messages, white space, case
+    and the ways to write a character.
 
-    A system prompt with a date or a new version in it must not let a held-out question back into training.
+    A system prompt with a date or a new version in it must not let a held-out question back into
+    training.
     """
     return _digest([message for message in prompt if message["role"] not in INSTRUCTIONS] or prompt)
 
 
 def group_key(prompt: Sequence[Message], tools: object = None) -> bytes:
-    """What makes answers comparable: the same question under the same instructions and with the same tools."""
+    """What makes answers comparable: the same question under the same instructions and with the
+    same tools."""
     return _digest([*prompt, {"tools": tools}])
 
 
 def dialogue_keys(prompt: Sequence[Message]) -> tuple[int, list[int]]:
-    """The key of a prompt, 64 bits that are equal where `prompt_key` is, and the turns that its history holds (`turn_key`)."""
+    """The key of a prompt, 64 bits that are equal where `prompt_key` is, and the turns that its
+    history holds (`turn_key`)."""
     key = 0
     turns: list[int] = []
     for message in [message for message in prompt if message["role"] not in INSTRUCTIONS] or prompt:
         content = message.get("content")
         if message["role"] == "assistant" and key and isinstance(content, str):
             turns.append(turn_key(key, content))
-        key = _hash64(key.to_bytes(8, "big") + _SORTED.encode(_normal(message)).encode("utf-8", "surrogatepass"))
+        key = _hash64(
+            key.to_bytes(8, "big")
+            + _SORTED.encode(_normal(message)).encode("utf-8", "surrogatepass")
+        )
     return key, turns
 
 
@@ -76,7 +86,11 @@ def turn_key(key: int, answer: str) -> int:
 
 def asked_text(prompt: Sequence[Message]) -> str:
     """What was asked and answered before, as text: every message but instructions."""
-    return "\n".join(str(message.get("content") or "") for message in prompt if message.get("role") not in INSTRUCTIONS)
+    return "\n".join(
+        str(message.get("content") or "")
+        for message in prompt
+        if message.get("role") not in INSTRUCTIONS
+    )
 
 
 def plain(text: str) -> str:
@@ -85,11 +99,15 @@ def plain(text: str) -> str:
     >>> plain("What  IS\\nit?") == plain("what is it?")
     True
     """
-    return " ".join((text if text.isascii() else unicodedata.normalize("NFKC", text)).casefold().split())
+    return " ".join(
+        (text if text.isascii() else unicodedata.normalize("NFKC", text)).casefold().split()
+    )
 
 
 def _normal(message: Message) -> Message:
-    return {key: plain(value) if isinstance(value, str) else value for key, value in message.items()}
+    return {
+        key: plain(value) if isinstance(value, str) else value for key, value in message.items()
+    }
 
 
 def _hash64(data: bytes) -> int:

@@ -1,14 +1,18 @@
-"""Which split every prompt stands in: prompts that ask the same, or nearly the same, stand together, whoever asked them and how often.
+"""Which split every prompt stands in: prompts that ask the same, or nearly the same, stand
+together, whoever asked them and how often.
 
-A group is tied by three things: prompts are near copies of each other (`near`); the history of one holds another one and an answer to it
-that is part of the data; a run belongs to its case, and to its first question where the user asked no other one. A session ties
-nothing by itself, so a question that is asked in a hundred sessions is one group with all its answers. The group's split is a salted
-hash of one of its prompts: of those that continue no other one, the one with the smallest key. So a later turn, or the same question
-again, moves nothing. Rows that arrive later move earlier ones only where they tie two groups, begin a dialogue before its first known
-turn, or are a near copy with a smaller key.
+A group is tied by three things: prompts are near copies of each other (`near`); the history of one
+holds another one and an answer to it that is part of the data; a run belongs to its case, and to
+its first question where the user asked no other one. A session ties nothing by itself, so a
+question that is asked in a hundred sessions is one group with all its answers. The group's split is
+a salted hash of one of its prompts: of those that continue no other one, the one with the smallest
+key. So a later turn, or the same question again, moves nothing. Rows that arrive later move earlier
+ones only where they tie two groups, begin a dialogue before its first known turn, or are a near
+copy with a smaller key.
 
-What nobody judged takes nothing from what was: it joins the group that it is tied to, and is left out where it is tied to two splits.
-Claims of parts of the prompts are assigned together, so that several processes may read the parts. Does not live here: SQL (`store`).
+What nobody judged takes nothing from what was: it joins the group that it is tied to, and is left
+out where it is tied to two splits. Claims of parts of the prompts are assigned together, so that
+several processes may read the parts. Does not live here: SQL (`store`).
 """
 
 from __future__ import annotations
@@ -77,16 +81,25 @@ class Claims:
         flat = {name: np.array(getattr(self, name), np.uint64) for name in names}
         counts = [np.diff(part.starts) for part in self.triples]
         flat["flags"] = np.array(self.flags, np.uint8)
-        flat["triples"] = np.concatenate([np.zeros(0, np.uint64), *(part.hashes for part in self.triples)])
+        flat["triples"] = np.concatenate(
+            [np.zeros(0, np.uint64), *(part.hashes for part in self.triples)]
+        )
         flat["triple_counts"] = np.concatenate([np.zeros(0, np.int64), *counts])
         return flat
 
 
 class SplitAssignment:
-    """Where the prompts of one part may be used. Read the claims, settle them with those of the other parts, then ask."""
+    """Where the prompts of one part may be used. Read the claims, settle them with those of the
+    other parts, then ask."""
 
     def __init__(
-        self, connection: sa.Connection, agent_id: str, config: DatasetConfig, scope: Scope | None = None, *, unjudged: bool = False
+        self,
+        connection: sa.Connection,
+        agent_id: str,
+        config: DatasetConfig,
+        scope: Scope | None = None,
+        *,
+        unjudged: bool = False,
     ) -> None:
         """With `unjudged` what nobody judged is claimed too, where `config` does not leave it out."""
         self.config = config
@@ -113,7 +126,9 @@ class SplitAssignment:
         import numpy as np
 
         own = np.fromiter(self._positions, np.uint64, len(self._positions))
-        self._places = dict(zip(own.tolist(), places[np.searchsorted(keys, own)].tolist(), strict=True))
+        self._places = dict(
+            zip(own.tolist(), places[np.searchsorted(keys, own)].tolist(), strict=True)
+        )
         return self
 
     def split_of(self, prompt_id: str) -> str | None:
@@ -150,9 +165,16 @@ class SplitAssignment:
                     self._claims.references.extend((turn_key(key, case.reference), key))
 
     def _claim_asked(
-        self, connection: sa.Connection, agent_id: str, scope: Scope | None, judged: bool, edited: dict[str, list[str]]
+        self,
+        connection: sa.Connection,
+        agent_id: str,
+        scope: Scope | None,
+        judged: bool,
+        edited: dict[str, list[str]],
     ) -> None:
-        traces = groupby(store.asked_traces(connection, agent_id, scope, judged), key=attrgetter("prompt_id"))
+        traces = groupby(
+            store.asked_traces(connection, agent_id, scope, judged), key=attrgetter("prompt_id")
+        )
         grouped = ((prompt_id, list(some)) for prompt_id, some in traces)
         messages = store.judged_prompts(connection, agent_id, scope, judged)
         runs: list[tuple[list[Message], AskedTrace]] = []
@@ -160,19 +182,31 @@ class SplitAssignment:
             if not prompt:
                 continue
             alone = [trace for trace in asked if not trace.several and trace.mark != EXCLUDED]
-            self._keys[prompt_id] = self._claim(prompt[1], JUDGED_FLAG if judged else 0) if alone else dialogue_keys(prompt[1])[0]
+            self._keys[prompt_id] = (
+                self._claim(prompt[1], JUDGED_FLAG if judged else 0)
+                if alone
+                else dialogue_keys(prompt[1])[0]
+            )
             for trace in alone:
                 self._claim_trace(self._keys[prompt_id], trace, judged, edited)
-            runs += [(prompt[1], trace) for trace in asked if trace.several and trace.mark != EXCLUDED and judged]
+            runs += [
+                (prompt[1], trace)
+                for trace in asked
+                if trace.several and trace.mark != EXCLUDED and judged
+            ]
             if len(runs) >= store.VARIABLES:
                 self._claim_runs(connection, runs, edited)
                 runs = []
         self._claim_runs(connection, runs, edited)
 
     def _claim_runs(
-        self, connection: sa.Connection, runs: Sequence[tuple[list[Message], AskedTrace]], edited: dict[str, list[str]]
+        self,
+        connection: sa.Connection,
+        runs: Sequence[tuple[list[Message], AskedTrace]],
+        edited: dict[str, list[str]],
     ) -> None:
-        """The row of a run of several steps asks its whole history, which others may ask as a prompt."""
+        """The row of a run of several steps asks its whole history, which others may ask as a
+        prompt."""
         steps = store.run_steps(connection, [trace.trace_id for _, trace in runs]) if runs else {}
         for prompt, trace in runs:
             shown = history(prompt, steps.get(trace.trace_id, []), trace.output)
@@ -184,7 +218,9 @@ class SplitAssignment:
                 self._keys[trace.prompt_id] = self._claim(prompt, JUDGED_FLAG)
                 self._claims.same.extend((key, self._keys[trace.prompt_id]))
 
-    def _claim_trace(self, key: int, trace: AskedTrace, judged: bool, edited: dict[str, list[str]]) -> None:
+    def _claim_trace(
+        self, key: int, trace: AskedTrace, judged: bool, edited: dict[str, list[str]]
+    ) -> None:
         """What one trace that asked `key` says: its answers, its case, its owner's mark."""
         flag = (GOLD_FLAG if trace.gold else 0) | (HELD_FLAG if trace.mark == HELD_OUT else 0)
         self._claims.flags[self._positions[key]] |= flag
@@ -224,15 +260,23 @@ class SplitAssignment:
 
 
 def assigned(
-    connection: sa.Connection, agent_id: str, config: DatasetConfig, scope: Scope | None = None, *, unjudged: bool = False
+    connection: sa.Connection,
+    agent_id: str,
+    config: DatasetConfig,
+    scope: Scope | None = None,
+    *,
+    unjudged: bool = False,
 ) -> SplitAssignment:
     """Where all prompts of an agent may be used."""
     assignment = SplitAssignment(connection, agent_id, config, scope, unjudged=unjudged)
     return assignment.settle(*assign([assignment.claims()], config))
 
 
-def assign(parts: Collection[dict[str, np.ndarray]], config: DatasetConfig) -> tuple[np.ndarray, np.ndarray]:
-    """(keys of all prompts, sorted; the place of each in `PLACES`) by what all parts claim. Their order decides nothing."""
+def assign(
+    parts: Collection[dict[str, np.ndarray]], config: DatasetConfig
+) -> tuple[np.ndarray, np.ndarray]:
+    """(keys of all prompts, sorted; the place of each in `PLACES`) by what all parts claim. Their
+    order decides nothing."""
     import numpy as np
 
     whole = {name: np.concatenate([part[name] for part in parts]) for name in next(iter(parts))}
@@ -268,7 +312,9 @@ def _near_copies(keys: np.ndarray, whole: dict[str, np.ndarray]) -> np.ndarray:
     starts = np.concatenate([[0], whole["triple_counts"].cumsum()])
     hashes = [whole["triples"][starts[number] : starts[number + 1]] for number in first.tolist()]
     lengths = whole["triple_counts"][first]
-    triples = WordTriples(np.concatenate([np.zeros(0, np.uint64), *hashes]), np.concatenate([[0], lengths.cumsum()]))
+    triples = WordTriples(
+        np.concatenate([np.zeros(0, np.uint64), *hashes]), np.concatenate([[0], lengths.cumsum()])
+    )
     pairs = np.array(near_ties(triples, long), np.int64).reshape(-1, 2)
     return np.searchsorted(keys, long[pairs])
 
@@ -277,8 +323,11 @@ def _continued(keys: np.ndarray, flags: np.ndarray, whole: dict[str, np.ndarray]
     """Pairs of numbers: a prompt, and one whose history holds it and an answer to it."""
     import numpy as np
 
-    answered, references, remembered = (whole[name].reshape(-1, 2) for name in ("answered", "references", "remembered"))
-    # recorded answers to a gold question are no rows, so that its reference alone ties what continues it
+    answered, references, remembered = (
+        whole[name].reshape(-1, 2) for name in ("answered", "references", "remembered")
+    )
+    # recorded answers to a gold question are no rows, so that its reference alone ties what
+    # continues it
     gold = (flags[np.searchsorted(keys, answered[:, 1])] & GOLD_FLAG) > 0
     answered = np.concatenate([answered[~gold], references])
     turns, first = np.unique(answered[:, 0], return_index=True)
@@ -362,9 +411,13 @@ class _Groups:
 
 
 def aligned(
-    left: Iterable[L], left_key: Callable[[L], str], right: Iterator[R], right_key: Callable[[R], str]
+    left: Iterable[L],
+    left_key: Callable[[L], str],
+    right: Iterator[R],
+    right_key: Callable[[R], str],
 ) -> Iterator[tuple[L, R | None]]:
-    """Each of `left` with the one of `right` that has the same key, None where there is none; both come in the order of their keys."""
+    """Each of `left` with the one of `right` that has the same key, None where there is none; both
+    come in the order of their keys."""
     following = next(right, None)
     for one in left:
         if following is not None and right_key(following) == left_key(one):

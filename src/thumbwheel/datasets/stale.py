@@ -1,9 +1,10 @@
 """Whether a frozen dataset still says what it was built from: found out when it is read.
 
-Of what people said, a row is stale where something was said about one of its traces, or taken back, after the dataset was built, or built
-again with the same result. Where its values are combined rewards, it is stale where a component of the reward has judged one of its traces
-anew since then, and all rows are once rewards are combined by other components, weights or settings. Nothing is marked anywhere, so
-nothing has to be told when a reward changes.
+Of what people said, a row is stale where something was said about one of its traces, or taken back,
+after the dataset was built, or built again with the same result. Where its values are combined
+rewards, it is stale where a component of the reward has judged one of its traces anew since then,
+and all rows are once rewards are combined by other components, weights or settings. Nothing is
+marked anywhere, so nothing has to be told when a reward changes.
 """
 
 from __future__ import annotations
@@ -44,5 +45,9 @@ def stale(ws: Workspace, dataset: Dataset) -> Stale | None:
             return Stale(total, total)
     if not changed:
         return None
-    count = sum(not changed.isdisjoint(row.trace_ids) for split in SPLITS for row in load_rows(ws, dataset.id, split))
+    count = sum(
+        not changed.isdisjoint(row.trace_ids)
+        for split in SPLITS
+        for row in load_rows(ws, dataset.id, split)
+    )
     return Stale(count, total) if count else None

@@ -1,4 +1,5 @@
-"""How many tokens a text has, by a tokenizer file; training has its own prompt builder, which also counts the template."""
+"""How many tokens a text has, by a tokenizer file; training has its own prompt builder, which also
+counts the template."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from thumbwheel.core.errors import MissingExtra, ModelError
 
 
 def counter(folder: Path) -> Callable[[str], int]:
-    """Counts by `folder`/tokenizer.json. Raises ModelError where it cannot be read, MissingExtra without `tokenizers`."""
+    """Counts by `folder`/tokenizer.json. Raises ModelError where it cannot be read, MissingExtra
+    without `tokenizers`."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -17,5 +19,9 @@ def counter(folder: Path) -> Callable[[str], int]:
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # noqa: BLE001 - the library raises plain Exception
-        raise ModelError(f"tokenizer {str(folder)!r}", str(error), "Name the folder of a base that has a tokenizer.json") from None
+        raise ModelError(
+            f"tokenizer {str(folder)!r}",
+            str(error),
+            "Name the folder of a base that has a tokenizer.json",
+        ) from None
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)

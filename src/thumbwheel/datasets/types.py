@@ -1,7 +1,8 @@
-"""Nouns of this stage: settings, the evidence of one prompt, the rows of the built-in shapes, a frozen dataset.
+"""Nouns of this stage: settings, the evidence of one prompt, the rows of the built-in shapes, a
+frozen dataset.
 
-What a build makes by the million is a named tuple, or (rows, which are derived from each other) a dataclass that is not frozen: a frozen
-one takes five times as long to make.
+What a build makes by the million is a named tuple, or (rows, which are derived from each other) a
+dataclass that is not frozen: a frozen one takes five times as long to make.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ from thumbwheel.rewards.types import LabelConfig, Scope, Value
 
 Message = dict[str, Any]
 WAITS = "case that waits for feedback"
-"""Origin of prompts whose case is judged by what is said later about an answer, so that a fresh one cannot be checked."""
+"""Origin of prompts whose case is judged by what is said later about an answer, so that a fresh one
+cannot be checked."""
 REWARD = "reward"
-"""Kind and origin of what the ledger says about an answer: computed, though people may have been heard in it."""
+"""Kind and origin of what the ledger says about an answer: computed, though people may have been
+heard in it."""
 SPLITS = ("train", "dev", "gate")
-"""Rows to learn from, rows that stop a training and choose a method, and rows that an evaluation reads once a candidate."""
+"""Rows to learn from, rows that stop a training and choose a method, and rows that an evaluation
+reads once a candidate."""
 HELD_OUT, EXCLUDED = "held out", "excluded"
 
 
 def owner_mark(metadata: Any) -> str | None:
-    """HELD_OUT for validation data, which may stand in dev and gate only; EXCLUDED for what is neither for training nor for validation."""
+    """HELD_OUT for validation data, which may stand in dev and gate only; EXCLUDED for what is
+    neither for training nor for validation."""
     if not isinstance(metadata, dict):
         return None
     training, validation = (metadata.get(name) for name in OWNER_MARKS)
@@ -38,10 +43,12 @@ def owner_mark(metadata: Any) -> str | None:
 
 
 class PlanConfig(Config):
-    """How many rows a method needs. `min`: below, it is not worth training; `fine`: from here on it is recommended."""
+    """How many rows a method needs. `min`: below, it is not worth training; `fine`: from here on it
+    is recommended."""
 
     sft_min: int = Field(default=50, ge=1)
-    """Good answers below which imitation overfits their wording (LIMA needed 1,000 for style; single habits show from about 50)."""
+    """Good answers below which imitation overfits their wording (LIMA needed 1,000 for style;
+    single habits show from about 50)."""
     sft_fine: int = Field(default=200, ge=1)
     """Good answers from which imitation is recommended."""
     dpo_min: int = Field(default=50, ge=1)
@@ -49,44 +56,54 @@ class PlanConfig(Config):
     dpo_fine: int = Field(default=200, ge=1)
     """Pairs from which DPO is recommended."""
     kto_min: int = Field(default=100, ge=1)
-    """Labels below which KTO is weak: a lone label says less than a pair, so it takes about twice as many."""
+    """Labels below which KTO is weak: a lone label says less than a pair, so it takes about twice
+    as many."""
     kto_fine: int = Field(default=200, ge=1)
     """Labels from which KTO is recommended."""
     kto_class: int = Field(default=30, ge=1)
     """Labels of the rarer class that KTO needs; class weights cannot replace examples."""
     discordance: float = Field(default=0.3, gt=0, le=1)
-    """Share of held-out answers that a new version is assumed to change between right and wrong, for the power of the evaluation."""
+    """Share of held-out answers that a new version is assumed to change between right and wrong,
+    for the power of the evaluation."""
 
 
 class DatasetConfig(Config):
     """How evidence becomes rows and how rows are split."""
 
     salt: str = "thumbwheel"
-    """Salt of the split. Another salt is another split: what was held out before may then be trained on."""
+    """Salt of the split. Another salt is another split: what was held out before may then be
+    trained on."""
     dev: float = Field(default=0.1, ge=0, lt=1)
     """Share of groups for early stopping and the choice of a method."""
     gate: float = Field(default=0.1, ge=0, lt=1)
     """Share of groups that is read once per candidate, by the evaluation."""
     siblings: int = Field(default=5, ge=0)
-    """Most pairs of a better and a worse answer to the same prompt that nobody compared, per prompt; 0 takes none."""
+    """Most pairs of a better and a worse answer to the same prompt that nobody compared, per
+    prompt; 0 takes none."""
     margin: float | None = Field(default=0.25, gt=0, le=1)
-    """Two answers whose numbers lie more than this part of their scale apart are better and worse; null asks for one good and one bad."""
+    """Two answers whose numbers lie more than this part of their scale apart are better and worse;
+    null asks for one good and one bad."""
     labels_from_corrections: bool = True
     """A correction also makes two labels: the edit desirable, the original undesirable."""
     chats_from_preferences: bool = False
-    """Answers that were only preferred to another one count as good answers; better than another is not yet good."""
+    """Answers that were only preferred to another one count as good answers; better than another is
+    not yet good."""
     prompts_from_traces: bool = True
-    """Prompts without a case are rows of `prompts` too; answers to them need a judge without a reference, such as a reward model."""
+    """Prompts without a case are rows of `prompts` too; answers to them need a judge without a
+    reference, such as a reward model."""
     correction_weight: float = Field(default=2.0, gt=0)
-    """Weight of an edit among good answers: it says what is right, where a thumb says only that this was not wrong."""
+    """Weight of an edit among good answers: it says what is right, where a thumb says only that
+    this was not wrong."""
     desirable_weight: float | None = Field(default=None, gt=0)
     """Class weight of good labels; unset, it is fitted to the training rows."""
     undesirable_weight: float | None = Field(default=None, gt=0)
     """Class weight of bad labels; unset, it is fitted to the training rows."""
     balance: Literal["weights", "downsample"] = "weights"
-    """How unequal classes of labels are made equal in training: by class weights, or by leaving rows of the larger class out."""
+    """How unequal classes of labels are made equal in training: by class weights, or by leaving
+    rows of the larger class out."""
     normalise: Literal["none", "range", "quantiles"] = "none"
-    """Scores from -1 to 1, fitted on the training rows: their whole range, or from their 5th to their 95th percentile (the rest is cut)."""
+    """Scores from -1 to 1, fitted on the training rows: their whole range, or from their 5th to
+    their 95th percentile (the rest is cut)."""
     sample: float = Field(default=1.0, gt=0, le=1)
     """Share of prompts that are used at all, chosen by a hash."""
     limit: int | None = Field(default=None, ge=1)
@@ -96,14 +113,17 @@ class DatasetConfig(Config):
     per_subject: int | None = Field(default=None, ge=1)
     """Most rows of one subject in each split, chosen by a hash."""
     min_reward: float | None = None
-    """Answers with a number below this one (on its own scale) are left out, with their corrections and comparisons. Unset by default: the
-    worst answers teach most. A thumb or another verdict is no number: where it contradicts a computed one, the answer stays."""
+    """Answers with a number below this one (on its own scale) are left out, with their corrections
+    and comparisons. Unset by default: the worst answers teach most. A thumb or another verdict is
+    no number: where it contradicts a computed one, the answer stays."""
     require_feedback: bool = False
-    """Only answers that a person said something about, and prompts with such an answer; a reward that a program stored is not enough."""
+    """Only answers that a person said something about, and prompts with such an answer; a reward
+    that a program stored is not enough."""
     allow: tuple[str, ...] = ()
     """Health checks whose errors do not stop the build."""
     checked: int = Field(default=20_000, ge=0)
-    """Rows of each split whose texts a build checks, chosen by a hash; `dataset health` reads all of them."""
+    """Rows of each split whose texts a build checks, chosen by a hash; `dataset health` reads all
+    of them."""
     since: datetime | None = None
     """Only feedback that was given at this time or later is heard."""
     until: datetime | None = None
@@ -111,7 +131,8 @@ class DatasetConfig(Config):
     per_rater: int | None = Field(default=None, ge=1)
     """Most statements of one named rater that are heard, chosen by a hash."""
     reward: Literal["feedback", "ledger"] = "feedback"
-    """What says how good an answer is: what people said about it, or the combined reward of the ledger (thumbwheel reward run)."""
+    """What says how good an answer is: what people said about it, or the combined reward of the
+    ledger (thumbwheel reward run)."""
     label: LabelConfig = LabelConfig()
     """How raw feedback becomes good, bad or neither."""
     plan: PlanConfig = PlanConfig()
@@ -119,7 +140,9 @@ class DatasetConfig(Config):
 
     def scope(self, first: str | None = None, last: str | None = None) -> Scope:
         """The feedback that is heard, about the prompts from the id `first` to before `last`."""
-        return Scope(self.since, self.until, self.per_rater, first, last, rewarded=self.reward == "ledger")
+        return Scope(
+            self.since, self.until, self.per_rater, first, last, rewarded=self.reward == "ledger"
+        )
 
     @field_validator("since", "until")
     @classmethod
@@ -137,11 +160,13 @@ class DatasetConfig(Config):
 
 
 class Answer(NamedTuple):
-    """One distinct text that answered a prompt, with all that is known about it; equal texts of several traces are one answer.
+    """One distinct text that answered a prompt, with all that is known about it; equal texts of
+    several traces are one answer.
 
-    `good` and `strength` follow the rule over all its votes; being the text of an edit is a vote for it. `origin` names the winning
-    vote: upvote, downvote, rating, score, label, outcome, or correction where an edit is the only vote. `corrected`: somebody edited it.
-    `value` is the mean of the numbers that it was given; `logps` are the captured log-probabilities of `token_ids`.
+    `good` and `strength` follow the rule over all its votes; being the text of an edit is a vote
+    for it. `origin` names the winning vote: upvote, downvote, rating, score, label, outcome, or
+    correction where an edit is the only vote. `corrected`: somebody edited it. `value` is the mean
+    of the numbers that it was given; `logps` are the captured log-probabilities of `token_ids`.
     """
 
     text: str
@@ -163,11 +188,13 @@ class Answer(NamedTuple):
     withheld: frozenset[str] = frozenset()
     """What it lost because only checkers and models said it: WITHHELD_JUDGEMENT, WITHHELD_VALUE."""
     prompt: list[Message] | None = None
-    """What it answered, where that is not the prompt of its evidence: runs of one task meet different users and tools."""
+    """What it answered, where that is not the prompt of its evidence: runs of one task meet
+    different users and tools."""
 
     @property
     def by_people(self) -> bool:
-        """Whether people called it good or bad themselves; a combined reward is computed, whoever is a part of it."""
+        """Whether people called it good or bad themselves; a combined reward is computed, whoever
+        is a part of it."""
         return self.good is not None and not self.automatic and self.origin != REWARD
 
 
@@ -178,7 +205,8 @@ WITHHELD_JUDGEMENT, WITHHELD_VALUE = "judgement", "value"
 
 
 class Edge(NamedTuple):
-    """Answer `better` stands above answer `worse` (positions in the evidence) because of a correction or a preference."""
+    """Answer `better` stands above answer `worse` (positions in the evidence) because of a
+    correction or a preference."""
 
     better: int
     worse: int
@@ -208,7 +236,8 @@ class Asked(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """All usable, resolved evidence about one prompt; every answer, case and trace belongs to `split`. No case is gold."""
+    """All usable, resolved evidence about one prompt; every answer, case and trace belongs to
+    `split`. No case is gold."""
 
     prompt_id: str
     prompt: list[Message]
@@ -221,19 +250,32 @@ class Evidence(NamedTuple):
     task: str | None = None
     """The task of runs of several steps: comparable across their prompts."""
     withheld_edges: int = 0
-    """Comparisons and corrections that only checkers and models made, and that the gate may not hold."""
+    """Comparisons and corrections that only checkers and models made, and that the gate may not
+    hold."""
 
     @property
     def success(self) -> float | None:
-        """How well the recorded answers did, from 0 to 1: the mean of their numbers, or of good (1) and bad (0); None without either."""
-        known = [one.value.unit if one.value else float(bool(one.good)) for one in self.answers if one.value or one.good is not None]
+        """How well the recorded answers did, from 0 to 1: the mean of their numbers, or of good (1)
+        and bad (0); None without either."""
+        known = [
+            one.value.unit if one.value else float(bool(one.good))
+            for one in self.answers
+            if one.value or one.good is not None
+        ]
         return sum(known) / len(known) if known else None
 
     @property
     def liked(self) -> Answer | None:
-        """What somebody wrote instead of an answer, else the answer that people most clearly called good; None without either."""
-        good = [one for one in self.answers if one.good and one.by_people and not (one.corrected or one.conflict)]
-        return max(good, key=lambda one: (one.origin == "correction", one.strength, one.text), default=None)
+        """What somebody wrote instead of an answer, else the answer that people most clearly called
+        good; None without either."""
+        good = [
+            one
+            for one in self.answers
+            if one.good and one.by_people and not (one.corrected or one.conflict)
+        ]
+        return max(
+            good, key=lambda one: (one.origin == "correction", one.strength, one.text), default=None
+        )
 
 
 class Drop(NamedTuple):
@@ -244,7 +286,8 @@ class Drop(NamedTuple):
 
 @dataclass
 class Tally:
-    """What was met while evidence was gathered: what was dropped and why, and how often raters disagreed."""
+    """What was met while evidence was gathered: what was dropped and why, and how often raters
+    disagreed."""
 
     drops: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
@@ -252,9 +295,11 @@ class Tally:
 
 @dataclass(kw_only=True, slots=True)
 class Row:
-    """What every row has. `weight` is final: it holds the strength of the evidence and, for labels, the class weight.
+    """What every row has. `weight` is final: it holds the strength of the evidence and, for labels,
+    the class weight.
 
-    `group` is what the split keeps together: the session, else the prompt. `prompt` is a list of chat messages.
+    `group` is what the split keeps together: the session, else the prompt. `prompt` is a list of
+    chat messages.
     """
 
     row_id: str
@@ -271,7 +316,8 @@ class Row:
 
 @dataclass(kw_only=True, slots=True)
 class ChatRow(Row):
-    """A prompt and a good answer. `token_ids` are the captured ones of the answer, where they are known."""
+    """A prompt and a good answer. `token_ids` are the captured ones of the answer, where they are
+    known."""
 
     completion: str
     finish_reason: str | None
@@ -299,7 +345,8 @@ class LabelRow(Row):
 
 @dataclass(kw_only=True, slots=True)
 class ScoredRow(Row):
-    """A prompt, one answer, and a number: `value` on `scale` [lowest, highest], one for all rows of a dataset; higher is better."""
+    """A prompt, one answer, and a number: `value` on `scale` [lowest, highest], one for all rows of
+    a dataset; higher is better."""
 
     completion: str
     value: float
@@ -309,7 +356,8 @@ class ScoredRow(Row):
 
 @dataclass(kw_only=True, slots=True)
 class PromptRow(Row):
-    """A prompt to be answered afresh, and what judges an answer: reference, checker and its settings are null where nothing is known."""
+    """A prompt to be answered afresh, and what judges an answer: reference, checker and its
+    settings are null where nothing is known."""
 
     reference: Any
     checker: str | None
@@ -318,16 +366,18 @@ class PromptRow(Row):
     success: float | None = None
     """How well recorded answers to it did, from 0 to 1; null where none was judged. For curricula."""
     liked: str | None = None
-    """A recorded answer that people wrote or called good. No reference, since others may be right too; for guards."""
+    """A recorded answer that people wrote or called good. No reference, since others may be right
+    too; for guards."""
 
 
 @dataclass(kw_only=True, slots=True)
 class GroupRow(Row):
     """A prompt with two and more recorded answers, and how good each is from 0 to 1.
 
-    `prompts`, one for each answer, is set where several runs of one task are compared, each with a history of its own; `prompt` is then
-    that of the first.
-    `finish_reasons`, `token_ids` and `logps` (those of the token ids, by the model that answered) are null where they were not captured.
+    `prompts`, one for each answer, is set where several runs of one task are compared, each with a
+    history of its own; `prompt` is then that of the first. `finish_reasons`, `token_ids` and
+    `logps` (those of the token ids, by the model that answered) are null where they were not
+    captured.
     """
 
     completions: list[str]
@@ -341,7 +391,8 @@ class GroupRow(Row):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A frozen dataset. `manifest` has: files (split -> sha256), counts, drops, notes, origins, health, rule, config, watermark."""
+    """A frozen dataset. `manifest` has: files (split -> sha256), counts, drops, notes, origins,
+    health, rule, config, watermark."""
 
     id: str
     agent: str

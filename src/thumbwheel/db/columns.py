@@ -71,7 +71,9 @@ class Utc(TypeDecorator[datetime]):
             raise TypeError(f"naive datetime {value!r}")
         return value.astimezone(UTC).replace(tzinfo=None) if value else None
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], datetime | None]:
+    def result_processor(
+        self, dialect: Dialect, coltype: object
+    ) -> Callable[[Any], datetime | None]:
         """Back to an aware datetime, from the text that SQLite keeps."""
         return _instant
 
@@ -98,7 +100,8 @@ class Json(TypeDecorator[Any]):
 
 
 def parsed(kept: Any) -> Any:
-    """What is kept in a JSON column means this; SQLite keeps a lone number as one, and everything else as text."""
+    """What is kept in a JSON column means this; SQLite keeps a lone number as one, and everything
+    else as text."""
     if not isinstance(kept, str):
         return kept
     try:

@@ -1,8 +1,11 @@
-"""Connections: readers that never checkpoint, and the group-commit writer, whose answer means "on disk".
+"""Connections: readers that never checkpoint, and the group-commit writer, whose answer means "on
+disk".
 
-SQLite in WAL mode with `synchronous=FULL`. Exactly one connection writes at a time, over all processes: the writer holds the
-home's `writer.lock` while it writes (two connections that write and checkpoint at the same instant can corrupt a WAL file before
-SQLite 3.51.3: sqlite.org/wal.html#walresetbug). Readers open the file read-only, so that closing them checkpoints nothing.
+SQLite in WAL mode with `synchronous=FULL`. Exactly one connection writes at a time, over all
+processes: the writer holds the home's `writer.lock` while it writes (two connections that write and
+checkpoint at the same instant can corrupt a WAL file before SQLite 3.51.3:
+sqlite.org/wal.html#walresetbug). Readers open the file read-only, so that closing them checkpoints
+nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ SILENT = 2.0
 
 
 class Database:
-    """One SQLite file. `read()` gives a connection, `write(work)` runs `work` in a durable transaction."""
+    """One SQLite file. `read()` gives a connection, `write(work)` runs `work` in a durable
+    transaction."""
 
     def __init__(self, path: Path, lock: Path, *, wait: float = 30.0) -> None:
         self.path, self._lock, self._wait = path, lock, wait
@@ -48,11 +52,13 @@ class Database:
         self._guard = threading.Lock()
 
     def write(self, work: Work[T]) -> T:
-        """Run `work(connection)` and return its result once it is on disk; raises what `work` raised, with nothing kept of it."""
+        """Run `work(connection)` and return its result once it is on disk; raises what `work`
+        raised, with nothing kept of it."""
         return self.submit(work).result()
 
     def submit(self, work: Work[T]) -> Future[T]:
-        """Like `write`, for callers that send many: works that wait together share one commit and fail apart."""
+        """Like `write`, for callers that send many: works that wait together share one commit and
+        fail apart."""
         with self._guard:
             if self._writer is None:
                 self._writer = _Writer(self.path, self._lock, self._wait)
@@ -77,7 +83,8 @@ class Database:
 
 
 def streamed(connection: sa.Connection, query: sa.Select[Any]) -> Iterator[Any]:
-    """The rows of `query`, `HELD` of them in memory at a time; row by row the library takes about half as long again."""
+    """The rows of `query`, `HELD` of them in memory at a time; row by row the library takes about
+    half as long again."""
     for some in connection.execute(query, execution_options={"yield_per": HELD}).partitions():
         yield from some
 
@@ -86,9 +93,15 @@ def _engine(path: Path, mode: str, wait: float) -> sa.Engine:
     def connect() -> sqlite3.Connection:
         if mode != "ro":
             with suppress(OSError):  # SQLite says it better
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # its log and index take the rights of the file
+                os.close(
+                    os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+                )  # its log and index take the rights of the file
         return sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=wait, isolation_level=None, check_same_thread=False
+            f"{path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=wait,
+            isolation_level=None,
+            check_same_thread=False,
         )
 
     engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.QueuePool)
@@ -110,7 +123,8 @@ def _engine(path: Path, mode: str, wait: float) -> sa.Engine:
 
 @contextmanager
 def writing(path: Path, lock: Path, wait: float = 30.0) -> Iterator[sa.Engine]:
-    """An engine that may write, while nobody else in any process may; for the writer and for migrations."""
+    """An engine that may write, while nobody else in any process may; for the writer and for
+    migrations."""
     with _locked(lock, wait):
         engine = _engine(path, "rwc", wait)
         try:
@@ -121,7 +135,8 @@ def writing(path: Path, lock: Path, wait: float = 30.0) -> Iterator[sa.Engine]:
 
 
 def compact(path: Path, lock: Path, wait: float = 30.0) -> None:
-    """Write the database anew without its free pages and empty its log: what was deleted is then in no byte of the files.
+    """Write the database anew without its free pages and empty its log: what was deleted is then in
+    no byte of the files.
 
     Raises StorageError where another program reads it all the while.
     """
@@ -133,7 +148,9 @@ def compact(path: Path, lock: Path, wait: float = 30.0) -> None:
         busy = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     if busy:
         why = "another program reads it, so its log cannot be emptied"
-        raise StorageError(f"database {str(path)!r}", why, "Close that program, then run the same command again")
+        raise StorageError(
+            f"database {str(path)!r}", why, "Close that program, then run the same command again"
+        )
 
 
 @contextmanager
@@ -142,10 +159,14 @@ def _locked(path: Path, wait: float) -> Iterator[None]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise StorageError(
-            f"lock file {str(path)!r}", error.strerror or str(error), "Make the home writable, or name another with --home"
+            f"lock file {str(path)!r}",
+            error.strerror or str(error),
+            "Make the home writable, or name another with --home",
         ) from None
     try:
-        with _told(f"waiting for another process that writes to {str(path.parent)!r}, at most {wait:g} s"):
+        with _told(
+            f"waiting for another process that writes to {str(path.parent)!r}, at most {wait:g} s"
+        ):
             _acquire(handle, path, time.monotonic() + wait)
         yield
     finally:
@@ -174,7 +195,8 @@ def _acquire(handle: int, path: Path, deadline: float) -> None:
                 raise StorageError(
                     f"home {str(path.parent)!r}",
                     "another process is writing to it and did not finish",
-                    "Wait for that process or stop it (fuser shows who holds writer.lock), then try again",
+                    "Wait for that process or stop it (fuser shows who holds writer.lock), then "
+                    "try again",
                 ) from None
             time.sleep(0.01)
 
@@ -188,27 +210,49 @@ def _explained(path: Path) -> Iterator[None]:
     except (DatabaseError, sqlite3.DatabaseError) as error:
         if "malformed" not in str(error) and "not a database" not in str(error):
             raise
-        raise StorageError(f"database {str(path)!r}", "the file is damaged or no database", "Restore it from a backup") from error
+        raise StorageError(
+            f"database {str(path)!r}",
+            "the file is damaged or no database",
+            "Restore it from a backup",
+        ) from error
 
 
 def _storage_error(path: Path, reason: str) -> StorageError:
     fixes = {
-        "locked": ("it is locked by another program", "Close the program that has it open, then try again"),
-        "full": ("the disk is full; nothing of this step was kept", "Free some space, then run the same command again"),
-        "disk I/O": ("the disk refused to read or write", "Check the disk (and its free space), then run the same command again"),
+        "locked": (
+            "it is locked by another program",
+            "Close the program that has it open, then try again",
+        ),
+        "full": (
+            "the disk is full; nothing of this step was kept",
+            "Free some space, then run the same command again",
+        ),
+        "disk I/O": (
+            "the disk refused to read or write",
+            "Check the disk (and its free space), then run the same command again",
+        ),
         "unable to open": ("it cannot be opened", "Check that the home exists and may be written"),
-        "readonly": ("it may not be written", "Make the home writable, or name another with --home"),
+        "readonly": (
+            "it may not be written",
+            "Make the home writable, or name another with --home",
+        ),
     }
-    why, fix = next((fixes[key] for key in fixes if key in reason), (reason, "Run the command again; if it stays, report it"))
+    why, fix = next(
+        (fixes[key] for key in fixes if key in reason),
+        (reason, "Run the command again; if it stays, report it"),
+    )
     return StorageError(f"database {str(path)!r}", why, fix)
 
 
 class _Writer:
-    """The thread that owns the writing connection: takes what waits, runs each piece in a savepoint, commits once, answers."""
+    """The thread that owns the writing connection: takes what waits, runs each piece in a
+    savepoint, commits once, answers."""
 
     def __init__(self, path: Path, lock: Path, wait: float) -> None:
         self._path, self._lock, self._wait = path, lock, wait
-        self._waiting: queue.Queue[tuple[Work[Any], Future[Any]] | None] = queue.Queue(maxsize=4 * GROUP)
+        self._waiting: queue.Queue[tuple[Work[Any], Future[Any]] | None] = queue.Queue(
+            maxsize=4 * GROUP
+        )
         self._thread = threading.Thread(target=self._run, name="thumbwheel-writer", daemon=True)
         self._thread.start()
 
@@ -246,7 +290,11 @@ class _Writer:
     def _commit(self, engine: sa.Engine, group: list[tuple[Work[Any], Future[Any]]]) -> None:
         answers: list[tuple[Future[Any], Any, Exception | None]] = []
         try:
-            with _locked(self._lock, self._wait), _explained(self._path), engine.begin() as connection:
+            with (
+                _locked(self._lock, self._wait),
+                _explained(self._path),
+                engine.begin() as connection,
+            ):
                 for work, answer in group:
                     answers.append((answer, *_attempt(connection, self._path, work)))
         except Exception as error:  # noqa: BLE001 - the commit failed, so every caller of the group must hear it
@@ -260,10 +308,14 @@ class _Writer:
                 answer.set_exception(failure)
 
 
-def _attempt(connection: sa.Connection, path: Path, work: Work[Any]) -> tuple[Any, Exception | None]:
-    """(result, None) or (None, what the work raised); raises StorageError where the whole transaction is lost.
+def _attempt(
+    connection: sa.Connection, path: Path, work: Work[Any]
+) -> tuple[Any, Exception | None]:
+    """(result, None) or (None, what the work raised); raises StorageError where the whole
+    transaction is lost.
 
-    The savepoint is left alone then: a full disk makes SQLite roll everything back, and asking for the savepoint would hide why.
+    The savepoint is left alone then: a full disk makes SQLite roll everything back, and asking for
+    the savepoint would hide why.
     """
     savepoint = connection.begin_nested()
     try:

@@ -28,10 +28,13 @@ class Workspace:
     db: Database
     sources: Sources
     case_rule: CaseRule = any_case
-    """What cases are taken; the stage that judges them knows, and is composed in by who opens the home."""
+    """What cases are taken; the stage that judges them knows, and is composed in by who opens the
+    home."""
 
     @classmethod
-    def open(cls, home: Home, sources: Sources | None = None, case_rule: CaseRule = any_case) -> Workspace:
+    def open(
+        cls, home: Home, sources: Sources | None = None, case_rule: CaseRule = any_case
+    ) -> Workspace:
         """Open `home`, creating folders and database where needed."""
         home.prepare()
         upgrade(home.database, home.lock)
@@ -44,5 +47,10 @@ class Workspace:
     def __enter__(self) -> Workspace:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.db.close()

@@ -1,8 +1,10 @@
-"""The base model of the demo: a tiny Qwen2 that learned the format and the common rules from the world's own text.
+"""The base model of the demo: a tiny Qwen2 that learned the format and the common rules from the
+world's own text.
 
-Lives here: its tokenizer, its training from scratch, the cache on disk and greedy or sampled answering in plain
-transformers. Does not live here: what it is trained towards (`world.population_filing`); nothing here knows a private
-habit. The same model serves every seed of the demo.
+Lives here: its tokenizer, its training from scratch, the cache on disk and greedy or sampled
+answering in plain transformers. Does not live here: what it is trained towards
+(`world.population_filing`); nothing here knows a private habit. The same model serves every seed of
+the demo.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ NAME = "filer-base"
 REVISION = 2  # raise it when a change of this file changes what is trained
 START, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] "
+    "}}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 MAX_ANSWER = 24  # tokens; a well-formed answer has ten
@@ -60,14 +63,22 @@ class BaseConfig:
 def fingerprint(config: BaseConfig) -> str:
     """Hash of everything that decides the base: config, revision, wordings and rules."""
     modules: tuple[ModuleType, ...] = (mail, world)
-    parts = [json.dumps(asdict(config), sort_keys=True), str(REVISION), CHAT_TEMPLATE, *map(inspect.getsource, modules)]
+    parts = [
+        json.dumps(asdict(config), sort_keys=True),
+        str(REVISION),
+        CHAT_TEMPLATE,
+        *map(inspect.getsource, modules),
+    ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def ensure_base(cache: Path, config: BaseConfig | None = None, progress: Progress | None = None) -> Path:
+def ensure_base(
+    cache: Path, config: BaseConfig | None = None, progress: Progress | None = None
+) -> Path:
     """The directory of the trained base under `cache`; trains it first where it is not there yet.
 
-    `progress` gets (step, steps, loss). The directory appears by one rename, so a killed training leaves no half base.
+    `progress` gets (step, steps, loss). The directory appears by one rename, so a killed training
+    leaves no half base.
     """
     config = config or BaseConfig()
     target = cache / f"{NAME}-{fingerprint(config)}"
@@ -94,8 +105,11 @@ def publish(scratch: Path, target: Path) -> None:
             raise
 
 
-def train_base(config: BaseConfig, progress: Progress | None = None) -> tuple[PreTrainedModel, Qwen2Tokenizer]:
-    """Train tokenizer and model from scratch on `config.mails` mails, each filed by some person of the population."""
+def train_base(
+    config: BaseConfig, progress: Progress | None = None
+) -> tuple[PreTrainedModel, Qwen2Tokenizer]:
+    """Train tokenizer and model from scratch on `config.mails` mails, each filed by some person of
+    the population."""
     import torch
 
     rng = random.Random(f"base:{config.seed}")
@@ -121,8 +135,8 @@ def _population_chats(rng: random.Random, count: int) -> list[list[dict[str, str
 def make_tokenizer(config: BaseConfig, chats: Sequence[list[dict[str, str]]]) -> Qwen2Tokenizer:
     """A byte-level BPE trained on the texts of `chats`, with the ChatML template.
 
-    It is a Qwen2 tokenizer, because transformers loads that class, and its way to split words, for a Qwen2 model whatever
-    class was saved.
+    It is a Qwen2 tokenizer, because transformers loads that class, and its way to split words, for
+    a Qwen2 model whatever class was saved.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer
@@ -136,7 +150,9 @@ def make_tokenizer(config: BaseConfig, chats: Sequence[list[dict[str, str]]]) ->
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    inner.train_from_iterator((f"{m['role']}\n{m['content']}" for chat in chats for m in chat), trainer)
+    inner.train_from_iterator(
+        (f"{m['role']}\n{m['content']}" for chat in chats for m in chat), trainer
+    )
     learned = json.loads(inner.to_str())["model"]
     tokenizer = Qwen2Tokenizer(
         vocab=learned["vocab"],
@@ -174,7 +190,9 @@ def make_model(config: BaseConfig, tokenizer: Qwen2Tokenizer) -> PreTrainedModel
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, chat: Sequence[dict[str, str]]) -> str:
     """The chat through the template, up to where the model answers."""
-    return str(tokenizer.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True))
+    return str(
+        tokenizer.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
+    )
 
 
 def answer_row(tokenizer: PreTrainedTokenizerBase, chat: Sequence[dict[str, str]]) -> Row:
@@ -193,7 +211,13 @@ def batches(rows: Sequence[Row], size: int, rng: random.Random) -> Iterator[list
         yield [rows[i] for i in order[cut : cut + size]]
 
 
-def _fit(model: PreTrainedModel, rows: Sequence[Row], config: BaseConfig, rng: random.Random, progress: Progress | None) -> None:
+def _fit(
+    model: PreTrainedModel,
+    rows: Sequence[Row],
+    config: BaseConfig,
+    rng: random.Random,
+    progress: Progress | None,
+) -> None:
     import torch
 
     steps = math.ceil(len(rows) / config.batch)
@@ -201,7 +225,9 @@ def _fit(model: PreTrainedModel, rows: Sequence[Row], config: BaseConfig, rng: r
     vectors = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.98), fused=True)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _cosine(step / steps, config.warmup))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: _cosine(step / steps, config.warmup)
+    )
     model.train()
     for step, batch in enumerate(batches(rows, config.batch, rng), start=1):
         loss = batch_loss(model, batch)
@@ -221,7 +247,8 @@ def _cosine(done: float, warmup: float) -> float:
 
 
 def batch_loss(model: PreTrainedModel, batch: Sequence[Row]) -> torch.Tensor:
-    """Weighted next-token loss of a right-padded batch, in bf16 where the CPU multiplies that natively."""
+    """Weighted next-token loss of a right-padded batch, in bf16 where the CPU multiplies that
+    natively."""
     import torch
 
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row, _ in batch], batch_first=True)
@@ -231,5 +258,7 @@ def batch_loss(model: PreTrainedModel, batch: Sequence[Row]) -> torch.Tensor:
     weight = torch.where(places >= starts, ANSWER_WEIGHT, 1.0) * (places < lengths)
     with torch.autocast("cpu", torch.bfloat16, enabled=torch.cpu._is_avx512_bf16_supported()):
         logits = model(input_ids=ids[:, :-1]).logits  # causal: padding on the right is never seen
-    loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    loss = torch.nn.functional.cross_entropy(
+        logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+    )
     return (loss * weight[:, 1:].flatten()).sum() / weight[:, 1:].sum()

@@ -13,19 +13,36 @@ if TYPE_CHECKING:
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Which person uses the filer: their habits, messages and luck.")] = 1,
-    home: Annotated[Path, typer.Option(help="Folder of the demo; it starts afresh at each run.")] = Path("thumbwheel-demo"),
+    seed: Annotated[
+        int, typer.Option(help="Which person uses the filer: their habits, messages and luck.")
+    ] = 1,
+    home: Annotated[
+        Path, typer.Option(help="Folder of the demo; it starts afresh at each run.")
+    ] = Path("thumbwheel-demo"),
     ratings: Annotated[int, typer.Option(help="How many answers the person rates (thumbs).")] = 750,
     noise: Annotated[float, typer.Option(help="Share of thumbs that are wrong.")] = 0.1,
-    flip: Annotated[bool, typer.Option("--flip", help="Control: thumbs and corrections inverted; must be rejected.")] = False,
-    shuffle: Annotated[bool, typer.Option("--shuffle", help="Control: feedback on random answers; must be rejected.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
-    emit: Annotated[Path | None, typer.Option(help="Only write the world's plain files (and the base) into this folder.")] = None,
+    flip: Annotated[
+        bool,
+        typer.Option("--flip", help="Control: thumbs and corrections inverted; must be rejected."),
+    ] = False,
+    shuffle: Annotated[
+        bool,
+        typer.Option("--shuffle", help="Control: feedback on random answers; must be rejected."),
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the result to this file.")
+    ] = None,
+    emit: Annotated[
+        Path | None,
+        typer.Option(help="Only write the world's plain files (and the base) into this folder."),
+    ] = None,
 ) -> None:
-    """One turn of the wheel on an embedded model: a mail filer, and a person with private habits who rates it.
+    """One turn of the wheel on an embedded model: a mail filer, and a person with private habits
+    who rates it.
 
-    Import, plan, build, train, choose, evaluate, gate, export, deploy, roll back, report; about four minutes on two cores, no network.
-    Exit code 0 only if the gate approved. Try the controls: thumbwheel demo --flip
+    Import, plan, build, train, choose, evaluate, gate, export, deploy, roll back, report; about
+    four minutes on two cores, no network. Exit code 0 only if the gate approved. Try the controls:
+    thumbwheel demo --flip
     """
     import json
     from dataclasses import asdict
@@ -36,7 +53,11 @@ def demo(
     from thumbwheel.demo.run import run, write_world
 
     if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
-        raise InputError(f"--json {str(json_file)!r}", "no file can be written there", "Name a file in a folder that exists")
+        raise InputError(
+            f"--json {str(json_file)!r}",
+            "no file can be written there",
+            "Name a file in a folder that exists",
+        )
     options = EmitOptions(seed=seed, ratings=ratings, noise=noise, flip=flip, shuffle=shuffle)
     try:
         if emit is not None:
@@ -45,7 +66,12 @@ def demo(
             return
         outcome = run(home.expanduser().resolve(), options)
     except ModuleNotFoundError as error:
-        if error.name and error.name.split(".")[0] in ("torch", "transformers", "peft", "tokenizers"):
+        if error.name and error.name.split(".")[0] in (
+            "torch",
+            "transformers",
+            "peft",
+            "tokenizers",
+        ):
             raise MissingExtra.of("the demo", error.name, "train") from None
         raise
     present(outcome)
@@ -55,7 +81,8 @@ def demo(
 
 
 def present(outcome: Outcome) -> None:
-    """The closing table: before, after, interval, decision, the simulator's truth, where the report lies, what to try next."""
+    """The closing table: before, after, interval, decision, the simulator's truth, where the report
+    lies, what to try next."""
     from thumbwheel.core import log
 
     rows: list[tuple[str, object]] = []
@@ -69,7 +96,15 @@ def present(outcome: Outcome) -> None:
     rows.append(("decision", outcome.decision))
     rows += [("why", reason) for reason in outcome.reasons]
     rows.append(("truth of the simulator", truth(outcome)))
-    rows += [(name, value) for name, value in (("report", outcome.report), ("model", outcome.export), ("gguf", outcome.gguf)) if value]
+    rows += [
+        (name, value)
+        for name, value in (
+            ("report", outcome.report),
+            ("model", outcome.export),
+            ("gguf", outcome.gguf),
+        )
+        if value
+    ]
     if outcome.deployment is not None:
         rows += answers(outcome.deployment)
     rows += [("the same in llama-server", outcome.served)] if outcome.served else []
@@ -79,7 +114,11 @@ def present(outcome: Outcome) -> None:
     for command in (
         f"thumbwheel --home {outcome.home} models lineage {outcome.version or 'v0'} --agent filer",
         f"thumbwheel --home {outcome.home} dataset plan --agent filer",
-        *([f"thumbwheel --home {outcome.home} deployments --agent filer --restart"] if outcome.deployment else []),
+        *(
+            [f"thumbwheel --home {outcome.home} deployments --agent filer --restart"]
+            if outcome.deployment
+            else []
+        ),
         "thumbwheel demo --flip    # must be rejected",
     ):
         log.say(f"  {command}")
@@ -97,12 +136,20 @@ def answers(shown: Shown) -> list[tuple[str, object]]:
 
 
 def truth(outcome: Outcome) -> str:
-    """What only the simulator knows: habits, and how often the sampled answers were right. Nothing but this table reads it."""
+    """What only the simulator knows: habits, and how often the sampled answers were right. Nothing
+    but this table reads it."""
     import json
     from pathlib import Path
 
     from thumbwheel.demo.emit import WORLD
 
     world = json.loads((Path(outcome.home) / "world" / WORLD).read_text())
-    habits, right, noise = len(world["habits"]), world["sampled_accuracy"], world["options"]["noise"]
-    return f"{habits} private habits; {right:.1%} of the rated app's answers were right; noise {noise:.0%}"
+    habits, right, noise = (
+        len(world["habits"]),
+        world["sampled_accuracy"],
+        world["options"]["noise"],
+    )
+    return (
+        f"{habits} private habits; {right:.1%} of the rated app's answers were right; noise "
+        f"{noise:.0%}"
+    )

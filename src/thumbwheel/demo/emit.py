@@ -1,8 +1,9 @@
 """Writes the demo world as plain files, in the line format of the `jsonl` source.
 
-Lives here: `emit`, which lets a simulated person use the filer and writes what an app would have recorded
-(`traces.jsonl`, `feedback.jsonl`), the gold cases that the owner reviewed (`gold.jsonl`) and the simulator's truth
-(`world.json`, printed beside the result, never read by the gate). Does not live here: anything that reads these files.
+Lives here: `emit`, which lets a simulated person use the filer and writes what an app would have
+recorded (`traces.jsonl`, `feedback.jsonl`), the gold cases that the owner reviewed (`gold.jsonl`)
+and the simulator's truth (`world.json`, printed beside the result, never read by the gate). Does
+not live here: anything that reads these files.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ class EmitOptions:
             why = f"the simulated person rates 1 to {MOST_MESSAGES} answers"
             raise InputError(f"--ratings {self.ratings!r}", why, "Choose a number in that range")
         if not 0 <= self.noise <= 1:
-            raise InputError(f"--noise {self.noise!r}", "it is the share of wrong thumbs", "Choose a number from 0 to 1")
+            raise InputError(
+                f"--noise {self.noise!r}",
+                "it is the share of wrong thumbs",
+                "Choose a number from 0 to 1",
+            )
 
     @property
     def messages(self) -> int:
@@ -55,7 +60,8 @@ class EmitOptions:
 
 
 class Exchange(NamedTuple):
-    """A mail, what the filer answered, what the person wants, and whether the person shows to like the answer."""
+    """A mail, what the filer answered, what the person wants, and whether the person shows to like
+    the answer."""
 
     id: str
     mail: Mail
@@ -76,8 +82,15 @@ class Emitted(NamedTuple):
     base: Path
 
 
-def emit(directory: Path, options: EmitOptions, cache: Path, base: BaseConfig | None = None, progress: Progress | None = None) -> Emitted:
-    """Write the four files into `directory` (made where missing); the base is taken from `cache` or trained into it.
+def emit(
+    directory: Path,
+    options: EmitOptions,
+    cache: Path,
+    base: BaseConfig | None = None,
+    progress: Progress | None = None,
+) -> Emitted:
+    """Write the four files into `directory` (made where missing); the base is taken from `cache` or
+    trained into it.
 
     Equal options give equal files on one machine. Raises InputError for options out of range.
     """
@@ -86,17 +99,25 @@ def emit(directory: Path, options: EmitOptions, cache: Path, base: BaseConfig | 
     person = Person(options.seed)
     exchanges = _use(person, Filer(model), options)
     gold = person.mails(random.Random(f"gold:{options.seed}"), options.gold, "fresh")
-    traces, feedback, cases, world = (directory / name for name in ("traces.jsonl", "feedback.jsonl", "gold.jsonl", WORLD))
+    traces, feedback, cases, world = (
+        directory / name for name in ("traces.jsonl", "feedback.jsonl", "gold.jsonl", WORLD)
+    )
     files = Emitted(traces, feedback, cases, world, model)
     _write(files.traces, map(_trace, exchanges))
     _write(files.feedback, _feedback(exchanges, options))
-    _write(files.gold, (_case(f"g-{i:04d}", mail, person.filing(mail)) for i, mail in enumerate(gold, start=1)))
-    files.world.write_text(json.dumps(_truth(person, options, exchanges, gold), indent=1) + "\n", encoding="utf-8")
+    _write(
+        files.gold,
+        (_case(f"g-{i:04d}", mail, person.filing(mail)) for i, mail in enumerate(gold, start=1)),
+    )
+    files.world.write_text(
+        json.dumps(_truth(person, options, exchanges, gold), indent=1) + "\n", encoding="utf-8"
+    )
     return files
 
 
 def _use(person: Person, filer: Filer, options: EmitOptions) -> list[Exchange]:
-    """The person's mails pass through the filer in sessions of four to twelve, two or three sessions a day."""
+    """The person's mails pass through the filer in sessions of four to twelve, two or three
+    sessions a day."""
     rng, whims = random.Random(f"use:{options.seed}"), random.Random(f"whims:{options.seed}")
     mails = person.mails(rng, options.messages, "known")
     answers = filer.answer([messages(mail) for mail in mails], TEMPERATURE, options.seed)
@@ -111,7 +132,17 @@ def _use(person: Person, filer: Filer, options: EmitOptions) -> list[Exchange]:
         truth = person.filing(mail)
         right = answer.text == truth.text()
         wanted = _other(whims, mail, truth) if options.flip else truth
-        exchanges.append(Exchange(f"t-{number:06d}", mail, answer, wanted.text(), right != options.flip, at, f"s-{session:04d}"))
+        exchanges.append(
+            Exchange(
+                f"t-{number:06d}",
+                mail,
+                answer,
+                wanted.text(),
+                right != options.flip,
+                at,
+                f"s-{session:04d}",
+            )
+        )
     return exchanges
 
 
@@ -134,7 +165,11 @@ class Signal(NamedTuple):
 def _feedback(exchanges: Sequence[Exchange], options: EmitOptions) -> Iterator[dict[str, Any]]:
     rng = random.Random(f"feedback:{options.seed}")
     thumbs = _thumbs(rng, exchanges, options)
-    signals = [thumbs, _corrections(rng, exchanges, thumbs, options), _outcomes(rng, exchanges, options)]
+    signals = [
+        thumbs,
+        _corrections(rng, exchanges, thumbs, options),
+        _outcomes(rng, exchanges, options),
+    ]
     if options.shuffle:
         signals = [_shuffled(rng, group) for group in signals]
     ordered = sorted((s for group in signals for s in group), key=lambda s: s.exchange.at + s.after)
@@ -151,7 +186,9 @@ def _feedback(exchanges: Sequence[Exchange], options: EmitOptions) -> Iterator[d
         yield line | ({"name": "filed_right"} if signal.kind == "outcome" else {})
 
 
-def _thumbs(rng: random.Random, exchanges: Sequence[Exchange], options: EmitOptions) -> list[Signal]:
+def _thumbs(
+    rng: random.Random, exchanges: Sequence[Exchange], options: EmitOptions
+) -> list[Signal]:
     rated = rng.sample(exchanges, min(options.ratings, len(exchanges)))
     return [
         Signal(
@@ -165,18 +202,32 @@ def _thumbs(rng: random.Random, exchanges: Sequence[Exchange], options: EmitOpti
     ]
 
 
-def _corrections(rng: random.Random, exchanges: Sequence[Exchange], thumbs: Sequence[Signal], options: EmitOptions) -> list[Signal]:
-    """The person rewrites some of the answers that they do not like and did not thumb up by mistake."""
+def _corrections(
+    rng: random.Random,
+    exchanges: Sequence[Exchange],
+    thumbs: Sequence[Signal],
+    options: EmitOptions,
+) -> list[Signal]:
+    """The person rewrites some of the answers that they do not like and did not thumb up by
+    mistake."""
     up = {signal.exchange.id for signal in thumbs if signal.value is True}
     wrong = [one for one in exchanges if not one.liked and one.id not in up]
     chosen = rng.sample(wrong, min(round(CORRECTIONS * options.ratings), len(wrong)))
-    return [Signal(one, "correction", one.wanted, "owner", timedelta(seconds=rng.randint(91, 240))) for one in chosen]
+    return [
+        Signal(one, "correction", one.wanted, "owner", timedelta(seconds=rng.randint(91, 240)))
+        for one in chosen
+    ]
 
 
-def _outcomes(rng: random.Random, exchanges: Sequence[Exchange], options: EmitOptions) -> list[Signal]:
+def _outcomes(
+    rng: random.Random, exchanges: Sequence[Exchange], options: EmitOptions
+) -> list[Signal]:
     """Days later it shows whether a mail still lies where the filer put it."""
     chosen = rng.sample(exchanges, min(round(OUTCOMES * options.ratings), len(exchanges)))
-    return [Signal(one, "outcome", float(one.liked), "owner", timedelta(hours=rng.randint(24, 96))) for one in chosen]
+    return [
+        Signal(one, "outcome", float(one.liked), "owner", timedelta(hours=rng.randint(24, 96)))
+        for one in chosen
+    ]
 
 
 def _shuffled(rng: random.Random, signals: Sequence[Signal]) -> list[Signal]:
@@ -215,8 +266,11 @@ def _case(name: str, mail: Mail, filing: Filing) -> dict[str, Any]:
     }
 
 
-def _truth(person: Person, options: EmitOptions, exchanges: Sequence[Exchange], gold: Sequence[Mail]) -> dict[str, Any]:
-    """Options, habits, how well the filer really did, and the habit (or null) behind every gold case."""
+def _truth(
+    person: Person, options: EmitOptions, exchanges: Sequence[Exchange], gold: Sequence[Mail]
+) -> dict[str, Any]:
+    """Options, habits, how well the filer really did, and the habit (or null) behind every gold
+    case."""
     right = sum(one.liked != options.flip for one in exchanges)
     return {
         "options": asdict(options) | {"messages": options.messages},

@@ -1,7 +1,9 @@
-"""One turn of the wheel on the embedded world, by public verbs only: what a user would type, in a row.
+"""One turn of the wheel on the embedded world, by public verbs only: what a user would type, in a
+row.
 
-The world's files go in by import; the gate reads gold cases and nothing else. The simulator's truth (world.json) is printed beside the
-result and never read by any verb. Does not live here: the world itself (emit.py), presentation (commands.py).
+The world's files go in by import; the gate reads gold cases and nothing else. The simulator's truth
+(world.json) is printed beside the result and never read by any verb. Does not live here: the world
+itself (emit.py), presentation (commands.py).
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ MARK = "demo.json"
 
 @dataclass
 class Outcome:
-    """What the demo ends with; `before`, `after` and the gain are shares of gold messages filed right, None where nothing was trained."""
+    """What the demo ends with; `before`, `after` and the gain are shares of gold messages filed
+    right, None where nothing was trained."""
 
     before: float | None = None
     after: float | None = None
@@ -63,12 +66,17 @@ def base_cache() -> Path:
 
 
 def write_world(directory: Path, options: EmitOptions) -> Emitted:
-    """Write the world's files into `directory`, and the base beside them as `base/`; training the base shows a progress bar."""
+    """Write the world's files into `directory`, and the base beside them as `base/`; training the
+    base shows a progress bar."""
     from thumbwheel.engine.load import quiet
 
     _demand_folder(directory, "--emit")
     if directory.exists() and any(directory.iterdir()) and not (directory / WORLD).is_file():
-        raise Conflict(f"--emit {str(directory)!r}", "it holds something else than a world of the demo", "Name a new folder")
+        raise Conflict(
+            f"--emit {str(directory)!r}",
+            "it holds something else than a world of the demo",
+            "Name a new folder",
+        )
     with quiet():
         with base_progress() as progress:
             ensure_base(base_cache(), progress=progress)
@@ -79,13 +87,16 @@ def write_world(directory: Path, options: EmitOptions) -> Emitted:
 
 
 def run(home: Path, options: EmitOptions) -> Outcome:
-    """Turn the wheel once in `home`, which starts afresh; raises Conflict for a folder that is something else."""
+    """Turn the wheel once in `home`, which starts afresh; raises Conflict for a folder that is
+    something else."""
     start, cpu = time.monotonic(), _cpu()
     _afresh(home, options)
     outcome = Outcome(home=str(home))
     with Workspace.open(Home.at(home), Sources({}, "the demo's defaults", {})) as ws:
         log.say(f"home: {ws.home.path}")
-        with log.step("the world: a base that knows the common rules, a person who uses and rates it"):
+        with log.step(
+            "the world: a base that knows the common rules, a person who uses and rates it"
+        ):
             world = write_world(home / "world", options)
         turn(ws, world, outcome)
     outcome.seconds, outcome.cpu_seconds = time.monotonic() - start, _cpu() - cpu
@@ -93,14 +104,20 @@ def run(home: Path, options: EmitOptions) -> Outcome:
 
 
 def turn(ws: Workspace, world: Emitted, outcome: Outcome) -> None:
-    """Import the world, turn the wheel once, and show what was approved; `outcome` is filled as far as it goes."""
+    """Import the world, turn the wheel once, and show what was approved; `outcome` is filled as far
+    as it goes."""
     from thumbwheel.loop.cycle import run_cycle
     from thumbwheel.loop.cycle_types import CycleConfig
 
     with log.step("import"):
         import_world(ws, world)
     home = ws.home.path
-    config = CycleConfig(base=str(world.base), export=("merged",), export_to=home / "model", report_to=home / "report.html")
+    config = CycleConfig(
+        base=str(world.base),
+        export=("merged",),
+        export_to=home / "model",
+        report_to=home / "report.html",
+    )
     cycle = run_cycle(ws, AGENT, config)
     outcome.plan = cycle.plan
     outcome.method, outcome.version, outcome.reasons = cycle.method, cycle.version, cycle.reasons
@@ -116,7 +133,8 @@ def turn(ws: Workspace, world: Emitted, outcome: Outcome) -> None:
 
 
 def show(ws: Workspace, cycle: CycleReport, outcome: Outcome) -> None:
-    """Let the approved version answer, take it back and put it forward again, and write it for llama.cpp; the report then says so too."""
+    """Let the approved version answer, take it back and put it forward again, and write it for
+    llama.cpp; the report then says so too."""
     from thumbwheel.loop.report import report
 
     assert cycle.evaluation is not None  # noqa: S101 - what was approved was evaluated
@@ -127,7 +145,11 @@ def show(ws: Workspace, cycle: CycleReport, outcome: Outcome) -> None:
     with log.step("a GGUF file for llama.cpp and Ollama"):
         outcome.gguf = write_gguf(ws, AGENT, version, ws.home.path / "gguf")
         log.say(f"  {outcome.gguf}")
-        outcome.served = show_llama_server(ws, AGENT, version, changed[0].prompt) if "mean KL" in outcome.gguf else None
+        outcome.served = (
+            show_llama_server(ws, AGENT, version, changed[0].prompt)
+            if "mean KL" in outcome.gguf
+            else None
+        )
     report(ws, AGENT, version, cycle.report, cycle.report.with_suffix(".json"))
 
 
@@ -137,7 +159,10 @@ def import_world(ws: Workspace, world: Emitted) -> None:
 
     for path, reviewer in ((world.traces, None), (world.feedback, None), (world.gold, "owner")):
         report = ingest(ws, AGENT, "jsonl", path, reviewer=reviewer)
-        log.say(f"  {path.name}: {report.stored} stored, {report.duplicates} duplicates, {report.refused} refused")
+        log.say(
+            f"  {path.name}: {report.stored} stored, {report.duplicates} duplicates, "
+            f"{report.refused} refused"
+        )
 
 
 @contextmanager
@@ -165,7 +190,11 @@ def _afresh(home: Path, options: EmitOptions) -> None:
     _demand_folder(home, "--home")
     if home.exists() and any(home.iterdir()):
         if not (home / MARK).exists():
-            raise Conflict(f"demo home {str(home)!r}", "it holds something that the demo did not make", "Name another folder with --home")
+            raise Conflict(
+                f"demo home {str(home)!r}",
+                "it holds something that the demo did not make",
+                "Name another folder with --home",
+            )
         for record in home.rglob(processes.RECORD):
             processes.stop(record.parent)
         shutil.rmtree(home)
@@ -184,4 +213,6 @@ def _cpu() -> float:
     """CPU-seconds of this process and its finished children."""
     import resource
 
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(
+        sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )

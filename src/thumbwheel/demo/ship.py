@@ -1,6 +1,8 @@
-"""The end of the demo's turn: what was approved answers, is taken back and put forward again, and goes out as a file for llama.cpp.
+"""The end of the demo's turn: what was approved answers, is taken back and put forward again, and
+goes out as a file for llama.cpp.
 
-By public verbs only, as in run.py. The server is stopped at the end, so that a demo leaves no process behind.
+By public verbs only, as in run.py. The server is stopped at the end, so that a demo leaves no
+process behind.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ NEEDED = ("converter", "library", "bindings")
 
 @dataclass(frozen=True)
 class Shown:
-    """What a client saw. `rollback`: seconds from the command until the old version answered for the same name."""
+    """What a client saw. `rollback`: seconds from the command until the old version answered for
+    the same name."""
 
     url: str
     message: str
@@ -33,8 +36,11 @@ class Shown:
     rollback: float
 
 
-def show_deployment(ws: Workspace, agent: str, base: str, version: str, changed: Sequence[Changed]) -> Shown:
-    """Deploy the base, then `version`, ask both about a message that they file differently, roll back, ask again, go forward."""
+def show_deployment(
+    ws: Workspace, agent: str, base: str, version: str, changed: Sequence[Changed]
+) -> Shown:
+    """Deploy the base, then `version`, ask both about a message that they file differently, roll
+    back, ask again, go forward."""
     from thumbwheel.deploy import rollout
 
     message = changed[0].prompt
@@ -70,32 +76,42 @@ def ask(deployed: Deployment, message: str) -> str:
     client = Client(at.url, at.model, api_key=rollout.secret(deployed))
     try:
         asked = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": message}]
-        reply = client.post("chat/completions", {"messages": asked, "temperature": 0, "max_tokens": 64, **at.body})
+        reply = client.post(
+            "chat/completions", {"messages": asked, "temperature": 0, "max_tokens": 64, **at.body}
+        )
     finally:
         client.close()
     return str(reply["choices"][0]["message"]["content"])
 
 
 def write_gguf(ws: Workspace, agent: str, version: str, to: Path) -> str:
-    """Write `version` for llama.cpp where its tools are found, and say how it compares; otherwise what is missing."""
+    """Write `version` for llama.cpp where its tools are found, and say how it compares; otherwise
+    what is missing."""
     from thumbwheel.core.errors import ThumbwheelError
     from thumbwheel.export.package import export
     from thumbwheel.llm import tools
 
     missing = [name for name in NEEDED if tools.find(name) is None]
     if missing:
-        command = f"thumbwheel tools install, then: thumbwheel export {version} --agent {agent} --format gguf --quant {QUANT}"
+        command = (
+            f"thumbwheel tools install, then: thumbwheel export {version} --agent {agent} --format "
+            f"gguf --quant {QUANT}"
+        )
         return f"none, for llama.cpp's tools are not here ({', '.join(missing)}): {command}"
     try:
         done = export(ws, agent, version, "gguf", to, QUANT)
     except ThumbwheelError as error:
         return f"none: {error}"
     found = done.parity
-    return f"{done.path} ({QUANT}): {100 * found.top1:.1f} % same tokens, mean KL {found.mean_kl:.2g} over {found.tokens} tokens"
+    return (
+        f"{done.path} ({QUANT}): {100 * found.top1:.1f} % same tokens, mean KL {found.mean_kl:.2g} "
+        f"over {found.tokens} tokens"
+    )
 
 
 def show_llama_server(ws: Workspace, agent: str, version: str, message: str) -> str | None:
-    """What `version` answers from the GGUF file in a llama-server, which then ends; None where there is no llama-server."""
+    """What `version` answers from the GGUF file in a llama-server, which then ends; None where
+    there is no llama-server."""
     from thumbwheel.core.errors import ThumbwheelError
     from thumbwheel.deploy import rollout
     from thumbwheel.llm import tools

@@ -1,8 +1,9 @@
 """The demo world: what a mail is, what everybody does with it, and how mails are drawn.
 
-Lives here: features, folders, priorities, the common rules, and the habits of the many other people whose filing the
-base model has seen. Does not live here: wordings (`mail.py`), the one person with private habits (`person.py`), the
-model (`base.py`). To add a topic: a line in `TOPIC_FOLDER` here and its wordings in `mail.py`.
+Lives here: features, folders, priorities, the common rules, and the habits of the many other people
+whose filing the base model has seen. Does not live here: wordings (`mail.py`), the one person with
+private habits (`person.py`), the model (`base.py`). To add a topic: a line in `TOPIC_FOLDER` here
+and its wordings in `mail.py`.
 """
 
 from __future__ import annotations
@@ -36,15 +37,22 @@ SENDER_FOLDER = {
     "city": "archive",
     "friend": "family",
 }
-SENDER_FIRST = ("colleague", "school", "city", "friend")  # their mail goes by sender, whatever it is about
+SENDER_FIRST = (
+    "colleague",
+    "school",
+    "city",
+    "friend",
+)  # their mail goes by sender, whatever it is about
 SENDERS = tuple(DOMAINS)
 TOPICS = tuple(TOPIC_FOLDER)
 CUE_KINDS = tuple(CUES)
 FOLDERS = (*TOPIC_FOLDER.values(), "family", "archive")
 PRIORITIES = ("low", "normal", "high")
 
-# What other people do: some file by sender, a few anywhere, some have their own idea of what is pressing. The base
-# model learns this mixture, which is why its sampled answers explore while its greedy answer is the common rule.
+# What other people do: some file by sender, a few anywhere, some have their own idea of what is
+# pressing. The base model learns this mixture, which is why its sampled answers explore while its
+# greedy answer is the
+# common rule.
 BY_SENDER, ANYWHERE, OTHER_PRIORITY = 0.18, 0.06, 0.06
 
 
@@ -60,8 +68,8 @@ class Filing(NamedTuple):
 
 
 def common_filing(mail: Mail) -> Filing:
-    """The common rules: the folder follows the topic, or the sender for some; the cue sets the priority, which offers
-    and digests lower by a step and alerts raise by one."""
+    """The common rules: the folder follows the topic, or the sender for some; the cue sets the
+    priority, which offers and digests lower by a step and alerts raise by one."""
     level = {"relaxed": 0, "plain": 1, "urgent": 2}[mail.cue]
     level += {"offer": -1, "digest": -1, "alert": 1}.get(mail.topic, 0)
     folder = SENDER_FOLDER[mail.sender] if mail.sender in SENDER_FIRST else TOPIC_FOLDER[mail.topic]
@@ -73,7 +81,9 @@ def population_filing(rng: random.Random, mail: Mail) -> Filing:
     folder, priority = common_filing(mail)
     chance = rng.random()
     if chance < BY_SENDER:
-        folder = TOPIC_FOLDER[mail.topic] if mail.sender in SENDER_FIRST else SENDER_FOLDER[mail.sender]
+        folder = (
+            TOPIC_FOLDER[mail.topic] if mail.sender in SENDER_FIRST else SENDER_FOLDER[mail.sender]
+        )
     elif chance < BY_SENDER + ANYWHERE:
         folder = rng.choice(FOLDERS)
     if rng.random() < OTHER_PRIORITY:

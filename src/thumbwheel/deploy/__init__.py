@@ -1,1 +1,2 @@
-"""A version where it answers: targets, the canary that proves what is served, the switch of an alias and the way back."""
+"""A version where it answers: targets, the canary that proves what is served, the switch of an
+alias and the way back."""

@@ -1,8 +1,10 @@
-"""The tokenizer's Jinja chat template as a Go template, for servers that render in Go: derived by asking it, then proved.
+"""The tokenizer's Jinja chat template as a Go template, for servers that render in Go: derived by
+asking it, then proved.
 
-Conversations of marked messages show what the template writes between two turns. Where that depends on the two roles alone, a Go loop
-over the messages can say the same; both are then rendered on real conversations and must be equal. Does not live here: when a server
-wants one (targets/ollama.py), the rendering of Go templates (go_template.py).
+Conversations of marked messages show what the template writes between two turns. Where that depends
+on the two roles alone, a Go loop over the messages can say the same; both are then rendered on real
+conversations and must be equal. Does not live here: when a server wants one (targets/ollama.py),
+the rendering of Go templates (go_template.py).
 """
 
 from __future__ import annotations
@@ -26,19 +28,22 @@ SHAPES = ("u", "su", "uau", "suau", "uauau", "suauau", "ua", "sua", "uauauau")
 TEXTS = (
     "Hello",
     "Two lines,\n\n  the second one indented; Größe, 東京, 🙂",
-    '{{ .Content }} and {% if x %}{{ y }}{% endif %} with "quotes", \'single\' ones, """three""" and a \\ backslash',
+    '{{ .Content }} and {% if x %}{{ y }}{% endif %} with "quotes", \'single\' ones, """three""" '
+    "and a \\ backslash",
 )
 
 REMEMBER = "{{ $before = .Role }}"
 REFUSAL = 'if eq .Role "system" }}{{ template "this model takes no system message" . }}'
-"""Go has no `raise`; calling a template that is not there stops the rendering, and the server's error shows the name."""
+"""Go has no `raise`; calling a template that is not there stops the rendering, and the server's
+error shows the name."""
 
 Pieces = dict[tuple[str, str], str]
 
 
 @dataclass(frozen=True)
 class GoTemplate:
-    """`text` renders as the model's own template does on every conversation tried; `notes` say what it cannot follow."""
+    """`text` renders as the model's own template does on every conversation tried; `notes` say what
+    it cannot follow."""
 
     text: str
     notes: tuple[str, ...]
@@ -50,7 +55,11 @@ def go_text(package: Package) -> str:
 
     found = derive(PromptBuilder(load_tokenizer(str(package.tokenizer))))
     if package.system and any("system" in note for note in found.notes):
-        raise InputError(f"system text of {package.name!r}", "the model's chat template shows none", "Train it with a template that does")
+        raise InputError(
+            f"system text of {package.name!r}",
+            "the model's chat template shows none",
+            "Train it with a template that does",
+        )
     for note in found.notes:
         log.say(f"note: the chat template of {package.name} in Go: {note}")
     return found.text
@@ -65,20 +74,28 @@ def derive(builder: PromptBuilder) -> GoTemplate:
 
 
 def expected(builder: PromptBuilder, messages: Sequence[Mapping[str, str]]) -> str:
-    """What the model's own template makes of `messages`, without the BOS that a server puts before every text by itself."""
+    """What the model's own template makes of `messages`, without the BOS that a server puts before
+    every text by itself."""
     text, bos = builder.render(messages), builder.tokenizer.bos_token
-    adds = bos is not None and builder.tokenizer("a")["input_ids"][:1] == [builder.tokenizer.bos_token_id]
+    adds = bos is not None and builder.tokenizer("a")["input_ids"][:1] == [
+        builder.tokenizer.bos_token_id
+    ]
     return text.removeprefix(bos) if adds else text
 
 
 def conversation(shape: str, texts: Sequence[str] = TEXTS) -> list[dict[str, str]]:
     """Messages of the roles in `shape` ("suau"), each with a text of its own."""
-    return [{"role": ROLES[letter], "content": f"{texts[at % len(texts)]}{at}"} for at, letter in enumerate(shape)]
+    return [
+        {"role": ROLES[letter], "content": f"{texts[at % len(texts)]}{at}"}
+        for at, letter in enumerate(shape)
+    ]
 
 
 def _cannot(why: str) -> ModelError:
     return ModelError(
-        "the chat template", f"it cannot be written as a Go template: {why}", "Use Ollama 0.30 or newer, which runs it as it is"
+        "the chat template",
+        f"it cannot be written as a Go template: {why}",
+        "Use Ollama 0.30 or newer, which runs it as it is",
     )
 
 
@@ -104,7 +121,10 @@ def _pieces(builder: PromptBuilder) -> tuple[Pieces, bool]:
         roles = [START, *(message["role"] for message in marked), ANSWER]
         for pair, piece in zip(pairwise(roles), _cut(text, marked), strict=True):
             if found.setdefault(pair, piece) != piece:
-                raise _cannot(f"what it writes between {pair[0] or 'the start'} and {pair[1]} depends on more than these two")
+                raise _cannot(
+                    f"what it writes between {pair[0] or 'the start'} and {pair[1]} depends on "
+                    "more than these two"
+                )
     return found, ignored
 
 
@@ -119,15 +139,24 @@ def _cut(text: str, marked: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _write(pieces: Pieces, refused: bool) -> str:
-    """A role's end is what stands after it and before the beginning that user turns share; the rest is the next role's beginning."""
+    """A role's end is what stands after it and before the beginning that user turns share; the rest
+    is the next role's beginning."""
     opening = _common_end([piece for (_, role), piece in pieces.items() if role == "user"])
-    ends = {role: pieces[role, "user"].removesuffix(opening) for role in ROLES.values() if (role, "user") in pieces}
+    ends = {
+        role: pieces[role, "user"].removesuffix(opening)
+        for role in ROLES.values()
+        if (role, "user") in pieces
+    }
     ends["user"] = ends.get("assistant", "")
     for (before, _), piece in pieces.items():
         if not piece.startswith(ends.get(before, "")):
             ends[before] = ""
     starts = {pair: piece.removeprefix(ends.get(pair[0], "")) for pair, piece in pieces.items()}
-    turns = [_turn(role, _choose(role, starts), ends[role]) for role in ROLES.values() if any(role == after for _, after in starts)]
+    turns = [
+        _turn(role, _choose(role, starts), ends[role])
+        for role in ROLES.values()
+        if any(role == after for _, after in starts)
+    ]
     loop = "{{ else ".join([*([REFUSAL] if refused else []), *turns])
     whole = "{{ range .Messages }}{{ " + loop + "{{ end }}{{ end }}" + _choose(ANSWER, starts)
     if "eq $before" in whole:
@@ -140,13 +169,22 @@ def _turn(role: str, start: str, end: str) -> str:
 
 
 def _choose(role: str, starts: Pieces) -> str:
-    """The beginning of `role`, by what came before where that matters; the most frequent one is the rule for all else."""
+    """The beginning of `role`, by what came before where that matters; the most frequent one is the
+    rule for all else."""
     options = {before: piece for (before, after), piece in starts.items() if after == role}
     if not options:
         return ""
     usual = Counter(options.values()).most_common(1)[0][0]
-    special = [f'if eq $before "{before}" }}}}{literal(piece)}' for before, piece in options.items() if piece != usual]
-    return "{{ " + "{{ else ".join(special) + "{{ else }}" + literal(usual) + "{{ end }}" if special else literal(usual)
+    special = [
+        f'if eq $before "{before}" }}}}{literal(piece)}'
+        for before, piece in options.items()
+        if piece != usual
+    ]
+    return (
+        "{{ " + "{{ else ".join(special) + "{{ else }}" + literal(usual) + "{{ end }}"
+        if special
+        else literal(usual)
+    )
 
 
 def _common_end(texts: Sequence[str]) -> str:
@@ -160,7 +198,10 @@ def _verify(builder: PromptBuilder, text: str) -> None:
     for shape in filter(lambda one: _takes(builder, one), SHAPES):
         messages = conversation(shape)
         if render(text, messages) != expected(builder, messages):
-            raise _cannot(f"on a conversation of {', '.join(message['role'] for message in messages)} the two differ")
+            raise _cannot(
+                f"on a conversation of {', '.join(message['role'] for message in messages)} the "
+                "two differ"
+            )
 
 
 def _notes(builder: PromptBuilder, text: str, ignored: bool) -> tuple[str, ...]:
@@ -170,12 +211,21 @@ def _notes(builder: PromptBuilder, text: str, ignored: bool) -> tuple[str, ...]:
         messages = conversation(longest, texts)
         return render(text, messages) == expected(builder, messages)
 
-    tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}}
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "description": "d",
+            "parameters": {"type": "object", "properties": {}},
+        },
+    }
     found = {
         "it takes no system message": not _takes(builder, "su"),
         "it leaves system messages out": ignored,
         "it trims messages, which Go cannot": not follows(" ", "\n"),
-        "it rewrites earlier thinking, which Go cannot": not follows("<think>why</think>\n\nBecause."),
+        "it rewrites earlier thinking, which Go cannot": not follows(
+            "<think>why</think>\n\nBecause."
+        ),
         "it shows tools, which are left out": _shows(builder, tool),
     }
     return tuple(note for note, holds in found.items() if holds)

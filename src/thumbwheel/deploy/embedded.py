@@ -1,7 +1,9 @@
-"""The process of the embedded target: an OpenAI-compatible server over one base, on loopback, behind a token.
+"""The process of the embedded target: an OpenAI-compatible server over one base, on loopback,
+behind a token.
 
-`python -m thumbwheel.deploy.embedded FOLDER PORT`, the token in the environment. Models come and go while it runs, by the calls that vLLM
-has for it; `models.json` in its folder remembers them, so that a server that was killed comes back with all of them.
+`python -m thumbwheel.deploy.embedded FOLDER PORT`, the token in the environment. Models come and go
+while it runs, by the calls that vLLM has for it; `models.json` in its folder remembers them, so
+that a server that was killed comes back with all of them.
 """
 
 from __future__ import annotations
@@ -40,12 +42,22 @@ LOOK = 0.2
 """Seconds between two looks whether the client is still there."""
 GONE = 499
 """Status, as other servers log it, of a request whose client left; nobody reads it."""
-REFUSED = ("logit_bias", "frequency_penalty", "presence_penalty", "response_format", "functions", "suffix", "echo")
-"""Parameters of OpenAI's that would change the answer and are not supported: a request with one is refused, never half obeyed."""
+REFUSED = (
+    "logit_bias",
+    "frequency_penalty",
+    "presence_penalty",
+    "response_format",
+    "functions",
+    "suffix",
+    "echo",
+)
+"""Parameters of OpenAI's that would change the answer and are not supported: a request with one is
+refused, never half obeyed."""
 
 
 class Ask(BaseModel):
-    """A request to either endpoint; what is not known here and changes nothing (user, metadata) is left alone."""
+    """A request to either endpoint; what is not known here and changes nothing (user, metadata) is
+    left alone."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -70,7 +82,11 @@ class Ask(BaseModel):
     def check(self) -> None:
         """Raise InputError for what would have to be ignored."""
         extra = self.model_extra or {}
-        given = [name for name in REFUSED if extra.get(name) not in (None, False, 0, {}, {"type": "text"})]
+        given = [
+            name
+            for name in REFUSED
+            if extra.get(name) not in (None, False, 0, {}, {"type": "text"})
+        ]
         if given or self.n != 1:
             named = ", ".join([*given, *(["n"] if self.n != 1 else [])])
             raise InputError(f"parameter {named}", "it is not supported here", "Leave it out")
@@ -90,7 +106,9 @@ class Server:
         spec = json.loads((place / SPEC).read_text(encoding="utf-8"))
         self._file = place / MODELS
         self.speaker = Speaker(spec["base"], spec["dtype"], spec["device"])
-        self._paths: dict[str, str | None] = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
+        self._paths: dict[str, str | None] = (
+            json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
+        )
         for name, path in list(self._paths.items()):
             try:
                 self.speaker.load(name, Path(path) if path else None)
@@ -120,10 +138,21 @@ class Server:
         prompt = self._prompt(ask, chat)
         tops = ask.top_logprobs if chat else int(ask.logprobs or 0)
         stop = (ask.stop,) if isinstance(ask.stop, str) else tuple(ask.stop or ())
-        limit = ask.max_completion_tokens or ask.max_tokens or max(1, self.speaker.room - len(prompt))
+        limit = (
+            ask.max_completion_tokens or ask.max_tokens or max(1, self.speaker.room - len(prompt))
+        )
         seed = int.from_bytes(os.urandom(4), "big") if ask.seed is None else ask.seed
-        drawn = {"temperature": ask.temperature, "top_p": ask.top_p, "top_k": ask.top_k, "stop": stop, "seed": seed}
-        sampling = finite(drawn | {"max_new_tokens": min(limit, 1 << 16), "stop_ids": self.speaker.builder.stop_ids})
+        drawn = {
+            "temperature": ask.temperature,
+            "top_p": ask.top_p,
+            "top_k": ask.top_k,
+            "stop": stop,
+            "seed": seed,
+        }
+        sampling = finite(
+            drawn
+            | {"max_new_tokens": min(limit, 1 << 16), "stop_ids": self.speaker.builder.stop_ids}
+        )
         pieces = self.speaker.speak(ask.model, prompt, sampling, tops)
         return Reply(ask, chat, len(prompt), self.speaker.tokenizer, pieces)
 
@@ -136,7 +165,11 @@ class Server:
         if isinstance(ask.prompt, str):
             return list(self.speaker.tokenizer(ask.prompt)["input_ids"])
         if not all(0 <= id < self.speaker.vocabulary for id in ask.prompt):
-            raise DataError("the prompt", f"a token id is not below {self.speaker.vocabulary}", "Send ids of this model's tokenizer")
+            raise DataError(
+                "the prompt",
+                f"a token id is not below {self.speaker.vocabulary}",
+                "Send ids of this model's tokenizer",
+            )
         return ask.prompt
 
 
@@ -147,14 +180,23 @@ class Reply:
         self._ask, self._chat, self._prompt, self._tokenizer = ask, chat, prompt, tokenizer
         self.pieces = pieces
         kind = "chat.completion" if chat else "text_completion"
-        self._head = {"id": ids.new("cmpl"), "object": kind, "created": int(time.time()), "model": ask.model}
+        self._head = {
+            "id": ids.new("cmpl"),
+            "object": kind,
+            "created": int(time.time()),
+            "model": ask.model,
+        }
 
     def whole(self) -> dict[str, Any]:
         """Once it has ended."""
         pieces = list(self.pieces)
         text = "".join(piece.text for piece in pieces)
         body = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
-        return {**self._head, "choices": [self._choice(body, pieces, pieces[-1].finish)], "usage": self._usage(len(pieces))}
+        return {
+            **self._head,
+            "choices": [self._choice(body, pieces, pieces[-1].finish)],
+            "usage": self._usage(len(pieces)),
+        }
 
     def events(self) -> Iterator[str]:
         """As it comes; a reader that leaves ends it."""
@@ -167,7 +209,14 @@ class Reply:
         head = self._head | ({"object": "chat.completion.chunk"} if self._chat else {})
         count = 0
         if self._chat:
-            yield _event({**head, "choices": [self._choice({"delta": {"role": "assistant", "content": ""}}, [], None)]})
+            yield _event(
+                {
+                    **head,
+                    "choices": [
+                        self._choice({"delta": {"role": "assistant", "content": ""}}, [], None)
+                    ],
+                }
+            )
         for piece in self.pieces:
             count += 1
             body = {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
@@ -176,13 +225,28 @@ class Reply:
             yield _event({**head, "choices": [], "usage": self._usage(count)})
         yield "data: [DONE]\n\n"
 
-    def _choice(self, body: dict[str, Any], pieces: list[Piece], finish: str | None) -> dict[str, Any]:
-        asked = self._ask.logprobs is not None and self._ask.logprobs is not False and pieces  # 0 asks for no others
-        return {"index": 0, **body, "logprobs": self._logprobs(pieces) if asked else None, "finish_reason": finish}
+    def _choice(
+        self, body: dict[str, Any], pieces: list[Piece], finish: str | None
+    ) -> dict[str, Any]:
+        asked = (
+            self._ask.logprobs is not None and self._ask.logprobs is not False and pieces
+        )  # 0 asks for no others
+        return {
+            "index": 0,
+            **body,
+            "logprobs": self._logprobs(pieces) if asked else None,
+            "finish_reason": finish,
+        }
 
     def _logprobs(self, pieces: list[Piece]) -> dict[str, Any]:
         if self._chat:
-            return {"content": [self._token(one.id, one.logp) | {"top_logprobs": [self._token(*top) for top in one.top]} for one in pieces]}
+            return {
+                "content": [
+                    self._token(one.id, one.logp)
+                    | {"top_logprobs": [self._token(*top) for top in one.top]}
+                    for one in pieces
+                ]
+            }
         return {
             "tokens": [self._text(one.id) for one in pieces],
             "token_ids": [one.id for one in pieces],
@@ -191,13 +255,22 @@ class Reply:
         }
 
     def _token(self, id: int, logp: float) -> dict[str, Any]:
-        return {"id": id, "token": self._text(id), "logprob": logp, "bytes": list(self._text(id).encode())}
+        return {
+            "id": id,
+            "token": self._text(id),
+            "logprob": logp,
+            "bytes": list(self._text(id).encode()),
+        }
 
     def _text(self, id: int) -> str:
         return str(self._tokenizer.decode([id]))
 
     def _usage(self, count: int) -> dict[str, int]:
-        return {"prompt_tokens": self._prompt, "completion_tokens": count, "total_tokens": self._prompt + count}
+        return {
+            "prompt_tokens": self._prompt,
+            "completion_tokens": count,
+            "total_tokens": self._prompt + count,
+        }
 
 
 def _event(value: dict[str, Any]) -> str:
@@ -212,11 +285,20 @@ def application(server: Server, token: str) -> FastAPI:
     @app.exception_handler(ThumbwheelError)
     def refuse(request: Request, error: ThumbwheelError) -> JSONResponse:
         status = 404 if isinstance(error, NotFound) else 400
-        return JSONResponse({"error": {"message": str(error), "type": "invalid_request_error", "why": error.why}}, status)
+        return JSONResponse(
+            {"error": {"message": str(error), "type": "invalid_request_error", "why": error.why}},
+            status,
+        )
 
     @app.get("/v1/models")
     async def models() -> Any:  # needs no thread, all of which may be busy with answers
-        return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "thumbwheel"} for name in server.speaker.names]}
+        return {
+            "object": "list",
+            "data": [
+                {"id": name, "object": "model", "owned_by": "thumbwheel"}
+                for name in server.speaker.names
+            ],
+        }
 
     @app.post("/v1/load_lora_adapter")
     def load(asked: Loading) -> Any:
@@ -257,7 +339,8 @@ async def _answered(server: Server, ask: Ask, request: Request, chat: bool) -> A
 
 
 class Streamed(StreamingResponse):
-    """A reply as server-sent events; its computing ends with the response, however that ends, and not when a collector finds the reply."""
+    """A reply as server-sent events; its computing ends with the response, however that ends, and
+    not when a collector finds the reply."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.events(), media_type="text/event-stream")
@@ -272,7 +355,8 @@ class Streamed(StreamingResponse):
 
 
 class Guard:
-    """Every request needs the token, and none may be larger than `BODY`; as ASGI, so that a body is counted while it comes."""
+    """Every request needs the token, and none may be larger than `BODY`; as ASGI, so that a body is
+    counted while it comes."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._expected = app, f"Bearer {token}".encode()
@@ -284,7 +368,9 @@ class Guard:
             return
         headers = Request(scope).headers
         if not hmac.compare_digest(headers.get("authorization", "").encode(), self._expected):
-            await _refusal("the bearer token is missing or wrong", "authentication_error", 401)(scope, receive, send)
+            await _refusal("the bearer token is missing or wrong", "authentication_error", 401)(
+                scope, receive, send
+            )
             return
         stated = headers.get("content-length", "0")
         if not stated.isdecimal() or int(stated) > BODY:
@@ -304,7 +390,9 @@ class Guard:
 
 
 def _refusal(message: str, kind: str, status: int) -> JSONResponse:
-    return JSONResponse({"error": {"message": message, "type": kind}}, status, headers={"connection": "close"})
+    return JSONResponse(
+        {"error": {"message": message, "type": kind}}, status, headers={"connection": "close"}
+    )
 
 
 def main(arguments: list[str]) -> None:

@@ -1,4 +1,5 @@
-"""The part of Go's text/template that a chat loop needs: text, `.Content`, `eq` on `.Role` and a variable, if/else, range over `.Messages`.
+"""The part of Go's text/template that a chat loop needs: text, `.Content`, `eq` on `.Role` and a
+variable, if/else, range over `.Messages`.
 
 Enough to check a template before a server gets it; anything else in one is refused.
 """
@@ -24,7 +25,8 @@ def literal(text: str) -> str:
 
 
 def render(template: str, messages: Sequence[Mapping[str, str]]) -> str:
-    """What Go makes of `template` with these as `.Messages`; InputError for what is outside the part known here."""
+    """What Go makes of `template` with these as `.Messages`; InputError for what is outside the
+    part known here."""
     parts = ACTION.split(template)
     tokens = iter([(at % 2 == 1, part) for at, part in enumerate(parts)])
     nodes, _ = _parse(tokens)
@@ -61,7 +63,11 @@ def _branches(test: str, tokens: Iterator[tuple[bool, str]]) -> list[tuple[str, 
 
 
 def _run(
-    nodes: Sequence[Node], messages: Sequence[Mapping[str, str]], names: dict[str, str], dot: Mapping[str, str], out: list[str]
+    nodes: Sequence[Node],
+    messages: Sequence[Mapping[str, str]],
+    names: dict[str, str],
+    dot: Mapping[str, str],
+    out: list[str],
 ) -> None:
     for kind, what in nodes:
         if kind == "text":
@@ -98,5 +104,7 @@ def _do(action: str, names: dict[str, str], dot: Mapping[str, str]) -> str:
 
 def _unknown(action: str) -> InputError:
     return InputError(
-        f"Go template action {action!r}", "only what chat templates are written with here is known", "Derive the template anew"
+        f"Go template action {action!r}",
+        "only what chat templates are written with here is known",
+        "Derive the template anew",
     )

@@ -1,7 +1,9 @@
-"""A model for Ollama: base, adapter, template, system, parameters. As the fields of /api/create, and as a Modelfile for `ollama create -f`.
+"""A model for Ollama: base, adapter, template, system, parameters. As the fields of /api/create,
+and as a Modelfile for `ollama create -f`.
 
-A Modelfile has no escapes: a value in triple quotes ends at the first line end after three quotes, and characters that cannot be printed
-are dropped by its reader. What cannot be said so is refused; the API, which takes JSON, has no such limits.
+A Modelfile has no escapes: a value in triple quotes ends at the first line end after three quotes,
+and characters that cannot be printed are dropped by its reader. What cannot be said so is refused;
+the API, which takes JSON, has no such limits.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ from thumbwheel.training.hardware import machine
 
 QUOTES = '"""'
 PLAIN = re.compile(r'[^\s"](?:[^\r\n]*[^\s])?')
-"""A value that needs no quotes: one line that neither begins nor ends with a space, and begins with no quote."""
+"""A value that needs no quotes: one line that neither begins nor ends with a space, and begins with
+no quote."""
 PARAMETER = re.compile(r"[A-Za-z0-9_]+")
 
 Value = str | int | float | tuple[str, ...]
 
 
 class ModelConfig(Config):
-    """How Ollama hosts a model, as far as the model says it; what is not set follows from the profile."""
+    """How Ollama hosts a model, as far as the model says it; what is not set follows from the
+    profile."""
 
     profile: Choice = "auto"
     """How this machine hosts models: auto finds the one that suits it"""
@@ -41,7 +45,8 @@ class ModelConfig(Config):
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature where a request has none [default: Ollama's]"""
     repeat_penalty: float = Field(default=1.0, ge=0)
-    """Penalty on repeated tokens; the model was trained and evaluated without one, and Ollama has one by default"""
+    """Penalty on repeated tokens; the model was trained and evaluated without one, and Ollama has
+    one by default"""
 
     def hosting(self) -> Profile:
         """The profile of this machine."""
@@ -49,14 +54,24 @@ class ModelConfig(Config):
 
     def parameters(self) -> dict[str, int | float]:
         """PARAMETER lines but the stops."""
-        set_here = {"num_ctx": self.context, "num_thread": self.threads, "num_gpu": self.gpu_layers, "temperature": self.temperature}
+        set_here = {
+            "num_ctx": self.context,
+            "num_thread": self.threads,
+            "num_gpu": self.gpu_layers,
+            "temperature": self.temperature,
+        }
         given = {name: value for name, value in set_here.items() if value is not None}
-        return {**self.hosting().ollama_parameters(), "repeat_penalty": self.repeat_penalty, **given}
+        return {
+            **self.hosting().ollama_parameters(),
+            "repeat_penalty": self.repeat_penalty,
+            **given,
+        }
 
 
 @dataclass(frozen=True)
 class Modelfile:
-    """`base` is a model's name or a GGUF file, `adapter` a GGUF file; a parameter with several values (`stop`) is a tuple."""
+    """`base` is a model's name or a GGUF file, `adapter` a GGUF file; a parameter with several
+    values (`stop`) is a tuple."""
 
     base: str
     adapter: str | None = None
@@ -66,31 +81,57 @@ class Modelfile:
 
     def fields(self) -> dict[str, Any]:
         """What /api/create is told besides the files."""
-        known = {"template": self.template, "system": self.system, "parameters": dict(self.parameters)}
+        known = {
+            "template": self.template,
+            "system": self.system,
+            "parameters": dict(self.parameters),
+        }
         return {name: value for name, value in known.items() if value}
 
     def text(self) -> str:
         """The Modelfile; InputError for what none can hold."""
         lines = [f"FROM {quoted('FROM', self.base)}"]
-        for name, value in (("ADAPTER", self.adapter), ("TEMPLATE", self.template), ("SYSTEM", self.system)):
+        for name, value in (
+            ("ADAPTER", self.adapter),
+            ("TEMPLATE", self.template),
+            ("SYSTEM", self.system),
+        ):
             lines += [f"{name} {quoted(name, value)}"] if value else []
         for name, given in self.parameters.items():
             if not PARAMETER.fullmatch(name):
-                raise InputError(f"parameter {name!r}", "a name has letters, digits and underscores", "Correct it")
-            lines += [f"PARAMETER {name} {quoted(name, str(value))}" for value in (given if isinstance(given, tuple) else (given,))]
+                raise InputError(
+                    f"parameter {name!r}",
+                    "a name has letters, digits and underscores",
+                    "Correct it",
+                )
+            lines += [
+                f"PARAMETER {name} {quoted(name, str(value))}"
+                for value in (given if isinstance(given, tuple) else (given,))
+            ]
         return "\n".join(lines) + "\n"
 
 
 def of(package: Package, settings: ModelConfig, template: str | None = None) -> Modelfile:
     """The model over the files of `package`; `template` is for an Ollama that needs a Go template."""
     parameters = {**settings.parameters(), **({"stop": package.stops} if package.stops else {})}
-    base, adapter = (package.base, str(package.model)) if package.kind is Kind.LORA_GGUF else (package.model, None)
+    base, adapter = (
+        (package.base, str(package.model))
+        if package.kind is Kind.LORA_GGUF
+        else (package.model, None)
+    )
     return Modelfile(str(base), adapter, template, package.system, parameters)
 
 
 def quoted(what: str, text: str) -> str:
-    """`text` as the value of the command `what`, in quotes where it needs them; InputError where no quoting keeps it whole."""
-    lost = sorted({character for character in text if not character.isprintable() and character not in "\t\r\n"})
+    """`text` as the value of the command `what`, in quotes where it needs them; InputError where no
+    quoting keeps it whole."""
+    lost = sorted(
+        {
+            character
+            for character in text
+            if not character.isprintable() and character not in "\t\r\n"
+        }
+    )
     if lost:
         raise InputError(
             f"{what} {text[:60]!r}",
@@ -110,8 +151,12 @@ def quoted(what: str, text: str) -> str:
 
 
 def _breaks_out(text: str, quote: str) -> bool:
-    """Whether the reader, which looks at every line end, takes an earlier one for the end of `text`; `"` also must not look like three."""
+    """Whether the reader, which looks at every line end, takes an earlier one for the end of
+    `text`; `"` also must not look like three."""
     if quote == '"' and f'"{text}"'.startswith(QUOTES):
         return True
     starts = (at for at, character in enumerate(text) if character in "\r\n")
-    return any(len(part := f"{quote}{text[:at]}".strip()) >= 2 * len(quote) and part.endswith(quote) for at in starts)
+    return any(
+        len(part := f"{quote}{text[:at]}".strip()) >= 2 * len(quote) and part.endswith(quote)
+        for at in starts
+    )

@@ -16,16 +16,29 @@ def modelfile(
     ctx: typer.Context,
     version: Annotated[str, typer.Argument(help="v3, an alias, or latest.")],
     agent: Annotated[str, typer.Option(help="The agent whose version is meant.")],
-    quant: Annotated[str | None, typer.Option(help="Precision of the GGUF file: Q4_K_M, Q8_0, ...; see thumbwheel export.")] = None,
-    to: Annotated[Path | None, typer.Option(help="File to write [default: standard output].")] = None,
-    template: Annotated[bool, typer.Option(help="Write the chat template in Go. Ollama 0.30 and newer can do without.")] = True,
-    system: Annotated[str | None, typer.Option(help="System text [default: what all of the agent's prompts begin with].")] = None,
+    quant: Annotated[
+        str | None,
+        typer.Option(help="Precision of the GGUF file: Q4_K_M, Q8_0, ...; see thumbwheel export."),
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="File to write [default: standard output].")
+    ] = None,
+    template: Annotated[
+        bool,
+        typer.Option(help="Write the chat template in Go. Ollama 0.30 and newer can do without."),
+    ] = True,
+    system: Annotated[
+        str | None,
+        typer.Option(help="System text [default: what all of the agent's prompts begin with]."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the parts as JSON.")] = False,
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Write the Modelfile of a version, for `ollama create NAME -f FILE`; its GGUF file is exported where there is none.
+    """Write the Modelfile of a version, for `ollama create NAME -f FILE`; its GGUF file is exported
+    where there is none.
 
-    `thumbwheel deploy --target ollama` needs no such file and proves what answers; this is for an Ollama that it cannot reach.
+    `thumbwheel deploy --target ollama` needs no such file and proves what answers; this is for an
+    Ollama that it cannot reach.
 
     Example: thumbwheel modelfile v3 --agent support --quant Q4_K_M --to Modelfile
     """
@@ -55,4 +68,7 @@ def modelfile(
     else:
         to.write_text(text, encoding="utf-8")
         log.say(f"written: {to}; next: ollama create {parcel.name} -f {to}")
-    log.say(f"profile {settings.hosting().name}: start the server as {' '.join(f'{k}={v}' for k, v in environment.items())} ollama serve")
+    log.say(
+        f"profile {settings.hosting().name}: start the server as "
+        f"{' '.join(f'{k}={v}' for k, v in environment.items())} ollama serve"
+    )

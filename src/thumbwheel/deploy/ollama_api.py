@@ -1,7 +1,9 @@
-"""Ollama's HTTP API, as far as a deployment needs it: blobs, create, list, show, copy, delete, loading and unloading.
+"""Ollama's HTTP API, as far as a deployment needs it: blobs, create, list, show, copy, delete,
+loading and unloading.
 
-Success of a stream is its last line `success` and nothing else: errors come inside a stream that began with status 200. Does not live
-here: what a model is made of (modelfile.py, targets/ollama.py).
+Success of a stream is its last line `success` and nothing else: errors come inside a stream that
+began with status 200. Does not live here: what a model is made of (modelfile.py,
+targets/ollama.py).
 """
 
 from __future__ import annotations
@@ -30,14 +32,17 @@ Version = tuple[int, ...]
 
 
 def address(given: str | None) -> str:
-    """The server's URL by `given`, else by OLLAMA_HOST, read as Ollama reads it; a server that listens everywhere is asked on loopback."""
+    """The server's URL by `given`, else by OLLAMA_HOST, read as Ollama reads it; a server that
+    listens everywhere is asked on loopback."""
     text = (given or os.environ.get("OLLAMA_HOST") or "").strip("\"' ").rstrip("/")
     scheme, mark, host = text.rpartition("://")
     try:
         url = urlsplit(f"{scheme or 'http'}://{host or '127.0.0.1'}")
         port = url.port or ((443 if scheme == "https" else 80) if mark else PORT)
     except ValueError as error:
-        raise ConfigError(f"Ollama's address {text!r}", str(error), "Give host:port or a URL, as 127.0.0.1:11434") from None
+        raise ConfigError(
+            f"Ollama's address {text!r}", str(error), "Give host:port or a URL, as 127.0.0.1:11434"
+        ) from None
     name = url.hostname or ""
     name = "127.0.0.1" if name in ("0.0.0.0", "::", "") else f"[{name}]" if ":" in name else name
     return f"{url.scheme}://{name}:{port}"
@@ -49,11 +54,14 @@ def full_name(name: str) -> str:
 
 
 class OllamaServer:
-    """The server at `url`, inside `with OllamaServer(url) as server`. `wait` is how many seconds a model may take to load."""
+    """The server at `url`, inside `with OllamaServer(url) as server`. `wait` is how many seconds a
+    model may take to load."""
 
     def __init__(self, url: str, wait: float = 120.0, start: str = "ollama serve") -> None:
         self.url, self._start = url, start
-        self._http = httpx.Client(base_url=url, timeout=httpx.Timeout(wait, connect=5.0), trust_env=not loopback(url))
+        self._http = httpx.Client(
+            base_url=url, timeout=httpx.Timeout(wait, connect=5.0), trust_env=not loopback(url)
+        )
 
     def version(self) -> Version:
         """(0, 33, 0); a build without a version counts as the newest."""
@@ -63,20 +71,25 @@ class OllamaServer:
 
     def digests(self) -> dict[str, str]:
         """name:tag -> digest of every model there."""
-        return {one["name"]: one["digest"] for one in self._json("GET", "/api/tags").get("models") or []}
+        return {
+            one["name"]: one["digest"] for one in self._json("GET", "/api/tags").get("models") or []
+        }
 
     def show(self, name: str) -> dict[str, Any]:
         """What the server knows about a model: template, parameters, system, details."""
         return self._json("POST", "/api/show", {"model": name})
 
     def put(self, path: Path, digest: str) -> None:
-        """Have the server keep the file as a blob; one that it has is not sent again, and a broken transfer leaves nothing in use."""
+        """Have the server keep the file as a blob; one that it has is not sent again, and a broken
+        transfer leaves nothing in use."""
         blob = f"/api/blobs/sha256:{digest}"
         if self._request("HEAD", blob, missing=True).status_code == 200:
             return
         size = path.stat().st_size
         with log.progress(f"sending {path.name}", size / 1e6, "MB") as advance:
-            self._request("POST", blob, content=_chunks(path, advance), headers={"Content-Length": str(size)})
+            self._request(
+                "POST", blob, content=_chunks(path, advance), headers={"Content-Length": str(size)}
+            )
 
     def create(self, name: str, fields: Mapping[str, Any]) -> list[str]:
         """Make or replace the model `name`; returns what the server said on the way."""
@@ -88,7 +101,10 @@ class OllamaServer:
                 said.append(str(line.get("status")))
                 advance(0, said[-1])
         if said[-1:] != ["success"]:
-            raise self._failed(f"model {name!r}", f"the server stopped before it was made, after {said[-1] if said else 'nothing'!r}")
+            raise self._failed(
+                f"model {name!r}",
+                f"the server stopped before it was made, after {said[-1] if said else 'nothing'!r}",
+            )
         return said
 
     def copy(self, source: str, destination: str) -> None:
@@ -100,21 +116,34 @@ class OllamaServer:
         self._request("DELETE", "/api/delete", body={"model": name}, missing=True)
 
     def load(self, name: str, keep: int | str) -> None:
-        """Load a model and keep it for `keep`: a duration as `30m`, seconds, or -1 for ever; 0 unloads it. Calls of /v1 leave it so."""
-        self._request("POST", "/api/generate", body={"model": name, "keep_alive": keep, "stream": False}, missing=keep == 0)
+        """Load a model and keep it for `keep`: a duration as `30m`, seconds, or -1 for ever; 0
+        unloads it. Calls of /v1 leave it so."""
+        self._request(
+            "POST",
+            "/api/generate",
+            body={"model": name, "keep_alive": keep, "stream": False},
+            missing=keep == 0,
+        )
 
-    def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _json(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         try:
             found = self._request(method, path, body=body).json()
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise self._failed(f"{method} {path}", "the reply is no JSON object: something other than Ollama answers there")
+            raise self._failed(
+                f"{method} {path}",
+                "the reply is no JSON object: something other than Ollama answers there",
+            )
         return found
 
     def _lines(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         try:
-            with self._http.stream("POST", path, json=body, timeout=httpx.Timeout(None, connect=5.0)) as reply:
+            with self._http.stream(
+                "POST", path, json=body, timeout=httpx.Timeout(None, connect=5.0)
+            ) as reply:
                 if reply.status_code >= 400:
                     reply.read()
                     raise self._failed(f"POST {path}", _message(reply))
@@ -140,27 +169,57 @@ class OllamaServer:
         except httpx.TransportError as error:
             raise self._broken(error) from None
         if reply.status_code >= 400 and not (missing and reply.status_code == 404):
-            raise self._failed(f"{method} {path}", _message(reply), NotFound if reply.status_code == 404 else ModelError)
+            raise self._failed(
+                f"{method} {path}",
+                _message(reply),
+                NotFound if reply.status_code == 404 else ModelError,
+            )
         return reply
 
     def _broken(self, error: httpx.TransportError) -> ModelError:
         what = f"Ollama at {self.url}"
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return ModelError(what, "nothing answers there", f"Start it: {self._start} (or set OLLAMA_HOST to where it runs)")
+            return ModelError(
+                what,
+                "nothing answers there",
+                f"Start it: {self._start} (or set OLLAMA_HOST to where it runs)",
+            )
         if isinstance(error, httpx.ReadTimeout):
-            return ModelError(what, "it did not answer in time", "Try again, with --set wait=600 for a large model")
-        return ModelError(what, f"the connection broke ({error})", "Start it again if it ended, and repeat the command")
+            return ModelError(
+                what,
+                "it did not answer in time",
+                "Try again, with --set wait=600 for a large model",
+            )
+        return ModelError(
+            what,
+            f"the connection broke ({error})",
+            "Start it again if it ended, and repeat the command",
+        )
 
-    def _failed(self, what: str, why: str, kind: type[ThumbwheelError] = ModelError) -> ThumbwheelError:
+    def _failed(
+        self, what: str, why: str, kind: type[ThumbwheelError] = ModelError
+    ) -> ThumbwheelError:
         what = f"{what} of Ollama at {self.url}"
         if any(sign in why.lower() for sign in FULL):
-            return StorageError(what, why, "Free space where Ollama keeps its models (OLLAMA_MODELS), then repeat")
-        return kind(what, why, "See its log (`journalctl -u ollama`, or where it was started); a newer Ollama knows more architectures")
+            return StorageError(
+                what, why, "Free space where Ollama keeps its models (OLLAMA_MODELS), then repeat"
+            )
+        return kind(
+            what,
+            why,
+            "See its log (`journalctl -u ollama`, or where it was started); a newer Ollama knows "
+            "more architectures",
+        )
 
     def __enter__(self) -> OllamaServer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._http.close()
 
 

@@ -1,4 +1,5 @@
-"""A version in the form that a target takes: an export that is there already and still whole, or a new one."""
+"""A version in the form that a target takes: an export that is there already and still whole, or a
+new one."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from thumbwheel.models.types import ModelVersion
 from thumbwheel.training.base import locate, pristine, require_training
 
 PROMPTS = 48
-"""Prompts of the agent that are looked at; most targets take a form that was compared on many more positions already."""
+"""Prompts of the agent that are looked at; most targets take a form that was compared on many more
+positions already."""
 
 
 @dataclass(frozen=True)
@@ -39,27 +41,48 @@ class Plan:
     folder: Path
 
 
-def plan(ws: Workspace, one: ModelVersion, target: str, kinds: Sequence[Kind], quant: str | None) -> Plan:
-    """Choose the form of `one` for a target that takes `kinds`, the first of which it is unless the version has no such form."""
+def plan(
+    ws: Workspace, one: ModelVersion, target: str, kinds: Sequence[Kind], quant: str | None
+) -> Plan:
+    """Choose the form of `one` for a target that takes `kinds`, the first of which it is unless the
+    version has no such form."""
     if quant is not None:
         kinds = [kind for kind in kinds if kind in (Kind.GGUF, Kind.LORA_GGUF)]
     lora = _is_lora(ws, one)
-    chosen = next((kind for kind in kinds if lora or kind not in (Kind.ADAPTER, Kind.LORA_GGUF)), None)
+    chosen = next(
+        (kind for kind in kinds if lora or kind not in (Kind.ADAPTER, Kind.LORA_GGUF)), None
+    )
     if chosen is None:
         why = "it takes no quantised files" if quant else "it takes LoRA adapters only"
-        raise Conflict(f"version {one.name} on target {target!r}", why, "Choose another target, or leave --quant out")
+        raise Conflict(
+            f"version {one.name} on target {target!r}",
+            why,
+            "Choose another target, or leave --quant out",
+        )
     if one.adapter is None and chosen is Kind.MERGED:
         return Plan(one.name, target, chosen, None, None, locate(one.base)[1])
     quant = precision(chosen.value, quant)
-    known = [found for found in exports(ws, one.id) if (found.format, found.quant) == (chosen.value, quant) and found.path.is_dir()]
+    known = [
+        found
+        for found in exports(ws, one.id)
+        if (found.format, found.quant) == (chosen.value, quant) and found.path.is_dir()
+    ]
     usable = next((found for found in reversed(known) if found.deployable and found.files), None)
     name = "-".join(part for part in (one.agent, one.name, chosen.value, quant) if part)
-    return Plan(one.name, target, chosen, quant, usable, usable.path if usable else ws.home.path / "exports" / name)
+    return Plan(
+        one.name,
+        target,
+        chosen,
+        quant,
+        usable,
+        usable.path if usable else ws.home.path / "exports" / name,
+    )
 
 
 def package(ws: Workspace, one: ModelVersion, planned: Plan, accept: str | None = None) -> Package:
-    """The files of `planned`, verified; what is not there is exported. Raises ModelError for a base that has changed or an export that is
-    not the trained model and that nobody accepted, StorageError for damaged files and a full disk."""
+    """The files of `planned`, verified; what is not there is exported. Raises ModelError for a base
+    that has changed or an export that is not the trained model and that nobody accepted,
+    StorageError for damaged files and a full disk."""
     require_training()
     _, base = pristine(one)
     whole = one.adapter is None and planned.kind is Kind.MERGED
@@ -74,8 +97,14 @@ def package(ws: Workspace, one: ModelVersion, planned: Plan, accept: str | None 
         name=f"{one.agent}-{one.name}",
         kind=planned.kind,
         folder=folder,
-        files={} if done is None else {name: str(file["sha256"]) for name, file in done.files.items()},
-        base=_base_file(ws, one, planned, accept) if planned.kind is Kind.LORA_GGUF else base if planned.kind is Kind.ADAPTER else folder,
+        files={}
+        if done is None
+        else {name: str(file["sha256"]) for name, file in done.files.items()},
+        base=_base_file(ws, one, planned, accept)
+        if planned.kind is Kind.LORA_GGUF
+        else base
+        if planned.kind is Kind.ADAPTER
+        else folder,
         base_fingerprint=one.base_fingerprint if whole or planned.kind is Kind.ADAPTER else None,
         tokenizer=folder if hf else base,
         place=ws.home.path / FOLDER / planned.target,
@@ -86,7 +115,9 @@ def package(ws: Workspace, one: ModelVersion, planned: Plan, accept: str | None 
 
 
 def _exported(ws: Workspace, one: ModelVersion, planned: Plan, accept: str | None) -> Export:
-    return export(ws, one.agent, one.name, planned.kind.value, planned.folder, planned.quant, accept)
+    return export(
+        ws, one.agent, one.name, planned.kind.value, planned.folder, planned.quant, accept
+    )
 
 
 def _base_file(ws: Workspace, one: ModelVersion, planned: Plan, accept: str | None) -> Path:
@@ -98,7 +129,13 @@ def _base_file(ws: Workspace, one: ModelVersion, planned: Plan, accept: str | No
 
 def _is_lora(ws: Workspace, one: ModelVersion) -> bool:
     folder = versions.adapter_folder(ws, one)
-    return folder is not None and json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("peft_type") == "LORA"
+    return (
+        folder is not None
+        and json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get(
+            "peft_type"
+        )
+        == "LORA"
+    )
 
 
 def _verify(done: Export) -> None:
@@ -111,16 +148,26 @@ def _verify(done: Export) -> None:
         if found != file["sha256"]:
             what = f"file {str(path)!r} of the {done.format} export of {done.version}"
             why = f"it is not the one that was exported ({found[:40]})"
-            raise StorageError(what, why, f"Remove the folder {str(done.path)!r}: the version is then exported anew")
+            raise StorageError(
+                what,
+                why,
+                f"Remove the folder {str(done.path)!r}: the version is then exported anew",
+            )
 
 
 def prompts(ws: Workspace, one: ModelVersion) -> list[list[dict[str, Any]]]:
     """Of the agent's own prompts, each once."""
-    unique = {json.dumps(prompt, sort_keys=True): prompt for prompt in islice(own_prompts(ws, one), 4 * PROMPTS)}
+    unique = {
+        json.dumps(prompt, sort_keys=True): prompt
+        for prompt in islice(own_prompts(ws, one), 4 * PROMPTS)
+    }
     return list(unique.values())[:PROMPTS]
 
 
 def common_system(found: Sequence[list[dict[str, Any]]]) -> str | None:
     """The instructions that all prompts begin with, where they are the same ones."""
-    texts = {str(prompt[0].get("content")) if prompt and prompt[0].get("role") == "system" else None for prompt in found}
+    texts = {
+        str(prompt[0].get("content")) if prompt and prompt[0].get("role") == "system" else None
+        for prompt in found
+    }
     return texts.pop() if len(texts) == 1 else None

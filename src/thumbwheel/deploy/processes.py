@@ -1,8 +1,10 @@
-"""Servers that outlive the command that started them: one in a folder, found again by pid, start time and token.
+"""Servers that outlive the command that started them: one in a folder, found again by pid, start
+time and token.
 
-The folder holds `process.json` (readable by its owner only, for the token is in it), `server.log` and whatever the server itself keeps.
-A number of a process is used again by the system, so a record counts only while the process with that number began when it says.
-It counts for the folder that it was written for only: a copied home neither asks nor ends the servers of the original.
+The folder holds `process.json` (readable by its owner only, for the token is in it), `server.log`
+and whatever the server itself keeps. A number of a process is used again by the system, so a record
+counts only while the process with that number began when it says. It counts for the folder that it
+was written for only: a copied home neither asks nor ends the servers of the original.
 """
 
 from __future__ import annotations
@@ -45,17 +47,28 @@ class Running:
     port: int
     token: str
     place: str
-    """The folder that the record was written for: a copy of a home has no part in the servers of the original."""
+    """The folder that the record was written for: a copy of a home has no part in the servers of
+    the original."""
 
     @property
     def url(self) -> str:
         """Where it answers, without /v1."""
         return f"http://{HOST}:{self.port}"
 
-    def ask(self, method: str, path: str, body: Any = None, timeout: float = 10.0) -> httpx.Response:
+    def ask(
+        self, method: str, path: str, body: Any = None, timeout: float = 10.0
+    ) -> httpx.Response:
         """What it answers, asked with its token; raises httpx.HTTPError where it does not."""
         headers = {"Authorization": f"Bearer {self.token}"}
-        return httpx.request(method, f"{self.url}/{path}", json=body, headers=headers, timeout=timeout, trust_env=False, verify=NO_TLS)
+        return httpx.request(
+            method,
+            f"{self.url}/{path}",
+            json=body,
+            headers=headers,
+            timeout=timeout,
+            trust_env=False,
+            verify=NO_TLS,
+        )
 
     def answers(self, path: str) -> bool:
         """Whether it has something at `path`."""
@@ -73,12 +86,17 @@ Ready = Callable[[Running], bool]
 
 @contextmanager
 def held(place: Path) -> Iterator[None]:
-    """Inside, no other process starts, ends or changes the server of `place`, which is made where it is new."""
+    """Inside, no other process starts, ends or changes the server of `place`, which is made where
+    it is new."""
     try:
         place.mkdir(parents=True, exist_ok=True)
         handle = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise StorageError(f"folder {str(place)!r}", error.strerror or str(error), "Free space or make the home writable") from error
+        raise StorageError(
+            f"folder {str(place)!r}",
+            error.strerror or str(error),
+            "Free space or make the home writable",
+        ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -93,19 +111,29 @@ def find(place: Path) -> Running | None:
 
 
 def token(place: Path, url: str, what: str) -> str:
-    """The token of the server of `place`; raises ModelError unless it is the one at `url`, where anybody else may listen by now."""
+    """The token of the server of `place`; raises ModelError unless it is the one at `url`, where
+    anybody else may listen by now."""
     running = find(place)
     if running is None or f"{running.url}/v1" != url:
-        why = f"its server was started again and answers at {running.url} now" if running else why_dead(place)
-        raise ModelError(what, why, "Start it again: thumbwheel deployments --agent AGENT --restart")
+        why = (
+            f"its server was started again and answers at {running.url} now"
+            if running
+            else why_dead(place)
+        )
+        raise ModelError(
+            what, why, "Start it again: thumbwheel deployments --agent AGENT --restart"
+        )
     return running.token
 
 
-def start(place: Path, command: Command, ready: Ready, *, what: str, wait: float, port: int = 0) -> Running:
-    """Start a server in `place`, whose lock the caller holds, and return once it is `ready`; port 0 takes the last one again or any.
+def start(
+    place: Path, command: Command, ready: Ready, *, what: str, wait: float, port: int = 0
+) -> Running:
+    """Start a server in `place`, whose lock the caller holds, and return once it is `ready`; port 0
+    takes the last one again or any.
 
-    Raises Conflict for a port that is taken, and ModelError with the end of its log for a server that ends or takes longer than `wait`
-    seconds; nothing of it runs on then.
+    Raises Conflict for a port that is taken, and ModelError with the end of its log for a server
+    that ends or takes longer than `wait` seconds; nothing of it runs on then.
     """
     last = _recorded(place)
     stop(place)
@@ -120,10 +148,15 @@ def start(place: Path, command: Command, ready: Ready, *, what: str, wait: float
                 stderr=subprocess.STDOUT,
                 env=os.environ | env,
                 umask=UMASK,
-                start_new_session=True,  # Ctrl-C and the end of the terminal are the starter's business
+                # Ctrl-C and the end of the terminal are the starter's business
+                start_new_session=True,
             )
     except OSError as error:
-        raise StorageError(what, f"it cannot be started: {error.strerror or error}", "Free space, or install the program again") from error
+        raise StorageError(
+            what,
+            f"it cannot be started: {error.strerror or error}",
+            "Free space, or install the program again",
+        ) from error
     try:
         one = Running(child.pid, _started(child.pid) or "", chosen, token, str(place.resolve()))
         write(place / RECORD, json.dumps(asdict(one)))
@@ -147,12 +180,17 @@ def tail(place: Path, lines: int = 8) -> str:
     """The end of the server's log, in one line."""
     with suppress(OSError), (place / LOG).open("rb") as stream:
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8192))
-        return " | ".join(line.strip() for line in stream.read().decode("utf-8", "replace").splitlines()[-lines:] if line.strip())
+        return " | ".join(
+            line.strip()
+            for line in stream.read().decode("utf-8", "replace").splitlines()[-lines:]
+            if line.strip()
+        )
     return ""
 
 
 def why_dead(place: Path) -> str:
-    """What is known about a server that does not answer. `stop` takes the record away, so one without a record did not end by itself."""
+    """What is known about a server that does not answer. `stop` takes the record away, so one
+    without a record did not end by itself."""
     if _recorded(place) is None:
         return "it was stopped, or never started in this home"
     ended = "its process runs but does not answer" if find(place) else "its process has ended"
@@ -172,7 +210,9 @@ def write(path: Path, text: str) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise StorageError(
-            f"file {str(path)!r}", f"it cannot be written: {error.strerror or error}", "Free space, then try again"
+            f"file {str(path)!r}",
+            f"it cannot be written: {error.strerror or error}",
+            "Free space, then try again",
         ) from error
 
 
@@ -187,7 +227,11 @@ def _recorded(place: Path) -> Running | None:
 def _port(asked: int, last: int, what: str) -> int:
     found = free_port(asked) if asked else free_port(last) or free_port()
     if found is None:
-        raise Conflict(what, f"port {asked} is taken by another program", "Choose another port, or 0 for any that is free")
+        raise Conflict(
+            what,
+            f"port {asked} is taken by another program",
+            "Choose another port, or 0 for any that is free",
+        )
     return found
 
 
@@ -197,21 +241,36 @@ def _await(one: Running, place: Path, ready: Ready, what: str, wait: float) -> N
         while not ready(one):
             advance(0)
             if not one.started or _started(one.pid) != one.started:
-                raise ModelError(what, f"it ended while it started: {tail(place)}", f"Its whole log is {place / LOG}")
+                raise ModelError(
+                    what,
+                    f"it ended while it started: {tail(place)}",
+                    f"Its whole log is {place / LOG}",
+                )
             if time.monotonic() > deadline:
-                raise ModelError(what, f"it did not answer within {wait:g} s: {tail(place)}", "Give it longer with the setting wait")
+                raise ModelError(
+                    what,
+                    f"it did not answer within {wait:g} s: {tail(place)}",
+                    "Give it longer with the setting wait",
+                )
             time.sleep(POLL)
 
 
 def _started(pid: int) -> str | None:
     """When the process began, in whatever the system counts; None where it has ended."""
     with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)  # a child of ours that has ended would stay in the table of processes until it is asked for
+        os.waitpid(
+            pid,
+            os.WNOHANG,
+            # a child of ours that has ended would stay in the table of processes until it is asked
+            # for
+        )
     if (stat := _stat(pid)) is not None:
         return None if stat[0] in "ZX" else stat[19]
     if Path("/proc/self/stat").exists():
         return None
-    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    shown = subprocess.run(
+        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
     return shown.stdout.strip() or None
 
 
@@ -224,7 +283,8 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def _orphans(record: Running) -> bool:
-    """Whether what a dead server had started lives on: processes of its session that know its token; pids are given out again."""
+    """Whether what a dead server had started lives on: processes of its session that know its
+    token; pids are given out again."""
     for path in Path("/proc").glob("[0-9]*"):
         stat = _stat(int(path.name))
         if stat and int(stat[3]) == record.pid and stat[0] not in "ZX":

@@ -1,8 +1,9 @@
-"""How to host a model on this machine: parallel answers, context, threads, GPU layers, and where each is said so that it works.
+"""How to host a model on this machine: parallel answers, context, threads, GPU layers, and where
+each is said so that it works.
 
-Ollama takes parallel answers and flash attention from the environment of its server (`ollama serve`), the rest from the model's
-parameters; OLLAMA_NUM_THREAD does not exist. llama-server takes all of it as flags (targets/llamacpp.py), and shares its context among the
-parallel answers.
+Ollama takes parallel answers and flash attention from the environment of its server (`ollama
+serve`), the rest from the model's parameters; OLLAMA_NUM_THREAD does not exist. llama-server takes
+all of it as flags (targets/llamacpp.py), and shares its context among the parallel answers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ LONG_CONTEXT_GB = 16
 
 @dataclass(frozen=True)
 class Profile:
-    """None leaves a choice to the server, which knows the model's size; `gpu_layers` 0 keeps the model on the CPU."""
+    """None leaves a choice to the server, which knows the model's size; `gpu_layers` 0 keeps the
+    model on the CPU."""
 
     name: Name
     parallel: int
@@ -32,12 +34,14 @@ class Profile:
     flash_attention: bool = False
 
     def ollama_parameters(self) -> dict[str, int]:
-        """PARAMETER lines of the model; Ollama's own default context cuts longer prompts without a word."""
+        """PARAMETER lines of the model; Ollama's own default context cuts longer prompts without a
+        word."""
         known = {"num_ctx": self.context, "num_thread": self.threads, "num_gpu": self.gpu_layers}
         return {name: value for name, value in known.items() if value is not None}
 
     def ollama_environment(self) -> dict[str, str]:
-        """What only the environment of `ollama serve` decides; two models stay loaded, so that a rollback finds its own."""
+        """What only the environment of `ollama serve` decides; two models stay loaded, so that a
+        rollback finds its own."""
         flash = {"OLLAMA_FLASH_ATTENTION": "1"} if self.flash_attention else {}
         return {"OLLAMA_NUM_PARALLEL": str(self.parallel), "OLLAMA_MAX_LOADED_MODELS": "2", **flash}
 
@@ -47,10 +51,18 @@ def choose(choice: Choice, machine: Machine) -> Profile:
     name = detect(machine) if choice == "auto" else choice
     cores = machine.cores or machine.threads
     if name in ("gpu_auto", "apple_silicon"):
-        return Profile(name, parallel=4 if name == "gpu_auto" else 2, context=8192, flash_attention=True)
+        return Profile(
+            name, parallel=4 if name == "gpu_auto" else 2, context=8192, flash_attention=True
+        )
     long = name == "ryzen_optimized" or (machine.ram_gb or 0) >= LONG_CONTEXT_GB
     threads = max(1, min(cores - 2, machine.threads))
-    return Profile(name, parallel=max(1, min(4, cores // 4)), context=4096 if long else 2048, threads=threads, gpu_layers=0)
+    return Profile(
+        name,
+        parallel=max(1, min(4, cores // 4)),
+        context=4096 if long else 2048,
+        threads=threads,
+        gpu_layers=0,
+    )
 
 
 def detect(machine: Machine) -> Name:

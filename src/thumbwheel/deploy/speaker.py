@@ -1,7 +1,9 @@
-"""A base with several models over it, each of them an adapter or the base itself, that speaks token by token.
+"""A base with several models over it, each of them an adapter or the base itself, that speaks token
+by token.
 
-The parts are those that trained and evaluated: the prompt builder, the decoder, the draw of tokens, the ending; so what is served is what
-was judged. One answer at a time is computed. Does not live here: HTTP (embedded.py), processes (processes.py).
+The parts are those that trained and evaluated: the prompt builder, the decoder, the draw of tokens,
+the ending; so what is served is what was judged. One answer at a time is computed. Does not live
+here: HTTP (embedded.py), processes (processes.py).
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ BROKEN = "\ufffd"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token of an answer; `text` is what it adds to what can be shown, `top` the most likely tokens with their log-probabilities."""
+    """One token of an answer; `text` is what it adds to what can be shown, `top` the most likely
+    tokens with their log-probabilities."""
 
     id: int
     logp: float
@@ -58,7 +61,8 @@ class Speaker:
         return list(self._adapters)
 
     def load(self, name: str, adapter: Path | None) -> None:
-        """Let `name` be the base with `adapter`, or the base; raises ModelError for one that does not fit."""
+        """Let `name` be the base with `adapter`, or the base; raises ModelError for one that does
+        not fit."""
         with self._busy:
             inner = None if adapter is None else self._attach(adapter)
             self._drop(self._adapters.get(name))
@@ -73,10 +77,15 @@ class Speaker:
         """Raise NotFound for a model that is not here."""
         if name not in self._adapters:
             known = ", ".join(self._adapters) or "none"
-            raise NotFound(f"model {name!r}", "it is not served here", f"Known: {known}.{nearest(name, self._adapters)}")
+            raise NotFound(
+                f"model {name!r}",
+                "it is not served here",
+                f"Known: {known}.{nearest(name, self._adapters)}",
+            )
 
     def check_length(self, *texts: Any) -> None:
-        """Raise DataError for texts (any JSON) that cannot fit into the context, before a tokenizer spends time and memory on them."""
+        """Raise DataError for texts (any JSON) that cannot fit into the context, before a tokenizer
+        spends time and memory on them."""
         most = self.room * self._longest
         length = 0
         waiting: list[Any] = list(texts)
@@ -88,23 +97,39 @@ class Speaker:
                 waiting += value
             length += len(value) if isinstance(value, str) else 1
             if length > most:
-                why = f"it has more than {most} characters, which are more than the model's context of {self.room} tokens"
+                why = (
+                    f"it has more than {most} characters, which are more than the model's context "
+                    f"of {self.room} tokens"
+                )
                 raise DataError("the prompt", why, "Shorten it")
 
     def speak(self, name: str, prompt: Sequence[int], sampling: Sampling, tops: int = 0) -> Speech:
-        """The tokens of one answer as they come. It goes on being computed while nobody reads, and ends when the reader leaves."""
+        """The tokens of one answer as they come. It goes on being computed while nobody reads, and
+        ends when the reader leaves."""
         self.check(name)
         if not prompt or len(prompt) >= self.room:
             why = f"it has {len(prompt)} tokens and the model's context {self.room}"
             raise DataError("the prompt", why, "Shorten it" if prompt else "Give it a message")
-        sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, self.room - len(prompt)))
+        sampling = replace(
+            sampling, max_new_tokens=min(sampling.max_new_tokens, self.room - len(prompt))
+        )
         pieces: queue.SimpleQueue[Piece | Exception | None] = queue.SimpleQueue()
         left = threading.Event()
-        worker = threading.Thread(target=self._work, args=(name, tuple(prompt), sampling, tops, pieces, left), daemon=True)
+        worker = threading.Thread(
+            target=self._work, args=(name, tuple(prompt), sampling, tops, pieces, left), daemon=True
+        )
         worker.start()
         return Speech(pieces, left)
 
-    def _work(self, name: str, prompt: tuple[int, ...], sampling: Sampling, tops: int, pieces: Any, left: threading.Event) -> None:
+    def _work(
+        self,
+        name: str,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        tops: int,
+        pieces: Any,
+        left: threading.Event,
+    ) -> None:
         try:
             with self._busy:
                 if left.is_set():
@@ -117,21 +142,42 @@ class Speaker:
             pieces.put(error)
         pieces.put(None)
 
-    def _pieces(self, name: str, prompt: tuple[int, ...], sampling: Sampling, tops: int) -> Iterator[Piece]:
+    def _pieces(
+        self, name: str, prompt: tuple[int, ...], sampling: Sampling, tops: int
+    ) -> Iterator[Piece]:
         import torch
 
         with torch.inference_mode(), self._as(name):
             state = self._start(self._model, [prompt])
-            draw, ending, shown = Draw.of(sampling, [(prompt, 0)], state.logits.device), Ending(sampling, self.tokenizer), _Shown(sampling)
+            draw, ending, shown = (
+                Draw.of(sampling, [(prompt, 0)], state.logits.device),
+                Ending(sampling, self.tokenizer),
+                _Shown(sampling),
+            )
             ids: list[int] = []
             while True:
                 tokens, _ = draw.tokens(state.logits, len(ids))
                 logps = state.logits[0].float().log_softmax(-1)
                 ids.append(int(tokens[0]))
                 ended = ending.reached(ids)
-                finish = "stop" if ended else "length" if len(ids) == sampling.max_new_tokens else None
-                best = zip(*(one.tolist() for one in reversed(logps.topk(min(tops, len(logps))))), strict=True) if tops else ()
-                yield Piece(ids[-1], float(logps[ids[-1]]), tuple(best), shown.new(ending.text(ids, ended), finish is not None), finish)
+                finish = (
+                    "stop" if ended else "length" if len(ids) == sampling.max_new_tokens else None
+                )
+                best = (
+                    zip(
+                        *(one.tolist() for one in reversed(logps.topk(min(tops, len(logps))))),
+                        strict=True,
+                    )
+                    if tops
+                    else ()
+                )
+                yield Piece(
+                    ids[-1],
+                    float(logps[ids[-1]]),
+                    tuple(best),
+                    shown.new(ending.text(ids, ended), finish is not None),
+                    finish,
+                )
                 if finish:
                     return
                 state.advance(tokens)
@@ -141,7 +187,9 @@ class Speaker:
         if inner is not None:
             self._model.set_adapter(inner)
             return nullcontext()
-        return self._model.disable_adapter() if hasattr(self._model, "peft_config") else nullcontext()
+        return (
+            self._model.disable_adapter() if hasattr(self._model, "peft_config") else nullcontext()
+        )
 
     def _attach(self, adapter: Path) -> str:
         from peft import PeftModel
@@ -153,11 +201,15 @@ class Speaker:
                 if hasattr(self._model, "peft_config"):
                     self._model.load_adapter(str(adapter), adapter_name=inner, is_trainable=False)
                 else:
-                    self._model = PeftModel.from_pretrained(self._model, str(adapter), adapter_name=inner)
+                    self._model = PeftModel.from_pretrained(
+                        self._model, str(adapter), adapter_name=inner
+                    )
         except (ValueError, RuntimeError, KeyError, TypeError, OSError) as error:
             self._drop(inner)
             why = " ".join(str(error).split())[:300]
-            raise ModelError(f"adapter {str(adapter)!r}", why, "Serve it over the base that it was trained on") from None
+            raise ModelError(
+                f"adapter {str(adapter)!r}", why, "Serve it over the base that it was trained on"
+            ) from None
         self._model.eval()
         return inner
 
@@ -165,12 +217,14 @@ class Speaker:
         if inner is not None:
             with suppress(ValueError, AttributeError):
                 self._model.delete_adapter(inner)
-                if not self._model.peft_config:  # PEFT goes on naming the last one as active, and then finds nothing under that name
+                # PEFT goes on naming the last one as active, and then finds nothing under that name
+                if not self._model.peft_config:
                     self._model = self._model.unload()
 
 
 class _Shown:
-    """What of a growing text has been shown: never half a character, never what may be the beginning of a stop text."""
+    """What of a growing text has been shown: never half a character, never what may be the
+    beginning of a stop text."""
 
     def __init__(self, sampling: Sampling) -> None:
         self._held = max((len(text) for text in sampling.stop), default=1) - 1
@@ -186,7 +240,9 @@ class _Shown:
 class Speech(Iterator[Piece]):
     """The pieces of an answer while it is computed; `close`, from any thread, ends the computing."""
 
-    def __init__(self, pieces: queue.SimpleQueue[Piece | Exception | None], left: threading.Event) -> None:
+    def __init__(
+        self, pieces: queue.SimpleQueue[Piece | Exception | None], left: threading.Event
+    ) -> None:
         self._pieces, self._left = pieces, left
 
     def __next__(self) -> Piece:

@@ -1,4 +1,5 @@
-"""Nouns of this stage: what is deployed, where it answers, how it is, and the states of a deployment with their legal moves."""
+"""Nouns of this stage: what is deployed, where it answers, how it is, and the states of a
+deployment with their legal moves."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Package:
-    """A version in a form that a target takes. `files`: relative name in `folder` -> sha256; all of them are there and verified."""
+    """A version in a form that a target takes. `files`: relative name in `folder` -> sha256; all of
+    them are there and verified."""
 
     agent: str
     version: str
@@ -41,11 +43,13 @@ class Package:
     base: Path
     """What an adapter is over, see Kind; of a whole model its own folder or file."""
     base_fingerprint: str | None
-    """Of an adapter's base, and of a base that is served as it is; None for a model that was merged."""
+    """Of an adapter's base, and of a base that is served as it is; None for a model that was
+    merged."""
     tokenizer: Path
     """Folder with the tokenizer and the chat template that training used."""
     place: Path
-    """Folder of the home where the target keeps what it needs to find its processes again: records, logs, generated files."""
+    """Folder of the home where the target keeps what it needs to find its processes again: records,
+    logs, generated files."""
     export_id: str | None = None
     stops: tuple[str, ...] = ()
     """Texts of the tokens that end an answer."""
@@ -71,14 +75,16 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Health:
-    """`why` it does not answer, with the end of its log where there is one; empty for one that does."""
+    """`why` it does not answer, with the end of its log where there is one; empty for one that
+    does."""
 
     alive: bool
     why: str = ""
 
 
 class DeploymentState(StrEnum):
-    """`warm` answers; `failed` was refused by its canary or could not be applied; `ended` was taken away."""
+    """`warm` answers; `failed` was refused by its canary or could not be applied; `ended` was taken
+    away."""
 
     APPLYING = "applying"
     WARM = "warm"
@@ -116,7 +122,11 @@ class Deployment:
         """Raise Conflict where there is no move from this state to `to`."""
         if to not in MOVES[self.state]:
             what = f"deployment {self.name!r} on {self.target}"
-            raise Conflict(what, f"it is {self.state}, which cannot become {to}", "See: thumbwheel deployments --agent AGENT")
+            raise Conflict(
+                what,
+                f"it is {self.state}, which cannot become {to}",
+                "See: thumbwheel deployments --agent AGENT",
+            )
 
 
 class TargetConfig(Config):

@@ -1,1 +1,2 @@
-"""The token-level engine, neutral to methods: trees, attention, head, scores, reference cache, prompts, loading."""
+"""The token-level engine, neutral to methods: trees, attention, head, scores, reference cache,
+prompts, loading."""

@@ -1,9 +1,11 @@
-"""Which road a model takes: a tree where its isolation is proved, padded rows otherwise, with the reason.
+"""Which road a model takes: a tree where its isolation is proved, padded rows otherwise, with the
+reason.
 
-First the configuration is read (what is known not to work in a tree), then the model itself is asked: a tiny tree is run
-and its hidden states are compared with those of the plain sequences, and every layer has to have come through our
-attention with the sliding window that the configuration promises. The same trial decides whether the head that
-head.py knows is the one that the model has. To allow an architecture, make it pass the trial; nothing is listed by name.
+First the configuration is read (what is known not to work in a tree), then the model itself is
+asked: a tiny tree is run and its hidden states are compared with those of the plain sequences, and
+every layer has to have come through our attention with the sliding window that the configuration
+promises. The same trial decides whether the head that head.py knows is the one that the model has.
+To allow an architecture, make it pass the trial; nothing is listed by name.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.engine import attention, narrow
 from thumbwheel.engine.attention import TreeMask
-from thumbwheel.engine.forward import classifies, is_encoder, language_model, own_logits, padded_hidden, tree_hidden, trunk_of
+from thumbwheel.engine.forward import (
+    classifies,
+    is_encoder,
+    language_model,
+    own_logits,
+    padded_hidden,
+    tree_hidden,
+    trunk_of,
+)
 from thumbwheel.engine.head import Head
 from thumbwheel.engine.tree import Branch, Example, Layout, build
 
@@ -25,13 +35,22 @@ if TYPE_CHECKING:
     from thumbwheel.engine.tree import TreeBatch
 
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
-FAILED = (TypeError, ValueError, RuntimeError, NotImplementedError, KeyError, AttributeError, IndexError)
+FAILED = (
+    TypeError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+    KeyError,
+    AttributeError,
+    IndexError,
+)
 """What a model raises that cannot be run in an unforeseen way."""
 STATEFUL = ("ssm", "mamba", "rwkv", "xlstm", "conv_kernel", "linear_attention", "state_size")
 
 
 def choose(model: Any) -> tuple[Layout, Head | None]:
-    """The layout of `model`, and its head where head.py computes the same; our attention is left installed for a tree."""
+    """The layout of `model`, and its head where head.py computes the same; our attention is left
+    installed for a tree."""
     lm = language_model(model)
     reason = known_reason(model)
     with _quiet(model):
@@ -51,14 +70,20 @@ def known_reason(model: Any) -> str:
     checks = {
         "an encoder reads every row in both directions": is_encoder(config),
         "prompt-learning adapters put virtual tokens before every row": _prompt_learning(model),
-        "ALiBi adds a bias by distance in the row": bool(getattr(config, "alibi", False)) or config.model_type in ("bloom", "mpt"),
+        "ALiBi adds a bias by distance in the row": bool(getattr(config, "alibi", False))
+        or config.model_type in ("bloom", "mpt"),
         f"layers of kind {', '.join(sorted(kinds))} carry state along the row": bool(kinds),
         "a state-space or recurrent layer carries state along the row": any(
-            name.startswith(STATEFUL) or word in config.model_type for word in STATEFUL for name in config.to_dict()
+            name.startswith(STATEFUL) or word in config.model_type
+            for word in STATEFUL
+            for name in config.to_dict()
         ),
         "attention sinks are no part of the tree's softmax": _has_sinks(language_model(model)),
         "multimodal rotary positions (MRoPE)": "mrope_section" in ropes,
-        "a vision or audio part": any(hasattr(language_model(model).config, name) for name in ("vision_config", "audio_config")),
+        "a vision or audio part": any(
+            hasattr(language_model(model).config, name)
+            for name in ("vision_config", "audio_config")
+        ),
         "its attention cannot be replaced in this version of transformers": not getattr(
             language_model(model), "_supports_attention_backend", False
         ),
@@ -67,15 +92,22 @@ def known_reason(model: Any) -> str:
 
 
 def _prompt_learning(model: Any) -> bool:
-    return any(getattr(config, "is_prompt_learning", False) for config in getattr(model, "peft_config", {}).values())
+    return any(
+        getattr(config, "is_prompt_learning", False)
+        for config in getattr(model, "peft_config", {}).values()
+    )
 
 
 def _has_sinks(model: Any) -> bool:
-    return any(name.rsplit(".", 1)[-1] in ("sinks", "sink", "attention_sink_bias") for name, _ in model.named_parameters())
+    return any(
+        name.rsplit(".", 1)[-1] in ("sinks", "sink", "attention_sink_bias")
+        for name, _ in model.named_parameters()
+    )
 
 
 def _trial_example(model: Any) -> Example:
-    """A prompt of six and branches of four and three tokens that are no special ones by accident in most vocabularies."""
+    """A prompt of six and branches of four and three tokens that are no special ones by accident in
+    most vocabularies."""
     size = int(model.config.get_text_config().vocab_size)
     ids = [(7 + 31 * at) % size for at in range(13)]
     return Example(tuple(ids[:6]), (Branch(tuple(ids[6:10])), Branch(tuple(ids[10:13]))), "trial")
@@ -124,7 +156,10 @@ def _trial_narrow(model: Any, tree: TreeBatch, expected: torch.Tensor) -> None:
 def _judge(model: Any, mask: TreeMask, found: Any, expected: Any) -> str:
     windows = expected_windows(model.config.get_text_config())
     if mask.calls != len(windows):
-        return f"{mask.calls} of its {len(windows)} layers came through an attention that can be replaced"
+        return (
+            f"{mask.calls} of its {len(windows)} layers came through an attention that can be "
+            "replaced"
+        )
     if mask.windows != windows:
         return "its sliding window is not told to the attention"
     gap = _gap(found, expected)
@@ -138,7 +173,8 @@ def _gap(found: Any, expected: Any) -> float:
 
 
 def tolerance(hidden: Any) -> float:
-    """Largest difference to the plain computation, relative to the largest value, that is rounding and not leakage."""
+    """Largest difference to the plain computation, relative to the largest value, that is rounding
+    and not leakage."""
     return {8: 1e-5, 4: 1e-4, 2: 6e-2}[hidden.dtype.itemsize]
 
 
@@ -146,23 +182,31 @@ def expected_windows(config: Any) -> list[int | None]:
     """The sliding window of each layer by the configuration."""
     layers = int(config.num_hidden_layers)
     window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"] * layers
+    kinds = (
+        getattr(config, "layer_types", None)
+        or ["sliding_attention" if window else "full_attention"] * layers
+    )
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
 def _trial_head(model: Any) -> Head | None:
-    """The known head, if it gives the model's own logits on a trial; nothing else proves a scale, a cap or a bias."""
+    """The known head, if it gives the model's own logits on a trial; nothing else proves a scale, a
+    cap or a bias."""
     import torch
 
     head = Head.of(model)
     if head is None or trunk_of(model) is model:
         return None
-    batch = build([_trial_example(model)], [0], Layout("padded")).to(next(model.parameters()).device)
+    batch = build([_trial_example(model)], [0], Layout("padded")).to(
+        next(model.parameters()).device
+    )
     with torch.no_grad():
         expected = own_logits(model, batch).double()
         hidden = padded_hidden(model, batch)[batch.pred_index]
         found = head.logits(hidden).double()
-    close = float((found - expected).abs().max()) <= tolerance(hidden) * max(float(expected.abs().max()), 1e-6)
+    close = float((found - expected).abs().max()) <= tolerance(hidden) * max(
+        float(expected.abs().max()), 1e-6
+    )
     return head if close else None
 
 

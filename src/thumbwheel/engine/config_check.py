@@ -1,7 +1,9 @@
-"""Is the config.json of a model folder believable? Looked at before a library builds what it asks for.
+"""Is the config.json of a model folder believable? Looked at before a library builds what it asks
+for.
 
-Sizes have to be whole numbers within generous bounds, and the weights that they ask for have to be about those that the files hold: a
-config of a few bytes can ask for terabytes. Not here: loading (`load.py`).
+Sizes have to be whole numbers within generous bounds, and the weights that they ask for have to be
+about those that the files hold: a config of a few bytes can ask for terabytes. Not here: loading
+(`load.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from thumbwheel.core.errors import ModelError
 
 LARGEST_FILE = 16 * 2**20
 LARGEST_HEADER = 256 * 2**20
-LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers")
+LAYERS = (
+    "num_hidden_layers",
+    "num_layers",
+    "n_layer",
+    "n_layers",
+    "encoder_layers",
+    "decoder_layers",
+)
 PARTS = (
     "num_attention_heads", "num_heads", "n_head", "n_heads", "num_key_value_heads", "num_experts", "num_local_experts", "n_routed_experts",
     "n_positions", "state_size", "expand", "conv_kernel",
@@ -26,7 +35,10 @@ WIDTHS = (
 )  # fmt: skip
 POSITIONS = ("max_position_embeddings", "sliding_window")
 BOUNDS: Mapping[str, int] = (
-    dict.fromkeys(LAYERS, 1_000) | dict.fromkeys(PARTS, 32_768) | dict.fromkeys(WIDTHS, 10_000_000) | dict.fromkeys(POSITIONS, 2**31)
+    dict.fromkeys(LAYERS, 1_000)
+    | dict.fromkeys(PARTS, 32_768)
+    | dict.fromkeys(WIDTHS, 10_000_000)
+    | dict.fromkeys(POSITIONS, 2**31)
 )
 """Setting -> its largest value."""
 PACKED = 16
@@ -36,7 +48,8 @@ SLACK = 2**24
 
 
 def check_config(folder: Path) -> None:
-    """Raises ModelError for a config.json that is none, or asks for sizes that are impossible or not those of the weight files."""
+    """Raises ModelError for a config.json that is none, or asks for sizes that are impossible or
+    not those of the weight files."""
     config = _config(folder)
     for part in _objects(config):
         for key in part.keys() & BOUNDS.keys():
@@ -46,7 +59,10 @@ def check_config(folder: Path) -> None:
     for part in _objects(config):
         wanted = _least_parameters(part)
         if wanted > PACKED * stored + SLACK:
-            why = f"its config.json asks for {wanted:,} parameters or more, and its files hold {stored:,}"
+            why = (
+                f"its config.json asks for {wanted:,} parameters or more, and its files hold "
+                f"{stored:,}"
+            )
             raise ModelError(f"base model {str(folder)!r}", why, "Download or copy it again")
 
 
@@ -57,12 +73,22 @@ def _config(folder: Path) -> dict[str, Any]:
         size = file.stat().st_size
         config = json.loads(file.read_text(encoding="utf-8")) if size <= LARGEST_FILE else None
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(what, f"its config.json cannot be read ({error})", "Download or copy it again") from None
+        raise ModelError(
+            what, f"its config.json cannot be read ({error})", "Download or copy it again"
+        ) from None
     if not isinstance(config, dict):
-        why = f"its config.json has {size:,} bytes" if size > LARGEST_FILE else "its config.json is no object"
+        why = (
+            f"its config.json has {size:,} bytes"
+            if size > LARGEST_FILE
+            else "its config.json is no object"
+        )
         raise ModelError(what, why, "Download or copy it again")
     if not isinstance(config.get("model_type"), str):
-        raise ModelError(what, f"its config.json names no model_type ({config.get('model_type')!r:.60})", "Download or copy it again")
+        raise ModelError(
+            what,
+            f"its config.json names no model_type ({config.get('model_type')!r:.60})",
+            "Download or copy it again",
+        )
     return config
 
 
@@ -83,7 +109,8 @@ def _check_size(folder: Path, key: str, value: Any) -> None:
 
 
 def _least_parameters(config: Mapping[str, Any]) -> int:
-    """What the sizes ask for at least: embeddings, and in every layer projections and a feed-forward block."""
+    """What the sizes ask for at least: embeddings, and in every layer projections and a
+    feed-forward block."""
 
     def size(*keys: str) -> int:
         values = [config[key] for key in keys if type(config.get(key)) is int]
@@ -94,7 +121,9 @@ def _least_parameters(config: Mapping[str, Any]) -> int:
     layers = size(*LAYERS)
     heads = size("num_attention_heads", "num_heads", "n_head", "n_heads")
     inner = size("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
-    return size("vocab_size") * embedding + layers * hidden * max(inner, heads * size("head_dim"), hidden)
+    return size("vocab_size") * embedding + layers * hidden * max(
+        inner, heads * size("head_dim"), hidden
+    )
 
 
 def _stored_parameters(file: Path) -> int:
@@ -109,7 +138,9 @@ def _stored_parameters(file: Path) -> int:
         shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
         return sum(_product(shape) for shape in shapes)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ModelError(what, f"the weight file {file.name!r} is damaged ({error})", "Download or copy it again") from None
+        raise ModelError(
+            what, f"the weight file {file.name!r} is damaged ({error})", "Download or copy it again"
+        ) from None
 
 
 def _product(shape: list[Any]) -> int:

@@ -1,8 +1,10 @@
-"""A model in the middle of decoding: the logits of the next token of every row, and how rows multiply, end and grow.
+"""A model in the middle of decoding: the logits of the next token of every row, and how rows
+multiply, end and grow.
 
-Lives here: the key-value cache (one prefill of what all prompts open with, one of the rest of each prompt, then forked) and the plain
-recomputation for models whose cache does not bear that, which a trial on the model itself decides. Does not live here: choosing tokens
-(draw.py), when an answer ends (sampler.py).
+Lives here: the key-value cache (one prefill of what all prompts open with, one of the rest of each
+prompt, then forked) and the plain recomputation for models whose cache does not bear that, which a
+trial on the model itself decides. Does not live here: choosing tokens (draw.py), when an answer
+ends (sampler.py).
 """
 
 from __future__ import annotations
@@ -51,12 +53,22 @@ class Cached:
         self._cache = _empty_cache(language_model(model).config)
         width, device = max(map(len, prompts)), next(model.parameters()).device
         padding = [width - len(prompt) for prompt in prompts]
-        ids = torch.tensor([[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)], device=device)
+        ids = torch.tensor(
+            [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)],
+            device=device,
+        )
         mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in padding], device=device)
-        shared = _opening(prompts) if share and all(isinstance(layer, _growing()) for layer in self._cache.layers) else 0
+        shared = (
+            _opening(prompts)
+            if share and all(isinstance(layer, _growing()) for layer in self._cache.layers)
+            else 0
+        )
         if shared:
             self._padding, self._mask = [0], mask.new_ones(1, shared)
-            self._forward(ids.new_tensor([list(prompts[0][:shared])]), torch.arange(shared, device=device)[None])
+            self._forward(
+                ids.new_tensor([list(prompts[0][:shared])]),
+                torch.arange(shared, device=device)[None],
+            )
             for layer in self._cache.layers:
                 layer.shift(padding)
         self._padding, self._mask = padding, mask
@@ -66,7 +78,14 @@ class Cached:
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> None:
         placed = {"position_ids": positions} if self._positions else {}
         mask = self._mask if any(self._padding) else None
-        out = self._model(input_ids=ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, **placed, **self._last_only)
+        out = self._model(
+            input_ids=ids,
+            attention_mask=mask,
+            past_key_values=self._cache,
+            use_cache=True,
+            **placed,
+            **self._last_only,
+        )
         self.logits = out.logits[:, -1]
 
     def select(self, rows: Sequence[int]) -> None:
@@ -83,13 +102,18 @@ class Cached:
         import torch
 
         self._mask = torch.cat([self._mask, self._mask.new_ones(len(self._mask), 1)], 1)
-        # a row that has ended waits in the batch and goes on counting, beyond the places that a model has learned
-        self._forward(tokens[:, None], (self._mask.sum(1, keepdim=True) - 1).clamp(max=context_of(self._model) - 1))
+        # a row that has ended waits in the batch and goes on counting, beyond the places that a
+        # model has learned
+        self._forward(
+            tokens[:, None],
+            (self._mask.sum(1, keepdim=True) - 1).clamp(max=context_of(self._model) - 1),
+        )
 
 
 @contextmanager
 def _dense_head(model: Any) -> Iterator[None]:
-    """Bring the last rows of several prompts together: of rows that lie apart torch's product copies the whole vocabulary once a row."""
+    """Bring the last rows of several prompts together: of rows that lie apart torch's product
+    copies the whole vocabulary once a row."""
     head = language_model(model).get_output_embeddings()
     if head is None:
         yield
@@ -113,7 +137,9 @@ class Recomputed:
 
         device = next(self._model.parameters()).device
         rows = [torch.tensor([ids], device=device) for ids in self._rows]
-        self.logits = torch.cat([self._model(input_ids=row, use_cache=False).logits[:, -1] for row in rows])
+        self.logits = torch.cat(
+            [self._model(input_ids=row, use_cache=False).logits[:, -1] for row in rows]
+        )
 
     def select(self, rows: Sequence[int]) -> None:
         """Rows of ids are copied."""
@@ -129,8 +155,9 @@ class Recomputed:
 def choose(model: Any) -> tuple[Callable[..., Decoding], str]:
     """How `model` (in evaluation mode) decodes, and why it cannot use its cache, where it cannot.
 
-    On a tiny batch, rows of different lengths are forked, dropped and continued, and have to give what the plain computation gives; once
-    more after an opening that all of them share, which is not shared where that fails.
+    On a tiny batch, rows of different lengths are forked, dropped and continued, and have to give
+    what the plain computation gives; once more after an opening that all of them share, which is
+    not shared where that fails.
     """
     size = int(language_model(model).config.get_text_config().vocab_size)
     ids = [(7 + 31 * at) % size for at in range(12 + SHARE_AT_LEAST)]
@@ -146,11 +173,17 @@ def _differs(kind: Callable[..., Decoding], model: Any, ids: list[int], opening:
     assert not isinstance(expected, str), expected  # noqa: S101 - a model that cannot run at all
     gap = float((found - expected).abs().max()) / max(float(expected.abs().max()), 1e-6)
     return (
-        "" if gap <= tolerance(expected) else f"a trial of its cache differed from the plain computation by {gap:.1e} of the largest value"
+        ""
+        if gap <= tolerance(expected)
+        else f"a trial of its cache differed from the plain computation by {gap:.1e} of the "
+        "largest "
+        "value"
     )
 
 
-def _trial(kind: Callable[..., Decoding], model: Any, ids: list[int], opening: list[int]) -> torch.Tensor | str:
+def _trial(
+    kind: Callable[..., Decoding], model: Any, ids: list[int], opening: list[int]
+) -> torch.Tensor | str:
     import torch
 
     try:
@@ -161,17 +194,29 @@ def _trial(kind: Callable[..., Decoding], model: Any, ids: list[int], opening: l
             state.select([2, 1])
             state.advance(torch.tensor(ids[10:], device=state.logits.device))
             return state.logits
-    except (TypeError, ValueError, RuntimeError, NotImplementedError, KeyError, AttributeError, IndexError) as error:
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+        NotImplementedError,
+        KeyError,
+        AttributeError,
+        IndexError,
+    ) as error:
         return f"a trial of its cache failed ({type(error).__name__}: {str(error)[:120]})"
 
 
 def context_of(model: Any) -> int:
     """Longest sequence of the model; unlimited where its configuration names none."""
-    return int(getattr(language_model(model).config.get_text_config(), "max_position_embeddings", None) or 1 << 40)
+    return int(
+        getattr(language_model(model).config.get_text_config(), "max_position_embeddings", None)
+        or 1 << 40
+    )
 
 
 def _opening(prompts: Sequence[Sequence[int]]) -> int:
-    """Tokens that all of several prompts open with, leaving each at least one; 0 where it is not worth a pass of its own."""
+    """Tokens that all of several prompts open with, leaving each at least one; 0 where it is not
+    worth a pass of its own."""
     common = min(min(opening(prompts[0], prompt), len(prompt) - 1) for prompt in prompts)
     return common if common >= SHARE_AT_LEAST and len(prompts) > 1 else 0
 
@@ -187,17 +232,21 @@ def _empty_cache(config: Any) -> Any:
 
 @cache
 def _growing() -> Any:
-    """The class of a cache layer; made on first use because transformers may not be imported with this module."""
+    """The class of a cache layer; made on first use because transformers may not be imported with
+    this module."""
     from transformers.cache_utils import DynamicLayer
 
     class Growing(DynamicLayer):
-        """Full attention's keys and values [rows, heads, length, size], written in place: concatenation would copy them every step."""
+        """Full attention's keys and values [rows, heads, length, size], written in place:
+        concatenation would copy them every step."""
 
         keys: torch.Tensor  # type: ignore[assignment] # None before the first update only
         values: torch.Tensor  # type: ignore[assignment]
         _room: tuple[torch.Tensor, torch.Tensor] | None = None
 
-        def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def update(
+            self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+        ) -> Any:
             if not self.is_initialized:
                 self.lazy_initialization(key_states, value_states)
                 self.keys, self.values = key_states, value_states
@@ -212,12 +261,19 @@ def _growing() -> Any:
             return self.keys, self.values
 
         def shift(self, padding: Sequence[int]) -> None:
-            """The one row becomes a row for each of `padding`, so much further right, cut to its length; what comes in is masked."""
+            """The one row becomes a row for each of `padding`, so much further right, cut to its
+            length; what comes in is masked."""
             import torch
 
             length = self.keys.shape[-2]
-            from_ = torch.arange(length, device=self.keys.device) - torch.tensor(padding, device=self.keys.device)[:, None]
-            self.keys, self.values = (one[0][:, from_.clamp(min=0)].transpose(0, 1).contiguous() for one in (self.keys, self.values))
+            from_ = (
+                torch.arange(length, device=self.keys.device)
+                - torch.tensor(padding, device=self.keys.device)[:, None]
+            )
+            self.keys, self.values = (
+                one[0][:, from_.clamp(min=0)].transpose(0, 1).contiguous()
+                for one in (self.keys, self.values)
+            )
 
         def reorder_cache(self, beam_idx: torch.Tensor) -> None:
             length = self.keys.shape[-2]
@@ -228,7 +284,8 @@ def _growing() -> Any:
 
 
 def _roomy(given: torch.Tensor, length: int, rows: torch.Tensor | None = None) -> torch.Tensor:
-    """A copy of `given` [rows, heads, n, size], or of some of its rows, with room for `length` + ROOM tokens."""
+    """A copy of `given` [rows, heads, n, size], or of some of its rows, with room for `length` +
+    ROOM tokens."""
     import torch
 
     count = len(given) if rows is None else len(rows)

@@ -1,8 +1,10 @@
-"""One token a row: at a temperature, from the top k and the top p, with a stream of chance of its own for every answer.
+"""One token a row: at a temperature, from the top k and the top p, with a stream of chance of its
+own for every answer.
 
-An answer's chance depends on the seed, its prompt's tokens and its number among the answers to that prompt, and on nothing else: the
-same answer comes out of any batch, in any order, as long as the model gives the same logits (batches of other shapes round
-differently, so a draw that falls on the border between two tokens may differ).
+An answer's chance depends on the seed, its prompt's tokens and its number among the answers to that
+prompt, and on nothing else: the same answer comes out of any batch, in any order, as long as the
+model gives the same logits (batches of other shapes round differently, so a draw that falls on the
+border between two tokens may differ).
 """
 
 from __future__ import annotations
@@ -24,19 +26,25 @@ BLOCK = 256
 
 
 class Draw:
-    """Draws the tokens of a batch of answers; `chances` [rows, max_new_tokens] in 0..1, none for temperature 0."""
+    """Draws the tokens of a batch of answers; `chances` [rows, max_new_tokens] in 0..1, none for
+    temperature 0."""
 
     def __init__(self, sampling: Sampling, chances: torch.Tensor | None) -> None:
         self._sampling, self._chances = sampling, chances
 
     @classmethod
-    def of(cls, sampling: Sampling, answers: Sequence[tuple[Sequence[int], int]], device: torch.device) -> Draw:
+    def of(
+        cls, sampling: Sampling, answers: Sequence[tuple[Sequence[int], int]], device: torch.device
+    ) -> Draw:
         """For answers given as (prompt, number of the answer)."""
         import torch
 
         if sampling.temperature == 0:
             return cls(sampling, None)
-        streams = [_stream(sampling.seed, prompt, number).random(sampling.max_new_tokens, dtype=np.float32) for prompt, number in answers]
+        streams = [
+            _stream(sampling.seed, prompt, number).random(sampling.max_new_tokens, dtype=np.float32)
+            for prompt, number in answers
+        ]
         return cls(sampling, torch.from_numpy(np.stack(streams)).to(device))
 
     def select(self, rows: Sequence[int]) -> None:
@@ -45,7 +53,8 @@ class Draw:
             self._chances = self._chances[list(rows)]
 
     def tokens(self, logits: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(tokens [rows], log-probabilities [rows]) of step `step` for `logits` [rows, V]; most likely tokens have no log-probabilities.
+        """(tokens [rows], log-probabilities [rows]) of step `step` for `logits` [rows, V]; most
+        likely tokens have no log-probabilities.
 
         Where a row has logits that are no numbers, its token is V.
         """
@@ -70,16 +79,24 @@ class Draw:
         """`mass` [rows, V] with what top-k and top-p leave out at 0."""
         if not self._cuts(mass):
             return mass
-        ordered, places = mass.topk(min(self._sampling.top_k or mass.shape[-1], mass.shape[-1]), dim=-1)
-        before = ordered.cumsum(-1) - ordered  # mass of the more likely tokens; the first one is always kept
-        ordered = ordered.masked_fill(before >= self._sampling.top_p * ordered.sum(-1, keepdim=True), 0.0)
+        ordered, places = mass.topk(
+            min(self._sampling.top_k or mass.shape[-1], mass.shape[-1]), dim=-1
+        )
+        before = (
+            ordered.cumsum(-1) - ordered
+        )  # mass of the more likely tokens; the first one is always kept
+        ordered = ordered.masked_fill(
+            before >= self._sampling.top_p * ordered.sum(-1, keepdim=True), 0.0
+        )
         return mass.new_zeros(mass.shape).scatter_(1, places, ordered)
 
 
 def _pick(mass: torch.Tensor, chance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(token [rows, 1], whole mass [rows, 1]): the token in whose part of `mass` [rows, V] the `chance` [rows, 1] falls; V for no numbers.
+    """(token [rows, 1], whole mass [rows, 1]): the token in whose part of `mass` [rows, V] the
+    `chance` [rows, 1] falls; V for no numbers.
 
-    First the block of tokens, then the token in it: a running sum over the whole vocabulary is slow and rounds more.
+    First the block of tokens, then the token in it: a running sum over the whole vocabulary is slow
+    and rounds more.
     """
     import torch
 

@@ -1,4 +1,5 @@
-"""Sentence embeddings by any encoder or language model: the mean of its last hidden states, of length 1 (Reimers and Gurevych 2019)."""
+"""Sentence embeddings by any encoder or language model: the mean of its last hidden states, of
+length 1 (Reimers and Gurevych 2019)."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ DIGITS = 6
 
 
 class Embedder:
-    """`name` is a folder or a hub id; with `local_only` nothing is fetched for it. Raises ModelError for a model that cannot be loaded,
-    MissingExtra without torch."""
+    """`name` is a folder or a hub id; with `local_only` nothing is fetched for it. Raises
+    ModelError for a model that cannot be loaded, MissingExtra without torch."""
 
     def __init__(self, name: str, *, local_only: bool = False) -> None:
         self.name = name
@@ -32,7 +33,8 @@ class Embedder:
         return {"model": self.name, "fingerprint": self.fingerprint}
 
     def embed(self, text: str) -> NDArray[np.float64]:
-        """[d]; zeros for a text without tokens. One text at a time, so that no embedding depends on its neighbours."""
+        """[d]; zeros for a text without tokens. One text at a time, so that no embedding depends on
+        its neighbours."""
         import torch
 
         ids: list[Any] = self._tokenizer(text, truncation=True, max_length=self._most)["input_ids"]

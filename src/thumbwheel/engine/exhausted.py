@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-TEXTS = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc", "could not create a memory", "can't start new thread")
+TEXTS = (
+    "out of memory",
+    "not enough memory",
+    "can't allocate memory",
+    "bad_alloc",
+    "could not create a memory",
+    "can't start new thread",
+)
 """What torch's allocators, the C++ library, oneDNN and Python's threads say, as RuntimeError."""
 
 

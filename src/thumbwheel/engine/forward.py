@@ -1,7 +1,8 @@
-"""Running a transformers causal LM on a TreeBatch: as a tree, as padded rows, or wholly through its own head.
+"""Running a transformers causal LM on a TreeBatch: as a tree, as padded rows, or wholly through its
+own head.
 
-Lives here: where the trunk of a model is and how a batch becomes its arguments. Does not live here: which road a model may
-take (capability.py), the fused head (head.py), roles (score.py).
+Lives here: where the trunk of a model is and how a batch becomes its arguments. Does not live here:
+which road a model may take (capability.py), the fused head (head.py), roles (score.py).
 """
 
 from __future__ import annotations
@@ -22,16 +23,22 @@ def language_model(model: Any) -> Any:
 
 
 def classifies(model: Any) -> bool:
-    """Whether it is a scorer: the sequence-classification form, without a vocabulary behind its trunk."""
+    """Whether it is a scorer: the sequence-classification form, without a vocabulary behind its
+    trunk."""
     return type(language_model(model)).__name__.endswith("ForSequenceClassification")
 
 
 def is_encoder(config: Any) -> bool:
-    """Whether the model of `config` reads a row in both directions (BERT, DeBERTa, MiniLM) instead of continuing it."""
+    """Whether the model of `config` reads a row in both directions (BERT, DeBERTa, MiniLM) instead
+    of continuing it."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     backwards = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    return backwards and not getattr(config, "is_decoder", False) and not getattr(config, "is_encoder_decoder", False)
+    return (
+        backwards
+        and not getattr(config, "is_decoder", False)
+        and not getattr(config, "is_encoder_decoder", False)
+    )
 
 
 def trunk_of(model: Any) -> Any:
@@ -40,7 +47,8 @@ def trunk_of(model: Any) -> Any:
 
 
 def tree_hidden(model: Any, batch: TreeBatch, mask: TreeMask | None = None) -> torch.Tensor:
-    """[T, H] last hidden states, right in the rows that predict a target or end a branch (see narrow.py).
+    """[T, H] last hidden states, right in the rows that predict a target or end a branch (see
+    narrow.py).
 
     The 4-D mask only tells transformers to build none of its own.
     """
@@ -57,7 +65,8 @@ def tree_hidden(model: Any, batch: TreeBatch, mask: TreeMask | None = None) -> t
 
 
 def padded_arguments(batch: TreeBatch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """input_ids and attention_mask [rows, longest], padded on the right, and the cell [T] of each flat token."""
+    """input_ids and attention_mask [rows, longest], padded on the right, and the cell [T] of each
+    flat token."""
     import torch
 
     longest = max(batch.lengths)
@@ -76,7 +85,8 @@ def padded_hidden(model: Any, batch: TreeBatch) -> torch.Tensor:
 
 
 def own_scores(model: Any, batch: TreeBatch) -> torch.Tensor:
-    """[n_branches] by the whole forward of an encoder, in its pair form: the prompt is the first text, the answer the second."""
+    """[n_branches] by the whole forward of an encoder, in its pair form: the prompt is the first
+    text, the answer the second."""
     import torch
 
     arguments, cells = padded_arguments(batch)
@@ -93,7 +103,10 @@ def own_scores(model: Any, batch: TreeBatch) -> torch.Tensor:
 
 
 def own_logits(model: Any, batch: TreeBatch) -> torch.Tensor:
-    """[M, V] logits from the model's whole forward on padded rows; virtual tokens in front (prompt tuning) are skipped."""
+    """[M, V] logits from the model's whole forward on padded rows; virtual tokens in front (prompt
+    tuning) are skipped."""
     arguments, cells = padded_arguments(batch)
-    logits: torch.Tensor = model(**arguments, use_cache=False).logits[:, -arguments["input_ids"].shape[1] :]
+    logits: torch.Tensor = model(**arguments, use_cache=False).logits[
+        :, -arguments["input_ids"].shape[1] :
+    ]
     return logits.flatten(0, 1)[cells[batch.pred_index]]

@@ -1,7 +1,8 @@
 """Loading bases and adapters, and saying which base it is.
 
-Lives here: `load_base` (safetensors only, no remote code), `attach_lora` and `load_adapter` through PEFT, and
-`base_fingerprint`. Does not live here: model versions and artifacts (models), prompts (prompt.py).
+Lives here: `load_base` (safetensors only, no remote code), `attach_lora` and `load_adapter` through
+PEFT, and `base_fingerprint`. Does not live here: model versions and artifacts (models), prompts
+(prompt.py).
 """
 
 from __future__ import annotations
@@ -45,21 +46,35 @@ class LoraSettings(Config):
 
 
 def load_base(
-    path_or_hub_id: str, dtype: Dtype = "auto", *, local_only: bool = False, quantization: Quantization = "none", device: str = "cpu"
+    path_or_hub_id: str,
+    dtype: Dtype = "auto",
+    *,
+    local_only: bool = False,
+    quantization: Quantization = "none",
+    device: str = "cpu",
 ) -> tuple[Any, Any]:
-    """(model, tokenizer) of a Hugging Face causal LM, frozen; "auto" is the dtype that it was saved in.
+    """(model, tokenizer) of a Hugging Face causal LM, frozen; "auto" is the dtype that it was saved
+    in.
 
-    A quantised one is loaded onto `device` at once and computes in `dtype`; others go where their user puts them. Raises ModelError for
-    an unknown base, for weights that are no safetensors and for a model that needs code of its own, MissingExtra without bitsandbytes.
+    A quantised one is loaded onto `device` at once and computes in `dtype`; others go where their
+    user puts them. Raises ModelError for an unknown base, for weights that are no safetensors and
+    for a model that needs code of its own, MissingExtra without bitsandbytes.
     """
-    model, tokenizer, _ = _pretrained("AutoModelForCausalLM", path_or_hub_id, dtype, local_only, quantization, device)
+    model, tokenizer, _ = _pretrained(
+        "AutoModelForCausalLM", path_or_hub_id, dtype, local_only, quantization, device
+    )
     return model, tokenizer
 
 
 def load_trunk(path_or_hub_id: str, *, local_only: bool = False) -> tuple[Any, Any, str]:
-    """(model, tokenizer, fingerprint) as `load_base`, without a head and in fp32: the layers that give hidden states."""
-    model, tokenizer, fresh = _pretrained("AutoModel", path_or_hub_id, "float32", local_only, "none", "cpu")
-    stored = [(name, one) for name, one in sorted(model.named_parameters()) if name not in fresh]  # a pooler is drawn, and not used
+    """(model, tokenizer, fingerprint) as `load_base`, without a head and in fp32: the layers that
+    give hidden states."""
+    model, tokenizer, fresh = _pretrained(
+        "AutoModel", path_or_hub_id, "float32", local_only, "none", "cpu"
+    )
+    stored = [
+        (name, one) for name, one in sorted(model.named_parameters()) if name not in fresh
+    ]  # a pooler is drawn, and not used
     return model, tokenizer, fingerprint_of(stored)
 
 
@@ -74,8 +89,9 @@ def load_scorer(
 ) -> tuple[Any, Any]:
     """As `load_base`, in the sequence-classification form with one output: what a reward model is.
 
-    Layers that the files do not have are drawn by `seed`, the last of them from N(0, 1 / sqrt(width + 1)) without bias (Stiennon et al.
-    2020), so that first scores are near 0. An encoder is never in half precision: its own forward joins it with a head that is not.
+    Layers that the files do not have are drawn by `seed`, the last of them from N(0, 1 / sqrt(width
+    + 1)) without bias (Stiennon et al. 2020), so that first scores are near 0. An encoder is never
+    in half precision: its own forward joins it with a head that is not.
     """
     import torch
 
@@ -83,7 +99,13 @@ def load_scorer(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, tokenizer, fresh = _pretrained(
-            "AutoModelForSequenceClassification", path_or_hub_id, dtype, local_only, quantization, device, **more
+            "AutoModelForSequenceClassification",
+            path_or_hub_id,
+            dtype,
+            local_only,
+            quantization,
+            device,
+            **more,
         )
         for name, layer in model.named_modules():
             if f"{name}.weight" in fresh and layer.weight.shape[0] == 1:
@@ -92,29 +114,49 @@ def load_scorer(
                     torch.nn.init.zeros_(layer.bias)
     if is_encoder(model.config) and model.dtype.itemsize < 4:
         model.float()
-    if model.config.pad_token_id is None:  # transformers' own forward needs one to find the last token; ours does not look at it
-        model.config.pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    if (
+        model.config.pad_token_id is None
+    ):  # transformers' own forward needs one to find the last token; ours does not look at it
+        model.config.pad_token_id = (
+            tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        )
     return model, tokenizer
 
 
 def _pretrained(
-    form: str, path_or_hub_id: str, dtype: Dtype, local_only: bool, quantization: Quantization, device: str, **more: Any
+    form: str,
+    path_or_hub_id: str,
+    dtype: Dtype,
+    local_only: bool,
+    quantization: Quantization,
+    device: str,
+    **more: Any,
 ) -> tuple[Any, Any, set[str]]:
-    """(model of the Auto class `form`, tokenizer, names of the weights that were drawn because the files do not have them)."""
+    """(model of the Auto class `form`, tokenizer, names of the weights that were drawn because the
+    files do not have them)."""
     try:
         import torch
         import transformers
     except ImportError as error:
         raise MissingExtra.of("training", error.name or "torch", "train") from None
     kind = "auto" if dtype == "auto" else getattr(torch, dtype)
-    given = {"trust_remote_code": False, "local_files_only": local_only or Path(path_or_hub_id).exists()}
+    given = {
+        "trust_remote_code": False,
+        "local_files_only": local_only or Path(path_or_hub_id).exists(),
+    }
     packed = _packed(quantization, kind, device)
     _check_folder(path_or_hub_id)
     try:
         with quiet():
             tokenizer = transformers.AutoTokenizer.from_pretrained(path_or_hub_id, **given)
             model, found = getattr(transformers, form).from_pretrained(
-                path_or_hub_id, dtype=kind, use_safetensors=True, output_loading_info=True, **given, **packed, **more
+                path_or_hub_id,
+                dtype=kind,
+                use_safetensors=True,
+                output_loading_info=True,
+                **given,
+                **packed,
+                **more,
             )
     except Exception as error:  # noqa: BLE001 - a strange config may raise anything in the library
         if type(error).__module__.startswith("safetensors"):
@@ -122,20 +164,32 @@ def _pretrained(
         raise _load_error(path_or_hub_id, error) from None
     _check_tokenizer(tokenizer, path_or_hub_id)
     for module in model.modules() if packed else ():
-        if hasattr(module, "support_avx512bf16_for_cpu"):  # bitsandbytes' kernel for it has no gradient, and says nothing
+        if hasattr(
+            module, "support_avx512bf16_for_cpu"
+        ):  # bitsandbytes' kernel for it has no gradient, and says nothing
             module.support_avx512bf16_for_cpu = False
-    return model.requires_grad_(False).eval(), tokenizer, found["missing_keys"] | {name for name, *_ in found["mismatched_keys"]}
+    return (
+        model.requires_grad_(False).eval(),
+        tokenizer,
+        found["missing_keys"] | {name for name, *_ in found["mismatched_keys"]},
+    )
 
 
 def _packed(quantization: Quantization, dtype: Any, device: str) -> dict[str, Any]:
-    """What transformers has to be told for a quantised base: 4-bit NormalFloat with quantised constants (QLoRA), or LLM.int8()."""
+    """What transformers has to be told for a quantised base: 4-bit NormalFloat with quantised
+    constants (QLoRA), or LLM.int8()."""
     if quantization == "none":
         return {}
     if find_spec("bitsandbytes") is None:
         raise MissingExtra.of(f"a base in {quantization}", "bitsandbytes", "qlora")
     from transformers import BitsAndBytesConfig
 
-    four = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+    four = {
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True,
+        "bnb_4bit_compute_dtype": dtype,
+    }
     chosen = four if quantization == "nf4" else {"load_in_8bit": True}
     return {"quantization_config": BitsAndBytesConfig(**chosen), "device_map": {"": device}}
 
@@ -146,7 +200,11 @@ def load_tokenizer(path_or_hub_id: str) -> Any:
 
     try:
         with quiet():
-            found = AutoTokenizer.from_pretrained(path_or_hub_id, trust_remote_code=False, local_files_only=Path(path_or_hub_id).exists())
+            found = AutoTokenizer.from_pretrained(
+                path_or_hub_id,
+                trust_remote_code=False,
+                local_files_only=Path(path_or_hub_id).exists(),
+            )
     except Exception as error:  # noqa: BLE001 - as of a base
         raise _load_error(path_or_hub_id, error) from None
     _check_tokenizer(found, path_or_hub_id)
@@ -165,7 +223,8 @@ def load_config(folder: str | Path) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, transformers draws no bars over the user's terminal, announces no deprecations and logs errors only."""
+    """Inside, transformers draws no bars over the user's terminal, announces no deprecations and
+    logs errors only."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -187,19 +246,31 @@ def quiet() -> Iterator[None]:
 def _check_tokenizer(tokenizer: Any, given: str) -> None:
     if not isinstance(tokenizer.chat_template, str | dict | None):
         kind = type(tokenizer.chat_template).__name__
-        raise ModelError(f"base model {given!r}", f"the chat_template of its tokenizer is {kind}, not a text", "Correct or remove it")
+        raise ModelError(
+            f"base model {given!r}",
+            f"the chat_template of its tokenizer is {kind}, not a text",
+            "Correct or remove it",
+        )
     try:
         tokenizer("Hello, world", add_special_tokens=False)
     except Exception as error:  # noqa: BLE001 - strange settings show when it is used
         why = f"its tokenizer cannot be used ({' '.join(str(error).split())[:200]})"
         raise ModelError(f"base model {given!r}", why, "Copy its tokenizer files again") from None
     special = {str(token) for token in tokenizer.all_special_tokens}
-    if not any(token not in special for token in tokenizer.get_vocab()):  # transformers makes an empty one where there are no files
-        raise ModelError(f"base model {given!r}", "it has no tokenizer", "Add its tokenizer files: tokenizer.save_pretrained(folder)")
+    if not any(
+        token not in special for token in tokenizer.get_vocab()
+    ):  # transformers makes an empty one where there are no files
+        raise ModelError(
+            f"base model {given!r}",
+            "it has no tokenizer",
+            "Add its tokenizer files: tokenizer.save_pretrained(folder)",
+        )
 
 
 def _damaged(given: str, error: Exception) -> ModelError:
-    return ModelError(f"base model {given!r}", f"a weight file is damaged ({error})", "Download or copy it again")
+    return ModelError(
+        f"base model {given!r}", f"a weight file is damaged ({error})", "Download or copy it again"
+    )
 
 
 def _check_folder(given: str) -> None:
@@ -207,11 +278,23 @@ def _check_folder(given: str) -> None:
     if not folder.is_dir():
         if folder.exists() or given.startswith((".", "/", "~")):
             why = "it is a file" if folder.exists() else "there is no such folder"
-            raise ModelError(f"base model {given!r}", why, "Name the folder with config.json and the safetensors, or a Hugging Face id")
+            raise ModelError(
+                f"base model {given!r}",
+                why,
+                "Name the folder with config.json and the safetensors, or a Hugging Face id",
+            )
         return
     if not (folder / "config.json").is_file():
-        hint = " (it holds an adapter: name its base)" if (folder / "adapter_config.json").is_file() else ""
-        raise ModelError(f"base model {given!r}", f"the folder has no config.json{hint}", "Name a folder saved with save_pretrained")
+        hint = (
+            " (it holds an adapter: name its base)"
+            if (folder / "adapter_config.json").is_file()
+            else ""
+        )
+        raise ModelError(
+            f"base model {given!r}",
+            f"the folder has no config.json{hint}",
+            "Name a folder saved with save_pretrained",
+        )
     if not any(folder.glob("*.safetensors")):
         raise ModelError(
             f"base model {given!r}",
@@ -225,21 +308,34 @@ def _load_error(given: str, error: Exception) -> ModelError:
     text = " ".join(str(error).split()) or type(error).__name__
     if "trust_remote_code" in text or "custom code" in text:
         return ModelError(
-            f"base model {given!r}", "it needs code from its own repository, which is never run", "Choose a model that transformers knows"
+            f"base model {given!r}",
+            "it needs code from its own repository, which is never run",
+            "Choose a model that transformers knows",
         )
     if "safetensors" in text:
-        return ModelError(f"base model {given!r}", "it has no safetensors, and other weight files can run code", "Choose one that has them")
+        return ModelError(
+            f"base model {given!r}",
+            "it has no safetensors, and other weight files can run code",
+            "Choose one that has them",
+        )
     return ModelError(
-        f"base model {given!r}", text[:300], "Give a folder saved with save_pretrained, or a Hugging Face id with network or in its cache"
+        f"base model {given!r}",
+        text[:300],
+        "Give a folder saved with save_pretrained, or a Hugging Face id with network or in its "
+        "cache",
     )
 
 
-def attach_lora(model: Any, settings: LoraSettings, *, seed: int | None = None) -> tuple[Any, list[str]]:
-    """(PEFT model, names of the adapted modules); adapter weights are fp32 masters whatever the base (fp64 on fp64).
+def attach_lora(
+    model: Any, settings: LoraSettings, *, seed: int | None = None
+) -> tuple[Any, list[str]]:
+    """(PEFT model, names of the adapted modules); adapter weights are fp32 masters whatever the
+    base (fp64 on fp64).
 
-    Of a scorer what follows its trunk (pooler, head) trains wholly and is saved with the adapter. Stacked weights of experts are no
-    layers: they get an adapter where PEFT knows the architecture, or by name. Raises ModelError where nothing matches. `seed` makes the
-    initial adapter reproducible.
+    Of a scorer what follows its trunk (pooler, head) trains wholly and is saved with the adapter.
+    Stacked weights of experts are no layers: they get an adapter where PEFT knows the architecture,
+    or by name. Raises ModelError where nothing matches. `seed` makes the initial adapter
+    reproducible.
     """
     import torch
     from peft import LoraConfig, get_peft_model
@@ -247,7 +343,11 @@ def attach_lora(model: Any, settings: LoraSettings, *, seed: int | None = None) 
     stacked = [name for name, one in model.named_parameters() if one.ndim == 3]
     named = [] if isinstance(settings.targets, str) else list(settings.targets)
     experts = [target for target in named if any(name.endswith(f".{target}") for name in stacked)]
-    targets = settings.targets if isinstance(settings.targets, str) else [target for target in named if target not in experts]
+    targets = (
+        settings.targets
+        if isinstance(settings.targets, str)
+        else [target for target in named if target not in experts]
+    )
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # type: ignore[arg-type] # PEFT divides it; a float is as good
@@ -274,10 +374,12 @@ def attach_lora(model: Any, settings: LoraSettings, *, seed: int | None = None) 
 
 
 def attach_full(model: Any) -> tuple[Any, list[str]]:
-    """(PEFT model, names of the trained modules) for full fine-tuning: every layer between embeddings and head has a trained copy.
+    """(PEFT model, names of the trained modules) for full fine-tuning: every layer between
+    embeddings and head has a trained copy.
 
-    The copies are an adapter of PEFT's kind LN_TUNING, which holds whole layers. So the base stays where it is, as the reference, and
-    what was trained is saved, loaded, switched off and merged like any adapter. Embeddings and head stay the base's.
+    The copies are an adapter of PEFT's kind LN_TUNING, which holds whole layers. So the base stays
+    where it is, as the reference, and what was trained is saved, loaded, switched off and merged
+    like any adapter. Embeddings and head stay the base's.
     """
     from peft import LNTuningConfig, get_peft_model
 
@@ -286,28 +388,47 @@ def attach_full(model: Any) -> tuple[Any, list[str]]:
     names = [
         name
         for name, part in model.named_modules()
-        if next(part.parameters(recurse=False), None) is not None and id(part) not in ends and "Embedding" not in type(part).__name__
+        if next(part.parameters(recurse=False), None) is not None
+        and id(part) not in ends
+        and "Embedding" not in type(part).__name__
         if not any(one in behind for one in name.split("."))
     ]
     task = "SEQ_CLS" if classifies(model) else "CAUSAL_LM"
     with quiet():
-        adapted = get_peft_model(model, LNTuningConfig(target_modules=names, modules_to_save=behind or None, task_type=task))
+        adapted = get_peft_model(
+            model,
+            LNTuningConfig(target_modules=names, modules_to_save=behind or None, task_type=task),
+        )
     return adapted, adapted_modules(adapted)
 
 
 def _behind_the_trunk(model: Any) -> list[str]:
     trunk = trunk_of(model)
-    own = [name for name, part in model.named_children() if part is not trunk and any(True for _ in part.parameters())]
+    own = [
+        name
+        for name, part in model.named_children()
+        if part is not trunk and any(True for _ in part.parameters())
+    ]
     return own + [name for name, _ in trunk.named_children() if name == "pooler"]
 
 
 def _no_targets(model: Any, settings: LoraSettings, error: Exception) -> ModelError:
-    known = sorted({name.rsplit(".", 1)[-1] for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")})
+    known = sorted(
+        {
+            name.rsplit(".", 1)[-1]
+            for name, module in model.named_modules()
+            if type(module).__name__ in ("Linear", "Conv1D")
+        }
+    )
     if isinstance(settings.targets, str) or not known:
-        return ModelError("LoRA on all linear layers", str(error).split("\n")[0], "Name the modules with targets")
+        return ModelError(
+            "LoRA on all linear layers", str(error).split("\n")[0], "Name the modules with targets"
+        )
     hints = "".join(nearest(name, known) for name in settings.targets)
     return ModelError(
-        f"LoRA targets {list(settings.targets)!r}", "no layer of this model has such a name", f"Known: {', '.join(known)}.{hints}"
+        f"LoRA targets {list(settings.targets)!r}",
+        "no layer of this model has such a name",
+        f"Known: {', '.join(known)}.{hints}",
     )
 
 
@@ -319,21 +440,26 @@ def adapted_modules(model: Any) -> list[str]:
 
 
 def load_adapter(model: Any, directory: str | Path, *, trainable: bool = False) -> Any:
-    """`model` with the adapter of `directory`, whose own metadata decides rank and targets; ModelError where it cannot fit."""
+    """`model` with the adapter of `directory`, whose own metadata decides rank and targets;
+    ModelError where it cannot fit."""
     from peft import PeftModel
 
     folder = Path(directory)
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         if not (folder / name).is_file():
             raise ModelError(
-                f"adapter {str(directory)!r}", f"it has no {name}", "Name a folder that PEFT's save_pretrained wrote, with safetensors"
+                f"adapter {str(directory)!r}",
+                f"it has no {name}",
+                "Name a folder that PEFT's save_pretrained wrote, with safetensors",
             )
     try:
         with quiet():
             return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
     except Exception as error:  # noqa: BLE001 - as of a base
         raise ModelError(
-            f"adapter {str(directory)!r}", " ".join(str(error).split())[:300], "Load it on the base that it was trained on"
+            f"adapter {str(directory)!r}",
+            " ".join(str(error).split())[:300],
+            "Load it on the base that it was trained on",
         ) from None
 
 
@@ -345,16 +471,18 @@ def adapter_base(directory: str | Path) -> str:
         return str(PeftConfig.from_pretrained(str(directory)).base_model_name_or_path or "")
     except Exception as error:  # noqa: BLE001 - as of a base
         raise ModelError(
-            f"adapter {str(directory)!r}", " ".join(str(error).split())[:200], "Name a folder that PEFT's save_pretrained wrote"
+            f"adapter {str(directory)!r}",
+            " ".join(str(error).split())[:200],
+            "Name a folder that PEFT's save_pretrained wrote",
         ) from None
 
 
 def base_fingerprint(source: Any) -> str:
     """sha256 over name, shape, dtype and content of the base's tensors, adapters left out.
 
-    `source` is a model or the folder of one. Of a tensor above 3 MiB the first, middle and last MiB are read, so that a
-    large base costs seconds; a fine-tune changes them all. A folder and the model loaded from it differ where tied
-    weights or the dtype do.
+    `source` is a model or the folder of one. Of a tensor above 3 MiB the first, middle and last MiB
+    are read, so that a large base costs seconds; a fine-tune changes them all. A folder and the
+    model loaded from it differ where tied weights or the dtype do.
     """
     tensors = _stored(Path(source)) if isinstance(source, (str, Path)) else _base_parameters(source)
     return fingerprint_of(sorted(tensors, key=lambda pair: pair[0]))
@@ -371,12 +499,22 @@ def fingerprint_of(tensors: Iterable[tuple[Any, torch.Tensor]]) -> str:
 
 
 def _base_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad} if hasattr(model, "peft_config") else set()
+    trained = (
+        {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        if hasattr(model, "peft_config")
+        else set()
+    )
     prefix = "base_model.model." if hasattr(model, "peft_config") else ""
     for name, parameter in model.named_parameters():
-        if name in trained or any(part in name for part in ("lora_", "ln_tuning_layers", "modules_to_save", "prompt_encoder")):
+        if name in trained or any(
+            part in name
+            for part in ("lora_", "ln_tuning_layers", "modules_to_save", "prompt_encoder")
+        ):
             continue
-        yield name.removeprefix(prefix).replace(".base_layer", "").replace(".original_module", ""), parameter.detach()
+        yield (
+            name.removeprefix(prefix).replace(".base_layer", "").replace(".original_module", ""),
+            parameter.detach(),
+        )
 
 
 def _stored(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -395,7 +533,11 @@ def _stored(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 def _blocks(tensor: torch.Tensor) -> Iterator[bytes]:
     import torch
 
-    flat = tensor.contiguous().flatten().view(torch.uint8) if tensor.numel() else tensor.new_zeros(0, dtype=torch.uint8)
+    flat = (
+        tensor.contiguous().flatten().view(torch.uint8)
+        if tensor.numel()
+        else tensor.new_zeros(0, dtype=torch.uint8)
+    )
     size = flat.shape[0]
     starts = [0] if size <= 3 * BLOCK else [0, (size - BLOCK) // 2, size - BLOCK]
     for start in starts:

@@ -1,8 +1,10 @@
-"""A copy of the policy to decode with: adapters merged into weights of its own, rebuilt at every sync.
+"""A copy of the policy to decode with: adapters merged into weights of its own, rebuilt at every
+sync.
 
-Decoding runs a few rows through every weight again and again, where an adapter's two thin products are not small beside the
-layer's own, and where a CPU spends a third of the product with the vocabulary on bringing the weights into the layout that it
-computes in. The merged weights are computed in fp32 from the pristine base each time, never by adding to what was merged before;
+Decoding runs a few rows through every weight again and again, where an adapter's two thin products
+are not small beside the layer's own, and where a CPU spends a third of the product with the
+vocabulary on bringing the weights into the layout that it computes in. The merged weights are
+computed in fp32 from the pristine base each time, never by adding to what was merged before;
 everything else is shared with the policy. Does not live here: merging for export (export/merge.py).
 """
 
@@ -56,7 +58,10 @@ def obstacle(policy: Any) -> str:
     for layer in lora.adapter_layers(policy):
         if not lora.plain_layer(layer):
             return f"it has an adapter of the kind {type(layer).__module__}.{type(layer).__name__}"
-        if any(name in layer.lora_variant or layer.lora_bias.get(name) for name in layer.active_adapters):
+        if any(
+            name in layer.lora_variant or layer.lora_bias.get(name)
+            for name in layer.active_adapters
+        ):
             return "its adapter is more than two factors"
     if any(config.is_prompt_learning for config in getattr(policy, "peft_config", {}).values()):
         return "its adapter is virtual tokens"
@@ -69,7 +74,11 @@ def _replaced(policy: Any) -> list[tuple[str, Any]]:
     within = {id(part) for layer in adapted for part in layer.modules()}
     own = {id(layer) for layer in adapted}
     modules = language_model(policy).named_modules()
-    return [(name, one) for name, one in modules if id(one) in own or (_gains(one) and id(one) not in within)]
+    return [
+        (name, one)
+        for name, one in modules
+        if id(one) in own or (_gains(one) and id(one) not in within)
+    ]
 
 
 def _gains(module: Any) -> bool:
@@ -83,7 +92,8 @@ def _gains(module: Any) -> bool:
 
 @cache
 def _standing_in() -> Any:
-    """The class of a replaced layer; made on first use because torch may not be imported with this module."""
+    """The class of a replaced layer; made on first use because torch may not be imported with this
+    module."""
     import torch
 
     class StandingIn(torch.nn.Module):
@@ -93,7 +103,9 @@ def _standing_in() -> Any:
 
         def __init__(self, of: Any) -> None:
             super().__init__()
-            self._of = (of,)  # in a tuple, so that its parameters are not taken for those of this layer
+            self._of = (
+                of,
+            )  # in a tuple, so that its parameters are not taken for those of this layer
             self._base = (getattr(of, "base_layer", of),)
             self._packed = _gains(self._base[0])
             self._done = False
@@ -108,13 +120,17 @@ def _standing_in() -> Any:
                 weight = _sum(layer, weight)
             if type(base) is not torch.nn.Linear:
                 weight = weight.t().contiguous()  # Conv1D
-            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if self._packed else weight
+            self.weight = (
+                torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if self._packed else weight
+            )
             self.bias, self._done = base.bias, True
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             """x W^T + b."""
             if self._packed:
-                found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+                found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+                    x, self.weight, self.bias, "none", [], ""
+                )
                 return found
             return torch.nn.functional.linear(x, self.weight, self.bias)
 

@@ -1,8 +1,10 @@
-"""Chat messages as chat templates want them, and the turns that may be dropped when a conversation is too long.
+"""Chat messages as chat templates want them, and the turns that may be dropped when a conversation
+is too long.
 
-Lives here: checking and normalising plain message dicts (one way for training and serving), grouping them into turns, and
-the named fallback templates for tokenizers that bring none. Does not live here: tokens (prompt.py). A new fallback is one
-entry in FALLBACKS; an existing one is never edited, because models were trained with it.
+Lives here: checking and normalising plain message dicts (one way for training and serving),
+grouping them into turns, and the named fallback templates for tokenizers that bring none. Does not
+live here: tokens (prompt.py). A new fallback is one entry in FALLBACKS; an existing one is never
+edited, because models were trained with it.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ Message = Mapping[str, Any]
 
 FALLBACKS = {
     "plain-v1": (
-        "{% for message in messages %}### {{ message['role'] | capitalize }}:\n{{ message['content'] }}"
-        "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n\\n' }}{% endfor %}"
+        "{% for message in messages %}### {{ message['role'] | capitalize }}:\n{{ "
+        "message['content'] }}"
+        "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n\\n' }}{% endfor "
+        "%}"
         "{% if add_generation_prompt %}### Assistant:\n{% endif %}"
     ),
 }
@@ -26,7 +30,8 @@ INSTRUCTIONS = ("system", "developer")
 
 
 def normalise(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies with text content and tool arguments as mappings; DataError where a message is none or holds more than text."""
+    """Copies with text content and tool arguments as mappings; DataError where a message is none or
+    holds more than text."""
     return [_one(place, message) for place, message in enumerate(messages)]
 
 
@@ -36,7 +41,11 @@ def _one(place: int, message: Message) -> dict[str, Any]:
     found = dict(message)
     found["content"] = _text(place, message.get("content"))
     if not found["content"] and found.get("tool_calls") is None and message.get("content") is None:
-        raise DataError(f"message {place} ({message['role']!r})", "it has no content and no tool calls", "Give it a content")
+        raise DataError(
+            f"message {place} ({message['role']!r})",
+            "it has no content and no tool calls",
+            "Give it a content",
+        )
     if found.get("tool_calls"):
         found["tool_calls"] = [_call(place, call) for call in found["tool_calls"]]
     return found
@@ -47,14 +56,23 @@ def _text(place: int, content: Any) -> str:
         return content or ""
     parts = content if isinstance(content, list) else [content]
     if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in parts):
-        raise DataError(f"message {place}", f"its content {content!r:.80} is not text", "Only text can be trained here")
+        raise DataError(
+            f"message {place}",
+            f"its content {content!r:.80} is not text",
+            "Only text can be trained here",
+        )
     return "".join(part["text"] for part in parts)
 
 
 def _call(place: int, call: Any) -> dict[str, Any]:
-    """The OpenAI form has arguments as JSON text; templates expect the mapping and would quote the text again."""
+    """The OpenAI form has arguments as JSON text; templates expect the mapping and would quote the
+    text again."""
     if not isinstance(call, Mapping):
-        raise DataError(f"message {place}", f"tool call {call!r:.80} is no mapping", "Give it a function with name and arguments")
+        raise DataError(
+            f"message {place}",
+            f"tool call {call!r:.80} is no mapping",
+            "Give it a function with name and arguments",
+        )
     found = dict(call)
     function = found.get("function")
     if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
@@ -72,7 +90,10 @@ def _arguments(text: str) -> Any:
 
 def turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[Message]]]:
     """(leading instructions, turns): a turn is a user message with everything up to the next one."""
-    start = next((at for at, message in enumerate(messages) if message["role"] not in INSTRUCTIONS), len(messages))
+    start = next(
+        (at for at, message in enumerate(messages) if message["role"] not in INSTRUCTIONS),
+        len(messages),
+    )
     groups: list[list[Message]] = []
     for message in messages[start:]:
         if message["role"] == "user" or not groups:

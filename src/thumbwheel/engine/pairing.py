@@ -1,7 +1,8 @@
-"""Rows for an encoder that judges: the rendered prompt and the answer as its tokenizer encodes a pair of texts.
+"""Rows for an encoder that judges: the rendered prompt and the answer as its tokenizer encodes a
+pair of texts.
 
-Everything else is the prompt builder's (prompt.py): rendering, dropping the oldest turns, refusing. Nothing ends an answer here but the
-separator of the pair.
+Everything else is the prompt builder's (prompt.py): rendering, dropping the oldest turns, refusing.
+Nothing ends an answer here but the separator of the pair.
 """
 
 from __future__ import annotations
@@ -21,15 +22,28 @@ class PairBuilder(PromptBuilder):
         super().__init__(tokenizer)
         self._longest = longest
         if not tokenizer.is_fast:
-            raise ModelError("the tokenizer", "it cannot say which text of a pair a token is from", "Choose a model with a tokenizer.json")
+            raise ModelError(
+                "the tokenizer",
+                "it cannot say which text of a pair a token is from",
+                "Choose a model with a tokenizer.json",
+            )
 
     def fit(
-        self, messages: Sequence[Message], targets: Sequence[Target], max_length: int, tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Message],
+        targets: Sequence[Target],
+        max_length: int,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Fitted:
         """As the prompt builder's, within the positions of the encoder."""
         return super().fit(messages, targets, min(max_length, self._longest), tools)
 
-    def _rows(self, messages: Sequence[Message], targets: Sequence[Target], tools: Sequence[Mapping[str, Any]] | None) -> list[TokenRow]:
+    def _rows(
+        self,
+        messages: Sequence[Message],
+        targets: Sequence[Target],
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> list[TokenRow]:
         text = self.render(messages, tools)
         return [self._pair(text, target.text) for target in targets]
 
@@ -37,6 +51,8 @@ class PairBuilder(PromptBuilder):
         found = self.tokenizer(prompt, answer)
         ids, sides = tuple(found["input_ids"]), found.sequence_ids(0)
         if 1 not in sides or 0 not in sides:
-            raise DataError("the prompt" if 1 in sides else "the completion", "it has no tokens", "Leave it out")
+            raise DataError(
+                "the prompt" if 1 in sides else "the completion", "it has no tokens", "Leave it out"
+            )
         start = sides.index(1)
         return TokenRow(ids[:start], ids[start:])

@@ -1,8 +1,9 @@
 """Who may let a CPU multiply fp32 numbers in bf16.
 
-Products with the vocabulary may: their factors came from bf16 and lose nothing, while sums and results stay fp32. Nothing else may:
-rotations are fp32 products too, and would be wrong. oneDNN has one setting for the whole process, so threads that compute side by side
-are at any time either all inside such products or all elsewhere.
+Products with the vocabulary may: their factors came from bf16 and lose nothing, while sums and
+results stay fp32. Nothing else may: rotations are fp32 products too, and would be wrong. oneDNN has
+one setting for the whole process, so threads that compute side by side are at any time either all
+inside such products or all elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class _Turns:
 
     @contextmanager
     def taken(self, narrow: bool) -> Iterator[None]:
-        """This thread computes so inside, once all that compute otherwise have left; before and behind it does what it did."""
+        """This thread computes so inside, once all that compute otherwise have left; before and
+        behind it does what it did."""
         outer = getattr(self._own, "narrow", None)
         self._move(outer, narrow)
         try:

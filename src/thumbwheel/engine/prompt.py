@@ -1,9 +1,10 @@
 """THE prompt builder: from chat messages to token ids, one road for training and for serving.
 
-The chat template of the tokenizer with its generation prompt, exactly one BOS where the tokenizer has one; the completion
-after the fixed prompt ids, closed by the turn-end token of the template. Captured token ids win over text. Lives here:
-everything that decides which tokens a model sees and learns. Does not live here: normalising messages and fallback
-templates (messages.py), masks of losses (training).
+The chat template of the tokenizer with its generation prompt, exactly one BOS where the tokenizer
+has one; the completion after the fixed prompt ids, closed by the turn-end token of the template.
+Captured token ids win over text. Lives here: everything that decides which tokens a model sees and
+learns. Does not live here: normalising messages and fallback templates (messages.py), masks of
+losses (training).
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.messages import FALLBACKS, Message, normalise, turns
 from thumbwheel.engine.render import render_chat, template_of
 
-MARK = "Qx7answerx7Q"  # stands for an answer where the template is asked what follows one; survives trimming
-CUT = frozenset({"length", "content_filter"})  # finish reasons of answers that the model did not end itself
+# stands for an answer where the template is asked what follows one; survives trimming
+MARK = "Qx7answerx7Q"
+CUT = frozenset(
+    {"length", "content_filter"}
+)  # finish reasons of answers that the model did not end itself
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An answer to learn from: its text, why it ended, and its token ids where they were captured; they count where they spell the text."""
+    """An answer to learn from: its text, why it ended, and its token ids where they were captured;
+    they count where they spell the text."""
 
     text: str
     finish_reason: str | None = None
@@ -34,7 +39,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """`boundary_mismatch`: tokenising prompt and completion as one text would have cut the prompt differently."""
+    """`boundary_mismatch`: tokenising prompt and completion as one text would have cut the prompt
+    differently."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
@@ -59,14 +65,24 @@ class Fitted:
 class PromptBuilder:
     """Builds prompts and rows for one tokenizer.
 
-    A tokenizer without a chat template is given the fallback `fallback_template` (messages.FALLBACKS), so that saving the
-    tokenizer saves it; `template_name` says so. `options` are passed to the template (`enable_thinking=False`) and are
-    part of `template_hash`.
+    A tokenizer without a chat template is given the fallback `fallback_template`
+    (messages.FALLBACKS), so that saving the tokenizer saves it; `template_name` says so. `options`
+    are passed to the template (`enable_thinking=False`) and are part of `template_hash`.
     """
 
-    def __init__(self, tokenizer: Any, *, fallback_template: str = "plain-v1", options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        fallback_template: str = "plain-v1",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         if fallback_template not in FALLBACKS:
-            raise ModelError(f"fallback template {fallback_template!r}", "there is none of that name", f"Known: {', '.join(FALLBACKS)}")
+            raise ModelError(
+                f"fallback template {fallback_template!r}",
+                "there is none of that name",
+                f"Known: {', '.join(FALLBACKS)}",
+            )
         self.tokenizer, self.options = tokenizer, dict(options or {})
         self.template_name = "tokenizer"
         if not tokenizer.chat_template:
@@ -78,21 +94,33 @@ class PromptBuilder:
     @cached_property
     def template_hash(self) -> str:
         """sha256 of the template, its options and the special tokens that it may use."""
-        parts = [self.tokenizer.get_chat_template(), self.options, self.tokenizer.bos_token, self.tokenizer.eos_token]
+        parts = [
+            self.tokenizer.get_chat_template(),
+            self.options,
+            self.tokenizer.bos_token,
+            self.tokenizer.eos_token,
+        ]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
     @cached_property
     def turn_end_ids(self) -> tuple[int, ...]:
-        """What the template puts after an answer, up to its first special token; the EOS token where it has none."""
+        """What the template puts after an answer, up to its first special token; the EOS token
+        where it has none."""
         opening = [{"role": "user", "content": "a"}]
-        whole = self._apply([*opening, {"role": "assistant", "content": MARK}], None, generation=False)
+        whole = self._apply(
+            [*opening, {"role": "assistant", "content": MARK}], None, generation=False
+        )
         after = self._encode(whole.rpartition(MARK)[2]) if MARK in whole else []
         for at, token in enumerate(after):
             if token in self._special_ids:
                 return tuple(after[: at + 1])
         if self.tokenizer.eos_token_id is not None:
             return (int(self.tokenizer.eos_token_id),)
-        raise ModelError("the tokenizer", "neither its template nor the tokenizer has a token that ends an answer", "Set its eos_token")
+        raise ModelError(
+            "the tokenizer",
+            "neither its template nor the tokenizer has a token that ends an answer",
+            "Set its eos_token",
+        )
 
     @cached_property
     def stop_ids(self) -> tuple[int, ...]:
@@ -103,7 +131,9 @@ class PromptBuilder:
     @cached_property
     def _special_ids(self) -> frozenset[int]:
         added = getattr(self.tokenizer, "added_tokens_decoder", {})
-        return frozenset(self.tokenizer.all_special_ids) | {number for number, token in added.items() if token.special}
+        return frozenset(self.tokenizer.all_special_ids) | {
+            number for number, token in added.items() if token.special
+        }
 
     @cached_property
     def _bos(self) -> int | None:
@@ -111,11 +141,16 @@ class PromptBuilder:
         bos = self.tokenizer.bos_token_id
         return bos if bos is not None and self.tokenizer("a")["input_ids"][:1] == [bos] else None
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """The text up to where the model answers, for servers that take text; DataError where the template refuses."""
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
+        """The text up to where the model answers, for servers that take text; DataError where the
+        template refuses."""
         return self._apply(normalise(messages), tools, generation=True)
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
+    def prompt(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
         """The token ids up to where the model answers."""
         return self._with_bos(self._encode(self.render(messages, tools)))
 
@@ -128,17 +163,26 @@ class PromptBuilder:
         captured_ids: Sequence[int] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> TokenRow:
-        """Prompt and completion ids; the completion ends with the turn-end token unless it was cut (`finish_reason`)."""
-        target = Target(completion, finish_reason, None if captured_ids is None else tuple(captured_ids))
+        """Prompt and completion ids; the completion ends with the turn-end token unless it was cut
+        (`finish_reason`)."""
+        target = Target(
+            completion, finish_reason, None if captured_ids is None else tuple(captured_ids)
+        )
         return self._rows(messages, [target], tools)[0]
 
     def fit(
-        self, messages: Sequence[Message], targets: Sequence[Target], max_length: int, tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Message],
+        targets: Sequence[Target],
+        max_length: int,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Fitted:
-        """Rows of `targets` after one common prompt, the oldest turns dropped until the longest fits `max_length`.
+        """Rows of `targets` after one common prompt, the oldest turns dropped until the longest
+        fits `max_length`.
 
-        Leading instructions and the last turn are kept and no completion is ever cut; what then does not fit, what the
-        template refuses and what has no tokens is refused with the reason, never raised.
+        Leading instructions and the last turn are kept and no completion is ever cut; what then
+        does not fit, what the template refuses and what has no tokens is refused with the reason,
+        never raised.
         """
         try:
             rows = self._rows(messages, targets, tools)
@@ -146,16 +190,28 @@ class PromptBuilder:
             dropped = 0
             while max(row.length for row in rows) > max_length and len(groups) > 1:
                 groups, dropped = groups[1:], dropped + 1
-                rows = self._rows([*instructions, *(message for group in groups for message in group)], targets, tools)
+                rows = self._rows(
+                    [*instructions, *(message for group in groups for message in group)],
+                    targets,
+                    tools,
+                )
         except DataError as error:
             return Fitted((), 0, f"{error.what}: {error.why}")
         if max(row.length for row in rows) > max_length:
             longest = max(rows, key=lambda row: row.length)
-            parts = f"a prompt of {len(longest.prompt_ids)} and an answer of {len(longest.completion_ids)} tokens"
+            parts = (
+                f"a prompt of {len(longest.prompt_ids)} and an answer of "
+                f"{len(longest.completion_ids)} tokens"
+            )
             return Fitted((), 0, f"{parts} exceed {max_length} with every older turn dropped")
         return Fitted(tuple(replace(row, dropped_turns=dropped) for row in rows), dropped)
 
-    def _rows(self, messages: Sequence[Message], targets: Sequence[Target], tools: Sequence[Mapping[str, Any]] | None) -> list[TokenRow]:
+    def _rows(
+        self,
+        messages: Sequence[Message],
+        targets: Sequence[Target],
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> list[TokenRow]:
         text = self.render(messages, tools)
         prompt = tuple(self._with_bos(self._encode(text)))
         if not prompt:
@@ -174,14 +230,20 @@ class PromptBuilder:
         return TokenRow(prompt, tuple(ids), mismatch)
 
     def _spell(self, captured: Sequence[int], text: str) -> bool:
-        """Whether these ids are that text in this tokenizer; those of another model's are other words here."""
+        """Whether these ids are that text in this tokenizer; those of another model's are other
+        words here."""
         if not all(0 <= token < len(self.tokenizer) for token in captured):
             return False
-        spelled = self.tokenizer.decode(list(captured), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        spelled = self.tokenizer.decode(
+            list(captured), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
         return bool(spelled.strip() == text.strip())
 
-    def _completion(self, text: str, prompt: tuple[int, ...], completion: str) -> tuple[list[int], bool]:
-        """The ids that continue the fixed prompt ids; where one tokenisation would move the border, those of the text alone."""
+    def _completion(
+        self, text: str, prompt: tuple[int, ...], completion: str
+    ) -> tuple[list[int], bool]:
+        """The ids that continue the fixed prompt ids; where one tokenisation would move the border,
+        those of the text alone."""
         joint = self._with_bos(self._encode(text + completion))
         if tuple(joint[: len(prompt)]) == prompt:
             return joint[len(prompt) :], False
@@ -196,6 +258,18 @@ class PromptBuilder:
             ids = ids[1:]
         return ids if self._bos is None or ids[:1] == [self._bos] else [self._bos, *ids]
 
-    def _apply(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None, *, generation: bool) -> str:
+    def _apply(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        generation: bool,
+    ) -> str:
         variables = {**self.tokenizer.special_tokens_map, **self.options}
-        return render_chat(template_of(self.tokenizer, tools), messages, tools, generation=generation, variables=variables)
+        return render_chat(
+            template_of(self.tokenizer, tools),
+            messages,
+            tools,
+            generation=generation,
+            variables=variables,
+        )

@@ -1,9 +1,10 @@
 """Reference log-probabilities, computed once: a content-addressed store of per-token values.
 
-The key holds everything that the value depends on, so another epoch, seed, method or one more row of feedback never pays
-twice and a changed base never meets an old value. An entry carries its token count and a checksum; one that does not
-match is not used. SQLite in WAL mode: readers and writers of several processes at once, and kill -9 leaves whole entries.
-It is a cache: deleting the file loses time only. Does not live here: how values are computed (score.py).
+The key holds everything that the value depends on, so another epoch, seed, method or one more row
+of feedback never pays twice and a changed base never meets an old value. An entry carries its token
+count and a checksum; one that does not match is not used. SQLite in WAL mode: readers and writers
+of several processes at once, and kill -9 leaves whole entries. It is a cache: deleting the file
+loses time only. Does not live here: how values are computed (score.py).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ SCHEMA = """CREATE TABLE IF NOT EXISTS logps (
 
 
 class RefCache:
-    """key -> log-probabilities of the scored tokens of one branch, fp32 (fp64 values are kept as such)."""
+    """key -> log-probabilities of the scored tokens of one branch, fp32 (fp64 values are kept as
+    such)."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -39,12 +41,17 @@ class RefCache:
         self._query("SELECT 1")
 
     def get(self, keys: Mapping[bytes, int]) -> dict[bytes, torch.Tensor]:
-        """The known ones of `keys` (key -> number of tokens expected). One with a wrong count or checksum is not known."""
+        """The known ones of `keys` (key -> number of tokens expected). One with a wrong count or
+        checksum is not known."""
         found: dict[bytes, torch.Tensor] = {}
         wanted = list(keys)
         for start in range(0, len(wanted), AT_ONCE):
             part = wanted[start : start + AT_ONCE]
-            rows = self._query(f"SELECT key, count, crc, data FROM logps WHERE key IN ({','.join('?' * len(part))})", part)
+            rows = self._query(
+                "SELECT key, count, crc, data FROM logps WHERE key IN "
+                f"({','.join('?' * len(part))})",
+                part,
+            )
             for key, count, crc, data in rows:
                 values = _decode(count, crc, data, keys[key])
                 if values is not None:
@@ -67,7 +74,9 @@ class RefCache:
         if connection is not None:
             connection.close()
 
-    def _query(self, statement: str, values: Sequence[bytes] = ()) -> list[tuple[bytes, int, int, bytes]]:
+    def _query(
+        self, statement: str, values: Sequence[bytes] = ()
+    ) -> list[tuple[bytes, int, int, bytes]]:
         try:
             return self._connection().execute(statement, values).fetchall()
         except sqlite3.Error as error:
@@ -96,7 +105,9 @@ def _encode(values: torch.Tensor) -> tuple[int, int, bytes]:
     import torch
 
     kept = values.detach().cpu().contiguous()
-    data = (b"d" if kept.dtype == torch.float64 else b"f") + (kept if kept.dtype == torch.float64 else kept.float()).numpy().tobytes()
+    data = (b"d" if kept.dtype == torch.float64 else b"f") + (
+        kept if kept.dtype == torch.float64 else kept.float()
+    ).numpy().tobytes()
     return kept.shape[0], zlib.crc32(data), data
 
 
@@ -108,11 +119,14 @@ def _decode(count: int, crc: int, data: bytes, expected: int) -> torch.Tensor | 
     dtype = torch.float64 if data[:1] == b"d" else torch.float32
     if len(data) != 1 + count * dtype.itemsize:
         return None
-    return torch.frombuffer(bytearray(data[1:]), dtype=dtype) if count else torch.zeros(0, dtype=dtype)
+    return (
+        torch.frombuffer(bytearray(data[1:]), dtype=dtype) if count else torch.zeros(0, dtype=dtype)
+    )
 
 
 def branch_key(identity: Sequence[str], prompt: Sequence[int], branch: Branch) -> bytes:
-    """sha256 over the engine's reference identity, the prompt ids, the completion ids and the mask; every field length-prefixed."""
+    """sha256 over the engine's reference identity, the prompt ids, the completion ids and the mask;
+    every field length-prefixed."""
     digest = hashlib.sha256()
     for text in identity:
         raw = text.encode()
@@ -122,19 +136,34 @@ def branch_key(identity: Sequence[str], prompt: Sequence[int], branch: Branch) -
     return digest.digest()
 
 
-def references(engine: ScoreEngine, examples: Sequence[Example], tokens: int, cache: RefCache) -> dict[bytes, torch.Tensor]:
+def references(
+    engine: ScoreEngine, examples: Sequence[Example], tokens: int, cache: RefCache
+) -> dict[bytes, torch.Tensor]:
     """Reference log-probabilities of every branch of `examples` by its key.
 
-    What `cache` does not know is scored, whole examples only and `tokens` at once, and stored in one transaction: what a run computes
-    depends on its rows, not on what another thread or process finds meanwhile.
+    What `cache` does not know is scored, whole examples only and `tokens` at once, and stored in
+    one transaction: what a run computes depends on its rows, not on what another thread or process
+    finds meanwhile.
     """
-    keys = [[branch_key(engine.reference_identity, one.prompt, branch) for branch in one.branches] for one in examples]
-    counts = {key: len(part.targets) for one, own in zip(examples, keys, strict=True) for key, part in zip(own, one.branches, strict=True)}
+    keys = [
+        [branch_key(engine.reference_identity, one.prompt, branch) for branch in one.branches]
+        for one in examples
+    ]
+    counts = {
+        key: len(part.targets)
+        for one, own in zip(examples, keys, strict=True)
+        for key, part in zip(own, one.branches, strict=True)
+    }
     known = cache.get(counts)
-    missing = [one for one, own in zip(examples, keys, strict=True) if any(key not in known for key in own)]
+    missing = [
+        one for one, own in zip(examples, keys, strict=True) if any(key not in known for key in own)
+    ]
     found: dict[bytes, torch.Tensor] = {}
     for batch, logp in engine.each(missing, tokens, _scored) if missing else ():
-        found |= {key: logp[part] for key, part in zip(_batch_keys(engine, batch), batch.branch_slices, strict=True)}
+        found |= {
+            key: logp[part]
+            for key, part in zip(_batch_keys(engine, batch), batch.branch_slices, strict=True)
+        }
     if found:
         cache.put(found)
     return known | found
@@ -144,7 +173,9 @@ def _scored(engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:
     return engine.score(batch, Role.REF).logp.cpu()
 
 
-def reference_logp(engine: ScoreEngine, batch: TreeBatch, known: Mapping[bytes, torch.Tensor]) -> torch.Tensor:
+def reference_logp(
+    engine: ScoreEngine, batch: TreeBatch, known: Mapping[bytes, torch.Tensor]
+) -> torch.Tensor:
     """[M] reference log-probabilities of `batch`, whose branches are all `known`."""
     import torch
 
@@ -152,5 +183,9 @@ def reference_logp(engine: ScoreEngine, batch: TreeBatch, known: Mapping[bytes, 
 
 
 def _batch_keys(engine: ScoreEngine, batch: TreeBatch) -> list[bytes]:
-    pairs: list[tuple[Example, Branch]] = [(example, branch) for example in batch.examples for branch in example.branches]
-    return [branch_key(engine.reference_identity, example.prompt, branch) for example, branch in pairs]
+    pairs: list[tuple[Example, Branch]] = [
+        (example, branch) for example in batch.examples for branch in example.branches
+    ]
+    return [
+        branch_key(engine.reference_identity, example.prompt, branch) for example, branch in pairs
+    ]

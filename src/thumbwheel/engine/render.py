@@ -1,6 +1,8 @@
-"""Rendering chat templates under limits of time, memory and size, in one child process that is started when it is first needed.
+"""Rendering chat templates under limits of time, memory and size, in one child process that is
+started when it is first needed.
 
-Lives here: asking that process. Not here: the rendering (`template_child.py`), what becomes of the text (`prompt.py`).
+Lives here: asking that process. Not here: the rendering (`template_child.py`), what becomes of the
+text (`prompt.py`).
 """
 
 from __future__ import annotations
@@ -34,16 +36,21 @@ def render_chat(
     generation: bool,
     variables: Mapping[str, Any],
 ) -> str:
-    """The text that a Jinja chat template makes of `messages`, as transformers' apply_chat_template does.
+    """The text that a Jinja chat template makes of `messages`, as transformers' apply_chat_template
+    does.
 
-    `variables` are what else the template sees: special tokens by name, options. Raises DataError where the template refuses the messages,
-    ModelError where it does not end, needs too much or is no text.
+    `variables` are what else the template sees: special tokens by name, options. Raises DataError
+    where the template refuses the messages, ModelError where it does not end, needs too much or is
+    no text.
     """
     if not isinstance(template, str):
         raise _useless(f"it is {type(template).__name__}, not a text")
     request = {
         "template": template,
-        "messages": [{key: value for key, value in message.items() if value is not None} for message in messages],
+        "messages": [
+            {key: value for key, value in message.items() if value is not None}
+            for message in messages
+        ],
         "tools": None if tools is None else list(tools),
         "generation": generation,
         "variables": dict(variables),
@@ -59,7 +66,8 @@ def render_chat(
 
 
 def template_of(tokenizer: Any, tools: Sequence[Mapping[str, Any]] | None = None) -> Any:
-    """The template that a tokenizer has for messages, with or without tools; ModelError where it has several and none by default."""
+    """The template that a tokenizer has for messages, with or without tools; ModelError where it
+    has several and none by default."""
     try:
         return tokenizer.get_chat_template(tools=None if tools is None else list(tools))
     except (ValueError, TypeError, AttributeError) as error:
@@ -67,7 +75,11 @@ def template_of(tokenizer: Any, tools: Sequence[Mapping[str, Any]] | None = None
 
 
 def _useless(why: str) -> ModelError:
-    return ModelError("the chat template", why, "Correct chat_template in the model's tokenizer_config.json, or choose another model")
+    return ModelError(
+        "the chat template",
+        why,
+        "Correct chat_template in the model's tokenizer_config.json, or choose another model",
+    )
 
 
 class _Renderer:
@@ -80,9 +92,12 @@ class _Renderer:
         self._condemned: dict[str, str] = {}
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer of the child; a template that did not end, or ended the child, is not tried again."""
+        """The answer of the child; a template that did not end, or ended the child, is not tried
+        again."""
         template = request["template"]
-        line = json.dumps(request, default=lambda value: f"<{type(value).__name__}>").encode() + b"\n"
+        line = (
+            json.dumps(request, default=lambda value: f"<{type(value).__name__}>").encode() + b"\n"
+        )
         with self._lock:
             if template not in self._condemned:
                 process = self._running()
@@ -97,9 +112,15 @@ class _Renderer:
 
     def _running(self) -> subprocess.Popen[bytes]:
         """The child of this process; after a fork the parent keeps its own."""
-        if self._process is not None and self._owner == os.getpid() and self._process.poll() is None:
+        if (
+            self._process is not None
+            and self._owner == os.getpid()
+            and self._process.poll() is None
+        ):
             return self._process
-        process = child.start("thumbwheel.engine.template_child", str(MEMORY), str(LONGEST), stdin=subprocess.PIPE)
+        process = child.start(
+            "thumbwheel.engine.template_child", str(MEMORY), str(LONGEST), stdin=subprocess.PIPE
+        )
         try:
             _read_line(process, START_SECONDS)
         except (EOFError, TimeoutError):

@@ -1,8 +1,10 @@
-"""Micro-batches computed side by side: each thread has module objects of its own over the same parameters.
+"""Micro-batches computed side by side: each thread has module objects of its own over the same
+parameters.
 
-On a CPU the operations of a small model are too short to be shared out: what two cores gain on one of them, they lose waiting for each
-other after it. With a micro-batch each they wait only where they enter and leave the head (precision.py). What is computed is the same;
-which thread computes what decides nothing. Does not live here: what fits into memory (training/memory.py).
+On a CPU the operations of a small model are too short to be shared out: what two cores gain on one
+of them, they lose waiting for each other after it. With a micro-batch each they wait only where
+they enter and leave the head (precision.py). What is computed is the same; which thread computes
+what decides nothing. Does not live here: what fits into memory (training/memory.py).
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ SLACK = 1.1
 
 
 def side_by_side(rows: Sequence[int], tokens: int) -> int:
-    """Micro-batches that are computed side by side under a budget of `tokens`, for examples of so many `rows`.
+    """Micro-batches that are computed side by side under a budget of `tokens`, for examples of so
+    many `rows`.
 
-    As many as torch has threads, or the largest part of them of which three quarters of the examples fit into a micro-batch.
+    As many as torch has threads, or the largest part of them of which three quarters of the
+    examples fit into a micro-batch.
     """
     import torch
 
@@ -41,7 +45,8 @@ def side_by_side(rows: Sequence[int], tokens: int) -> int:
 
 
 def even_share(rows: Sequence[int], tokens: int, count: int) -> int:
-    """Tokens of a micro-batch with which `count` threads have about as much to do each, at most `tokens` at once."""
+    """Tokens of a micro-batch with which `count` threads have about as much to do each, at most
+    `tokens` at once."""
     if count == 1:
         return tokens
     rounds = -(-sum(rows) // tokens)
@@ -49,7 +54,8 @@ def even_share(rows: Sequence[int], tokens: int, count: int) -> int:
 
 
 class Replicas(Generic[E]):
-    """A thread for each of `copies`, engines over the same parameters: those change and the copies stay."""
+    """A thread for each of `copies`, engines over the same parameters: those change and the copies
+    stay."""
 
     def __init__(self, copies: Sequence[E]) -> None:
         import torch
@@ -62,7 +68,9 @@ class Replicas(Generic[E]):
         threads, met = torch.get_num_threads(), threading.Barrier(count)
 
         def begin(_: int) -> None:
-            torch.get_num_threads()  # a thread takes the number of the process when it first looks, also after it was given its own
+            # a thread takes the number of the process when it first looks, also after it was given
+            # its own
+            torch.get_num_threads()
             torch.set_num_threads(threads // count)
             met.wait()
 
@@ -72,17 +80,23 @@ class Replicas(Generic[E]):
             met.abort()
             raise
         finally:
-            torch.set_num_threads(threads)  # torch gives threads that are made later what was set last, wherever that was
+            torch.set_num_threads(
+                threads
+            )  # torch gives threads that are made later what was set last, wherever that was
 
     def each(self, batches: Sequence[TreeBatch], work: Callable[[E, TreeBatch], T]) -> Iterator[T]:
-        """What `work` makes of each, in their order; the first error ends it, when no thread computes any more.
+        """What `work` makes of each, in their order; the first error ends it, when no thread
+        computes any more.
 
-        No more than `count` are under way or wait to be looked at, because what they found may be as large as all that trains.
+        No more than `count` are under way or wait to be looked at, because what they found may be
+        as large as all that trains.
         """
         waiting = iter(batches)
         begun: deque[Future[T]] = deque()
         try:
-            begun.extend(self._pool.submit(self._run, work, one) for one in islice(waiting, self._count))
+            begun.extend(
+                self._pool.submit(self._run, work, one) for one in islice(waiting, self._count)
+            )
             while begun:
                 found = [begun.popleft().result()]
                 begun.extend(self._pool.submit(self._run, work, one) for one in islice(waiting, 1))

@@ -1,9 +1,11 @@
-"""Reward models: one number for an answer, from a decoder at its last token or from an encoder at its first.
+"""Reward models: one number for an answer, from a decoder at its last token or from an encoder at
+its first.
 
-A saved one is a folder in the form that transformers and PEFT load by themselves: a sequence-classification adapter with its head among
-`modules_to_save`, whose own metadata names the base, and beside it reward.json (`Card`). Lives here: what both kinds have in common,
-loading one to ask it, and mounting one on the base of another model. Does not live here: training (the method `reward`), records of
-them (models/reward_models.py).
+A saved one is a folder in the form that transformers and PEFT load by themselves: a
+sequence-classification adapter with its head among `modules_to_save`, whose own metadata names the
+base, and beside it reward.json (`Card`). Lives here: what both kinds have in common, loading one to
+ask it, and mounting one on the base of another model. Does not live here: training (the method
+`reward`), records of them (models/reward_models.py).
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import lora
 from thumbwheel.engine.exhausted import out_of_memory
 from thumbwheel.engine.forward import is_encoder, language_model
-from thumbwheel.engine.load import adapter_base, base_fingerprint, load_adapter, load_config, load_scorer
+from thumbwheel.engine.load import (
+    adapter_base,
+    base_fingerprint,
+    load_adapter,
+    load_config,
+    load_scorer,
+)
 from thumbwheel.engine.messages import Message
 from thumbwheel.engine.pairing import PairBuilder
 from thumbwheel.engine.prompt import Fitted, PromptBuilder, Target, TokenRow
@@ -48,7 +56,8 @@ class Scale:
 
 @dataclass(frozen=True)
 class Card:
-    """What reward.json says: what was learned, in which unit, over which base, how long a text may be, and the figures on dev rows."""
+    """What reward.json says: what was learned, in which unit, over which base, how long a text may
+    be, and the figures on dev rows."""
 
     loss_type: str
     base: str
@@ -68,7 +77,11 @@ class Card:
             found = json.loads((folder / CARD).read_text(encoding="utf-8"))
             return cls(**found | {"scale": Scale(**found["scale"]) if found["scale"] else None})
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ModelError(f"reward model {str(folder)!r}", f"its {CARD} cannot be read ({error})", "Name one that was trained") from None
+            raise ModelError(
+                f"reward model {str(folder)!r}",
+                f"its {CARD} cannot be read ({error})",
+                "Name one that was trained",
+            ) from None
 
 
 def builder_for(model: Any, tokenizer: Any) -> PromptBuilder:
@@ -90,7 +103,8 @@ def voice_of(model: Any, adapter: str | None = "default") -> Voice:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """An answer as a reward model reads it: with the tools that its prompt had and, where it was cut off, without an end (`finish`)."""
+    """An answer as a reward model reads it: with the tools that its prompt had and, where it was
+    cut off, without an end (`finish`)."""
 
     prompt: Sequence[Message]
     text: str
@@ -101,23 +115,31 @@ class Read:
 class RewardModel:
     """A saved one, frozen."""
 
-    def __init__(self, engine: ScoreEngine, tokenizer: Any, card: Card, token_budget: int = 4096) -> None:
+    def __init__(
+        self, engine: ScoreEngine, tokenizer: Any, card: Card, token_budget: int = 4096
+    ) -> None:
         self.card, self._budget, self._engine = card, token_budget, engine
         self._builder = builder_for(engine.model, tokenizer)
 
     @classmethod
     def load(cls, folder: Path, *, device: str) -> RewardModel:
-        """The one in `folder`, over the base that its adapter names; raises ModelError, also where the base is not what it was."""
+        """The one in `folder`, over the base that its adapter names; raises ModelError, also where
+        the base is not what it was."""
         card, base = Card.read(folder), adapter_base(folder)
         model, tokenizer = load_scorer(base, local_only=True)
         if Path(base).is_dir() and base_fingerprint(base) != card.base_fingerprint:
-            raise ModelError(f"reward model {str(folder)!r}", f"its base {base!r} has other weights by now", "Train it again")
+            raise ModelError(
+                f"reward model {str(folder)!r}",
+                f"its base {base!r} has other weights by now",
+                "Train it again",
+            )
         model = load_adapter(model, folder).requires_grad_(False).to(device)
         return cls(ScoreEngine(model, voices={Role.REWARD: voice_of(model)}), tokenizer, card)
 
     @classmethod
     def beside(cls, engine: ScoreEngine, tokenizer: Any, folder: Path) -> RewardModel | None:
-        """The one in `folder` as the role REWARD of an engine over the same base, held once; None where `mount` gives none."""
+        """The one in `folder` as the role REWARD of an engine over the same base, held once; None
+        where `mount` gives none."""
         voice = mount(engine, folder, Role.REWARD.value)
         if voice is None:
             return None
@@ -130,13 +152,16 @@ class RewardModel:
         return self.card.scale
 
     def score(self, answers: Sequence[Read]) -> list[float]:
-        """The model's own output for each answer alone; no number (nan) for what is longer than it learned on, or refused."""
+        """The model's own output for each answer alone; no number (nan) for what is longer than it
+        learned on, or refused."""
         return [score for (score,) in self.score_together([[answer] for answer in answers])]
 
     def score_together(self, groups: Sequence[Sequence[Read]]) -> list[list[float]]:
-        """The outputs for answers that are compared with each other; those of a group share their prompt and tools.
+        """The outputs for answers that are compared with each other; those of a group share their
+        prompt and tools.
 
-        A group is read after one prompt: the older turns that its longest answer leaves no room for go for all of them, as in training.
+        A group is read after one prompt: the older turns that its longest answer leaves no room for
+        go for all of them, as in training.
         """
         scores = [[math.nan] * len(group) for group in groups]
         origins: list[tuple[int, int]] = []
@@ -151,11 +176,14 @@ class RewardModel:
         return scores
 
     def _rows(self, group: Sequence[Read]) -> dict[int, TokenRow]:
-        """Answer number -> its tokens after the prompt that all have in common; an answer that does not even fit alone is left out."""
+        """Answer number -> its tokens after the prompt that all have in common; an answer that does
+        not even fit alone is left out."""
         fitted = self._fit(group)
         if not fitted.refused:
             return dict(enumerate(fitted.rows))
-        readable = {number: answer for number, answer in enumerate(group) if not self._fit([answer]).refused}
+        readable = {
+            number: answer for number, answer in enumerate(group) if not self._fit([answer]).refused
+        }
         if not readable:
             return {}
         rows = self._fit(list(readable.values())).rows
@@ -169,20 +197,33 @@ class RewardModel:
         """(place, score) of each; out of memory, fewer tokens at once from then on."""
         while examples:
             try:
-                found = list(self._engine.each(examples, self._budget, lambda engine, batch: engine.score(batch, Role.REWARD, LAST).last))
+                found = list(
+                    self._engine.each(
+                        examples,
+                        self._budget,
+                        lambda engine, batch: engine.score(batch, Role.REWARD, LAST).last,
+                    )
+                )
             except Exception as error:
-                if not out_of_memory(error) or 2 * self._budget < max(one.longest for one in examples):
+                if not out_of_memory(error) or 2 * self._budget < max(
+                    one.longest for one in examples
+                ):
                     raise
                 self._budget //= 2
             else:
-                return [pair for batch, last in found for pair in zip(batch.example_ids, last.tolist(), strict=True)]
+                return [
+                    pair
+                    for batch, last in found
+                    for pair in zip(batch.example_ids, last.tolist(), strict=True)
+                ]
         return []
 
     def earned(self, groups: Sequence[Sequence[Read]]) -> list[list[float]]:
-        """What each answer earns in training beside the others to its prompt: its chance of being good (0 to 1) from a model that learned
-        classes, otherwise its score.
+        """What each answer earns in training beside the others to its prompt: its chance of being
+        good (0 to 1) from a model that learned classes, otherwise its score.
 
-        A chance has an end: from an already good answer there is little more to gain by what the model happens to overrate.
+        A chance has an end: from an already good answer there is little more to gain by what the
+        model happens to overrate.
         """
         import torch
 
@@ -193,14 +234,19 @@ class RewardModel:
 
 
 def start_trunk(model: Any, directory: str | Path) -> None:
-    """Begin the new adapter of a scorer where the answering adapter of `directory` ended; its head stays as it was drawn.
+    """Begin the new adapter of a scorer where the answering adapter of `directory` ended; its head
+    stays as it was drawn.
 
     Raises ModelError where the layers are not the same ones.
     """
     import torch
     from safetensors.torch import load_file
 
-    own = {name.replace(".default.", "."): one for name, one in model.named_parameters() if "lora_" in name}
+    own = {
+        name.replace(".default.", "."): one
+        for name, one in model.named_parameters()
+        if "lora_" in name
+    }
     tensors = load_file(Path(directory) / "adapter_model.safetensors")
     if tensors.keys() != own.keys() or any(tensors[name].shape != own[name].shape for name in own):
         why = f"its {len(tensors)} tensors are not the {len(own)} of the reward model's adapter"
@@ -211,10 +257,11 @@ def start_trunk(model: Any, directory: str | Path) -> None:
 
 
 def mount(engine: ScoreEngine, folder: Path, name: str) -> Voice | None:
-    """The reward model of `folder` as the frozen adapter `name` on the engine's own base, with its head.
+    """The reward model of `folder` as the frozen adapter `name` on the engine's own base, with its
+    head.
 
-    None where it cannot live there: another base, an encoder, a model without PEFT or with another kind of adapter. The caller
-    gives it a role: `engine.add`.
+    None where it cannot live there: another base, an encoder, a model without PEFT or with another
+    kind of adapter. The caller gives it a role: `engine.add`.
     """
     import torch
     from peft import PeftConfig, set_peft_model_state_dict
@@ -234,7 +281,11 @@ def mount(engine: ScoreEngine, folder: Path, name: str) -> Voice | None:
     loaded: Any = set_peft_model_state_dict(engine.model, tensors, adapter_name=name)
     own = lora.parameters_of(lora.adapter_layers(engine.model), name)
     if loaded.unexpected_keys or len(own) != len(tensors):
-        raise ModelError(f"reward model {str(folder)!r}", "its adapter does not fit the layers of this base", "Train it again")
+        raise ModelError(
+            f"reward model {str(folder)!r}",
+            "its adapter does not fit the layers of this base",
+            "Train it again",
+        )
     for parameter in own:
         parameter.requires_grad_(False)
     head = torch.nn.Linear(weight.shape[1], 1, bias=False, dtype=weight.dtype).requires_grad_(False)

@@ -14,9 +14,11 @@ from thumbwheel.core.plugins import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn. Temperature 0 takes the most likely token; `top_k` 0 and `top_p` 1 cut nothing off.
+    """How tokens are drawn. Temperature 0 takes the most likely token; `top_k` 0 and `top_p` 1 cut
+    nothing off.
 
-    An answer ends with the first of `stop_ids` or with the token that completes one of the texts in `stop`.
+    An answer ends with the first of `stop_ids` or with the token that completes one of the texts in
+    `stop`.
     """
 
     max_new_tokens: int
@@ -28,7 +30,13 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1 or self.temperature < 0 or self.top_k < 0 or not 0 < self.top_p <= 1 or "" in self.stop:
+        if (
+            self.max_new_tokens < 1
+            or self.temperature < 0
+            or self.top_k < 0
+            or not 0 < self.top_p <= 1
+            or "" in self.stop
+        ):
             raise ValueError(f"impossible sampling settings: {self}")
 
 
@@ -36,9 +44,9 @@ class Sampling:
 class Rollout:
     """One sampled answer.
 
-    `ids` include the token that ended the answer, which is learned like the others. `logps` are nats at the sampling temperature
-    over the whole vocabulary, before top-k and top-p; None where they are not known and where nothing was drawn (temperature 0).
-    `text` is without the ending.
+    `ids` include the token that ended the answer, which is learned like the others. `logps` are
+    nats at the sampling temperature over the whole vocabulary, before top-k and top-p; None where
+    they are not known and where nothing was drawn (temperature 0). `text` is without the ending.
     """
 
     ids: tuple[int, ...]
@@ -48,15 +56,18 @@ class Rollout:
 
 
 Ended = Callable[[int, Rollout], None]
-"""Told (place of the prompt, answer) as soon as an answer has ended, in any order, while others are still being written."""
+"""Told (place of the prompt, answer) as soon as an answer has ended, in any order, while others are
+still being written."""
 
 
 class RolloutSource(Protocol):
-    """Where fresh answers come from. A class in the table is made by `of(settings, own)`: those of a run, and the policy's own sampler."""
+    """Where fresh answers come from. A class in the table is made by `of(settings, own)`: those of
+    a run, and the policy's own sampler."""
 
     @property
     def off_policy(self) -> bool:
-        """Whether the distribution may be another one than the policy's; all rollouts then have log-probs, to correct for it."""
+        """Whether the distribution may be another one than the policy's; all rollouts then have
+        log-probs, to correct for it."""
         return False
 
     def sync(self) -> None:
@@ -67,25 +78,37 @@ class RolloutSource(Protocol):
         """Let go of threads and connections."""
         return
 
-    def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, ended: Ended | None = None) -> list[list[Rollout]]:
-        """`n` answers to each prompt (token ids), as [prompt][n] in the order given; `ended` is told of each of these objects."""
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        ended: Ended | None = None,
+    ) -> list[list[Rollout]]:
+        """`n` answers to each prompt (token ids), as [prompt][n] in the order given; `ended` is
+        told of each of these objects."""
 
 
 class Ending:
-    """Where an answer ends, and its text without the ending. A stop text that is one token of the vocabulary by itself is that token."""
+    """Where an answer ends, and its text without the ending. A stop text that is one token of the
+    vocabulary by itself is that token."""
 
     def __init__(self, sampling: Sampling, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         added = tokenizer.get_added_vocab() if sampling.stop else {}
         self._ids = {*sampling.stop_ids, *(added[text] for text in sampling.stop if text in added)}
         self._texts = [text for text in sampling.stop if text not in added]
-        self._window = max((len(text.encode()) for text in self._texts), default=0) + 8  # a token has at least a byte; special ones none
+        self._window = (
+            max((len(text.encode()) for text in self._texts), default=0) + 8
+        )  # a token has at least a byte; special ones none
 
     def reached(self, ids: Sequence[int]) -> bool:
         """Whether the last of `ids` ended the answer."""
         if ids[-1] in self._ids:
             return True
-        return bool(self._texts) and any(text in self._decoded(ids[-self._window :]) for text in self._texts)
+        return bool(self._texts) and any(
+            text in self._decoded(ids[-self._window :]) for text in self._texts
+        )
 
     def text(self, ids: Sequence[int], ended: bool) -> str:
         """The answer as text; special tokens are left out."""
@@ -100,6 +123,9 @@ class Ending:
 SOURCES: Table[Any] = Table(
     "rollout source",
     "thumbwheel.rollout_sources",
-    {"local": "thumbwheel.engine.sampler:GroupSampler", "endpoint": "thumbwheel.engine.endpoint:EndpointSource"},
+    {
+        "local": "thumbwheel.engine.sampler:GroupSampler",
+        "endpoint": "thumbwheel.engine.endpoint:EndpointSource",
+    },
 )
 """Where rollouts can come from; a backend of its own for another server is one more line."""

@@ -1,8 +1,10 @@
-"""Fresh answers from the model in this process: one prefill a prompt, the cache forked for its answers, ended rows dropped.
+"""Fresh answers from the model in this process: one prefill a prompt, the cache forked for its
+answers, ended rows dropped.
 
-Nothing of the model's own generation settings (temperature, penalties) has any influence. Prompts of like length share a
-left-padded batch. Lives here: which answers are decoded together and when each of them ends. Does not live here: running the model
-(decode.py), chance (draw.py), the merged copy (merged.py).
+Nothing of the model's own generation settings (temperature, penalties) has any influence. Prompts
+of like length share a left-padded batch. Lives here: which answers are decoded together and when
+each of them ends. Does not live here: running the model (decode.py), chance (draw.py), the merged
+copy (merged.py).
 """
 
 from __future__ import annotations
@@ -35,11 +37,14 @@ Tell = Callable[[Prompt, int, Rollout], None]
 class GroupSampler(RolloutSource):
     """Answers of `model` as its active adapter speaks; the model's mode is put back.
 
-    With `merge` a merged copy decodes, which `sync` brings up to date after the weights have changed. `exact` is False then: the copy is
-    the policy up to rounding, so a trainer scores the sampled tokens itself. `rows` answers are decoded together.
+    With `merge` a merged copy decodes, which `sync` brings up to date after the weights have
+    changed. `exact` is False then: the copy is the policy up to rounding, so a trainer scores the
+    sampled tokens itself. `rows` answers are decoded together.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, merge: bool = False, rows: int = ROWS) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, *, merge: bool = False, rows: int = ROWS
+    ) -> None:
         self._policy, self.tokenizer, self._rows = model, tokenizer, rows
         self._merged: Merged | None = None
         if merge and (reason := obstacle(model)):
@@ -64,16 +69,27 @@ class GroupSampler(RolloutSource):
             self._merged.sync()
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, ended: Ended | None = None, advance: Advance | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        ended: Ended | None = None,
+        advance: Advance | None = None,
     ) -> list[list[Rollout]]:
-        """`n` answers to each prompt, in the order given; at temperature 0 equal prompts are answered once.
+        """`n` answers to each prompt, in the order given; at temperature 0 equal prompts are
+        answered once.
 
-        A prompt that leaves no room in the model's context has empty answers that were cut off. `advance` moves by distinct prompts.
+        A prompt that leaves no room in the model's context has empty answers that were cut off.
+        `advance` moves by distinct prompts.
         """
         import torch
 
         greedy = sampling.temperature == 0
-        wanted = Counter({tuple(prompt): 1 for prompt in prompts} if greedy else [tuple(prompt) for prompt in prompts for _ in range(n)])
+        wanted = Counter(
+            {tuple(prompt): 1 for prompt in prompts}
+            if greedy
+            else [tuple(prompt) for prompt in prompts for _ in range(n)]
+        )
         places: dict[Prompt, list[int]] = {}
         for place, prompt in enumerate(prompts):
             places.setdefault(tuple(prompt), []).append(place)
@@ -105,7 +121,8 @@ class GroupSampler(RolloutSource):
         return self._policy if self._merged is None else self._merged.model
 
     def _batches(self, wanted: Counter[Prompt]) -> Iterator[Batch]:
-        """Prompts of like length with the answers that each has to have, at most `rows` of them unless one prompt needs more."""
+        """Prompts of like length with the answers that each has to have, at most `rows` of them
+        unless one prompt needs more."""
         batch: Batch = {}
         for prompt in sorted(wanted, key=lambda prompt: (len(prompt), prompt)):
             if batch and _answers(batch) + wanted[prompt] > self._rows:
@@ -115,9 +132,12 @@ class GroupSampler(RolloutSource):
         if batch:
             yield batch
 
-    def _decoded(self, batch: Batch, sampling: Sampling, tell: Tell) -> Iterator[tuple[Prompt, list[Rollout]]]:
-        """The answers of `batch`; out of memory it is decoded in halves, and what follows in smaller batches. An answer depends on its
-        prompt and its number only, so it is the same one; `tell` may be told twice of one that had ended."""
+    def _decoded(
+        self, batch: Batch, sampling: Sampling, tell: Tell
+    ) -> Iterator[tuple[Prompt, list[Rollout]]]:
+        """The answers of `batch`; out of memory it is decoded in halves, and what follows in
+        smaller batches. An answer depends on its prompt and its number only, so it is the same one;
+        `tell` may be told twice of one that had ended."""
         try:
             found = self._decode(batch, sampling, tell)
         except Exception as error:
@@ -134,7 +154,12 @@ class GroupSampler(RolloutSource):
     def _decode(self, batch: Batch, sampling: Sampling, tell: Tell) -> dict[Prompt, list[Rollout]]:
         room, ending = decode.context_of(self._model), Ending(sampling, self.tokenizer)
         drafts = {
-            prompt: {number: _Draft(min(sampling.max_new_tokens, room - len(prompt)), partial(tell, prompt, number)) for number in numbers}
+            prompt: {
+                number: _Draft(
+                    min(sampling.max_new_tokens, room - len(prompt)), partial(tell, prompt, number)
+                )
+                for number in numbers
+            }
             for prompt, numbers in batch.items()
         }
         open_ = [prompt for prompt in batch if len(prompt) < room]
@@ -146,7 +171,10 @@ class GroupSampler(RolloutSource):
             answers = [(prompt, number) for prompt in open_ for number in batch[prompt]]
             draw = Draw.of(sampling, answers, state.logits.device)
             _run(state, draw, [drafts[prompt][number] for prompt, number in answers], ending)
-        return {prompt: [draft.done or draft.finish(ending) for draft in found.values()] for prompt, found in drafts.items()}
+        return {
+            prompt: [draft.done or draft.finish(ending) for draft in found.values()]
+            for prompt, found in drafts.items()
+        }
 
     def _begin(self, prompts: Sequence[Prompt]) -> decode.Decoding:
         if self._start is None:
@@ -175,7 +203,9 @@ def _run(state: decode.Decoding, draw: Draw, rows: list[_Draft], ending: Ending)
     while True:
         tokens, logps = draw.tokens(state.logits, step)
         known = [None] * len(rows) if logps is None else logps.tolist()
-        for draft, token, logp in zip(rows, _valid(tokens.tolist(), state.logits.shape[-1]), known, strict=True):
+        for draft, token, logp in zip(
+            rows, _valid(tokens.tolist(), state.logits.shape[-1]), known, strict=True
+        ):
             if draft.open:
                 draft.add(token, logp, ending)
         alive = [row for row, draft in enumerate(rows) if draft.open]
@@ -213,12 +243,21 @@ class _Draft:
 
     def finish(self, ending: Ending) -> Rollout:
         logps = tuple(self.logps) if len(self.logps) == len(self.ids) else None
-        self.done = Rollout(tuple(self.ids), logps, "stop" if self.ended else "length", ending.text(self.ids, self.ended))
+        self.done = Rollout(
+            tuple(self.ids),
+            logps,
+            "stop" if self.ended else "length",
+            ending.text(self.ids, self.ended),
+        )
         self.tell(self.done)
         return self.done
 
 
 def _valid(tokens: list[int], size: int) -> list[int]:
     if size in tokens:
-        raise ModelError("the model", "its logits are not finite, so no token can be drawn", "Go back to an earlier checkpoint")
+        raise ModelError(
+            "the model",
+            "its logits are not finite, so no token can be drawn",
+            "Go back to an earlier checkpoint",
+        )
     return tokens

@@ -1,8 +1,9 @@
 """Scores of a TreeBatch under a role; what every method stands on.
 
-Lives here: `ScoreEngine`, the one place that runs the model for training and evaluation, `Role`, and `Voice`, what a role
-means: an adapter on the one frozen base and, for a critic or a reward model, a scalar head. Does not live here: losses,
-caching (refcache.py). To add a role, add it to `Role`.
+Lives here: `ScoreEngine`, the one place that runs the model for training and evaluation, `Role`,
+and `Voice`, what a role means: an adapter on the one frozen base and, for a critic or a reward
+model, a scalar head. Does not live here: losses, caching (refcache.py). To add a role, add it to
+`Role`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import capability, lora
-from thumbwheel.engine.forward import classifies, language_model, own_logits, own_scores, padded_hidden, tree_hidden
+from thumbwheel.engine.forward import (
+    classifies,
+    language_model,
+    own_logits,
+    own_scores,
+    padded_hidden,
+    tree_hidden,
+)
 from thumbwheel.engine.head import entropy_of, score_targets, wide
 from thumbwheel.engine.replicas import Replicas, even_share, side_by_side
 from thumbwheel.engine.tree import Example, Layout, TreeBatch, plan
@@ -43,7 +51,8 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """What a role is on the one model: the name of a PEFT adapter (None: adapters off) and a scalar head, nn.Linear(H, 1)."""
+    """What a role is on the one model: the name of a PEFT adapter (None: adapters off) and a scalar
+    head, nn.Linear(H, 1)."""
 
     adapter: str | None
     head: Any = None
@@ -53,8 +62,9 @@ class Voice:
 class Scores:
     """What was wanted, fp32 (fp64 in fp64 models); the rest is None.
 
-    Of each target [M]: its log-probability `logp` and the `entropy` of its distribution, in nats, and `value`, the role's head on the
-    row that predicts it. Of each branch [n_branches]: `last`, the role's head on its last token.
+    Of each target [M]: its log-probability `logp` and the `entropy` of its distribution, in nats,
+    and `value`, the role's head on the row that predicts it. Of each branch [n_branches]: `last`,
+    the role's head on its last token.
     """
 
     logp: torch.Tensor = UNASKED
@@ -66,10 +76,11 @@ class Scores:
 class ScoreEngine:
     """A causal LM (plain or under PEFT) that scores token trees.
 
-    All dropout of the model is set to 0 and it is put into evaluation mode (training mode with `checkpointing`, which
-    recomputes activations in the backward pass). `layout` says how batches have to be planned and why rows are
-    padded. `temperature` divides the logits, as when sampling. `voices` adds to or replaces the two roles that are always
-    there: POLICY, the model as it stands when the engine is made, and REF, the base with adapters off.
+    All dropout of the model is set to 0 and it is put into evaluation mode (training mode with
+    `checkpointing`, which recomputes activations in the backward pass). `layout` says how batches
+    have to be planned and why rows are padded. `temperature` divides the logits, as when sampling.
+    `voices` adds to or replaces the two roles that are always there: POLICY, the model as it stands
+    when the engine is made, and REF, the base with adapters off.
     """
 
     def __init__(
@@ -89,24 +100,39 @@ class ScoreEngine:
         self.language_model = language_model(model)
         able, self._head = capability.choose(model)
         if layout is not None and layout.kind == "tree" and able.kind == "padded":
-            raise ModelError("a tree layout was asked for", able.reason, "Leave the layout to the engine; it takes the padded path")
+            raise ModelError(
+                "a tree layout was asked for",
+                able.reason,
+                "Leave the layout to the engine; it takes the padded path",
+            )
         self.layout = layout or able
         self._fused, self.fused_layers, self._adapters = fused_lora, 0, lora.adapter_layers(model)
         self._voices: dict[Role, Voice] = {}
         self._speaking = lora.active_adapter(model, self._adapters)
         self._fingerprints: dict[str, str] = {}
         self._replica, self._replicas = False, dict[int, Replicas[ScoreEngine]]()
-        for role, voice in ({Role.POLICY: Voice(self._speaking), Role.REF: Voice(None)} | dict(voices or {})).items():
+        for role, voice in (
+            {Role.POLICY: Voice(self._speaking), Role.REF: Voice(None)} | dict(voices or {})
+        ).items():
             self.add(role, voice)
         self.checkpointing = False
         self.set_checkpointing(checkpointing)
 
     def add(self, role: Role, voice: Voice) -> None:
-        """Let `voice` answer for `role` from now on. What trains is left as it is: see `parameters_of`."""
-        if voice.adapter is not None and voice.adapter not in getattr(self.model, "peft_config", {}):
+        """Let `voice` answer for `role` from now on. What trains is left as it is: see
+        `parameters_of`."""
+        if voice.adapter is not None and voice.adapter not in getattr(
+            self.model, "peft_config", {}
+        ):
             known = ", ".join(getattr(self.model, "peft_config", {})) or "none"
-            raise ModelError(f"the role {role.value!r}", f"the model has no adapter {voice.adapter!r}", f"Load it first; known: {known}")
-        self._voices[role] = replace(voice, head=None if voice.head is None else voice.head.to(self.device))
+            raise ModelError(
+                f"the role {role.value!r}",
+                f"the model has no adapter {voice.adapter!r}",
+                f"Load it first; known: {known}",
+            )
+        self._voices[role] = replace(
+            voice, head=None if voice.head is None else voice.head.to(self.device)
+        )
         self._fingerprints = {}
         self.drop_replicas()
         disable_dropout(self.model)
@@ -114,17 +140,24 @@ class ScoreEngine:
         self.fused_layers = lora.install(self.model) if self._fused else 0
 
     def parameters_of(self, role: Role) -> list[torch.nn.Parameter]:
-        """The tensors that are this role's alone: its adapter and its head; of a model without adapters, what trains."""
+        """The tensors that are this role's alone: its adapter and its head; of a model without
+        adapters, what trains."""
         voice = self.voice(role)
         head = list(voice.head.parameters()) if voice.head is not None else []
         if voice.adapter is not None:
             return list(dict.fromkeys(lora.parameters_of(self._adapters, voice.adapter) + head))
-        return [one for one in self.model.parameters() if one.requires_grad and not self._adapters] + head
+        return [
+            one for one in self.model.parameters() if one.requires_grad and not self._adapters
+        ] + head
 
     def voice(self, role: Role) -> Voice:
         """What `role` is now; raises ModelError for one that was never added."""
         if role not in self._voices:
-            raise ModelError(f"the role {role.value!r}", "this engine has no voice for it", "Add one with engine.add")
+            raise ModelError(
+                f"the role {role.value!r}",
+                "this engine has no voice for it",
+                "Add one with engine.add",
+            )
         return self._voices[role]
 
     @property
@@ -135,7 +168,9 @@ class ScoreEngine:
     def set_checkpointing(self, wanted: bool) -> None:
         """Compute activations again in the backward pass from now on, or keep them."""
         if wanted and not self.checkpointing:
-            self.language_model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": self._recompute})
+            self.language_model.gradient_checkpointing_enable(
+                {"use_reentrant": False, "context_fn": self._recompute}
+            )
         self.checkpointing = wanted
         self.model.train(wanted)
         self.drop_replicas()
@@ -149,23 +184,34 @@ class ScoreEngine:
     @property
     def modules(self) -> list[Any]:
         """The model and all heads."""
-        return [self.model, *(voice.head for voice in self._voices.values() if voice.head is not None)]
+        return [
+            self.model,
+            *(voice.head for voice in self._voices.values() if voice.head is not None),
+        ]
 
     @property
     def trained(self) -> list[torch.nn.Parameter]:
         """Every parameter of them that trains, once."""
-        return list(dict.fromkeys(one for module in self.modules for one in module.parameters() if one.requires_grad))
+        return list(
+            dict.fromkeys(
+                one for module in self.modules for one in module.parameters() if one.requires_grad
+            )
+        )
 
     def drop_gradients(self) -> None:
         """Forget the gradients of the model and of all heads."""
         for one in (parameter for module in self.modules for parameter in module.parameters()):
             one.grad = None
 
-    def each(self, examples: Sequence[Example], tokens: int, work: Callable[[ScoreEngine, TreeBatch], T]) -> Iterator[tuple[TreeBatch, T]]:
-        """Batches of `examples`, `tokens` at once, with what `work` makes of each; `work` gets the engine that it has to use.
+    def each(
+        self, examples: Sequence[Example], tokens: int, work: Callable[[ScoreEngine, TreeBatch], T]
+    ) -> Iterator[tuple[TreeBatch, T]]:
+        """Batches of `examples`, `tokens` at once, with what `work` makes of each; `work` gets the
+        engine that it has to use.
 
-        On a CPU, first come large batches, each computed by all threads, then small ones, of which several are under way on threads of
-        their own. The first error ends all. Batches and order depend on the examples, the tokens and the number of torch's threads only.
+        On a CPU, first come large batches, each computed by all threads, then small ones, of which
+        several are under way on threads of their own. The first error ends all. Batches and order
+        depend on the examples, the tokens and the number of torch's threads only.
         """
         count, alone, beside = self._laid_out(examples, tokens)
         for batch in alone:
@@ -176,11 +222,17 @@ class ScoreEngine:
             yield from zip(beside, self._replicas[count].each(beside, work), strict=True)
 
     def backward(
-        self, examples: Sequence[Example], tokens: int, work: Callable[[ScoreEngine, TreeBatch], tuple[torch.Tensor, T]]
+        self,
+        examples: Sequence[Example],
+        tokens: int,
+        work: Callable[[ScoreEngine, TreeBatch], tuple[torch.Tensor, T]],
     ) -> Iterator[tuple[TreeBatch, tuple[torch.Tensor, T]]]:
-        """As `each`; the gradients of the losses that `work` gives are added to the parameters', and losses come back without graphs."""
+        """As `each`; the gradients of the losses that `work` gives are added to the parameters',
+        and losses come back without graphs."""
 
-        def learn(engine: ScoreEngine, batch: TreeBatch) -> tuple[Gradients, tuple[torch.Tensor, T]]:
+        def learn(
+            engine: ScoreEngine, batch: TreeBatch
+        ) -> tuple[Gradients, tuple[torch.Tensor, T]]:
             loss, found = work(engine, batch)
             return engine._gradients(loss), (loss.detach(), found)
 
@@ -189,7 +241,8 @@ class ScoreEngine:
             yield batch, found
 
     def _gradients(self, loss: torch.Tensor) -> Gradients:
-        """Add those of `loss` to the parameters'. A replica, which is not alone, gives them back, one for each of the `trained`."""
+        """Add those of `loss` to the parameters'. A replica, which is not alone, gives them back,
+        one for each of the `trained`."""
         import torch
 
         if self._replica:
@@ -209,8 +262,11 @@ class ScoreEngine:
         together = sorted((batch.cells for batch in beside), reverse=True)[:count]
         return max([sum(together), *(batch.cells for batch in alone)])
 
-    def _laid_out(self, examples: Sequence[Example], tokens: int) -> tuple[int, list[TreeBatch], list[TreeBatch]]:
-        """(threads, batches that are computed one after the other, batches that are computed side by side)."""
+    def _laid_out(
+        self, examples: Sequence[Example], tokens: int
+    ) -> tuple[int, list[TreeBatch], list[TreeBatch]]:
+        """(threads, batches that are computed one after the other, batches that are computed side
+        by side)."""
         if not examples:
             return 1, [], []
         rows = [one.rows(self.layout.kind) for one in examples]
@@ -220,30 +276,48 @@ class ScoreEngine:
         beside = self._planned(examples, small, share) if count > 1 else []
         if len(beside) < 2:
             return 1, plan(examples, tokens, self.layout), []
-        return count, self._planned(examples, sorted({*range(len(rows))} - {*small}), tokens), beside
+        return (
+            count,
+            self._planned(examples, sorted({*range(len(rows))} - {*small}), tokens),
+            beside,
+        )
 
-    def _planned(self, examples: Sequence[Example], members: Sequence[int], tokens: int) -> list[TreeBatch]:
+    def _planned(
+        self, examples: Sequence[Example], members: Sequence[int], tokens: int
+    ) -> list[TreeBatch]:
         """Batches of some of `examples`, under their places among all."""
         batches = plan([examples[at] for at in members], tokens, self.layout)
-        return [replace(batch, example_ids=tuple(members[at] for at in batch.example_ids)) for batch in batches]
+        return [
+            replace(batch, example_ids=tuple(members[at] for at in batch.example_ids))
+            for batch in batches
+        ]
 
     @property
     def _light(self) -> bool:
-        """Whether another thread is a processor's, costs no more memory than its activations, and may run PEFT's forward beside others."""
+        """Whether another thread is a processor's, costs no more memory than its activations, and
+        may run PEFT's forward beside others."""
         quantised = getattr(self.language_model.config, "quantization_config", None) is not None
         trains = not self._adapters and bool(self.trained)
-        return self.device.type == "cpu" and not quantised and not trains and not lora.heavy(self._adapters)
+        return (
+            self.device.type == "cpu"
+            and not quantised
+            and not trains
+            and not lora.heavy(self._adapters)
+        )
 
     def _copied(self) -> ScoreEngine:
         """The same voices over the same parameters, in modules of its own, for another thread."""
-        tensors = [one for module in self.modules for one in (*module.parameters(), *module.buffers())]
+        tensors = [
+            one for module in self.modules for one in (*module.parameters(), *module.buffers())
+        ]
         shared = {id(one): one for one in (*tensors, self._fingerprints)}
         made = copy.deepcopy(self, shared | {id(self._replicas): {}})
         made._replica = True
         return made
 
     def _recompute(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Around a checkpointed layer's forward, and around its second one in the backward pass: that one is under the same adapter."""
+        """Around a checkpointed layer's forward, and around its second one in the backward pass:
+        that one is under the same adapter."""
         return nullcontext(), lora.switched(self.model, self._adapters, self._speaking)
 
     @property
@@ -254,12 +328,15 @@ class ScoreEngine:
 
     @property
     def reference_identity(self) -> tuple[str, ...]:
-        """What a reference log-probability depends on besides the tokens: base, adapter, dtype, quantisation, road, temperature."""
+        """What a reference log-probability depends on besides the tokens: base, adapter, dtype,
+        quantisation, road, temperature."""
         from thumbwheel.engine.load import base_fingerprint, fingerprint_of
 
         if not self._fingerprints:
             adapter = self.voice(Role.REF).adapter
-            own = fingerprint_of(enumerate(self.parameters_of(Role.REF))) if adapter else "no adapter"
+            own = (
+                fingerprint_of(enumerate(self.parameters_of(Role.REF))) if adapter else "no adapter"
+            )
             self._fingerprints |= {"base": base_fingerprint(self.model), "adapter": own}
         config = self.language_model.config
         dtype = str(next(self.language_model.parameters()).dtype)
@@ -271,8 +348,11 @@ class ScoreEngine:
             repr(self.temperature),
         )
 
-    def score(self, batch: TreeBatch, role: Role, want: frozenset[str] = LOGP, grad: bool = False) -> Scores:
-        """Scores of `batch` under `role`; `grad` keeps the graph for a backward pass (entropy never has one).
+    def score(
+        self, batch: TreeBatch, role: Role, want: frozenset[str] = LOGP, grad: bool = False
+    ) -> Scores:
+        """Scores of `batch` under `role`; `grad` keeps the graph for a backward pass (entropy never
+        has one).
 
         Only what is in `want` is computed: "value" and "last" make no product with the vocabulary.
         """
@@ -281,13 +361,24 @@ class ScoreEngine:
         if unknown := want - WANTS:
             raise ValueError(f"wants {sorted(unknown)}; known: {sorted(WANTS)}")
         if batch.kind != self.layout.kind:
-            raise ValueError(f"a {batch.kind} batch for an engine of layout {self.layout.kind}; plan with engine.layout")
+            raise ValueError(
+                f"a {batch.kind} batch for an engine of layout {self.layout.kind}; plan with "
+                "engine.layout"
+            )
         voice = self.voice(role)
         own = classifies(self.model)
         if want & OF_VOCABULARY and own:
-            raise ModelError(f"{sorted(want & OF_VOCABULARY)} of a reward model", "it has no vocabulary behind it", 'Ask it for "last"')
+            raise ModelError(
+                f"{sorted(want & OF_VOCABULARY)} of a reward model",
+                "it has no vocabulary behind it",
+                'Ask it for "last"',
+            )
         if want - OF_VOCABULARY and voice.head is None and not (own and want == {"last"}):
-            raise ModelError(f"{sorted(want - OF_VOCABULARY)} of the role {role.value!r}", "it has no head", "Give its Voice one")
+            raise ModelError(
+                f"{sorted(want - OF_VOCABULARY)} of the role {role.value!r}",
+                "it has no head",
+                "Give its Voice one",
+            )
         with self._as_role(role, voice), nullcontext() if grad else torch.no_grad():
             return self._score(batch.to(self.device), voice.head, want)
 
@@ -299,13 +390,22 @@ class ScoreEngine:
         if want & OF_VOCABULARY and self._head is None:
             found = self._score_whole(batch, "entropy" in want)
         if want - OF_VOCABULARY or self._head is not None:
-            hidden = tree_hidden(self.language_model, batch) if batch.kind == "tree" else padded_hidden(self.language_model, batch)
+            hidden = (
+                tree_hidden(self.language_model, batch)
+                if batch.kind == "tree"
+                else padded_hidden(self.language_model, batch)
+            )
             rows = {"value": batch.pred_index, "last": batch.last_index}
             found |= {name: scalars(head, hidden[rows[name]]) for name in want - OF_VOCABULARY}
             if want & OF_VOCABULARY and self._head is not None:
                 predictors = hidden[batch.pred_index]
                 logp, entropy = score_targets(
-                    self._head, predictors, batch.target_ids, self.temperature, self.head_chunk, "entropy" in want
+                    self._head,
+                    predictors,
+                    batch.target_ids,
+                    self.temperature,
+                    self.head_chunk,
+                    "entropy" in want,
                 )
                 found |= {"logp": logp, "entropy": entropy}
         return Scores(**{name: found[name] for name in want})
@@ -313,12 +413,23 @@ class ScoreEngine:
     def _score_whole(self, batch: TreeBatch, entropy: bool = False) -> dict[str, Any]:
         logits = own_logits(self.model, batch)
         logs = (logits.to(wide(logits)) / self.temperature).log_softmax(-1)
-        return {"logp": logs.gather(1, batch.target_ids[:, None])[:, 0], "entropy": entropy_of(logs.detach()) if entropy else None}
+        return {
+            "logp": logs.gather(1, batch.target_ids[:, None])[:, 0],
+            "entropy": entropy_of(logs.detach()) if entropy else None,
+        }
 
     @contextmanager
     def _as_role(self, role: Role, voice: Voice) -> Iterator[None]:
-        if role is Role.REF and not hasattr(self.model, "peft_config") and any(one.requires_grad for one in self.model.parameters()):
-            raise ModelError("the reference model", "the model has no adapter and trains itself, so its start is gone", "Train with LoRA")
+        if (
+            role is Role.REF
+            and not hasattr(self.model, "peft_config")
+            and any(one.requires_grad for one in self.model.parameters())
+        ):
+            raise ModelError(
+                "the reference model",
+                "the model has no adapter and trains itself, so its start is gone",
+                "Train with LoRA",
+            )
         before, self._speaking = self._speaking, voice.adapter
         try:
             with lora.switched(self.model, self._adapters, voice.adapter):
@@ -337,7 +448,8 @@ def scalars(head: Any, rows: torch.Tensor) -> torch.Tensor:
 
 
 def disable_dropout(model: Any) -> None:
-    """Set every dropout to 0: the reference, the old and the new policy have to be the same function of the tokens."""
+    """Set every dropout to 0: the reference, the old and the new policy have to be the same
+    function of the tokens."""
     import torch
 
     for module in model.modules():

@@ -1,8 +1,9 @@
-"""Renders chat templates in a process of its own: `python -m thumbwheel.engine.template_child MEMORY LONGEST`.
+"""Renders chat templates in a process of its own: `python -m thumbwheel.engine.template_child
+MEMORY LONGEST`.
 
-A template is a program that came with a model: it may loop for ever, or ask for more memory than there is. So the memory of this process is
-bounded, and whoever asks stops waiting. A request and its answer are lines of JSON; the rendering is transformers' own. Not here: who asks
-(`render.py`).
+A template is a program that came with a model: it may loop for ever, or ask for more memory than
+there is. So the memory of this process is bounded, and whoever asks stops waiting. A request and
+its answer are lines of JSON; the rendering is transformers' own. Not here: who asks (`render.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ def main(memory: int, longest: int) -> None:
     """Answer until standard input ends; the first line says that the library is loaded."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asks, who may want one more answer
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for whoever asks, who may want one more answer
     limit_memory(memory)
     _say({"ready": True})
     for line in sys.stdin:
@@ -32,7 +35,8 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 def _answer(render: Any, request: dict[str, Any], longest: int) -> dict[str, Any]:
-    """`text`, or why the template `refused` these messages, or what is wrong with it whatever the messages are (`fault`)."""
+    """`text`, or why the template `refused` these messages, or what is wrong with it whatever the
+    messages are (`fault`)."""
     try:
         rendered, _ = render(
             conversations=[request["messages"]],
@@ -48,7 +52,11 @@ def _answer(render: Any, request: dict[str, Any], longest: int) -> dict[str, Any
     except Exception as error:  # noqa: BLE001 - a template may raise anything
         return {"refused": str(error)[:500] or type(error).__name__}
     if len(rendered[0]) > longest:
-        return {"fault": f"it writes {len(rendered[0]):,} characters, more than the {longest:,} that are taken"}
+        return {
+            "fault": f"it writes {len(rendered[0]):,} characters, more than the {longest:,} that "
+            "are "
+            "taken"
+        }
     return {"text": rendered[0]}
 
 

@@ -1,9 +1,11 @@
-"""Token trees: what every method hands to the engine, and the padding-free batches that the engine scores.
+"""Token trees: what every method hands to the engine, and the padding-free batches that the engine
+scores.
 
-Lives here: `Example` and `Branch` (token ids, method neutral), `Layout` (how a model can be fed), `TreeBatch` (one forward
-pass) and `plan`, which packs the examples of one optimiser batch. Does not live here: text (prompt.py), losses (training)
-and the model itself (score.py). A batch is a prefix tree: what sequences have in common is in it once, position ids go on
-along each path, and an index map says which row predicts which target, so that one row may predict several next tokens.
+Lives here: `Example` and `Branch` (token ids, method neutral), `Layout` (how a model can be fed),
+`TreeBatch` (one forward pass) and `plan`, which packs the examples of one optimiser batch. Does not
+live here: text (prompt.py), losses (training) and the model itself (score.py). A batch is a prefix
+tree: what sequences have in common is in it once, position ids go on along each path, and an index
+map says which row predicts which target, so that one row may predict several next tokens.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ if TYPE_CHECKING:
     import torch
 
 READ_AT_MOST = 0.8  # of the rows: above that, picking them out costs what it saves
-SHARE_AT_LEAST = 16  # rows: below that, gathering a shared opening costs more than computing it again
+SHARE_AT_LEAST = (
+    16  # rows: below that, gathering a shared opening costs more than computing it again
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One completion. `mask` says which of its tokens are targets (None: all); `role` is for the loss to read."""
+    """One completion. `mask` says which of its tokens are targets (None: all); `role` is for the
+    loss to read."""
 
     ids: tuple[int, ...]
     mask: tuple[bool, ...] | None = None
@@ -44,7 +49,8 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A prompt with its branches; `group` names what belongs together (a prompt, a session), `weight` is for the loss."""
+    """A prompt with its branches; `group` names what belongs together (a prompt, a session),
+    `weight` is for the loss."""
 
     prompt: tuple[int, ...]
     branches: tuple[Branch, ...]
@@ -53,7 +59,10 @@ class Example:
 
     def __post_init__(self) -> None:
         if not self.prompt or not self.branches:
-            raise ValueError("an example needs a prompt token and a branch: the first target has to be predicted from something")
+            raise ValueError(
+                "an example needs a prompt token and a branch: the first target has to be "
+                "predicted from something"
+            )
 
     @property
     def longest(self) -> int:
@@ -83,7 +92,8 @@ class Layout:
 class TreeBatch:
     """One forward pass: T rows, M scored tokens, in the order of examples, branches, tokens.
 
-    For the padded kind the rows are the plain sequences one after the other and `lengths` has their lengths.
+    For the padded kind the rows are the plain sequences one after the other and `lengths` has their
+    lengths.
     """
 
     kind: Literal["tree", "padded"]
@@ -142,39 +152,64 @@ class TreeBatch:
         """The same batch with its tensors on `device`."""
         import torch
 
-        moved = {f.name: getattr(self, f.name).to(device) for f in fields(self) if isinstance(getattr(self, f.name), torch.Tensor)}
+        moved = {
+            f.name: getattr(self, f.name).to(device)
+            for f in fields(self)
+            if isinstance(getattr(self, f.name), torch.Tensor)
+        }
         return replace(self, **moved)
 
 
 def plan(examples: Sequence[Example], token_budget: int, layout: Layout) -> list[TreeBatch]:
-    """Pack one optimiser batch into forward passes of about `token_budget` rows each (padded kind: cells, padding included).
+    """Pack one optimiser batch into forward passes of about `token_budget` rows each (padded kind:
+    cells, padding included).
 
-    Deterministic. Every example is in exactly one batch; one that is larger than the budget gets a batch of its own.
+    Deterministic. Every example is in exactly one batch; one that is larger than the budget gets a
+    batch of its own.
     """
     if token_budget < 1:
         raise ValueError(f"token budget {token_budget}")
-    bins = _pack_trees(examples, token_budget, layout.share_at_least) if layout.kind == "tree" else _pack_rows(examples, token_budget)
+    bins = (
+        _pack_trees(examples, token_budget, layout.share_at_least)
+        if layout.kind == "tree"
+        else _pack_rows(examples, token_budget)
+    )
     return [build(examples, members, layout) for members in bins]
 
 
 def build(examples: Sequence[Example], members: Sequence[int], layout: Layout) -> TreeBatch:
     """One batch of the `members` of `examples`."""
     chosen = [examples[at] for at in members]
-    return _tree_batch(chosen, members, layout.share_at_least) if layout.kind == "tree" else _padded_batch(chosen, members)
+    return (
+        _tree_batch(chosen, members, layout.share_at_least)
+        if layout.kind == "tree"
+        else _padded_batch(chosen, members)
+    )
 
 
 def _pack_trees(examples: Sequence[Example], budget: int, share: int) -> list[list[int]]:
-    """Best fit decreasing, examples of one prompt one after the other; what opens like something in the bin only costs its own rows."""
+    """Best fit decreasing, examples of one prompt one after the other; what opens like something in
+    the bin only costs its own rows."""
     prompts = [example.prompt for example in examples]
     own = [sum(len(branch.ids) for branch in example.branches) for example in examples]
     whole: Counter[tuple[int, ...]] = Counter()
     for prompt, rows in zip(prompts, own, strict=True):
         whole[prompt] += rows
     bins: list[tuple[list[int], int]] = []
-    for at in sorted(range(len(examples)), key=lambda at: (-len(prompts[at]) - whole[prompts[at]], prompts[at], at)):
+    for at in sorted(
+        range(len(examples)),
+        key=lambda at: (-len(prompts[at]) - whole[prompts[at]], prompts[at], at),
+    ):
         room = [place for place, (_, used) in enumerate(bins) if used + own[at] <= budget]
-        costs = {place: own[at] + len(prompts[at]) - _shared(examples, at, bins[place][0], share) for place in room}
-        place = min((place for place in room if bins[place][1] + costs[place] <= budget), key=lambda place: costs[place], default=None)
+        costs = {
+            place: own[at] + len(prompts[at]) - _shared(examples, at, bins[place][0], share)
+            for place in room
+        }
+        place = min(
+            (place for place in room if bins[place][1] + costs[place] <= budget),
+            key=lambda place: costs[place],
+            default=None,
+        )
         if place is None:
             bins.append(([at], own[at] + len(prompts[at])))
         else:
@@ -210,7 +245,11 @@ def _tree_batch(examples: Sequence[Example], members: Sequence[int], share: int)
         leaves += [trie.insert(end, branch.ids, 1) for branch in example.branches]
     flat, runs = trie.lay_out()
     paths = iter(leaf.rows() for leaf in leaves)
-    index = [(next(paths), len(example.prompt), branch) for example in examples for branch in example.branches]
+    index = [
+        (next(paths), len(example.prompt), branch)
+        for example in examples
+        for branch in example.branches
+    ]
     return _assemble("tree", examples, members, flat, trie.positions(), index, runs=runs)
 
 
@@ -224,7 +263,15 @@ def _padded_batch(examples: Sequence[Example], members: Sequence[int]) -> TreeBa
             flat += row
             positions += range(len(row))
             index.append((range(start, start + len(row)), len(example.prompt), branch))
-    return _assemble("padded", examples, members, flat, positions, index, lengths=tuple(len(path) for path, _, _ in index))
+    return _assemble(
+        "padded",
+        examples,
+        members,
+        flat,
+        positions,
+        index,
+        lengths=tuple(len(path) for path, _, _ in index),
+    )
 
 
 def _assemble(

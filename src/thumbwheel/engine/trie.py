@@ -1,7 +1,7 @@
 """The compressed prefix tree under a TreeBatch, and its layout in rows.
 
-Lives here: inserting sequences, and laying the nodes out depth first so that each leftmost chain is one contiguous `Run`
-whose attention is plain causal. Does not live here: examples, tensors.
+Lives here: inserting sequences, and laying the nodes out depth first so that each leftmost chain is
+one contiguous `Run` whose attention is plain causal. Does not live here: examples, tensors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Rows [start, stop) that attend causally to themselves and wholly to the `prefix` intervals, in path order."""
+    """Rows [start, stop) that attend causally to themselves and wholly to the `prefix` intervals,
+    in path order."""
 
     start: int
     stop: int
@@ -45,11 +46,16 @@ class Node:
 
     def rows(self) -> list[int]:
         """Row of each token on the path from the root to the end of this node."""
-        return [row for node in (*self.ancestors(), self) for row in range(node.start, node.start + len(node.ids))]
+        return [
+            row
+            for node in (*self.ancestors(), self)
+            for row in range(node.start, node.start + len(node.ids))
+        ]
 
 
 class Trie:
-    """Sequences with their common openings stored once. A node that was handed out stays the end of its sequence."""
+    """Sequences with their common openings stored once. A node that was handed out stays the end of
+    its sequence."""
 
     def __init__(self) -> None:
         self.root = Node((), None)
@@ -57,19 +63,23 @@ class Trie:
     def insert(self, at: Node, ids: Sequence[int], share: int) -> Node:
         """The node where `ids`, continued from the end of `at`, ends.
 
-        A node is cut for an opening of at least `share` tokens only (counted from `at`), or where all of `ids` is in it.
+        A node is cut for an opening of at least `share` tokens only (counted from `at`), or where
+        all of `ids` is in it.
         """
         done = 0
         while done < len(ids):
             child, common = _nearest(at, ids, done)
-            if child is None or not (common == len(child.ids) or done + common == len(ids) or done + common >= share):
+            if child is None or not (
+                common == len(child.ids) or done + common == len(ids) or done + common >= share
+            ):
                 return _append(at, ids[done:])
             at = child if common == len(child.ids) else _cut(child, common)
             done += common
         return at
 
     def lay_out(self) -> tuple[list[int], tuple[Run, ...]]:
-        """Give every node its rows; returns the token of each row and the runs that partition the rows."""
+        """Give every node its rows; returns the token of each row and the runs that partition the
+        rows."""
         flat: list[int] = []
         runs: list[Run] = []
         for node, opens_run in self._walk():
@@ -126,7 +136,8 @@ def _append(at: Node, ids: Sequence[int]) -> Node:
 
 
 def _cut(node: Node, length: int) -> Node:
-    """Put a new node with the first `length` tokens above `node`, which keeps the rest and its identity as an end."""
+    """Put a new node with the first `length` tokens above `node`, which keeps the rest and its
+    identity as an end."""
     parent = node.parent
     assert parent is not None  # noqa: S101 - the root is empty and never cut
     upper = Node(node.ids[:length], parent)

@@ -1,8 +1,9 @@
 """Which version may carry an alias: one whose state is what a signed decision of the gate says.
 
-The state of a version is a column of the database, and whoever can edit a file can edit that. So the state alone lets nothing go live:
-there has to be a decision of the gate about this version and these weights, with a signature that fits. What runs today (a base, an
-endpoint) was never trained here and needs none.
+The state of a version is a column of the database, and whoever can edit a file can edit that. So
+the state alone lets nothing go live: there has to be a decision of the gate about this version and
+these weights, with a signature that fits. What runs today (a base, an endpoint) was never trained
+here and needs none.
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ ENOUGH = {
 
 
 def require_approval(ws: Workspace, version: ModelVersion, alias: str) -> None:
-    """Raise Conflict unless `version` may be served under `alias`, and a signed decision of the gate says so."""
+    """Raise Conflict unless `version` may be served under `alias`, and a signed decision of the
+    gate says so."""
     version.check_alias(alias)
     if version.adapter is None or approvals(ws, version):
         return
     raise Conflict(
         f"version {version.name!r} of agent {version.agent!r}",
-        f"it is marked {version.state} on {version.basis or 'nothing'}, and no decision of the gate with a fitting signature says so",
-        f"Evaluate it again, which decides anew: thumbwheel evaluate {version.name} --agent {version.agent}",
+        f"it is marked {version.state} on {version.basis or 'nothing'}, and no decision of the "
+        "gate with a fitting signature says so",
+        f"Evaluate it again, which decides anew: thumbwheel evaluate {version.name} --agent "
+        f"{version.agent}",
     )
 
 
 def approvals(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
-    """The decisions that give `version` the state and basis that it has: signed by this home, about the weights that it has now."""
+    """The decisions that give `version` the state and basis that it has: signed by this home, about
+    the weights that it has now."""
     if version.basis is None:
         return []
     with ws.db.read() as connection:
@@ -43,6 +48,7 @@ def approvals(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
         decision
         for decision in decisions
         if decision.decision.verdict in ENOUGH[version.basis]
-        and decision.inputs.weights in (None, version.weights)  # decisions from before weights were written down have none
+        and decision.inputs.weights
+        in (None, version.weights)  # decisions from before weights were written down have none
         and genuine(ws, decision)
     ]

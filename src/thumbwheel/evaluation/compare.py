@@ -1,4 +1,5 @@
-"""From two sides' answers and log-probabilities to measures, guards, slices and examples; numbers in, numbers out."""
+"""From two sides' answers and log-probabilities to measures, guards, slices and examples; numbers
+in, numbers out."""
 
 from __future__ import annotations
 
@@ -65,9 +66,15 @@ class Logged(NamedTuple):
 
 
 def measure(
-    name: str, before: Sequence[float], after: Sequence[float], groups: Sequence[Hashable], level: float, span: float | None = 1.0
+    name: str,
+    before: Sequence[float],
+    after: Sequence[float],
+    groups: Sequence[Hashable],
+    level: float,
+    span: float | None = 1.0,
 ) -> Measure:
-    """Mean of values on both sides, with the clustered interval of the gain; `span` of the values, None where there is no limit."""
+    """Mean of values on both sides, with the clustered interval of the gain; `span` of the values,
+    None where there is no limit."""
     found = compare(before, after, groups, level=level, span=span)
     return Measure(
         spread=Spread.of(found.estimate),
@@ -86,15 +93,25 @@ def measure(
 
 
 def adjusted(measures: Sequence[Measure]) -> tuple[Measure, ...]:
-    """The same with Holm's correction over all of them that have a p value (Holm, Scand. J. Statist. 6, 1979)."""
+    """The same with Holm's correction over all of them that have a p value (Holm, Scand. J.
+    Statist. 6, 1979)."""
     known = [one.p for one in measures if one.p is not None]
     corrected = iter(holm(known))
-    return tuple(one if one.p is None else one.model_copy(update={"adjusted": next(corrected)}) for one in measures)
+    return tuple(
+        one if one.p is None else one.model_copy(update={"adjusted": next(corrected)})
+        for one in measures
+    )
 
 
 def success(name: str, pairs: Sequence[Pair], level: float) -> Measure:
     """Success of fresh answers."""
-    return measure(name, [one.before for one in pairs], [one.after for one in pairs], [one.case.group for one in pairs], level)
+    return measure(
+        name,
+        [one.before for one in pairs],
+        [one.after for one in pairs],
+        [one.case.group for one in pairs],
+        level,
+    )
 
 
 def slices(pairs: Sequence[Pair], level: float) -> tuple[Measure, ...]:
@@ -108,14 +125,20 @@ def slices(pairs: Sequence[Pair], level: float) -> tuple[Measure, ...]:
 
 
 def detectable(primary: Measure) -> float | None:
-    """The smallest true gain that these items show four times out of five, at the spread that was met."""
+    """The smallest true gain that these items show four times out of five, at the spread that was
+    met."""
     return primary.spread.around(primary.gain).detectable(primary.level, POWER)
 
 
-def most_changed(pairs: Sequence[Pair], before: Sequence[str], after: Sequence[str], count: int) -> tuple[Changed, ...]:
-    """The cases whose value changed most, losses and gains in turn; then those whose text changed. `before`, `after`: texts, as `pairs`."""
+def most_changed(
+    pairs: Sequence[Pair], before: Sequence[str], after: Sequence[str], count: int
+) -> tuple[Changed, ...]:
+    """The cases whose value changed most, losses and gains in turn; then those whose text changed.
+    `before`, `after`: texts, as `pairs`."""
     places = [place for place in range(len(pairs)) if before[place] != after[place]]
-    places.sort(key=lambda place: (-abs(pairs[place].after - pairs[place].before), pairs[place].case.id))
+    places.sort(
+        key=lambda place: (-abs(pairs[place].after - pairs[place].before), pairs[place].case.id)
+    )
     losses = [place for place in places if pairs[place].after < pairs[place].before]
     gains = [place for place in places if pairs[place].after > pairs[place].before]
     chosen = [place for both in zip(losses, gains, strict=False) for place in both]
@@ -141,10 +164,14 @@ def _last_text(prompt: Sequence[Message]) -> str:
 
 
 def preferences(logged: Sequence[Logged], level: float) -> tuple[Measure, ...]:
-    """How well each side ranks recorded answers: pairs where there are any, otherwise labels. Summed first, per token beside it."""
+    """How well each side ranks recorded answers: pairs where there are any, otherwise labels.
+    Summed first, per token beside it."""
     pairs = _pairs(logged)
     if pairs:
-        return (_accuracy(RANKING, pairs, False, level), _accuracy(RANKING_PER_TOKEN, pairs, True, level))
+        return (
+            _accuracy(RANKING, pairs, False, level),
+            _accuracy(RANKING_PER_TOKEN, pairs, True, level),
+        )
     labels = [one for one in logged if one.row.label]
     found = (_area(AREA, labels, False, level), _area(AREA_PER_TOKEN, labels, True, level))
     return tuple(one for one in found if one is not None)
@@ -159,11 +186,18 @@ def _pairs(logged: Iterable[Logged]) -> list[tuple[Logged, Logged]]:
     return [(both[True], both[False]) for both in sides.values() if len(both) == 2]
 
 
-def _accuracy(name: str, pairs: Sequence[tuple[Logged, Logged]], per_token: bool, level: float) -> Measure:
+def _accuracy(
+    name: str, pairs: Sequence[tuple[Logged, Logged]], per_token: bool, level: float
+) -> Measure:
     def right(side: str) -> list[float]:
-        return [_wins(_at(better, side, per_token), _at(worse, side, per_token)) for better, worse in pairs]
+        return [
+            _wins(_at(better, side, per_token), _at(worse, side, per_token))
+            for better, worse in pairs
+        ]
 
-    return measure(name, right("before"), right("after"), [better.row.group for better, _ in pairs], level)
+    return measure(
+        name, right("before"), right("after"), [better.row.group for better, _ in pairs], level
+    )
 
 
 def _wins(better: float, worse: float) -> float:
@@ -176,7 +210,8 @@ def _at(one: Logged, side: str, per_token: bool) -> float:
 
 
 def _area(name: str, labels: Sequence[Logged], per_token: bool, level: float) -> Measure | None:
-    """Area under the ROC curve; None where one class is missing. Its groups are those of the rarer class: the error rests on them."""
+    """Area under the ROC curve; None where one class is missing. Its groups are those of the rarer
+    class: the error rests on them."""
     scores = {side: [_at(one, side, per_token) for one in labels] for side in ("before", "after")}
     good = [one.row.good for one in labels]
     before, after = (ranking_area(scores[side], good) for side in ("before", "after"))
@@ -186,10 +221,15 @@ def _area(name: str, labels: Sequence[Logged], per_token: bool, level: float) ->
 
     def gain(indices: Sequence[int]) -> float | None:
         own = [good[at] for at in indices]
-        low, high = (ranking_area([scores[side][at] for at in indices], own) for side in ("before", "after"))
+        low, high = (
+            ranking_area([scores[side][at] for at in indices], own) for side in ("before", "after")
+        )
         return None if low is None or high is None else high - low
 
-    telling = min(len({group for group, own in zip(groups, good, strict=True) if own is kind}) for kind in (True, False))
+    telling = min(
+        len({group for group, own in zip(groups, good, strict=True) if own is kind})
+        for kind in (True, False)
+    )
     found = jackknife(gain, len(labels), groups, limit=1.0, telling=telling)  # type: ignore[arg-type]
     interval = found.interval(level)
     changed = sum(a != b for a, b in zip(scores["before"], scores["after"], strict=True))
@@ -199,19 +239,45 @@ def _area(name: str, labels: Sequence[Logged], per_token: bool, level: float) ->
     )  # fmt: skip
 
 
-def generation_guards(before: Sequence[Judged], after: Sequence[Judged], groups: Sequence[str], level: float) -> tuple[Guard, ...]:
-    """Do fresh answers still end, still have their form, and still have their length (over those that ended at least before)?"""
-    both = [one for one in zip(before, after, groups, strict=True) if all(side.evidence["status"] != "unanswered" for side in one[:2])]
+def generation_guards(
+    before: Sequence[Judged], after: Sequence[Judged], groups: Sequence[str], level: float
+) -> tuple[Guard, ...]:
+    """Do fresh answers still end, still have their form, and still have their length (over those
+    that ended at least before)?"""
+    both = [
+        one
+        for one in zip(before, after, groups, strict=True)
+        if all(side.evidence["status"] != "unanswered" for side in one[:2])
+    ]
     formed = [(a.well_formed, b.well_formed, group) for a, b, group in both]
     lengths = [(a.tokens, b.tokens, group) for a, b, group in both if a.ended]
     return (
         _guard(EOS, [(float(a.ended), float(b.ended), group) for a, b, group in both], level),
-        _guard(FORMAT, [(float(a), float(b), group) for a, b, group in formed if a is not None and b is not None], level),
-        _guard(LENGTH, [(float(a), float(b), group) for a, b, group in lengths if a is not None and b is not None], level, None),
+        _guard(
+            FORMAT,
+            [
+                (float(a), float(b), group)
+                for a, b, group in formed
+                if a is not None and b is not None
+            ],
+            level,
+        ),
+        _guard(
+            LENGTH,
+            [
+                (float(a), float(b), group)
+                for a, b, group in lengths
+                if a is not None and b is not None
+            ],
+            level,
+            None,
+        ),
     )
 
 
-def _guard(name: str, values: Sequence[tuple[float, float, str]], level: float, span: float | None = 1.0) -> Guard:
+def _guard(
+    name: str, values: Sequence[tuple[float, float, str]], level: float, span: float | None = 1.0
+) -> Guard:
     if not values:
         return Guard(name=name, before=None, after=None, n=0)
     first, second, groups = zip(*values, strict=True)
@@ -242,7 +308,9 @@ def serving(side: str, success: float, answers: Sequence[Answer], rates: Rates) 
     )
 
 
-def _cost(rates: Rates, prompts: Sequence[int], tokens: Sequence[int], busy: Sequence[float]) -> float | None:
+def _cost(
+    rates: Rates, prompts: Sequence[int], tokens: Sequence[int], busy: Sequence[float]
+) -> float | None:
     """Of 1,000 answers; None where price or measurement is missing."""
     if rates.tokens_in is not None and rates.tokens_out is not None and tokens and prompts:
         return (mean(prompts) * rates.tokens_in + mean(tokens) * rates.tokens_out) / 1000
@@ -255,7 +323,13 @@ def guard(name: str, measure: Measure) -> Guard:
     """A measure as a guard. An interval without an end is none."""
     ends = {"low": measure.low, "high": measure.high} if measure.high < LARGEST else {}
     return Guard(
-        name=name, before=measure.before, after=measure.after, n=measure.n, clusters=measure.clusters, spread=measure.spread, **ends
+        name=name,
+        before=measure.before,
+        after=measure.after,
+        n=measure.n,
+        clusters=measure.clusters,
+        spread=measure.spread,
+        **ends,
     )
 
 
@@ -265,7 +339,8 @@ def nll_guard(logged: Sequence[Logged], level: float) -> Guard:
 
 
 def liked_guard(logged: Sequence[Logged], level: float) -> Guard:
-    """The same of answers that the app gave itself and people liked: what the model could do, and has to be able to do still."""
+    """The same of answers that the app gave itself and people liked: what the model could do, and
+    has to be able to do still."""
     return _nll(NLL_LIKED, [one for one in logged if one.row.liked], level)
 
 
@@ -282,7 +357,19 @@ def _nll(name: str, logged: Sequence[Logged], level: float) -> Guard:
     for one in answers:
         sums[one.row.group] = sums.get(one.row.group, 0.0) + one.before - one.after
         sizes[one.row.group] += one.tokens
-    estimate = paired_mean(np.array([sums[group] for group in sizes], float), np.array(list(sizes.values()), float), None)
+    estimate = paired_mean(
+        np.array([sums[group] for group in sizes], float),
+        np.array(list(sizes.values()), float),
+        None,
+    )
     interval = estimate.interval(level)
     ends = {"low": interval.low, "high": interval.high} if isfinite(interval.low) else {}
-    return Guard(name=name, before=before, after=after, n=len(answers), clusters=len(sizes), spread=Spread.of(estimate), **ends)
+    return Guard(
+        name=name,
+        before=before,
+        after=after,
+        n=len(answers),
+        clusters=len(sizes),
+        spread=Spread.of(estimate),
+        **ends,
+    )

@@ -1,6 +1,8 @@
-"""Declarations: the policy of the gate is fixed for an agent once, before it is needed, and every change of it is kept and said.
+"""Declarations: the policy of the gate is fixed for an agent once, before it is needed, and every
+change of it is kept and said.
 
-The settings of the section `gate` are where a declaration starts from; the first decision declares them where nobody did.
+The settings of the section `gate` are where a declaration starts from; the first decision declares
+them where nobody did.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def declarations(ws: Workspace, agent: str) -> list[Declaration]:
 
 
 def declare(ws: Workspace, agent: str, options: Mapping[str, Any], reason: str = "") -> Declaration:
-    """Fix the policy: what was declared (first: the settings) with `options` over it. Raises InputError for a change without a reason."""
+    """Fix the policy: what was declared (first: the settings) with `options` over it. Raises
+    InputError for a change without a reason."""
     known = declarations(ws, agent)
     start = known[-1].policy if known else ws.settings(GatePolicy, "gate")
     policy = build(GatePolicy, {**start.model_dump(mode="json"), **options}, "the declaration")
@@ -35,9 +38,15 @@ def declare(ws: Workspace, agent: str, options: Mapping[str, Any], reason: str =
         return known[-1]
     if known and not reason:
         what = ", ".join(differences(start, policy))
-        raise InputError(f"gate of agent {agent!r}", f"it is declared, and this changes it ({what})", "Say why: --reason TEXT")
+        raise InputError(
+            f"gate of agent {agent!r}",
+            f"it is declared, and this changes it ({what})",
+            "Say why: --reason TEXT",
+        )
     agent_id = versions.require_agent(ws, agent)
-    return ws.db.write(lambda connection: store.add_declaration(connection, agent_id, policy, reason))
+    return ws.db.write(
+        lambda connection: store.add_declaration(connection, agent_id, policy, reason)
+    )
 
 
 def policy_of(ws: Workspace, agent: str) -> GatePolicy:
@@ -46,23 +55,36 @@ def policy_of(ws: Workspace, agent: str) -> GatePolicy:
     return known[-1].policy if known else ws.settings(GatePolicy, "gate")
 
 
-def changes(known: Sequence[Declaration], used: GatePolicy, settings: GatePolicy) -> tuple[str, ...]:
-    """Everything in which `used` departs from what was declared first, and settings that were changed without being declared."""
+def changes(
+    known: Sequence[Declaration], used: GatePolicy, settings: GatePolicy
+) -> tuple[str, ...]:
+    """Everything in which `used` departs from what was declared first, and settings that were
+    changed without being declared."""
     found = []
     for before, after in pairwise(known):
         what = ", ".join(differences(before.policy, after.policy))
-        found.append(f"the gate was declared anew on {after.recorded_at:%Y-%m-%d} ({what}): {after.reason}")
+        found.append(
+            f"the gate was declared anew on {after.recorded_at:%Y-%m-%d} ({what}): {after.reason}"
+        )
     declared = known[-1].policy if known else used
     if used != declared:
-        found.append(f"decided under another policy than the declared one ({', '.join(differences(declared, used))})")
+        found.append(
+            "decided under another policy than the declared one "
+            f"({', '.join(differences(declared, used))})"
+        )
     elif settings not in (declared, GatePolicy()):
-        found.append(f"settings that are not declared do not count ({', '.join(differences(declared, settings))})")
+        found.append(
+            "settings that are not declared do not count "
+            f"({', '.join(differences(declared, settings))})"
+        )
     return tuple(found)
 
 
 def differences(before: GatePolicy, after: GatePolicy) -> list[str]:
     """In words, field by field."""
-    pairs = ((name, getattr(before, name), getattr(after, name)) for name in GatePolicy.model_fields)
+    pairs = (
+        (name, getattr(before, name), getattr(after, name)) for name in GatePolicy.model_fields
+    )
     return [f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new]
 
 

@@ -29,8 +29,9 @@ def declare(
 ) -> None:
     """Fix what a candidate of an agent must show, once, before it is needed.
 
-    It starts from the settings (section `gate`), and counts from then on, whatever the settings become. A later change is kept with its
-    reason, and every decision under it says so. Without a declaration the first decision declares the settings.
+    It starts from the settings (section `gate`), and counts from then on, whatever the settings
+    become. A later change is kept with its reason, and every decision under it says so. Without a
+    declaration the first decision declares the settings.
 
     Example: thumbwheel gate declare --agent support --min-cases 100 --margin-eos 0.02
     """
@@ -58,11 +59,22 @@ def show(ctx: typer.Context, agent: Agent, as_json: Json = False) -> None:
         known, policy = verbs.declarations(ws, agent), verbs.policy_of(ws, agent)
     if as_json:
         shown = [one.model_dump(mode="json") for one in known]
-        log.answer({"agent": agent, "declared": bool(known), "policy": policy.model_dump(mode="json"), "declarations": shown})
+        log.answer(
+            {
+                "agent": agent,
+                "declared": bool(known),
+                "policy": policy.model_dump(mode="json"),
+                "declarations": shown,
+            }
+        )
     elif known:
         _show(agent, known)
     else:
-        log.table(f"gate of {agent}: not declared; the first decision will declare these settings", COLUMNS, _rows(policy))
+        log.table(
+            f"gate of {agent}: not declared; the first decision will declare these settings",
+            COLUMNS,
+            _rows(policy),
+        )
 
 
 COLUMNS = ("setting", "value", "meaning")
@@ -72,7 +84,11 @@ def _show(agent: str, known: list[Declaration]) -> None:
     from thumbwheel.core import log
     from thumbwheel.evaluation.declare import differences
 
-    log.table(f"gate of {agent}, declared {known[-1].recorded_at:%Y-%m-%d %H:%M}", COLUMNS, _rows(known[-1].policy))
+    log.table(
+        f"gate of {agent}, declared {known[-1].recorded_at:%Y-%m-%d %H:%M}",
+        COLUMNS,
+        _rows(known[-1].policy),
+    )
     for before, after in pairwise(known):
         changed = ", ".join(differences(before.policy, after.policy))
         log.say(f"changed on {after.recorded_at:%Y-%m-%d %H:%M}: {changed}: {after.reason}")
@@ -80,4 +96,7 @@ def _show(agent: str, known: list[Declaration]) -> None:
 
 def _rows(policy: GatePolicy) -> list[tuple[str, str, str]]:
     fields = GatePolicy.model_fields.items()
-    return [(name, str(getattr(policy, name)), " ".join((field.description or "").split())) for name, field in fields]
+    return [
+        (name, str(getattr(policy, name)), " ".join((field.description or "").split()))
+        for name, field in fields
+    ]

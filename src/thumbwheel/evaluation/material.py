@@ -1,8 +1,10 @@
-"""What the suites of one evaluation may use: held-out rows, the agent's reward functions, its reward models."""
+"""What the suites of one evaluation may use: held-out rows, the agent's reward functions, its
+reward models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from thumbwheel.core import ids, log
@@ -25,7 +27,9 @@ SAID = frozenset({"feedback", "mates"})
 """What nobody has about a fresh answer: functions that read it have nothing to judge."""
 
 
-def material_of(ws: Workspace, candidate: ModelVersion, rows: HeldOut, config: EvaluationConfig) -> Material:
+def material_of(
+    ws: Workspace, candidate: ModelVersion, rows: HeldOut, config: EvaluationConfig
+) -> Material:
     """For the evaluation of `candidate`; nothing is loaded before it is used."""
     known = [one for one in reward_models.reward_models(ws, candidate.agent) if not one.tainted]
     optimised = frozenset(optimised_by(ws, candidate))
@@ -48,27 +52,46 @@ def material_of(ws: Workspace, candidate: ModelVersion, rows: HeldOut, config: E
 
 
 def optimised_by(ws: Workspace, candidate: ModelVersion) -> tuple[str, ...]:
-    """The judges that the candidate was trained to please, a reward model by its own name (rm1) whatever the run called it."""
+    """The judges that the candidate was trained to please, a reward model by its own name (rm1)
+    whatever the run called it."""
     with ws.db.read() as connection:
         named = set(store.optimised(connection, candidate.run_id))
     known = reward_models.reward_models(ws, candidate.agent) if named else []
     earlier = [one for one in known if one.recorded_at <= candidate.recorded_at]
-    meant = {one.name for one in earlier if named & {one.id, one.name, str(one.number)} or ("latest" in named and one is earlier[-1])}
+    meant = {
+        one.name
+        for one in earlier
+        if named & {one.id, one.name, str(one.number)} or ("latest" in named and one is earlier[-1])
+    }
     return tuple(sorted(named | meant))
 
 
-def _rewards(ws: Workspace, agent: str, optimised: frozenset[str]) -> Callable[[Sequence[Case]], dict[str, list[Score]]]:
-    """The components of the agent's reward that can judge a fresh answer, without a reward model that was optimised."""
+def _rewards(
+    ws: Workspace, agent: str, optimised: frozenset[str]
+) -> Callable[[Sequence[Case]], dict[str, list[Score]]]:
+    """The components of the agent's reward that can judge a fresh answer, without a reward model
+    that was optimised."""
 
     def score(cases: Sequence[Case]) -> dict[str, list[Score]]:
         config = ledger.settings(ws, agent)
         parts = config.parts()
-        usable = [name for name, part in parts.items() if _named(ws, agent, part.settings.get("model")) not in optimised]
-        able = [one for one in components(ws, agent, config, usable) if usable and not one.function.reads & SAID]
+        usable = [
+            name
+            for name, part in parts.items()
+            if _named(ws, agent, part.settings.get("model")) not in optimised
+        ]
+        able = [
+            one
+            for one in components(ws, agent, config, usable)
+            if usable and not one.function.reads & SAID
+        ]
         stored = [Stored(case, True) for case in cases]
         found = {one.name: one.judge(stored) for one in able}
         combine = config.combiner()
-        values = [combine({name: scores[place] for name, scores in found.items()}) for place in range(len(cases))]
+        values = [
+            combine({name: scores[place] for name, scores in found.items()})
+            for place in range(len(cases))
+        ]
         missing = Score.none(Status.NOT_APPLICABLE, "no reward function applies")
         return {"": [missing if value is None else Score(value) for value in values], **found}
 
@@ -76,7 +99,8 @@ def _rewards(ws: Workspace, agent: str, optimised: frozenset[str]) -> Callable[[
 
 
 def _verdicts(ws: Workspace, agent: str) -> Scorer:
-    """What a judge said is kept, chunk by chunk; a verdict that it could not give is asked for again, but not while it is down."""
+    """What a judge said is kept, chunk by chunk; a verdict that it could not give is asked for
+    again, but not while it is down."""
     agent_id = versions.require_agent(ws, agent)
 
     def score(function: RewardFunction[Any], cases: Sequence[Case]) -> list[Score]:
@@ -89,9 +113,23 @@ def _verdicts(ws: Workspace, agent: str) -> Scorer:
         with log.progress("verdicts of the judge", len(missing), "pairs") as advance:
             for start in range(0, len(missing), CHUNK):
                 some = list(missing)[start : start + CHUNK]
-                scores = dict(zip(some, function.score([missing[key] for key in some]), strict=True))
-                values = {key: [one.value, one.evidence] for key, one in scores.items() if one.value is not None}
-                ws.db.write(lambda connection, values=values: store.keep_answers(connection, agent_id, judge, "verdicts", values))  # type: ignore[misc]
+                scores = dict(
+                    zip(some, function.score([missing[key] for key in some]), strict=True)
+                )
+                values = {
+                    key: [one.value, one.evidence]
+                    for key, one in scores.items()
+                    if one.value is not None
+                }
+                ws.db.write(
+                    partial(
+                        store.keep_answers,
+                        agent_id=agent_id,
+                        model=judge,
+                        kind="verdicts",
+                        values=values,
+                    )
+                )
                 found |= scores
                 advance(len(scores))
                 if blocked(scores.values()).total() == len(scores):
@@ -107,7 +145,8 @@ def _named(ws: Workspace, agent: str, model: str | None) -> str | None:
 
 
 def _opinion(ws: Workspace, one: RewardModelRecord) -> Opinion:
-    """The scores of a reward model, the answers of all sides to a prompt after the same turns of it; nan for what is too long."""
+    """The scores of a reward model, the answers of all sides to a prompt after the same turns of
+    it; nan for what is too long."""
 
     def score(prompts: Sequence[Any], sides: Sequence[Sequence[Answer]]) -> list[list[float]]:
         from thumbwheel.engine.reward_model import Read, RewardModel
@@ -116,7 +155,9 @@ def _opinion(ws: Workspace, one: RewardModelRecord) -> Opinion:
         model = RewardModel.load(reward_models.folder(ws, one), device=device())
         compared: list[list[Read]] = []
         for prompt, *answers in zip(prompts, *sides, strict=True):
-            compared.append([Read(prompt, answer.text.strip(), answer.finish) for answer in answers])
+            compared.append(
+                [Read(prompt, answer.text.strip(), answer.finish) for answer in answers]
+            )
         by_prompt = model.score_together(compared)
         return [[scores[side] for scores in by_prompt] for side in range(len(sides))]
 

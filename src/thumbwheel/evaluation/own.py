@@ -1,6 +1,8 @@
-"""Sides in this process: a base with the adapters of several versions, loaded once, so that all share precision and circumstance.
+"""Sides in this process: a base with the adapters of several versions, loaded once, so that all
+share precision and circumstance.
 
-What is loaded is loaded when the first question is asked: an evaluation whose replies are all known loads nothing but a tokenizer.
+What is loaded is loaded when the first question is asked: an evaluation whose replies are all known
+loads nothing but a tokenizer.
 """
 
 from __future__ import annotations
@@ -34,12 +36,14 @@ BASE = ""
 BESIDE = ("*.json", "*.jinja", "*.model")
 """Files of a model's folder that its answers depend on, besides the weights."""
 METHOD = 2
-"""Raise it when the same question would get another reply, so that kept ones are not taken for new ones."""
+"""Raise it when the same question would get another reply, so that kept ones are not taken for new
+ones."""
 
 
 @dataclass
 class Own:
-    """A base with the adapters of `versions`. Raises ModelError where they do not fit or the base has changed."""
+    """A base with the adapters of `versions`. Raises ModelError where they do not fit or the base
+    has changed."""
 
     ws: Workspace
     base: ModelVersion
@@ -74,7 +78,10 @@ class Own:
         """Tokens of the longest sequence that the model takes."""
         from thumbwheel.engine.load import load_config
 
-        return int(getattr(load_config(self.folder).get_text_config(), "max_position_embeddings", None) or 1 << 40)
+        return int(
+            getattr(load_config(self.folder).get_text_config(), "max_position_embeddings", None)
+            or 1 << 40
+        )
 
     @cached_property
     def model(self) -> Any:
@@ -96,9 +103,21 @@ class Own:
         """`version` as a side; one without an adapter is the base."""
         from thumbwheel.training.hardware import device
 
-        about = [METHOD, self.base.base_fingerprint, version.adapter, self.dtype, str(device()), self.builder.template_hash]
+        about = [
+            METHOD,
+            self.base.base_fingerprint,
+            version.adapter,
+            self.dtype,
+            str(device()),
+            self.builder.template_hash,
+        ]
         limits = [self.config.max_length, self.config.token_budget, self.config.batch_size]
-        return OwnSide(self, version.id if version.adapter else BASE, version.name, ids.fingerprint([*about, *limits]))
+        return OwnSide(
+            self,
+            version.id if version.adapter else BASE,
+            version.name,
+            ids.fingerprint([*about, *limits]),
+        )
 
     @contextmanager
     def speaking(self, side: str) -> Iterator[Any]:
@@ -146,14 +165,23 @@ class OwnSide:
 
         builder, first = self.own.builder, asks[0]
         prompts = [builder.prompt(one.prompt) for one in asks]
-        sampling = Sampling(max_new_tokens=first.max_new_tokens, temperature=first.temperature, stop_ids=builder.stop_ids)
+        sampling = Sampling(
+            max_new_tokens=first.max_new_tokens,
+            temperature=first.temperature,
+            stop_ids=builder.stop_ids,
+        )
         with self.own.speaking(self.voice) as model:
             began = time.perf_counter()
-            self._sampler = self._sampler or GroupSampler(model, builder.tokenizer, rows=self.own.config.batch_size)
+            self._sampler = self._sampler or GroupSampler(
+                model, builder.tokenizer, rows=self.own.config.batch_size
+            )
             groups = self._sampler.sample(prompts, first.samples, sampling)
             seconds = (time.perf_counter() - began) / (len(asks) * first.samples)
         return [
-            tuple(Answer(one.text, one.finish, len(one.ids), len(prompt), seconds, one.ids, seconds) for one in group)
+            tuple(
+                Answer(one.text, one.finish, len(one.ids), len(prompt), seconds, one.ids, seconds)
+                for one in group
+            )
             for prompt, group in zip(prompts, groups, strict=True)
         ]
 
@@ -166,9 +194,13 @@ class OwnSide:
         found: list[list[tuple[float, int]]] = [[] for _ in examples]
         with self.own.speaking(self.voice) as model:
             engine = self._engine = self._engine or ScoreEngine(model)
-            for batch, logp in engine.each(examples, self.own.config.token_budget, _scored) if examples else ():
+            for batch, logp in (
+                engine.each(examples, self.own.config.token_budget, _scored) if examples else ()
+            ):
                 sums = batch.branch_sum(logp.double()).tolist()
-                for owner, total, count in zip(batch.example_of.tolist(), sums, batch.branch_count().tolist(), strict=True):
+                for owner, total, count in zip(
+                    batch.example_of.tolist(), sums, batch.branch_count().tolist(), strict=True
+                ):
                     found[batch.example_ids[owner]].append((total, count))
         sums_of = iter(found)
         return [() if one is None else tuple(next(sums_of)) for one in made]
@@ -182,16 +214,23 @@ class OwnSide:
             return self._plain(asked.texts[0])
         finish = asked.finish or (None,) * len(asked.texts)
         targets = [Target(text, why) for text, why in zip(asked.texts, finish, strict=True)]
-        fitted = self.own.builder.fit(asked.prompt, targets, self.own.config.max_length, asked.tools)
+        fitted = self.own.builder.fit(
+            asked.prompt, targets, self.own.config.max_length, asked.tools
+        )
         if fitted.refused:
             return None
-        return Example(fitted.rows[0].prompt_ids, tuple(Branch(row.completion_ids) for row in fitted.rows), "")
+        return Example(
+            fitted.rows[0].prompt_ids, tuple(Branch(row.completion_ids) for row in fitted.rows), ""
+        )
 
     def _plain(self, text: str) -> Example | None:
-        """A text that stands alone: its first token is what the others follow, unless the tokenizer puts one before."""
+        """A text that stands alone: its first token is what the others follow, unless the tokenizer
+        puts one before."""
         from thumbwheel.engine.tree import Branch, Example
 
-        found = list(self.own.builder.tokenizer(text)["input_ids"])[: min(self.own.config.max_length, self.own.room)]
+        found = list(self.own.builder.tokenizer(text)["input_ids"])[
+            : min(self.own.config.max_length, self.own.room)
+        ]
         return Example((found[0],), (Branch(tuple(found[1:])),), "") if len(found) > 1 else None
 
     def close(self) -> None:
@@ -200,12 +239,21 @@ class OwnSide:
         self._engine = self._sampler = None
 
 
-def exported(ws: Workspace, version: ModelVersion, name: str, folder: Path, config: EvaluationConfig) -> OwnSide:
-    """The model in `folder` in the place of `version`. Raises ModelError for a folder without a whole model."""
+def exported(
+    ws: Workspace, version: ModelVersion, name: str, folder: Path, config: EvaluationConfig
+) -> OwnSide:
+    """The model in `folder` in the place of `version`. Raises ModelError for a folder without a
+    whole model."""
     from thumbwheel.engine.load import base_fingerprint
 
     folder = folder.expanduser()
-    whole = replace(version, base=str(folder), base_fingerprint=base_fingerprint(folder), adapter=None, endpoint=None)
+    whole = replace(
+        version,
+        base=str(folder),
+        base_fingerprint=base_fingerprint(folder),
+        adapter=None,
+        endpoint=None,
+    )
     side = Own(ws, whole, [], config).side(whole)
     beside = {path.name: ids.file_hash(path) for pattern in BESIDE for path in folder.glob(pattern)}
     return replace(side, name=name, identity=ids.fingerprint([side.identity, beside]))

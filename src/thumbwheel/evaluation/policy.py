@@ -1,4 +1,5 @@
-"""Nouns of the gate: the policy that is declared for an agent, what a decision depends on, the decision. Stored, so `Config` classes."""
+"""Nouns of the gate: the policy that is declared for an agent, what a decision depends on, the
+decision. Stored, so `Config` classes."""
 
 from __future__ import annotations
 
@@ -28,19 +29,23 @@ DECIDING = ("success", "preference")
 
 
 class GatePolicy(Config):
-    """What a candidate must show; declared once for an agent. A guard holds when its interval lies within its margin."""
+    """What a candidate must show; declared once for an agent. A guard holds when its interval lies
+    within its margin."""
 
     primary: str | None = None
-    """The suite whose main measure decides; without one success of fresh answers, or without cases the ranking of recorded ones."""
+    """The suite whose main measure decides; without one success of fresh answers, or without cases
+    the ranking of recorded ones."""
     alpha: float = Field(default=0.05, gt=0, lt=0.5)
-    """How likely all candidates that are judged on the same held-out rows may together get past the gate without a gain."""
+    """How likely all candidates that are judged on the same held-out rows may together get past the
+    gate without a gain."""
     min_cases: int = Field(default=FEWEST, ge=2)
     """Fewest groups of cases (or ranked pairs) on which anything is decided."""
     min_guard: int = Field(default=20, ge=1)
-    """A guard measured on fewer groups is named as not measured; seen beyond its margin all the same, it allows a canary at most."""
+    """A guard measured on fewer groups is named as not measured; seen beyond its margin all the
+    same, it allows a canary at most."""
     min_interval: int | None = Field(default=None, ge=1)
-    """On fewer groups a guard is held to what was seen instead of its interval, and named; unset, where no interval fits into its margin
-    even if nothing changed (55 groups for 0.05)."""
+    """On fewer groups a guard is held to what was seen instead of its interval, and named; unset,
+    where no interval fits into its margin even if nothing changed (55 groups for 0.05)."""
     margin_nll: float = Field(default=0.3, ge=0)
     """Nats a token by which recorded good answers may become less likely."""
     margin_eos: float = Field(default=0.05, ge=0, le=1)
@@ -54,17 +59,20 @@ class GatePolicy(Config):
     margin_tasks: float = Field(default=0.1, ge=0, le=1)
     """Drop in the share of short general tasks that are solved."""
     relative_nats: float = Field(default=0.1, ge=0)
-    """Where this share of the nats a token that what runs today has is more than a margin in nats, it is the margin: who finds a text
-    unlikely moves more for the same change of use."""
+    """Where this share of the nats a token that what runs today has is more than a margin in nats,
+    it is the margin: who finds a text unlikely moves more for the same change of use."""
     near_chance: float = Field(default=0.1, ge=0, lt=1)
-    """A guard on which what runs today has less than this share of what can be had (likelihood beyond a uniform guess, answers that end,
-    have their form or are right) is shown and decides nothing: there is nothing to lose."""
+    """A guard on which what runs today has less than this share of what can be had (likelihood
+    beyond a uniform guess, answers that end, have their form or are right) is shown and decides
+    nothing: there is nothing to lose."""
     open_guard: Lenience = "canary"
-    """What becomes of a candidate with a guard whose interval reaches beyond its margin while the guard itself does not."""
+    """What becomes of a candidate with a guard whose interval reaches beyond its margin while the
+    guard itself does not."""
     unmeasured_guard: Lenience = "allow"
     """What becomes of a candidate with a guard that was measured on too few items."""
     blocked: Literal["wait", "allow"] = "wait"
-    """Whether a decision waits for judgements that were blocked (a server that is down, no sandbox), or allows a canary without them."""
+    """Whether a decision waits for judgements that were blocked (a server that is down, no
+    sandbox), or allows a canary without them."""
 
     @property
     def leading(self) -> tuple[str, ...]:
@@ -116,7 +124,8 @@ class Decision(Config):
 
 
 class StoredDecision(Config):
-    """A decision with everything that it was made from. `signature`: keyed hash over all else, with the home's key."""
+    """A decision with everything that it was made from. `signature`: keyed hash over all else, with
+    the home's key."""
 
     id: str
     version_id: str
@@ -137,7 +146,8 @@ class Declaration(Config):
 
 
 class Look(NamedTuple):
-    """Two sides (fingerprints), compared by a measure on rows (keyed hashes of their prompts), and what was seen.
+    """Two sides (fingerprints), compared by a measure on rows (keyed hashes of their prompts), and
+    what was seen.
 
     With other settings the same sides are seen anew, so only what came out alike is the same look.
     """

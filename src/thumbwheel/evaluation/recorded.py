@@ -1,4 +1,5 @@
-"""The side that only remembers: what the app's own model answered to the same prompts, as it was recorded."""
+"""The side that only remembers: what the app's own model answered to the same prompts, as it was
+recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from thumbwheel.models.types import ModelVersion
 
 @dataclass
 class Recorded:
-    """See `side.Side`. A prompt that nobody answered has no answer, and neither has a request for several."""
+    """See `side.Side`. A prompt that nobody answered has no answer, and neither has a request for
+    several."""
 
     name: str
     identity: str
@@ -25,7 +27,9 @@ class Recorded:
 
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
         """The recorded ones."""
-        found = [self.known.get(ids.canonical(one.prompt)) if one.samples == 1 else None for one in asks]
+        found = [
+            self.known.get(ids.canonical(one.prompt)) if one.samples == 1 else None for one in asks
+        ]
         return [() if one is None else (one,) for one in found]
 
     def log_probabilities(self, asks: Sequence[Known]) -> list[Sums]:
@@ -37,9 +41,16 @@ class Recorded:
 
 
 def recorded(ws: Workspace, version: ModelVersion, name: str, cases: Sequence[Case]) -> Recorded:
-    """The newest answer of `version` to the prompt of each case; one that does not say whose it is may be its own."""
+    """The newest answer of `version` to the prompt of each case; one that does not say whose it is
+    may be its own."""
     agent_id = versions.require_agent(ws, version.agent)
     with ws.db.read() as connection:
         found = store.recorded(connection, agent_id, version, {case.prompt_id for case in cases})
-    known = {ids.canonical(case.prompt): found[case.prompt_id] for case in cases if case.prompt_id in found}
-    return Recorded(name, ids.fingerprint(["recorded", {key: one.text for key, one in known.items()}]), known)
+    known = {
+        ids.canonical(case.prompt): found[case.prompt_id]
+        for case in cases
+        if case.prompt_id in found
+    }
+    return Recorded(
+        name, ids.fingerprint(["recorded", {key: one.text for key, one in known.items()}]), known
+    )

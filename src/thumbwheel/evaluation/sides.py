@@ -1,7 +1,9 @@
-"""Which sides an evaluation compares: each version as it is served by default, or in the form that was named for it.
+"""Which sides an evaluation compares: each version as it is served by default, or in the form that
+was named for it.
 
-Forms: `hf:FOLDER` (a merged model, in this process), `gguf:FILE`, an endpoint as `URL#MODEL`, `recorded` (what the app's own model
-answered). Without one a version is its base with its adapter in this process, or the endpoint that it was registered as.
+Forms: `hf:FOLDER` (a merged model, in this process), `gguf:FILE`, an endpoint as `URL#MODEL`,
+`recorded` (what the app's own model answered). Without one a version is its base with its adapter
+in this process, or the endpoint that it was registered as.
 """
 
 from __future__ import annotations
@@ -41,7 +43,11 @@ class Sides:
     @cached_property
     def own(self) -> Own:
         """The candidate's base, with the adapters of those that run in this process."""
-        here = [one for one, form in ((self.candidate, self.form), (self.incumbent, self.against_form)) if one.adapter and not form]
+        here = [
+            one
+            for one, form in ((self.candidate, self.form), (self.incumbent, self.against_form))
+            if one.adapter and not form
+        ]
         return Own(self.ws, base_of(self.ws, self.candidate), here, self.config)
 
     @cached_property
@@ -67,7 +73,10 @@ class Sides:
     @property
     def served(self) -> list[Side]:
         """Those that are not the base with an adapter or none."""
-        given = ((self.incumbent, self.against_form, "before"), (self.candidate, self.form, "after"))
+        given = (
+            (self.incumbent, self.against_form, "before"),
+            (self.candidate, self.form, "after"),
+        )
         return [getattr(self, name) for one, form, name in given if form or one.endpoint]
 
     def close(self) -> None:
@@ -80,7 +89,14 @@ class Sides:
         if form is None and version.endpoint is None:
             return self.own.side(version)
         if form is None and version.endpoint is not None:
-            return endpoint(version.name, version.endpoint["url"], version.endpoint["model"], key, parallel, version.id)
+            return endpoint(
+                version.name,
+                version.endpoint["url"],
+                version.endpoint["model"],
+                key,
+                parallel,
+                version.id,
+            )
         name = f"{version.name} as {form}"
         kind, _, rest = str(form).partition(":")
         if form == RECORDED:
@@ -92,16 +108,32 @@ class Sides:
         url, _, model = str(form).partition("#")
         if "@" in url or "?" in url:
             shown = url.partition("@")[2] or url.partition("?")[0]
-            raise InputError(f"{shown!r} as a form", "a name or key in a URL would be stored", f"Set {self.config.key_variable}")
+            raise InputError(
+                f"{shown!r} as a form",
+                "a name or key in a URL would be stored",
+                f"Set {self.config.key_variable}",
+            )
         if kind in ("http", "https") and model:
             return endpoint(name, url, model, key, parallel, version.id)
-        raise InputError(f"{form!r} as a form of {version.name!r}", "there is no such form", f"Use one of: {FORMS}")
+        raise InputError(
+            f"{form!r} as a form of {version.name!r}",
+            "there is no such form",
+            f"Use one of: {FORMS}",
+        )
 
 
 def base_of(ws: Workspace, version: ModelVersion) -> ModelVersion:
     """The version without adapter over which `version` was made."""
-    bases = (one for one in versions.versions(ws, version.agent) if one.adapter is None and one.endpoint is None)
+    bases = (
+        one
+        for one in versions.versions(ws, version.agent)
+        if one.adapter is None and one.endpoint is None
+    )
     found = next((one for one in bases if one.base_fingerprint == version.base_fingerprint), None)
     if found is None:
-        raise InputError(f"version {version.name!r} of agent {version.agent!r}", "its base is not among the versions", "Train a new one")
+        raise InputError(
+            f"version {version.name!r} of agent {version.agent!r}",
+            "its base is not among the versions",
+            "Train a new one",
+        )
     return found

@@ -1,7 +1,9 @@
-"""What the gate stands on is signed with the home's key: evaluations when they are made, decisions when they are taken.
+"""What the gate stands on is signed with the home's key: evaluations when they are made, decisions
+when they are taken.
 
-A row that somebody edits in the database no longer fits its signature. It is refused, and never signed again as it is: only measuring
-and deciding anew make a new one. Not here: what a decision depends on (gate.py), which version may go live (approval.py).
+A row that somebody edits in the database no longer fits its signature. It is refused, and never
+signed again as it is: only measuring and deciding anew make a new one. Not here: what a decision
+depends on (gate.py), which version may go live (approval.py).
 """
 
 from __future__ import annotations
@@ -20,12 +22,18 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.policy import StoredDecision
 from thumbwheel.evaluation.types import Evaluation
 
-WHY = "its signature does not fit: it was changed after it was made, or the home's signing.key is another one"
+WHY = (
+    "its signature does not fit: it was changed after it was made, or the home's signing.key is "
+    "another one"
+)
 
 
 def signed_evaluation(ws: Workspace, evaluation: Evaluation) -> Evaluation:
-    """The evaluation with its signature. For one that was measured now, or that was `genuine` before it was changed by us."""
-    whole = Evaluation(**evaluation.model_dump(mode="json"))  # with every default written out, as it is stored and signed
+    """The evaluation with its signature. For one that was measured now, or that was `genuine`
+    before it was changed by us."""
+    whole = Evaluation(
+        **evaluation.model_dump(mode="json")
+    )  # with every default written out, as it is stored and signed
     return whole.model_copy(update={"signature": _signature(ws, "evaluation", whole)})
 
 
@@ -42,7 +50,8 @@ def genuine(ws: Workspace, record: Evaluation | StoredDecision) -> bool:
 
 
 def resigned(ws: Workspace, row: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
-    """The `results` that an erasure left of a stored evaluation, signed anew where the `row` was genuine; an edited one stays edited."""
+    """The `results` that an erasure left of a stored evaluation, signed anew where the `row` was
+    genuine; an edited one stays edited."""
     identity = {"id": row["id"], "config": row["config"]}
     try:
         before = Evaluation(**row["results"] | identity)
@@ -50,20 +59,27 @@ def resigned(ws: Workspace, row: Mapping[str, Any], results: Mapping[str, Any]) 
         return dict(results)
     if not genuine(ws, before):
         return dict(results)
-    return signed_evaluation(ws, Evaluation(**dict(results) | identity)).model_dump(mode="json", exclude=set(identity))
+    return signed_evaluation(ws, Evaluation(**dict(results) | identity)).model_dump(
+        mode="json", exclude=set(identity)
+    )
 
 
 def check_evaluation(ws: Workspace, evaluation: Evaluation) -> None:
     """Raise Conflict for an evaluation that is not as it was signed."""
     if not genuine(ws, evaluation):
         again = f"thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}"
-        raise Conflict(f"evaluation {evaluation.id!r}", WHY, f"Evaluate again, which measures anew: {again}")
+        raise Conflict(
+            f"evaluation {evaluation.id!r}", WHY, f"Evaluate again, which measures anew: {again}"
+        )
 
 
 def check_decision(ws: Workspace, decision: StoredDecision) -> None:
     """Raise Conflict for a decision that is not as it was signed."""
     if not genuine(ws, decision):
-        fix = "Restore the home from a backup, or evaluate the version again: thumbwheel evaluate VERSION --agent AGENT"
+        fix = (
+            "Restore the home from a backup, or evaluate the version again: thumbwheel evaluate "
+            "VERSION --agent AGENT"
+        )
         raise Conflict(f"decision {decision.id!r}", WHY, fix)
 
 

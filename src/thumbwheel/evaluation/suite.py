@@ -1,8 +1,10 @@
 """The contract of a suite: what two sides are asked, and what their replies say about the gain.
 
-A suite is made of the material of one evaluation. It says which of it it can use (`unfit`), what to ask (`asks`), and makes of the replies
-of both sides, in the order of the questions, an `Outcome`. It runs no model and touches no database. To add one: a file in suites/ with a
-`Suite` subclass, and a line in that folder's table; `tests/contract/test_evaluation_suites.py` then holds it to this contract.
+A suite is made of the material of one evaluation. It says which of it it can use (`unfit`), what to
+ask (`asks`), and makes of the replies of both sides, in the order of the questions, an `Outcome`.
+It runs no model and touches no database. To add one: a file in suites/ with a `Suite` subclass, and
+a line in that folder's table; `tests/contract/test_evaluation_suites.py` then holds it to this
+contract.
 """
 
 from __future__ import annotations
@@ -13,22 +15,35 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from thumbwheel.evaluation.types import Answer, Ask, Case, Changed, EvaluationConfig, Given, Guard, Known, Measure
+from thumbwheel.evaluation.types import (
+    Answer,
+    Ask,
+    Case,
+    Changed,
+    EvaluationConfig,
+    Given,
+    Guard,
+    Known,
+    Measure,
+)
 from thumbwheel.rewards import function as rewards
 from thumbwheel.rewards.checker import OwnerSettings
 from thumbwheel.rewards.function import Score
 
 Opinion = Callable[[Sequence[Any], Sequence[Sequence[Answer]]], list[list[float]]]
-"""What a reward model says of the answers of several sides to each of these prompts: a list of scores a side."""
+"""What a reward model says of the answers of several sides to each of these prompts: a list of
+scores a side."""
 Scorer = Callable[[rewards.RewardFunction[Any], Sequence[rewards.Case]], list[Score]]
 """Scores answers by a function, one each."""
 
 
 @dataclass(frozen=True)
 class Material:
-    """What suites may use. `rewards`: the agent's reward functions, by component, and under "" what they come to together.
+    """What suites may use. `rewards`: the agent's reward functions, by component, and under "" what
+    they come to together.
 
-    `opinions`: reward models by name. `optimised`: names among them that the candidate was trained against.
+    `opinions`: reward models by name. `optimised`: names among them that the candidate was trained
+    against.
     """
 
     cases: Sequence[Case]
@@ -44,12 +59,14 @@ class Material:
     home: str | None = None
     """The home whose secret signs statements about judges."""
     identity: Any = None
-    """By what rewards and opinions are known again: settings of the agent's reward, names of reward models."""
+    """By what rewards and opinions are known again: settings of the agent's reward, names of reward
+    models."""
 
 
 @dataclass
 class Outcome:
-    """What a suite found. `main` gives its main measure at any level of confidence; without any it could judge nothing."""
+    """What a suite found. `main` gives its main measure at any level of confidence; without any it
+    could judge nothing."""
 
     main: Callable[[float], Measure] | None
     measures: tuple[Measure, ...] = ()
@@ -62,7 +79,8 @@ class Outcome:
     """What judged the answers behind the main measure: reward functions, or a reward model."""
     dropped: Counter[str] = field(default_factory=Counter)
     blocked: Counter[str] = field(default_factory=Counter)
-    """Reason -> judgements that failed for want of what judges (a server that is down, no sandbox), and may succeed another time."""
+    """Reason -> judgements that failed for want of what judges (a server that is down, no sandbox),
+    and may succeed another time."""
 
 
 Replies = Sequence[Any]
@@ -94,5 +112,6 @@ class Suite(ABC):
         """What the replies of both sides say, given in the order of `asks`."""
 
     def content(self) -> Any:
-        """What decides the result besides cases, recorded answers and settings, as a JSON value: files that it reads."""
+        """What decides the result besides cases, recorded answers and settings, as a JSON value:
+        files that it reads."""
         return None

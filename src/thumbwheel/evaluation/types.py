@@ -1,4 +1,5 @@
-"""Nouns of this stage: settings, what is judged, what was measured, an evaluation. The gate's own are in policy.py.
+"""Nouns of this stage: settings, what is judged, what was measured, an evaluation. The gate's own
+are in policy.py.
 
 What is stored is a `Config` class, so that its JSON reads back as the same value.
 """
@@ -22,7 +23,13 @@ RANKING = "preference accuracy, summed log-probability"
 RANKING_PER_TOKEN = "preference accuracy, log-probability per token"
 AREA = "good above bad (AUC), summed log-probability"
 AREA_PER_TOKEN = "good above bad (AUC), log-probability per token"
-NLL, NLL_LIKED, EOS, LENGTH, FORMAT = "nll_good", "nll_liked", "eos_rate", "answer_tokens", "format_rate"
+NLL, NLL_LIKED, EOS, LENGTH, FORMAT = (
+    "nll_good",
+    "nll_liked",
+    "eos_rate",
+    "answer_tokens",
+    "format_rate",
+)
 ANCHOR_NLL, ANCHOR_TASKS = "nll_anchor", "anchor_tasks"
 
 
@@ -38,19 +45,24 @@ class EvaluationConfig(Config):
     token_budget: int = Field(default=4096, ge=64)
     """Tokens that are scored at once; a memory setting only."""
     max_length: int = Field(default=1024, ge=8)
-    """Tokens of prompt and given answer together; what is over drops the oldest turns, as in training."""
+    """Tokens of prompt and given answer together; what is over drops the oldest turns, as in
+    training."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Precision of the base for both sides."""
     examples: int = Field(default=10, ge=0)
     """How many of the most changed answers are kept."""
     suite: tuple[str, ...] = ()
-    """Only these suites. Without any: success, preference, regression and, where references are JSON objects, json_agent."""
+    """Only these suites. Without any: success, preference, regression and, where references are
+    JSON objects, json_agent."""
     reward_model: str | None = None
-    """A reward model, as rm1, that scores the fresh answers too (suite reward). It is shown and never decides."""
+    """A reward model, as rm1, that scores the fresh answers too (suite reward). It is shown and
+    never decides."""
     few_shot: int = Field(default=4, ge=0, le=64)
-    """Nearest good training answers that the base is shown in its prompt, to see whether weights pay; 0 leaves that out."""
+    """Nearest good training answers that the base is shown in its prompt, to see whether weights
+    pay; 0 leaves that out."""
     anchors: str | None = None
-    """A YAML file with texts and short tasks of general skill (suite regression), in place of the built-in ones."""
+    """A YAML file with texts and short tasks of general skill (suite regression), in place of the
+    built-in ones."""
     benchmark: str | None = None
     """A YAML file, or a folder of them, with tasks and their checks (suite benchmark)."""
     samples: int = Field(default=5, ge=1, le=200)
@@ -66,7 +78,8 @@ class EvaluationConfig(Config):
     judge_agreement: str | None = None
     """The file in which this judge's agreement with people is stated; see thumbwheel label trust."""
     hour_price: float | None = Field(default=None, ge=0)
-    """What an hour of the machine costs that serves what has no price of its own, in the same currency; so answers get their cost."""
+    """What an hour of the machine costs that serves what has no price of its own, in the same
+    currency; so answers get their cost."""
     key_variable: str = "THUMBWHEEL_ENDPOINT_KEY"
     """The environment variable with the key of endpoints; the key itself stands in no settings."""
     parallel: int = Field(default=4, ge=1, le=64)
@@ -76,7 +89,10 @@ class EvaluationConfig(Config):
     @classmethod
     def _keeps_no_secret(cls, url: str | None) -> str | None:
         if url is not None and ("@" in url or "?" in url):
-            raise ValueError("a name or key in it would be stored; put the key into the variable that key_variable names")
+            raise ValueError(
+                "a name or key in it would be stored; put the key into the variable that "
+                "key_variable names"
+            )
         return url
 
 
@@ -96,7 +112,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Given:
-    """A recorded answer on a held-out prompt. `good`: chosen, corrected or upvoted; `pair` joins the two sides of a preference."""
+    """A recorded answer on a held-out prompt. `good`: chosen, corrected or upvoted; `pair` joins
+    the two sides of a preference."""
 
     row_id: str
     group: str
@@ -123,7 +140,8 @@ class Ask:
 
 @dataclass(frozen=True)
 class Known:
-    """Texts of which a side says how likely it finds them after `prompt`; without a prompt they stand alone."""
+    """Texts of which a side says how likely it finds them after `prompt`; without a prompt they
+    stand alone."""
 
     prompt: list[Message]
     texts: tuple[str, ...]
@@ -134,7 +152,8 @@ class Known:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a side answered. Tokens and seconds are None where nobody counted them; `ids` where the tokens are not ours to see.
+    """What a side answered. Tokens and seconds are None where nobody counted them; `ids` where the
+    tokens are not ours to see.
 
     Of a model in this process `seconds` is its part of the batch that it was answered in.
     """
@@ -152,7 +171,8 @@ class Answer:
 Answers = tuple[Answer, ...]
 """To one `Ask`: as many as were asked for; none where the side has no answer."""
 Sums = tuple[tuple[float, int], ...]
-"""To one `Known`: of each text the summed log-probability and the number of tokens; none where it does not fit the model."""
+"""To one `Known`: of each text the summed log-probability and the number of tokens; none where it
+does not fit the model."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +188,8 @@ class Judged:
 
 
 class Spread(Config):
-    """What the interval of a difference follows from at any level; see `stats.types.Estimate`. `limit`: its largest possible size."""
+    """What the interval of a difference follows from at any level; see `stats.types.Estimate`.
+    `limit`: its largest possible size."""
 
     centre: float
     error: float | None
@@ -181,16 +202,27 @@ class Spread(Config):
     def of(cls, known: Estimate) -> Spread:
         """As it is stored: no limit is None."""
         limit = None if math.isinf(known.limit) else known.limit
-        return cls(centre=known.centre, error=known.error, degrees=known.degrees, limit=limit, drawn=known.drawn, units=known.units)
+        return cls(
+            centre=known.centre,
+            error=known.error,
+            degrees=known.degrees,
+            limit=limit,
+            drawn=known.drawn,
+            units=known.units,
+        )
 
     def around(self, change: float) -> Estimate:
-        """The estimate of a change, as it was; without a limit its intervals end at the largest number."""
+        """The estimate of a change, as it was; without a limit its intervals end at the largest
+        number."""
         limit = sys.float_info.max if self.limit is None else self.limit
-        return Estimate(change, self.centre, self.error, self.degrees, limit, self.drawn, self.units)
+        return Estimate(
+            change, self.centre, self.error, self.degrees, limit, self.drawn, self.units
+        )
 
 
 class Measure(Config):
-    """One measure before and after on the same items; the interval is that of the gain, clustered by group."""
+    """One measure before and after on the same items; the interval is that of the gain, clustered
+    by group."""
 
     name: str
     before: float
@@ -207,11 +239,13 @@ class Measure(Config):
     p: float | None = None
     """How likely a difference at least as large is without any true one."""
     adjusted: float | None = None
-    """The same after Holm's correction over all suites of the evaluation, or over all slices of the primary measure."""
+    """The same after Holm's correction over all suites of the evaluation, or over all slices of the
+    primary measure."""
 
 
 class Guard(Config):
-    """A measure that must not get worse; `before` and `after` are None where there was nothing to measure (n = 0)."""
+    """A measure that must not get worse; `before` and `after` are None where there was nothing to
+    measure (n = 0)."""
 
     name: str
     before: float | None
@@ -226,7 +260,8 @@ class Guard(Config):
     spread: Spread | None = None
     """What that interval is at other levels."""
     chance: float | None = None
-    """What a uniform guess over the vocabulary gets, of guards in nats a token; None where that is not known."""
+    """What a uniform guess over the vocabulary gets, of guards in nats a token; None where that is
+    not known."""
 
 
 class Changed(Config):
@@ -242,7 +277,8 @@ class Changed(Config):
 
 
 class SuiteResult(Config):
-    """What one suite found. The first of `measures` is its main one; `details` are figures of its own."""
+    """What one suite found. The first of `measures` is its main one; `details` are figures of its
+    own."""
 
     name: str
     measures: tuple[Measure, ...]
@@ -264,7 +300,8 @@ class Serving(Config):
     slowest: float | None
     """The 95th percentile of them."""
     cost: float | None
-    """Price of 1,000 answers: by the endpoint's price of tokens, else by the time that they took and the price of an hour."""
+    """Price of 1,000 answers: by the endpoint's price of tokens, else by the time that they took
+    and the price of an hour."""
 
 
 class Evaluation(Config):
@@ -279,7 +316,8 @@ class Evaluation(Config):
     basis: Basis
     """What the cases stand on: reviewed by the owner (gold), or imported and rated (feedback)."""
     fresh: bool
-    """Whether the primary measure is the success of fresh generations; otherwise recorded answers were only ranked."""
+    """Whether the primary measure is the success of fresh generations; otherwise recorded answers
+    were only ranked."""
     primary: Measure
     preferences: tuple[Measure, ...]
     opinions: tuple[Measure, ...] = ()
@@ -287,34 +325,40 @@ class Evaluation(Config):
     suites: tuple[SuiteResult, ...] = ()
     """Everything that was measured, by suite."""
     prompting: Measure | None = None
-    """The primary measure of the candidate against its base with good training answers in the prompt; before is the base."""
+    """The primary measure of the candidate against its base with good training answers in the
+    prompt; before is the base."""
     serving: tuple[Serving, ...] = ()
     """Before and after side by side: quality, tokens, seconds, price."""
     guards: tuple[Guard, ...]
     slices: tuple[Measure, ...]
     examples: tuple[Changed, ...]
     reads: int
-    """Which look at its held-out rows this is, counted over all candidates of the agent (spending.py)."""
+    """Which look at its held-out rows this is, counted over all candidates of the agent
+    (spending.py)."""
     read: tuple[str, ...] = ()
     """Keyed hashes of the prompts behind the primary measure."""
     sides: tuple[str, ...] = ()
     """What answered before and after: the fingerprints of the two sides."""
     form: str | None = None
-    """How the candidate was served (sides.py); None is as it was trained, or the endpoint that it is."""
+    """How the candidate was served (sides.py); None is as it was trained, or the endpoint that it
+    is."""
     against_form: str | None = None
     """How the other one was served."""
     blocked: dict[str, int] = Field(default_factory=dict)
-    """Reason -> judgements behind the primary measure and the guards that failed for want of what judges (a server, a sandbox)."""
+    """Reason -> judgements behind the primary measure and the guards that failed for want of what
+    judges (a server, a sandbox)."""
     suite: str | None = None
     """The suite of the primary measure."""
     judges: tuple[str, ...] = ()
-    """What judged the answers behind the primary measure: names of reward functions, or of a reward model."""
+    """What judged the answers behind the primary measure: names of reward functions, or of a reward
+    model."""
     detectable: float | None
     """The smallest gain that so many cases with so many changes show four times out of five."""
     dropped: dict[str, int]
     notes: tuple[str, ...]
     aside: str = ""
-    """Why the gate does not decide on it: something else was asked than whether the version should follow what runs today."""
+    """Why the gate does not decide on it: something else was asked than whether the version should
+    follow what runs today."""
     limit: str = ""
     """What keeps it from more than a canary."""
     rows: str
@@ -329,17 +373,26 @@ class Evaluation(Config):
 
     @property
     def weights_pay(self) -> str:
-        """Whether the trained weights beat the same feedback as a prompt, in words; empty where that was not compared."""
+        """Whether the trained weights beat the same feedback as a prompt, in words; empty where
+        that was not compared."""
         return "" if self.prompting is None else weights_pay(self.candidate, self.prompting)
 
 
 def weights_pay(candidate: str, prompting: Measure) -> str:
-    """What the comparison with a prompt says: the weights pay where the gain over it is known to lie above zero."""
+    """What the comparison with a prompt says: the weights pay where the gain over it is known to
+    lie above zero."""
     gain = f"{prompting.gain:+.1%}, {prompting.low:+.1%} to {prompting.high:+.1%}"
-    facts = f"{candidate} succeeds in {prompting.after:.1%}, its base with examples in the prompt in {prompting.before:.1%} ({gain})"
+    facts = (
+        f"{candidate} succeeds in {prompting.after:.1%}, its base with examples in the prompt in "
+        f"{prompting.before:.1%} ({gain})"
+    )
     if prompting.low > 0:
         return f"the weights pay: {facts}"
-    advice = "use the prompt" if prompting.gain <= 0 else "use the prompt, which is cheaper to change, or collect more cases"
+    advice = (
+        "use the prompt"
+        if prompting.gain <= 0
+        else "use the prompt, which is cheaper to change, or collect more cases"
+    )
     return f"the weights do not clearly beat a prompt: {facts}; {advice}"
 
 
@@ -354,7 +407,8 @@ class DevScore(Config):
     """Nats a token of known good answers."""
     nll_n: int
     preference: float | None
-    """Good above bad by log-probability per token: area under the curve over all judged answers of the dev rows."""
+    """Good above bad by log-probability per token: area under the curve over all judged answers of
+    the dev rows."""
     preference_n: int
     eos_rate: float | None
 

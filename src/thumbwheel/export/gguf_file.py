@@ -1,4 +1,5 @@
-"""GGUF files: which precisions there are, writing one from a folder of Hugging Face, and opening one through llama.cpp itself."""
+"""GGUF files: which precisions there are, writing one from a folder of Hugging Face, and opening
+one through llama.cpp itself."""
 
 from __future__ import annotations
 
@@ -30,21 +31,32 @@ QUANTS = (
 )  # fmt: skip
 """Finest first."""
 WHOLE = {"torch.bfloat16": "BF16", "torch.float16": "F16"}
-"""Precision of the base -> that of the file from which smaller ones are made; F32 for any other, so that nothing is rounded twice."""
+"""Precision of the base -> that of the file from which smaller ones are made; F32 for any other, so
+that nothing is rounded twice."""
 BY_MEMORY = ((32, "Q8_0"), (16, "Q6_K"), (8, "Q4_K_M"), (4, "Q3_K_M"), (0, "Q2_K"))
-"""Least memory in GB -> precision: what leaves room for a model of the size that such a machine runs."""
+"""Least memory in GB -> precision: what leaves room for a model of the size that such a machine
+runs."""
 SUFFIX = ".gguf"
 
 
 def recommend(memory_gb: float | None) -> str:
-    """The precision for a machine with that much memory; Q4_K_M where it is unknown. Raises InputError for less than nothing.
+    """The precision for a machine with that much memory; Q4_K_M where it is unknown. Raises
+    InputError for less than nothing.
 
     >>> recommend(15.6)
     'Q4_K_M'
     """
     if memory_gb is not None and memory_gb < 0:
-        raise InputError(f"memory {memory_gb!r} GB", "no machine has less than nothing", "Give its memory in GB, or leave it out")
-    return "Q4_K_M" if memory_gb is None else next(quant for least, quant in BY_MEMORY if memory_gb >= least)
+        raise InputError(
+            f"memory {memory_gb!r} GB",
+            "no machine has less than nothing",
+            "Give its memory in GB, or leave it out",
+        )
+    return (
+        "Q4_K_M"
+        if memory_gb is None
+        else next(quant for least, quant in BY_MEMORY if memory_gb >= least)
+    )
 
 
 def whole(base: str) -> str:
@@ -58,12 +70,16 @@ def family(base: str) -> str:
 
 
 def write(merged: Path, base: str, quant: str, out: Path, scratch: Path) -> None:
-    """The model folder `merged`, whose base is `base`, as the GGUF file `out`; larger files on the way stay in `scratch`.
+    """The model folder `merged`, whose base is `base`, as the GGUF file `out`; larger files on the
+    way stay in `scratch`.
 
-    Raises ModelError for what llama.cpp does not have, and where the file does not hold the precision that was asked for.
+    Raises ModelError for what llama.cpp does not have, and where the file does not hold the
+    precision that was asked for.
     """
     ends = PromptBuilder(load_tokenizer(base)).stop_ids
-    direct = quant in convert.DIRECT and (quant != "Q8_0" or not (tools.find("llama-quantize") or tools.find("library")))
+    direct = quant in convert.DIRECT and (
+        quant != "Q8_0" or not (tools.find("llama-quantize") or tools.find("library"))
+    )
     start = quant if direct else whole(base)
     first = scratch / f"{start}{SUFFIX}"
     if not first.is_file():
@@ -79,20 +95,30 @@ def write(merged: Path, base: str, quant: str, out: Path, scratch: Path) -> None
         log.say(f"quantising to {quant} with {convert.requantise(first, out, quant)}")
     found = describe(out)["precision"]
     if found != quant:
-        raise ModelError(f"the GGUF file in {quant}", f"it says that it is {found}", "Run: thumbwheel tools install, then try again")
+        raise ModelError(
+            f"the GGUF file in {quant}",
+            f"it says that it is {found}",
+            "Run: thumbwheel tools install, then try again",
+        )
 
 
 class GgufFile(Tokenized):
-    """A GGUF file in llama.cpp, with at most one adapter over it; templates are rendered by llama-server where it is found."""
+    """A GGUF file in llama.cpp, with at most one adapter over it; templates are rendered by
+    llama-server where it is found."""
 
     def __init__(self, folder: Path, model: Path, adapter: Path | None = None) -> None:
         super().__init__(folder)
         facts = describe(adapter or model)
-        self._template, self.dtype = describe(model)["template"] if adapter else facts["template"], facts["precision"]
+        self._template, self.dtype = (
+            describe(model)["template"] if adapter else facts["template"],
+            facts["precision"],
+        )
         self.notes = tuple(_notes(self.dtype, facts["types"]))
         with ExitStack() as held:
             self._model = held.enter_context(Model(model, adapter))
-            self._server = held.enter_context(_server(model)) if tools.find("llama-server") else None
+            self._server = (
+                held.enter_context(_server(model)) if tools.find("llama-server") else None
+            )
             self._held = held.pop_all()
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
@@ -106,7 +132,8 @@ class GgufFile(Tokenized):
         return self._model.greedy(row, most)
 
     def prompt_ids(self, messages: Messages) -> list[int]:
-        """As llama-server makes them of a chat; without one, the template of the file by jinja2 and the tokens by the library."""
+        """As llama-server makes them of a chat; without one, the template of the file by jinja2 and
+        the tokens by the library."""
         if self._server is None:
             return self._rendered(messages)
         try:
@@ -119,11 +146,17 @@ class GgufFile(Tokenized):
     def _rendered(self, messages: Messages) -> list[int]:
         template = self._template or template_of(self.tokenizer)
         try:
-            text = render_chat(template, messages, generation=True, variables=self.tokenizer.special_tokens_map)
+            text = render_chat(
+                template, messages, generation=True, variables=self.tokenizer.special_tokens_map
+            )
         except DataError:
             return []
         bos = self.tokenizer.bos_token
-        twice = bool(bos and text.startswith(bos) and self._model.tokens("a", special=True)[:1] == [self.tokenizer.bos_token_id])
+        twice = bool(
+            bos
+            and text.startswith(bos)
+            and self._model.tokens("a", special=True)[:1] == [self.tokenizer.bos_token_id]
+        )
         return self._model.tokens(text[len(bos) :] if twice else text, special=True)
 
     def text_ids(self, text: str) -> list[int]:
@@ -147,11 +180,18 @@ def _server(model: Path) -> Any:
 
 def _notes(precision: str, types: Mapping[str, int]) -> list[str]:
     """What is not in the precision that the file is named after."""
-    usual = {precision, "F32", "Q6_K"} | ({f"Q{bits}_K" for bits in (2, 3, 4, 5)} if "_K" in precision else set())
-    other = {kind: count for kind, count in types.items() if kind not in (usual if precision.startswith("Q") else {precision, "F32"})}
+    usual = {precision, "F32", "Q6_K"} | (
+        {f"Q{bits}_K" for bits in (2, 3, 4, 5)} if "_K" in precision else set()
+    )
+    other = {
+        kind: count
+        for kind, count in types.items()
+        if kind not in (usual if precision.startswith("Q") else {precision, "F32"})
+    }
     if not other:
         return []
     kinds = ", ".join(f"{count} in {kind}" for kind, count in sorted(other.items()))
     return [
-        f"{sum(other.values())} of {sum(types.values())} weight tensors could not take {precision}: {kinds} (rows are no multiple of 256)"
+        f"{sum(other.values())} of {sum(types.values())} weight tensors could not take "
+        f"{precision}: {kinds} (rows are no multiple of 256)"
     ]

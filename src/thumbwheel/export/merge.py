@@ -1,8 +1,11 @@
-"""The trained model as one set of weights: merged in float32 from the pristine base, then cast once to the precision it is stored in.
+"""The trained model as one set of weights: merged in float32 from the pristine base, then cast once
+to the precision it is stored in.
 
-Merging in bfloat16, or into a base that was merged before, adds rounding that nobody trained. The files of the base are copied and the
-layers that were trained are replaced in the copies, one after the other, so that memory holds the adapter and one layer, never a model.
-PEFT itself merges each layer. Does not live here: the files beside the weights (portable.py), reading the base's (weights.py).
+Merging in bfloat16, or into a base that was merged before, adds rounding that nobody trained. The
+files of the base are copied and the layers that were trained are replaced in the copies, one after
+the other, so that memory holds the adapter and one layer, never a model. PEFT itself merges each
+layer. Does not live here: the files beside the weights (portable.py), reading the base's
+(weights.py).
 """
 
 from __future__ import annotations
@@ -28,14 +31,18 @@ UNMERGEABLE = "Export it with --format adapter"
 
 
 def merge(source: Source, folder: Path) -> None:
-    """Write weights, their index and the config of base and adapter as one model into `folder`, in the precision of the base.
+    """Write weights, their index and the config of base and adapter as one model into `folder`, in
+    the precision of the base.
 
     Raises ModelError for an adapter that has no merged form.
     """
     files, places = layout(Path(source.base))
     try:
         model, changed = _outline(source)
-        layers = [(name, layer, _stored(model, name, layer, places)) for name, layer in _outermost(model, changed)]
+        layers = [
+            (name, layer, _stored(model, name, layer, places))
+            for name, layer in _outermost(model, changed)
+        ]
     except _WholeError as reason:
         log.say(f"merging in memory, where the whole model has to fit: {reason}")
         whole(source).to(stored_dtype(source.base)).save_pretrained(folder)  # type: ignore[arg-type] # torch states no type for it
@@ -51,7 +58,8 @@ def merge(source: Source, folder: Path) -> None:
 
 
 def whole(source: Source) -> PreTrainedModel:
-    """Base and adapter as one model in float32, in memory; raises ModelError for an adapter that has no merged form."""
+    """Base and adapter as one model in float32, in memory; raises ModelError for an adapter that
+    has no merged form."""
     model, _ = load_base(source.base, "float32")
     if source.adapter is None:
         return model  # type: ignore[no-any-return]
@@ -68,10 +76,12 @@ class _WholeError(Exception):
 
 
 def _outline(source: Source) -> tuple[Any, list[Any]]:
-    """(the model, of whose weights only the shapes are in memory; the layers that its adapter changes, with the adapter's weights).
+    """(the model, of whose weights only the shapes are in memory; the layers that its adapter
+    changes, with the adapter's weights).
 
-    A weight is one zero, seen in the weight's shape: on the meta device PEFT would put the adapter's there too. The embeddings are zeros
-    that cost memory once they are written to, as PEFT does where it saved them with the adapter. Raises _WholeError.
+    A weight is one zero, seen in the weight's shape: on the meta device PEFT would put the
+    adapter's there too. The embeddings are zeros that cost memory once they are written to, as PEFT
+    does where it saved them with the adapter. Raises _WholeError.
     """
     import numpy as np
     import torch
@@ -82,7 +92,9 @@ def _outline(source: Source) -> tuple[Any, list[Any]]:
     with torch.device("meta"), quiet():
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if type(model).__name__ not in (config.architectures or [type(model).__name__]):
-        raise _WholeError(f"the base holds a {', '.join(config.architectures)}, of which this is a part")
+        raise _WholeError(
+            f"the base holds a {', '.join(config.architectures)}, of which this is a part"
+        )
     if source.adapter is None:
         return model, []
     if PeftConfig.from_pretrained(str(source.adapter)).to_dict().get("bias", "none") != "none":
@@ -91,7 +103,11 @@ def _outline(source: Source) -> tuple[Any, list[Any]]:
     for module in model.modules():
         for name, tensor in module.named_parameters(recurse=False):
             lazy = id(module) in ends
-            zeros = torch.from_numpy(np.zeros(tensor.shape, np.float32)) if lazy else torch.zeros(1).expand(tensor.shape)
+            zeros = (
+                torch.from_numpy(np.zeros(tensor.shape, np.float32))
+                if lazy
+                else torch.zeros(1).expand(tensor.shape)
+            )
             setattr(module, name, torch.nn.Parameter(zeros, requires_grad=False))
     peft = load_adapter(model, source.adapter)
     _check_kind(peft)
@@ -100,7 +116,11 @@ def _outline(source: Source) -> tuple[Any, list[Any]]:
 
 def _check_kind(peft: Any) -> None:
     if any(config.is_prompt_learning for config in peft.peft_config.values()):
-        raise ModelError("a prompt-learning adapter", "its virtual tokens are no weights of the base", UNMERGEABLE)
+        raise ModelError(
+            "a prompt-learning adapter",
+            "its virtual tokens are no weights of the base",
+            UNMERGEABLE,
+        )
 
 
 def _outermost(model: Any, changed: Sequence[Any]) -> Iterator[tuple[str, Any]]:
@@ -115,12 +135,21 @@ def _base_of(layer: Any) -> Any:
 
 
 def _stored(model: Any, name: str, layer: Any, places: Mapping[str, Place]) -> bool:
-    """Whether the files hold the layer's tensors as the model does, and not split or joined; raises _WholeError where they do neither."""
-    own = {f"{name}.{leaf}": tensor.to("meta") for leaf, tensor in _base_of(layer).named_parameters()}
+    """Whether the files hold the layer's tensors as the model does, and not split or joined; raises
+    _WholeError where they do neither."""
+    own = {
+        f"{name}.{leaf}": tensor.to("meta") for leaf, tensor in _base_of(layer).named_parameters()
+    }
     parts = _as_stored(model, own, places)
     for stored, tensor in parts.items():
-        if stored not in places or places[stored].shape != tuple(tensor.shape) or places[stored].dtype is None:
-            raise _WholeError(f"{stored} is not among the base's weights, or not as floating-point numbers")
+        if (
+            stored not in places
+            or places[stored].shape != tuple(tensor.shape)
+            or places[stored].dtype is None
+        ):
+            raise _WholeError(
+                f"{stored} is not among the base's weights, or not as floating-point numbers"
+            )
     direct = {id(tensor) for tensor in parts.values()} == {id(tensor) for tensor in own.values()}
     if not (direct or _adds(layer) or _stands_alone(layer)):
         raise _WholeError(f"the base stores the weights of {name} in another form")
@@ -144,15 +173,20 @@ def _stands_alone(layer: Any) -> bool:
 
 
 def _as_stored(model: Any, tensors: dict[str, Any], places: Mapping[str, Place]) -> dict[str, Any]:
-    """`tensors` under the names, and in the parts, that the files have: experts one by one, some without the model's prefix."""
+    """`tensors` under the names, and in the parts, that the files have: experts one by one, some
+    without the model's prefix."""
     from transformers.core_model_loading import revert_weight_conversion
 
     prefix = f"{model.base_model_prefix}."
     found = revert_weight_conversion(model, tensors)
-    return {key if key in places else key.removeprefix(prefix): tensor for key, tensor in found.items()}
+    return {
+        key if key in places else key.removeprefix(prefix): tensor for key, tensor in found.items()
+    }
 
 
-def _replace(model: Any, name: str, layer: Any, direct: bool, places: Mapping[str, Place], folder: Path) -> None:
+def _replace(
+    model: Any, name: str, layer: Any, direct: bool, places: Mapping[str, Place], folder: Path
+) -> None:
     """Put the merged tensors of one layer into the files of `folder`."""
     import torch
 
@@ -160,10 +194,16 @@ def _replace(model: Any, name: str, layer: Any, direct: bool, places: Mapping[st
     for leaf, tensor in list(base.named_parameters()) if direct else []:
         (stored,) = _as_stored(model, {f"{name}.{leaf}": tensor}, places)
         tensor.data = read(folder, places[stored]).float()
-    merged = {f"{name}.{leaf}": tensor.detach() for leaf, tensor in _unloaded(layer).named_parameters()}
+    merged = {
+        f"{name}.{leaf}": tensor.detach() for leaf, tensor in _unloaded(layer).named_parameters()
+    }
     for stored, tensor in _as_stored(model, merged, places).items():
         place = places[stored]
-        write(folder, place, tensor if direct or _stands_alone(layer) else read(folder, place).float() + tensor)
+        write(
+            folder,
+            place,
+            tensor if direct or _stands_alone(layer) else read(folder, place).float() + tensor,
+        )
     for tensor in layer.parameters():
         tensor.data = torch.empty(0)
     trim()
@@ -173,7 +213,10 @@ def _unloaded(layer: Any) -> torch.nn.Module:
     """What PEFT leaves in the place of `layer` when it merges."""
     try:
         if hasattr(layer, "unload_and_optionally_merge_module"):
-            return layer.unload_and_optionally_merge_module(merge=True, safe_merge=True, adapter_names=None)  # type: ignore[no-any-return]
+            merged: torch.nn.Module = layer.unload_and_optionally_merge_module(
+                merge=True, safe_merge=True, adapter_names=None
+            )
+            return merged
         layer.merge(safe_merge=True)
     except (ValueError, NotImplementedError) as error:
         raise _unmergeable(error) from error

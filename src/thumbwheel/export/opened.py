@@ -1,4 +1,5 @@
-"""What public libraries make of an exported folder: the tokenizer half, and the model half where that is transformers' or PEFT's."""
+"""What public libraries make of an exported folder: the tokenizer half, and the model half where
+that is transformers' or PEFT's."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Tokenized:
-    """The tokenizer of `folder` as a plain user of transformers has it; a format that brings its own model adds the rest of `Opened`."""
+    """The tokenizer of `folder` as a plain user of transformers has it; a format that brings its
+    own model adds the rest of `Opened`."""
 
     notes: tuple[str, ...] = ()
 
@@ -73,12 +75,16 @@ class Loaded(Tokenized):
 
 
 def logits(model: Any, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """float32 logits [positions, vocabulary] at the last `POSITIONS` positions of each row, one row at a time."""
+    """float32 logits [positions, vocabulary] at the last `POSITIONS` positions of each row, one row
+    at a time."""
     import torch
 
     model.eval()
     with torch.no_grad():
-        outputs = [model(input_ids=torch.tensor([list(row)]), use_cache=False).logits[0, -POSITIONS:] for row in rows]
+        outputs = [
+            model(input_ids=torch.tensor([list(row)]), use_cache=False).logits[0, -POSITIONS:]
+            for row in rows
+        ]
     return [output.float().clone() for output in outputs]
 
 

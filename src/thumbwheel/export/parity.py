@@ -1,6 +1,8 @@
-"""Is the export the model that was trained? Tokens, ends of answers and logits on probe prompts, the trained side in float32.
+"""Is the export the model that was trained? Tokens, ends of answers and logits on probe prompts,
+the trained side in float32.
 
-The trained model is base + adapter through our own loader; the exported one is what public programs make of the folder.
+The trained model is base + adapter through our own loader; the exported one is what public programs
+make of the folder.
 """
 
 from __future__ import annotations
@@ -42,16 +44,19 @@ LIMITS = {
     "Q3": Limits(0.40, 0.60, None),
     "Q2": Limits(0.80, 0.45, None),
 }
-"""By the precision of the exported weights, or how its name begins; what rounding to it costs, with room."""
+"""By the precision of the exported weights, or how its name begins; what rounding to it costs, with
+room."""
 
 LONGEST = 1024
 """Tokens of a probe; longer ones are left out."""
 
 FAR = 1e9
-"""Stands for a distance without a number, which neither JSON nor a report can hold: other vocabularies, logits that are not finite."""
+"""Stands for a distance without a number, which neither JSON nor a report can hold: other
+vocabularies, logits that are not finite."""
 
 ANSWER = 32
-"""Tokens of the trained model's own greedy answer that are put behind a probe: where an export answers is where it has to agree."""
+"""Tokens of the trained model's own greedy answer that are put behind a probe: where an export
+answers is where it has to agree."""
 
 SPEED = 32
 """Tokens that are generated to say how fast it is."""
@@ -59,7 +64,10 @@ SPEED = 32
 PROBES: tuple[Messages, ...] = (
     [{"role": "user", "content": "Hello"}],
     [{"role": "user", "content": "What is 17 * 23? Show the steps."}],
-    [{"role": "system", "content": "Answer in one line."}, {"role": "user", "content": "Größe, naïve, Ωmega, 東京, 🙂 -> ?"}],
+    [
+        {"role": "system", "content": "Answer in one line."},
+        {"role": "user", "content": "Größe, naïve, Ωmega, 東京, 🙂 -> ?"},
+    ],
     [{"role": "user", "content": "def add(a, b):\n    return a +"}],
     [
         {"role": "user", "content": "Name a colour."},
@@ -78,7 +86,8 @@ TEXTS = (
     "🙂🇩🇪👩\u200d👩\u200d👧 \u00a0\u2009\u200b end",
     "def f(x):\n    return {'a': [x**2, ...]}  # <b>&amp;</b> https://a.b/?c=d%20e",
 )
-"""Plain text, composed, that splits tokenizers apart: accents, scripts, digits, spaces, code. Special tokens are tried besides."""
+"""Plain text, composed, that splits tokenizers apart: accents, scripts, digits, spaces, code.
+Special tokens are tried besides."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,8 @@ class Reference:
     base: Logits | None
     """None for a plain base."""
     dialogues: list[list[int]]
-    """Token ids of each probe with the trained model's greedy answer behind it; the logits are those of its last positions."""
+    """Token ids of each probe with the trained model's greedy answer behind it; the logits are
+    those of its last positions."""
     cases: Sequence[Case] = ()
     """Held-out cases of the agent."""
     answers: Sequence[Answers] = ()
@@ -113,12 +123,15 @@ class Reference:
 
 
 def reference(source: Source, probes: Sequence[Messages], cases: Sequence[Case] = ()) -> Reference:
-    """The trained model's logits on `probes` and on its own answers to them, those of its base there, and its answers to `cases`."""
+    """The trained model's logits on `probes` and on its own answers to them, those of its base
+    there, and its answers to `cases`."""
     from thumbwheel.engine.lora import adapter_layers, switched
 
     model, tokenizer = load_base(source.base, "float32")
     builder = PromptBuilder(tokenizer)
-    room = min(getattr(model.config.get_text_config(), "max_position_embeddings", None) or LONGEST, LONGEST)
+    room = min(
+        getattr(model.config.get_text_config(), "max_position_embeddings", None) or LONGEST, LONGEST
+    )
     rows = _prompts(builder, probes, room)
     cases = [case for case in cases if len(builder.prompt(case.prompt)) < room]
     if source.adapter:
@@ -136,8 +149,11 @@ def reference(source: Source, probes: Sequence[Messages], cases: Sequence[Case] 
     return Reference(builder, rows, trained, base, dialogues, cases, answers, room)
 
 
-def _answered(model: Any, builder: PromptBuilder, prompts: Sequence[Sequence[int]], room: int) -> list[list[int]]:
-    """Each prompt with the model's greedy answer behind it, in `room` tokens together. The token that ends an answer is left out."""
+def _answered(
+    model: Any, builder: PromptBuilder, prompts: Sequence[Sequence[int]], room: int
+) -> list[list[int]]:
+    """Each prompt with the model's greedy answer behind it, in `room` tokens together. The token
+    that ends an answer is left out."""
     ends = frozenset(builder.stop_ids)
     dialogues = []
     for prompt in prompts:
@@ -152,7 +168,8 @@ DECOMPOSED = "e\u0301le\u0300ve, u\u0308ber"
 
 
 def check(form: Format, folder: Path, source: Source, probes: Sequence[Messages]) -> Parity:
-    """Compare `folder` with the trained model on `probes`; says what was found, whether it is enough is `Parity.failures`."""
+    """Compare `folder` with the trained model on `probes`; says what was found, whether it is
+    enough is `Parity.failures`."""
     return against(reference(source, probes), form, folder)
 
 
@@ -179,28 +196,44 @@ def against(known: Reference, form: Format, folder: Path) -> Parity:
             ends=tuple(text for text, one in ends if one not in opened.ends()),
             size=_size(folder),
             tokens_per_second=speed(opened, known.prompts),
-            task=score.task(opened, known.builder, known.cases, known.answers, known.room, known.checkers) if known.cases else None,
+            task=score.task(
+                opened, known.builder, known.cases, known.answers, known.room, known.checkers
+            )
+            if known.cases
+            else None,
             notes=(*opened.notes, *_differences(known.builder, opened)),
         )
 
 
 def limits(dtype: str) -> Limits:
-    """Those of `dtype`, else of the longest name that it begins with; the strictest where none is known."""
-    known = [name for name in LIMITS if dtype == name or (dtype[:1] == "Q" and dtype.startswith(name))]
+    """Those of `dtype`, else of the longest name that it begins with; the strictest where none is
+    known."""
+    known = [
+        name for name in LIMITS if dtype == name or (dtype[:1] == "Q" and dtype.startswith(name))
+    ]
     return LIMITS[max(known, key=len, default="float32")]
 
 
 def same_text(builder: PromptBuilder, opened: Opened) -> bool:
-    """Whether probe text, and text with every special token in it, gives the tokens that training's tokenizer gives."""
+    """Whether probe text, and text with every special token in it, gives the tokens that training's
+    tokenizer gives."""
     tokenizer = builder.tokenizer
     special = f"a{'b'.join(tokenizer.all_special_tokens)} c"
-    return all(opened.text_ids(text) == list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (*TEXTS, special))
+    return all(
+        opened.text_ids(text) == list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        for text in (*TEXTS, special)
+    )
 
 
 def _differences(builder: PromptBuilder, opened: Opened) -> list[str]:
-    if opened.text_ids(DECOMPOSED) == list(builder.tokenizer(DECOMPOSED, add_special_tokens=False)["input_ids"]):
+    if opened.text_ids(DECOMPOSED) == list(
+        builder.tokenizer(DECOMPOSED, add_special_tokens=False)["input_ids"]
+    ):
         return []
-    return ["accents that are characters of their own (e + U+0301) are split otherwise than in training: send text in Unicode form NFC"]
+    return [
+        "accents that are characters of their own (e + U+0301) are split otherwise than in "
+        "training: send text in Unicode form NFC"
+    ]
 
 
 def speed(opened: Opened, rows: Sequence[Sequence[int]]) -> float | None:
@@ -214,35 +247,57 @@ def speed(opened: Opened, rows: Sequence[Sequence[int]]) -> float | None:
 
 
 def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in (".safetensors", ".gguf", ".onnx", ".data"))
+    return sum(
+        path.stat().st_size
+        for path in folder.rglob("*")
+        if path.suffix in (".safetensors", ".gguf", ".onnx", ".data")
+    )
 
 
-def _prompts(builder: PromptBuilder, probes: Sequence[Messages], context: int) -> list[tuple[Messages, list[int]]]:
-    """The probes that fit and that the chat template accepts (some refuse a system message), with their token ids in training."""
+def _prompts(
+    builder: PromptBuilder, probes: Sequence[Messages], context: int
+) -> list[tuple[Messages, list[int]]]:
+    """The probes that fit and that the chat template accepts (some refuse a system message), with
+    their token ids in training."""
     found = []
     for messages in probes:
         with suppress(DataError):
             found.append((messages, builder.prompt(messages)))
     kept = [one for one in found if len(one[1]) <= context]
     if not kept:
-        raise ModelError("the chat template", "it refuses every probe prompt", "Set a template that takes a plain user message")
+        raise ModelError(
+            "the chat template",
+            "it refuses every probe prompt",
+            "Set a template that takes a plain user message",
+        )
     return kept
 
 
 def compare(trained: Logits, found: Logits) -> tuple[float, float, float]:
-    """(largest difference of centred logits, mean KL(trained || found) in nats, top-1 agreement) over all positions.
+    """(largest difference of centred logits, mean KL(trained || found) in nats, top-1 agreement)
+    over all positions.
 
-    Vocabularies of different sizes agree nowhere, and logits that are not finite with none: (FAR, FAR, 0.0).
+    Vocabularies of different sizes agree nowhere, and logits that are not finite with none: (FAR,
+    FAR, 0.0).
     """
     import torch
 
     pairs = list(zip(trained, found, strict=True))
-    if any(one.shape != other.shape or not (one.isfinite().all() and other.isfinite().all()) for one, other in pairs):
+    if any(
+        one.shape != other.shape or not (one.isfinite().all() and other.isfinite().all())
+        for one, other in pairs
+    ):
         return FAR, FAR, 0.0
 
     gaps, kls, agree = [], [], []
     for one, other in pairs:
-        gaps.append(float(((one - one.mean(-1, keepdim=True)) - (other - other.mean(-1, keepdim=True))).abs().max()))
+        gaps.append(
+            float(
+                ((one - one.mean(-1, keepdim=True)) - (other - other.mean(-1, keepdim=True)))
+                .abs()
+                .max()
+            )
+        )
         left, right = torch.log_softmax(one.double(), -1), torch.log_softmax(other.double(), -1)
         kls.append((left.exp() * (left - right)).sum(-1))
         agree.append((one.argmax(-1) == other.argmax(-1)).double())

@@ -1,8 +1,9 @@
 """Makes an exported folder load anywhere: transformers 4.x and 5.x, vLLM, converters.
 
-transformers 5 writes `rope_parameters` alone, and 4.x then silently computes with a rope theta of 10000; it names tokenizer
-classes that 4.x does not have; its list of extra special tokens stops 4.x. So both spellings are written. Does not live
-here: what the weights are (merge.py), whether the result is right (parity.py).
+transformers 5 writes `rope_parameters` alone, and 4.x then silently computes with a rope theta of
+10000; it names tokenizer classes that 4.x does not have; its list of extra special tokens stops
+4.x. So both spellings are written. Does not live here: what the weights are (merge.py), whether the
+result is right (parity.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import load_tokenizer
 from thumbwheel.engine.prompt import PromptBuilder
 
-ONLY_V5 = {"TokenizersBackend": "PreTrainedTokenizerFast", "SentencePieceBackend": "PreTrainedTokenizer"}
+ONLY_V5 = {
+    "TokenizersBackend": "PreTrainedTokenizerFast",
+    "SentencePieceBackend": "PreTrainedTokenizer",
+}
 """Tokenizer classes of transformers 5 -> the class of 4.x that reads the same files."""
 
 
@@ -25,23 +29,34 @@ LOADING = ("is_local", "backend", "local_files_only")
 
 
 def write_tokenizer(base: str, folder: Path) -> None:
-    """Tokenizer files with the template that training used, and the generation settings that end an answer where training ended it."""
+    """Tokenizer files with the template that training used, and the generation settings that end an
+    answer where training ended it."""
     tokenizer = load_tokenizer(base)
     builder = PromptBuilder(tokenizer)
     stops, tokenizer.chat_template = builder.stop_ids, with_bos(builder)
     tokenizer.save_pretrained(folder)
-    _change(folder / "tokenizer_config.json", lambda config: tokenizer_settings(config, tokenizer.get_chat_template()))
-    _change(folder / "generation_config.json", lambda config: generation_settings(config, base, tokenizer.pad_token_id, stops))
+    _change(
+        folder / "tokenizer_config.json",
+        lambda config: tokenizer_settings(config, tokenizer.get_chat_template()),
+    )
+    _change(
+        folder / "generation_config.json",
+        lambda config: generation_settings(config, base, tokenizer.pad_token_id, stops),
+    )
 
 
 def with_bos(builder: PromptBuilder) -> Any:
-    """The chat template, beginning with BOS where training put one that the template does not write.
+    """The chat template, beginning with BOS where training put one that the template does not
+    write.
 
-    Whoever renders the template and tokenises without special tokens (transformers, vLLM) then sees what training saw.
+    Whoever renders the template and tokenises without special tokens (transformers, vLLM) then sees
+    what training saw.
     """
     template, tokenizer = builder.tokenizer.chat_template, builder.tokenizer
     question = [{"role": "user", "content": "a"}]
-    missing = builder.prompt(question)[:1] == [tokenizer.bos_token_id] and not builder.render(question).startswith(tokenizer.bos_token)
+    missing = builder.prompt(question)[:1] == [tokenizer.bos_token_id] and not builder.render(
+        question
+    ).startswith(tokenizer.bos_token)
     return "{{ bos_token }}" + template if missing and isinstance(template, str) else template
 
 
@@ -55,7 +70,9 @@ def tokenizer_settings(config: Mapping[str, Any], template: str) -> dict[str, An
     return known | {"chat_template": template}
 
 
-def generation_settings(config: Mapping[str, Any], base: str, pad: int | None, stops: tuple[int, ...]) -> dict[str, Any]:
+def generation_settings(
+    config: Mapping[str, Any], base: str, pad: int | None, stops: tuple[int, ...]
+) -> dict[str, Any]:
     """`config` (or the base's) with every id that ends an answer, those of the base first."""
     known = dict(config) or _base_generation(base)
     stated = known.get("eos_token_id")
@@ -84,8 +101,12 @@ def complete_config(folder: Path) -> None:
 
 
 def both_spellings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`config` with the keys of 4.x beside those of 5.x, in every nested part as well (text_config)."""
-    out = {key: both_spellings(value) if key.endswith("_config") and isinstance(value, dict) else value for key, value in config.items()}
+    """`config` with the keys of 4.x beside those of 5.x, in every nested part as well
+    (text_config)."""
+    out = {
+        key: both_spellings(value) if key.endswith("_config") and isinstance(value, dict) else value
+        for key, value in config.items()
+    }
     if "dtype" in out:
         out["torch_dtype"] = out["dtype"]
     ropes = out.get("rope_parameters")
@@ -93,7 +114,8 @@ def both_spellings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _old_ropes(ropes: Mapping[str, Any]) -> dict[str, Any]:
-    """`rope_theta` and `rope_scaling` as 4.x reads them; layer types with ropes of their own become theta and local base frequency."""
+    """`rope_theta` and `rope_scaling` as 4.x reads them; layer types with ropes of their own become
+    theta and local base frequency."""
     if "full_attention" in ropes:
         local = ropes.get("sliding_attention") or {}
         frequency = {"rope_local_base_freq": local["rope_theta"]} if "rope_theta" in local else {}
@@ -106,4 +128,6 @@ def _old_ropes(ropes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _change(path: Path, change: Any) -> None:
     found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    path.write_text(json.dumps(change(found), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(change(found), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )

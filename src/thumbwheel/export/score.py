@@ -1,5 +1,6 @@
-"""How well an exported model does the agent's own tasks, beside the trained model: greedy answers to held-out cases, judged by their
-checkers. A sample, for comparing precisions; whether a version is better than another is the business of the evaluation stage."""
+"""How well an exported model does the agent's own tasks, beside the trained model: greedy answers
+to held-out cases, judged by their checkers. A sample, for comparing precisions; whether a version
+is better than another is the business of the evaluation stage."""
 
 from __future__ import annotations
 
@@ -53,8 +54,8 @@ def task(
     room: int,
     owner: OwnerSettings,
 ) -> Task | None:
-    """The score of the exported model beside that of the trained one, prompt and answer in `room` tokens; None where no
-    case could be judged."""
+    """The score of the exported model beside that of the trained one, prompt and answer in `room`
+    tokens; None where no case could be judged."""
     found = []
     with log.progress("cases, by the export", len(cases), "cases") as advance:
         for case in cases:

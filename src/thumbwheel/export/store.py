@@ -32,9 +32,15 @@ def add(connection: sa.Connection, agent_id: str, version_id: str, done: Export)
 
 def of_version(connection: sa.Connection, version_id: str) -> list[Export]:
     """Exports of a version, oldest first."""
-    joined = exports.join(model_versions, model_versions.c.id == exports.c.version_id).join(agents, agents.c.id == exports.c.agent_id)
+    joined = exports.join(model_versions, model_versions.c.id == exports.c.version_id).join(
+        agents, agents.c.id == exports.c.agent_id
+    )
     query = sa.select(exports, model_versions.c.number, agents.c.slug).select_from(joined)
-    rows = connection.execute(query.where(exports.c.version_id == version_id).order_by(exports.c.recorded_at, exports.c.id)).mappings()
+    rows = connection.execute(
+        query.where(exports.c.version_id == version_id).order_by(
+            exports.c.recorded_at, exports.c.id
+        )
+    ).mappings()
     return [_export(row) for row in rows]
 
 
@@ -45,4 +51,15 @@ def _export(row: sa.RowMapping) -> Export:
     texts = {name: tuple(stored.get(name, ())) for name in ("ends", "notes")}
     parity = Parity(**stored | texts | {"limits": Limits(**stored["limits"]), "task": task})
     version, place = f"v{row['number']}", Path(row["path"])
-    return Export(row["id"], row["slug"], version, row["format"], place, row["files"], parity, row["quant"], row["accepted"], stops)
+    return Export(
+        row["id"],
+        row["slug"],
+        version,
+        row["format"],
+        place,
+        row["files"],
+        parity,
+        row["quant"],
+        row["accepted"],
+        stops,
+    )

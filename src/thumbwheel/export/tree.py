@@ -1,5 +1,5 @@
-"""Exports in a tree by agent and version: `AGENT/VERSION/policy`, beside it the reward model that judged the run, as `reward_model/`, and
-what the training came to, as training_results.json.
+"""Exports in a tree by agent and version: `AGENT/VERSION/policy`, beside it the reward model that
+judged the run, as `reward_model/`, and what the training came to, as training_results.json.
 """
 
 from __future__ import annotations
@@ -26,23 +26,39 @@ RESULTS = "training_results.json"
 REWARD_MODEL = "reward_model"
 
 
-def export(ws: Workspace, agent: str, version: str, format: str = "merged", root: Path | None = None, *more: Any) -> Export:
-    """As package.export, into `AGENT/VERSION/policy` below `root` (default ./models), with what belongs to the run beside it.
+def export(
+    ws: Workspace,
+    agent: str,
+    version: str,
+    format: str = "merged",
+    root: Path | None = None,
+    *more: Any,
+) -> Export:
+    """As package.export, into `AGENT/VERSION/policy` below `root` (default ./models), with what
+    belongs to the run beside it.
 
-    Raises Conflict where a reward model lies there already, or the one that judged the run is tainted.
+    Raises Conflict where a reward model lies there already, or the one that judged the run is
+    tainted.
     """
     exported = versions.version(ws, agent, version)
     folder = (root or Path("models")) / agent / exported.name
     judge = _judge(ws, exported)
     if judge is not None and (folder / REWARD_MODEL).exists():
-        raise Conflict(f"folder {str(folder / REWARD_MODEL)!r}", "it is there already", "Move it away, or name another --to")
+        raise Conflict(
+            f"folder {str(folder / REWARD_MODEL)!r}",
+            "it is there already",
+            "Move it away, or name another --to",
+        )
     done = package.export(ws, agent, exported.name, format, folder / "policy", *more)
     beside = done.path.with_name(REWARD_MODEL) if judge else None
     results = done.path.with_name(RESULTS)
     try:
         if judge is not None and beside is not None:
             shutil.copytree(judge, beside)
-        figures = {"model_path": str(done.path), "reward_model_path": beside and str(beside)} | results_of(ws, exported)
+        figures = {
+            "model_path": str(done.path),
+            "reward_model_path": beside and str(beside),
+        } | results_of(ws, exported)
         rundir.replace(results, json.dumps(figures, indent=2) + "\n")
     except OSError as error:
         raise rundir.unwritable(results, error) from error
@@ -50,7 +66,8 @@ def export(ws: Workspace, agent: str, version: str, format: str = "merged", root
 
 
 def _judge(ws: Workspace, version: ModelVersion) -> Path | None:
-    """The folder of the reward model that judged the run of this version; None where none did, or it is gone."""
+    """The folder of the reward model that judged the run of this version; None where none did, or
+    it is gone."""
     if version.run_id is None:
         return None
     named = find_run(ws, version.run_id).config.get("reward_model")
@@ -65,9 +82,11 @@ def _judge(ws: Workspace, version: ModelVersion) -> Path | None:
 
 
 def results_of(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
-    """What is known of the run, up to the checkpoint that the version is: a figure that its method does not have is null, a history empty.
+    """What is known of the run, up to the checkpoint that the version is: a figure that its method
+    does not have is null, a history empty.
 
-    The final reward is that of answers to held-out prompts where the run measured it, else that of the last batch.
+    The final reward is that of answers to held-out prompts where the run measured it, else that of
+    the last batch.
     """
     run = rundir.RunDir(ws.home.runs / version.run_id) if version.run_id else None
     lines = run.read_metrics() if run else []
@@ -77,10 +96,15 @@ def results_of(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
     step = last if best is None else best
     until = [line for line in lines if (line.get("step") or 0) <= step]
     rewards = [line for line in until if line.get("reward") is not None]
-    held_out = [line for line in until if line.get("step") == step and line.get("eval_reward") is not None]
+    held_out = [
+        line for line in until if line.get("step") == step and line.get("eval_reward") is not None
+    ]
     final: Mapping[str, Any] = rewards[-1] if rewards else {}
     if held_out:
-        final = {"reward": held_out[-1]["eval_reward"], "reward_std": held_out[-1].get("eval_reward_std")}
+        final = {
+            "reward": held_out[-1]["eval_reward"],
+            "reward_std": held_out[-1].get("eval_reward_std"),
+        }
     return {
         "feedback_count": _feedback(ws, version),
         "final_reward_mean": final.get("reward"),
@@ -95,5 +119,9 @@ def results_of(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
 def _feedback(ws: Workspace, one: ModelVersion) -> int:
     """Distinct feedback that the rows of the run came from."""
     own = dataset_of(ws, one)
-    rows = chain.from_iterable(load_rows(ws, own.id, split) for split in ("train", "dev")) if own else ()
+    rows = (
+        chain.from_iterable(load_rows(ws, own.id, split) for split in ("train", "dev"))
+        if own
+        else ()
+    )
     return len({known for row in rows for known in row.feedback_ids})

@@ -15,7 +15,8 @@ Messages = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Source:
-    """The trained model that a format writes. `adapter`: its verified folder; None for a plain base."""
+    """The trained model that a format writes. `adapter`: its verified folder; None for a plain
+    base."""
 
     base: str
     """Folder of the base."""
@@ -25,7 +26,8 @@ class Source:
     quant: str | None = None
     """The precision that was asked for, in capitals (Q4_K_M); None for the format's own choice."""
     scratch: Path | None = None
-    """Where intermediate files may stay for the next precision of the same model; None: they are made anew."""
+    """Where intermediate files may stay for the next precision of the same model; None: they are
+    made anew."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,11 @@ class Acceptance:
         """Of "Ada Byron: only for the demo"; raises InputError where either is missing."""
         name, _, reason = (part.strip() for part in text.partition(":"))
         if not (name and reason):
-            raise InputError(f"--accept {text!r}", "it needs a name and a reason", 'Write: --accept "Ada Byron: only for the demo"')
+            raise InputError(
+                f"--accept {text!r}",
+                "it needs a name and a reason",
+                'Write: --accept "Ada Byron: only for the demo"',
+            )
         return cls(name, reason)
 
 
@@ -53,7 +59,8 @@ class Limits:
     top1: float
     """Least share of positions where both name the same most likely token."""
     of_effect: float | None = 0.25
-    """Most that the mean KL may be of what training moved; None where it may be noise of any size that leaves the change standing."""
+    """Most that the mean KL may be of what training moved; None where it may be noise of any size
+    that leaves the change standing."""
     logits: float | None = None
     """Most that a logit may differ by; None where the mean KL says enough."""
 
@@ -80,7 +87,8 @@ class Parity:
     dtype: str
     """Precision of the exported weights."""
     max_abs_diff: float
-    """Largest difference of two logits, after each position's mean was taken away (softmax does not see it)."""
+    """Largest difference of two logits, after each position's mean was taken away (softmax does not
+    see it)."""
     mean_kl: float
     top1: float
     effect_kl: float | None
@@ -91,7 +99,8 @@ class Parity:
     base_kl: float | None = None
     """Nats of KL(base || exported): above `mean_kl` as long as what was trained survives."""
     same_text: bool = True
-    """The exported tokenizer splits plain text, with accents, scripts, digits and special tokens in it, as the trained one does."""
+    """The exported tokenizer splits plain text, with accents, scripts, digits and special tokens in
+    it, as the trained one does."""
     ends: tuple[str, ...] = ()
     """Tokens that end an answer in training and not in the exported model."""
     size: int = 0
@@ -108,11 +117,15 @@ class Parity:
             "its tokenizer or chat template gives other prompt tokens than training saw": not self.same_prompts,
             "its tokenizer splits plain text otherwise than the trained one": not self.same_text,
             f"its answers do not end at {', '.join(self.ends)}": bool(self.ends),
-            f"mean KL {self.mean_kl:.2g} is above {self.limits.mean_kl:.2g}": not self.mean_kl <= self.limits.mean_kl,
-            f"top-1 agreement {self.top1:.4f} is below {self.limits.top1}": not self.top1 >= self.limits.top1,
+            f"mean KL {self.mean_kl:.2g} is above {self.limits.mean_kl:.2g}": not self.mean_kl
+            <= self.limits.mean_kl,
+            f"top-1 agreement {self.top1:.4f} is below {self.limits.top1}": not self.top1
+            >= self.limits.top1,
             f"a logit differs by {self.max_abs_diff:.2g}, above {self.limits.logits}": self._apart,
-            f"mean KL {self.mean_kl:.2g} is not small beside what was trained ({self._effect:.2g}): rounding loses it": self._drowned,
-            f"it is nearer to the base (KL {self.base_kl or 0:.2g}) than to the trained model ({self.mean_kl:.2g})": self._lost,
+            f"mean KL {self.mean_kl:.2g} is not small beside what was trained "
+            f"({self._effect:.2g}): rounding loses it": self._drowned,
+            f"it is nearer to the base (KL {self.base_kl or 0:.2g}) than to the trained model "
+            f"({self.mean_kl:.2g})": self._lost,
         }
         return [text for text, failed in checks.items() if failed]
 
@@ -127,15 +140,22 @@ class Parity:
     @property
     def _drowned(self) -> bool:
         share = self.limits.of_effect
-        return share is not None and self._effect > VISIBLE and not self.mean_kl <= self._effect * share
+        return (
+            share is not None
+            and self._effect > VISIBLE
+            and not self.mean_kl <= self._effect * share
+        )
 
     @property
     def _lost(self) -> bool:
-        return self.base_kl is not None and self._effect > VISIBLE and not self.mean_kl < self.base_kl
+        return (
+            self.base_kl is not None and self._effect > VISIBLE and not self.mean_kl < self.base_kl
+        )
 
 
 VISIBLE = 1e-8
-"""Nats per token below which an adapter's effect is itself numerical noise. KL grows with the square: a quarter is half the change."""
+"""Nats per token below which an adapter's effect is itself numerical noise. KL grows with the
+square: a quarter is half the change."""
 
 
 @dataclass(frozen=True)

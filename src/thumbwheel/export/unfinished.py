@@ -1,7 +1,9 @@
-"""Folders in which exports are being written: each has a note in the home, and the next command takes away what a kill left.
+"""Folders in which exports are being written: each has a note in the home, and the next command
+takes away what a kill left.
 
-The note holds the folder's path and is locked by the process that writes there. A note that nobody holds is that of a process which has
-ended, so its folder goes; the folder of an export that runs is never touched. Not here: what is written (package.py).
+The note holds the folder's path and is locked by the process that writes there. A note that nobody
+holds is that of a process which has ended, so its folder goes; the folder of an export that runs is
+never touched. Not here: what is written (package.py).
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ NOTES = "unfinished"
 
 @contextmanager
 def scratch(home: Home, parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
-    """A new folder below `parent`, gone afterwards unless it was renamed; raises OSError where it cannot be made."""
+    """A new folder below `parent`, gone afterwards unless it was renamed; raises OSError where it
+    cannot be made."""
     sweep(home)
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f"{prefix}{secrets.token_hex(4)}{suffix}"

@@ -1,6 +1,8 @@
-"""The safetensors of a base and of its copy: where each tensor lies, reading one, writing one in its place.
+"""The safetensors of a base and of its copy: where each tensor lies, reading one, writing one in
+its place.
 
-The library writes a file at once, which needs all of its tensors in memory; one tensor of known size and place does not.
+The library writes a file at once, which needs all of its tensors in memory; one tensor of known
+size and place does not.
 """
 
 from __future__ import annotations
@@ -39,10 +41,20 @@ def layout(folder: Path) -> tuple[list[str], dict[str, Place]]:
     """
     if (folder / WEIGHTS).is_file():
         return [WEIGHTS], _header(folder, WEIGHTS)
-    shards = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
-    if other := [shard for shard in shards if Path(shard).name != shard or not shard.endswith(".safetensors")]:
-        raise ModelError(f"{str(folder / INDEX)!r}", f"it names {other[0]!r}, which is no safetensors file beside it", "Get the base anew")
-    return [INDEX, *shards], {name: place for shard in shards for name, place in _header(folder, shard).items()}
+    shards = sorted(
+        set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+    )
+    if other := [
+        shard for shard in shards if Path(shard).name != shard or not shard.endswith(".safetensors")
+    ]:
+        raise ModelError(
+            f"{str(folder / INDEX)!r}",
+            f"it names {other[0]!r}, which is no safetensors file beside it",
+            "Get the base anew",
+        )
+    return [INDEX, *shards], {
+        name: place for shard in shards for name, place in _header(folder, shard).items()
+    }
 
 
 def _header(folder: Path, file: str) -> dict[str, Place]:
@@ -53,7 +65,13 @@ def _header(folder: Path, file: str) -> dict[str, Place]:
     for name, entry in entries.items():
         if name != "__metadata__":
             start, end = entry["data_offsets"]
-            places[name] = Place(file, 8 + length + start, end - start, tuple(entry["shape"]), DTYPES.get(str(entry["dtype"])))
+            places[name] = Place(
+                file,
+                8 + length + start,
+                end - start,
+                tuple(entry["shape"]),
+                DTYPES.get(str(entry["dtype"])),
+            )
     return places
 
 
@@ -71,7 +89,14 @@ def write(folder: Path, place: Place, tensor: torch.Tensor) -> None:
     """Put `tensor`, cast to the precision of what is there, in the place of what is there."""
     import torch
 
-    data = tensor.detach().to(getattr(torch, str(place.dtype))).contiguous().flatten().view(torch.uint8).numpy()
+    data = (
+        tensor.detach()
+        .to(getattr(torch, str(place.dtype)))
+        .contiguous()
+        .flatten()
+        .view(torch.uint8)
+        .numpy()
+    )
     with (folder / place.file).open("r+b") as stream:
         stream.seek(place.start)
         stream.write(data.data)

@@ -1,1 +1,2 @@
-"""Language models behind HTTP: a client for OpenAI-compatible servers, and a scripted server to try it against."""
+"""Language models behind HTTP: a client for OpenAI-compatible servers, and a scripted server to try
+it against."""

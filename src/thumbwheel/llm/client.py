@@ -1,7 +1,8 @@
-"""A client for OpenAI-compatible servers: one JSON request, one JSON reply, tried again where trying again can help.
+"""A client for OpenAI-compatible servers: one JSON request, one JSON reply, tried again where
+trying again can help.
 
-What a server answers is data of strangers: this module checks that it is a JSON object and no more. Does not live here: what a reply means
-(engine/endpoint.py).
+What a server answers is data of strangers: this module checks that it is a JSON object and no more.
+Does not live here: what a reply means (engine/endpoint.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from thumbwheel.core.errors import ModelError
 AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504})
 """Statuses after which the same request may succeed."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
-"""Seconds before the second attempt, doubled for each further one; and the most that a server may ask for."""
+"""Seconds before the second attempt, doubled for each further one; and the most that a server may
+ask for."""
 
 
 REFUSES = frozenset({400, 413, 422})
@@ -26,20 +28,37 @@ REFUSES = frozenset({400, 413, 422})
 
 
 class Refused(ModelError):
-    """The server will not answer this request, now or later: too long for it, or in a form that it does not take."""
+    """The server will not answer this request, now or later: too long for it, or in a form that it
+    does not take."""
 
 
 class Client:
     """`model` at `url` (as `http://127.0.0.1:8000/v1`); safe to use from several threads. Close it."""
 
-    def __init__(self, url: str, model: str, *, api_key: str | None = None, timeout: float = 120.0, attempts: int = 4) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        api_key: str | None = None,
+        timeout: float = 120.0,
+        attempts: int = 4,
+    ) -> None:
         self.url, self.model, self._attempts = url.rstrip("/"), model, attempts
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx.Limits(max_connections=None)  # who calls decides how many requests run at once
-        self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(timeout, connect=10.0), limits=limits, trust_env=not loopback(url))
+        limits = httpx.Limits(
+            max_connections=None
+        )  # who calls decides how many requests run at once
+        self._http = httpx.Client(
+            headers=headers,
+            timeout=httpx.Timeout(timeout, connect=10.0),
+            limits=limits,
+            trust_env=not loopback(url),
+        )
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The reply to `body`, to which the model is added; raises ModelError when no attempt succeeds, Refused where none can."""
+        """The reply to `body`, to which the model is added; raises ModelError when no attempt
+        succeeds, Refused where none can."""
         why, wait = "", 0.0
         for attempt in range(self._attempts):
             time.sleep(wait)
@@ -73,14 +92,18 @@ class Client:
         return found
 
     def _error(self, why: str, kind: type[ModelError] = ModelError) -> ModelError:
-        return kind(f"model {self.model!r} at {self.url}", why, "Check that the server runs, its URL, the model's name and the key")
+        return kind(
+            f"model {self.model!r} at {self.url}",
+            why,
+            "Check that the server runs, its URL, the model's name and the key",
+        )
 
 
 def loopback(url: str) -> bool:
     """Whether `url` is on this machine, to which no proxy of the environment leads.
 
-    >>> loopback("http://127.0.0.1:8000/v1"), loopback("http://localhost"), loopback("http://127.0.0.1.example")
-    (True, True, False)
+    >>> loopback("http://127.0.0.1:8000/v1"), loopback("http://localhost"),
+    loopback("http://127.0.0.1.example") (True, True, False)
     """
     return re.match(r"https?://(127\.0\.0\.1|localhost|\[::1\])([:/]|$)", url) is not None
 

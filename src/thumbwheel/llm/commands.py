@@ -30,11 +30,16 @@ def list_(json: Json = False) -> None:
 @tools.command()
 def install(
     build: Annotated[
-        bool, typer.Option("--build", help="Also build llama-server and llama-quantize (cmake and a compiler; minutes).")
+        bool,
+        typer.Option(
+            "--build",
+            help="Also build llama-server and llama-quantize (cmake and a compiler; minutes).",
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Download the converter and the prebuilt library (88 MB) into your user cache; with --build compile the programs.
+    """Download the converter and the prebuilt library (88 MB) into your user cache; with --build
+    compile the programs.
 
     Nothing outside that cache is touched, and the system's packages are left alone.
 
@@ -52,10 +57,20 @@ def _show(found: dict[str, Tool | None], json: bool) -> None:
     from thumbwheel.llm.tools import FOR, fix
 
     if json:
-        log.answer({name: tool and {"path": tool.path, "origin": tool.origin, "version": tool.version} for name, tool in found.items()})
+        log.answer(
+            {
+                name: tool and {"path": tool.path, "origin": tool.origin, "version": tool.version}
+                for name, tool in found.items()
+            }
+        )
         return
     rows: Iterable[tuple[Any, ...]] = (
-        (name, FOR[name], tool.origin if tool else "missing", f"{tool.path} ({tool.version})" if tool else fix(name))
+        (
+            name,
+            FOR[name],
+            tool.origin if tool else "missing",
+            f"{tool.path} ({tool.version})" if tool else fix(name),
+        )
         for name, tool in found.items()
     )
     log.table("llama.cpp", ("tool", "what it does", "from", "where"), rows)

@@ -1,4 +1,5 @@
-"""GGUF files from Hugging Face folders, and smaller ones from larger: by llama.cpp's own programs, each in a process of its own."""
+"""GGUF files from Hugging Face folders, and smaller ones from larger: by llama.cpp's own programs,
+each in a process of its own."""
 
 from __future__ import annotations
 
@@ -23,18 +24,34 @@ FULL = ("No space left", "File too large", "Disk quota exceeded", "iostream erro
 
 
 def convert(model: Path, out: Path, precision: str, family: str, ends: Sequence[int]) -> None:
-    """Write the model folder `model` as the GGUF file `out`; `ends` are the tokens that end an answer, the end of a turn first.
+    """Write the model folder `model` as the GGUF file `out`; `ends` are the tokens that end an
+    answer, the end of a turn first.
 
-    Raises ModelError for an architecture or a tokenizer that llama.cpp does not have, StorageError for a full disk.
+    Raises ModelError for an architecture or a tokenizer that llama.cpp does not have, StorageError
+    for a full disk.
     """
     script = tools.require("converter").path
-    _child(script, [str(model), "--outfile", str(out), "--outtype", precision.lower()], family, ends, model)
+    _child(
+        script,
+        [str(model), "--outfile", str(out), "--outtype", precision.lower()],
+        family,
+        ends,
+        model,
+    )
 
 
 def convert_adapter(adapter: Path, base: Path, out: Path, precision: str, family: str) -> None:
     """Write the PEFT adapter `adapter` over the model folder `base` as the GGUF file `out`."""
     script = tools.require("converter").path.with_name("convert_lora_to_gguf.py")
-    arguments = [str(adapter), "--base", str(base), "--outfile", str(out), "--outtype", precision.lower()]
+    arguments = [
+        str(adapter),
+        "--base",
+        str(base),
+        "--outfile",
+        str(out),
+        "--outtype",
+        precision.lower(),
+    ]
     _child(script, arguments, family, (), base)
 
 
@@ -53,40 +70,81 @@ def requantise(whole: Path, out: Path, precision: str) -> str:
     if program is None:
         quantise(whole, out, precision)
         return "the library of llama.cpp"
-    done = subprocess.run([program.path, whole, out, precision], capture_output=True, text=True, errors="replace", check=False)
+    done = subprocess.run(
+        [program.path, whole, out, precision],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
     if done.returncode or not out.is_file():
         raise _failed(f"{whole.name} as {precision}", done)
     return "llama-quantize"
 
 
-def _child(script: Path, arguments: Sequence[str], family: str, ends: Sequence[int], model: Path) -> None:
+def _child(
+    script: Path, arguments: Sequence[str], family: str, ends: Sequence[int], model: Path
+) -> None:
     settings = json.dumps({"family": family, "ends": list(ends)})
-    command = [sys.executable, "-P", "-m", "thumbwheel.llm.convert_child", str(script), settings, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=_environment(), check=False)
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "thumbwheel.llm.convert_child",
+        str(script),
+        settings,
+        *arguments,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", env=_environment(), check=False
+    )
     if done.returncode:
         raise _failed(f"model {model.name!r} as GGUF", done, family)
 
 
 def _environment() -> Mapping[str, str]:
     """Ours, offline, with this package on the path of the child."""
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "PYTHONWARNINGS": "ignore"}
+    path = os.pathsep.join(
+        [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    return os.environ | {
+        "PYTHONPATH": path,
+        "HF_HUB_OFFLINE": "1",
+        "TQDM_DISABLE": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
 
 
 def _failed(what: str, done: subprocess.CompletedProcess[str], family: str = "") -> Exception:
     said = done.stdout + done.stderr
     last = "\n".join(said.strip().splitlines()[-TAIL:])
     if any(word in said for word in FULL):
-        return StorageError(what, f"it cannot be written: {last.splitlines()[-1]}", "Free some space, then run the same command again")
+        return StorageError(
+            what,
+            f"it cannot be written: {last.splitlines()[-1]}",
+            "Free some space, then run the same command again",
+        )
     if "No module named" in said:
-        return MissingExtra.of("converting to GGUF", said.rpartition("No module named ")[2].split()[0].strip("'"), "gguf")
+        return MissingExtra.of(
+            "converting to GGUF",
+            said.rpartition("No module named ")[2].split()[0].strip("'"),
+            "gguf",
+        )
     if UNKNOWN in said:
-        why = f"llama.cpp does not know how its tokenizer splits text, and a model of family {family!r} does not tell"
+        why = (
+            "llama.cpp does not know how its tokenizer splits text, and a model of family "
+            f"{family!r} does not tell"
+        )
         return ModelError(what, why, "Export it with --format merged")
     if "is not supported" in said or "NotImplementedError" in said:
         return ModelError(
             what,
-            f"llama.cpp's converter does not support a model of family {family!r} ({last.splitlines()[-1]})",
+            f"llama.cpp's converter does not support a model of family {family!r} "
+            f"({last.splitlines()[-1]})",
             "Export it with --format merged",
         )
-    return ModelError(what, f"the program ended with {done.returncode}:\n{last}", "Export it with --format merged, or report it")
+    return ModelError(
+        what,
+        f"the program ended with {done.returncode}:\n{last}",
+        "Export it with --format merged, or report it",
+    )

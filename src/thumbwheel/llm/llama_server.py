@@ -1,6 +1,7 @@
 """A llama-server process on loopback that lives as long as its owner: started, awaited, stopped.
 
-Servers that outlive the command are the business of the deploy stage, which takes `arguments` and `environment` from here.
+Servers that outlive the command are the business of the deploy stage, which takes `arguments` and
+`environment` from here.
 """
 
 from __future__ import annotations
@@ -43,33 +44,65 @@ def arguments(
 ) -> list[str]:
     """The command line for `model`, the program left out.
 
-    With adapters the cache of prompts in memory is off: it does not know under which adapter a prompt was computed, and answers would be
-    those of another one.
+    With adapters the cache of prompts in memory is off: it does not know under which adapter a
+    prompt was computed, and answers would be those of another one.
     """
-    found = ["--model", str(model), "--host", HOST, "--port", str(port), "--offline", "--no-webui", "--parallel", str(parallel)]
-    found += ["--threads", str(threads or own_threads()), "--ctx-size", str((context or 0) * parallel)]
+    found = [
+        "--model",
+        str(model),
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+        "--offline",
+        "--no-webui",
+        "--parallel",
+        str(parallel),
+    ]
+    found += [
+        "--threads",
+        str(threads or own_threads()),
+        "--ctx-size",
+        str((context or 0) * parallel),
+    ]
     for adapter in adapters:
         found += ["--lora", str(adapter)]
-    return found + (["--cache-ram", "0"] if adapters else []) + (["--alias", alias] if alias else [])
+    return (
+        found + (["--cache-ram", "0"] if adapters else []) + (["--alias", alias] if alias else [])
+    )
 
 
 def environment(api_key: str | None = None) -> dict[str, str]:
-    """What its environment has besides ours; a key on the command line could be read by every user of the machine."""
+    """What its environment has besides ours; a key on the command line could be read by every user
+    of the machine."""
     return {"LLAMA_API_KEY": api_key} if api_key else {}
 
 
 def with_adapters(scales: Sequence[float]) -> dict[str, object]:
-    """What every request to a server with adapters has to say, in their order: without it the server mixes cached states of others."""
-    return {"lora": [{"id": number, "scale": scale} for number, scale in enumerate(scales)], "cache_prompt": False}
+    """What every request to a server with adapters has to say, in their order: without it the
+    server mixes cached states of others."""
+    return {
+        "lora": [{"id": number, "scale": scale} for number, scale in enumerate(scales)],
+        "cache_prompt": False,
+    }
 
 
 def own_threads() -> int:
     """Half of the cores: threads that wait for each other stall on a core that another program has."""
-    return max(1, len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) // 2)
+    return max(
+        1,
+        len(
+            os.sched_getaffinity(0)
+            if hasattr(os, "sched_getaffinity")
+            else range(os.cpu_count() or 1)
+        )
+        // 2,
+    )
 
 
 class LlamaServer:
-    """`model` behind an OpenAI-compatible API inside `with LlamaServer(model) as server`; `log` is its log, by default one that goes."""
+    """`model` behind an OpenAI-compatible API inside `with LlamaServer(model) as server`; `log` is
+    its log, by default one that goes."""
 
     def __init__(
         self,
@@ -103,13 +136,23 @@ class LlamaServer:
         return self._process.pid if self._process else None
 
     def start(self) -> LlamaServer:
-        """Return once it answers; raises ModelError with its last words where it ends before, Conflict for a port that is taken."""
+        """Return once it answers; raises ModelError with its last words where it ends before,
+        Conflict for a port that is taken."""
         program = tools.require("llama-server").path
         port = free_port(self.port)
         if port is None:
-            raise Conflict(f"port {self.port}", "something listens there already", "Name another one, or 0 for any that is free")
+            raise Conflict(
+                f"port {self.port}",
+                "something listens there already",
+                "Name another one, or 0 for any that is free",
+            )
         self.port = port
-        known = {"adapters": self.adapters, "threads": self._threads, "context": self._context, "parallel": self._parallel}
+        known = {
+            "adapters": self.adapters,
+            "threads": self._threads,
+            "context": self._context,
+            "parallel": self._parallel,
+        }
         command = [str(program), *arguments(self.model, self.port, **known)]  # type: ignore[arg-type]
         self._process = subprocess.Popen(
             command,
@@ -138,7 +181,12 @@ class LlamaServer:
         if self._process is None or self._process.poll() is not None:
             return False
         try:
-            return httpx.get(f"http://{HOST}:{self.port}/health", timeout=5.0, trust_env=False).status_code == 200
+            return (
+                httpx.get(
+                    f"http://{HOST}:{self.port}/health", timeout=5.0, trust_env=False
+                ).status_code
+                == 200
+            )
         except httpx.TransportError:
             return False
 
@@ -148,11 +196,23 @@ class LlamaServer:
 
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         try:
-            reply = httpx.post(f"http://{HOST}:{self.port}{path}", json=body, headers=headers, timeout=120.0, trust_env=False)
+            reply = httpx.post(
+                f"http://{HOST}:{self.port}{path}",
+                json=body,
+                headers=headers,
+                timeout=120.0,
+                trust_env=False,
+            )
         except httpx.TransportError as error:
-            raise ModelError(f"llama-server at {self.url}", f"{type(error).__name__}: {error}", "See its log") from None
+            raise ModelError(
+                f"llama-server at {self.url}", f"{type(error).__name__}: {error}", "See its log"
+            ) from None
         if reply.status_code != 200:
-            raise ModelError(f"llama-server at {self.url}", f"HTTP {reply.status_code}: {reply.text[:300]}", "See its log")
+            raise ModelError(
+                f"llama-server at {self.url}",
+                f"HTTP {reply.status_code}: {reply.text[:300]}",
+                "See its log",
+            )
         return dict(reply.json())
 
     def stop(self) -> None:
@@ -180,7 +240,12 @@ class LlamaServer:
     def __enter__(self) -> LlamaServer:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def _stream(self) -> IO[bytes]:
@@ -188,8 +253,16 @@ class LlamaServer:
 
     def _failed(self) -> ModelError:
         code = self._process.poll() if self._process else None
-        why = f"llama-server ended with {code}" if code is not None else f"llama-server did not answer within {self._wait:.0f} s"
-        return ModelError(f"model {str(self.model)!r}", f"{why}:\n{self.tail()}", "See whether the file is whole and fits into memory")
+        why = (
+            f"llama-server ended with {code}"
+            if code is not None
+            else f"llama-server did not answer within {self._wait:.0f} s"
+        )
+        return ModelError(
+            f"model {str(self.model)!r}",
+            f"{why}:\n{self.tail()}",
+            "See whether the file is whole and fits into memory",
+        )
 
 
 def die_with_parent() -> None:

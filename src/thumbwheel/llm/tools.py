@@ -1,8 +1,8 @@
 """The programs of llama.cpp, where they are on this machine: found, never installed by themselves.
 
-Searched in this order: the folder of `THUMBWHEEL_LLAMA_CPP`, the PATH, what `thumbwheel tools install --build` built, what
-`thumbwheel tools install` downloaded; library and bindings only among the last two.
-Does not live here: downloading and building (install.py).
+Searched in this order: the folder of `THUMBWHEEL_LLAMA_CPP`, the PATH, what `thumbwheel tools
+install --build` built, what `thumbwheel tools install` downloaded; library and bindings only among
+the last two. Does not live here: downloading and building (install.py).
 """
 
 from __future__ import annotations
@@ -44,8 +44,13 @@ FOR = {
     "bindings": "how Python calls the library",
 }
 FIX = {
-    "llama-server": "Install llama.cpp so that it is on the PATH, or run: thumbwheel tools install --build",
-    "llama-quantize": "Run: thumbwheel tools install (no compiler needed), or install llama.cpp so that it is on the PATH",
+    "llama-server": "Install llama.cpp so that it is on the PATH, or run: thumbwheel tools install "
+    "--build",
+    "llama-quantize": "Run: thumbwheel tools install (no compiler needed), or install llama.cpp so that "
+    "it "
+    "is "
+    "on "
+    "the PATH",
     "converter": "Run: thumbwheel tools install",
     "library": "Run: thumbwheel tools install",
     "bindings": "Run: thumbwheel tools install",
@@ -67,8 +72,11 @@ class Tool:
 
 
 def find(name: str) -> Tool | None:
-    """The tool called `name`, or None; raises NotFound where `THUMBWHEEL_LLAMA_CPP` names no folder."""
-    return next((Tool(name, path, origin) for origin, path in _candidates(name) if _whole(name, path)), None)
+    """The tool called `name`, or None; raises NotFound where `THUMBWHEEL_LLAMA_CPP` names no
+    folder."""
+    return next(
+        (Tool(name, path, origin) for origin, path in _candidates(name) if _whole(name, path)), None
+    )
 
 
 def _candidates(name: str) -> Iterator[tuple[str, Path]]:
@@ -84,7 +92,11 @@ def _candidates(name: str) -> Iterator[tuple[str, Path]]:
 def _given(text: str) -> Path:
     folder = Path(text).expanduser()
     if not folder.is_dir():
-        raise NotFound(f"{SETTING}={text!r}", "there is no such folder", "Name a folder of llama.cpp, or unset it")
+        raise NotFound(
+            f"{SETTING}={text!r}",
+            "there is no such folder",
+            "Name a folder of llama.cpp, or unset it",
+        )
     return folder
 
 
@@ -93,14 +105,21 @@ def _within(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _whole(name: str, path: Path) -> bool:
-    """Whether the file is there, and for the converter the modules beside it: older ones were one long file, which we cannot guide."""
-    return path.is_file() and (name != "converter" or ((path.parent / "conversion").is_dir() and (path.parent / "gguf-py").is_dir()))
+    """Whether the file is there, and for the converter the modules beside it: older ones were one
+    long file, which we cannot guide."""
+    return path.is_file() and (
+        name != "converter"
+        or ((path.parent / "conversion").is_dir() and (path.parent / "gguf-py").is_dir())
+    )
 
 
 def fix(name: str) -> str:
-    """What gets a missing tool; for a program that something present replaces, that nothing is missing."""
+    """What gets a missing tool; for a program that something present replaces, that nothing is
+    missing."""
     if name == "llama-quantize" and find("library"):
-        return "Not needed: the library quantises. For the program: thumbwheel tools install --build"
+        return (
+            "Not needed: the library quantises. For the program: thumbwheel tools install --build"
+        )
     return FIX[name]
 
 
@@ -109,7 +128,9 @@ def require(name: str) -> Tool:
     found = find(name)
     if found is None:
         elsewhere = "" if name in PAIR else "in THUMBWHEEL_LLAMA_CPP, on the PATH or "
-        raise NotFound(f"{name} ({FOR[name]})", f"it is not {elsewhere}among what we installed", fix(name))
+        raise NotFound(
+            f"{name} ({FOR[name]})", f"it is not {elsewhere}among what we installed", fix(name)
+        )
     return found
 
 
@@ -123,7 +144,9 @@ def cache_folder() -> Path:
 @cache
 def _version(program: Path) -> str:
     try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"does not run: {error}"
     said = done.stdout + done.stderr

@@ -1,7 +1,8 @@
-"""Charts as inline SVG: before and after with intervals, training curves, counts. Data in, text out; nothing is fetched or stored.
+"""Charts as inline SVG: before and after with intervals, training curves, counts. Data in, text
+out; nothing is fetched or stored.
 
-Text stays text (readable aloud, searchable), ink is `currentColor`, so that a page in the dark works, and each chart says in words
-what it shows. Direct labels instead of legends.
+Text stays text (readable aloud, searchable), ink is `currentColor`, so that a page in the dark
+works, and each chart says in words what it shows. Direct labels instead of legends.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ TIDY = {
     r' font-family: [^;"]*': " font-family: inherit",
     r'width="[\d.]+pt" height="[\d.]+pt"': 'class="chart"',
 }
-"""What matplotlib writes -> what a page with several charts needs: names of groups repeat, styles would reach the whole page."""
+"""What matplotlib writes -> what a page with several charts needs: names of groups repeat, styles
+would reach the whole page."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Rung:
-    """One precision: nats of KL from the trained model, its other figures in words, and whether parity held."""
+    """One precision: nats of KL from the trained model, its other figures in words, and whether
+    parity held."""
 
     label: str
     kl: float
@@ -71,11 +74,16 @@ class Rung:
 
 
 def changes(rows: Sequence[Change], title: str) -> str:
-    """A row each: its name and figures, below them a hollow dot before, a full dot after, the gain's interval as a bar around it."""
+    """A row each: its name and figures, below them a hollow dot before, a full dot after, the
+    gain's interval as a bar around it."""
     height = 0.3 + ROW * len(rows)
     with _figure(WIDTH, height) as figure:
         axes = figure.add_axes((0.01, 0.28 / height, 0.98, 1 - 0.3 / height))
-        ends = [value for row in rows for value in (row.before, row.after, row.before + row.low, row.before + row.high)]
+        ends = [
+            value
+            for row in rows
+            for value in (row.before, row.after, row.before + row.low, row.before + row.high)
+        ]
         margin = max(3.0, 0.06 * (max(ends) - min(ends)))
         axes.set_xlim(max(-2.0, min(ends) - margin), min(102.0, max(ends) + margin))
         axes.set_ylim(len(rows) - 0.55, -0.72)
@@ -90,22 +98,44 @@ def changes(rows: Sequence[Change], title: str) -> str:
 
 def _change(axes: Axes, place: int, row: Change) -> None:
     low, high = row.before + row.low, row.before + row.high
-    axes.plot([low, high], [place, place], color=ACCENT, alpha=0.28, linewidth=7, solid_capstyle="butt")
+    axes.plot(
+        [low, high], [place, place], color=ACCENT, alpha=0.28, linewidth=7, solid_capstyle="butt"
+    )
     axes.plot([row.before, row.after], [place, place], color=INK, linewidth=1)
-    axes.plot([row.before], [place], "o", markersize=6, markerfacecolor="none", markeredgecolor=INK, markeredgewidth=1.2)
+    axes.plot(
+        [row.before],
+        [place],
+        "o",
+        markersize=6,
+        markerfacecolor="none",
+        markeredgecolor=INK,
+        markeredgewidth=1.2,
+    )
     axes.plot([row.after], [place], "o", markersize=6.5, color=ACCENT)
     gain = f"{row.after - row.before:+.1f} [{row.low:+.1f}, {row.high:+.1f}]".replace("-", "−")
     line: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "center", "color": INK}
     axes.annotate(_short(row.label), (0.0, place - 0.45), fontsize=9, fontweight="bold", **line)
-    axes.annotate(f"{row.before:.1f} → {row.after:.1f} %  ·  {gain}  ·  n {row.n:,}", (1.0, place - 0.45), ha="right", fontsize=8.5, **line)
+    axes.annotate(
+        f"{row.before:.1f} → {row.after:.1f} %  ·  {gain}  ·  n {row.n:,}",
+        (1.0, place - 0.45),
+        ha="right",
+        fontsize=8.5,
+        **line,
+    )
 
 
 def _in_words(row: Change) -> str:
-    return f"{row.label}: {row.before:.1f} to {row.after:.1f} percent, gain {row.low:+.1f} to {row.high:+.1f} points, n {row.n}"
+    return (
+        f"{row.label}: {row.before:.1f} to {row.after:.1f} percent, gain {row.low:+.1f} to "
+        f"{row.high:+.1f} points, n {row.n}"
+    )
 
 
-def curves(panels: Mapping[str, Sequence[Line]], kept: int | None, shares: Collection[str], title: str) -> str:
-    """Small multiples over the optimiser step, two a row; `kept` marks the step whose adapter was taken; `shares` run from 0 to 1."""
+def curves(
+    panels: Mapping[str, Sequence[Line]], kept: int | None, shares: Collection[str], title: str
+) -> str:
+    """Small multiples over the optimiser step, two a row; `kept` marks the step whose adapter was
+    taken; `shares` run from 0 to 1."""
     names = list(panels)
     rows = (len(names) + 1) // 2
     with _figure(WIDTH, 1.75 * rows) as figure:
@@ -115,23 +145,43 @@ def curves(panels: Mapping[str, Sequence[Line]], kept: int | None, shares: Colle
                 _panel(axes, names[place], panels[names[place]], kept, names[place] in shares)
             else:
                 axes.set_visible(False)
-        figure.subplots_adjust(left=0.08, right=0.945, top=1 - 0.28 / (1.75 * rows), bottom=0.3 / (1.75 * rows), hspace=0.52, wspace=0.4)
+        figure.subplots_adjust(
+            left=0.08,
+            right=0.945,
+            top=1 - 0.28 / (1.75 * rows),
+            bottom=0.3 / (1.75 * rows),
+            hspace=0.52,
+            wspace=0.4,
+        )
         return _svg(figure, title, "; ".join(_ends(name, lines) for name, lines in panels.items()))
 
 
 def _panel(axes: Axes, name: str, lines: Sequence[Line], kept: int | None, share: bool) -> None:
     axes.set_title(_short(name), loc="left", fontsize=9, color=INK, pad=6)
     for line in lines:
-        style: dict[str, Any] = {"color": ACCENT, "linewidth": 1.8} if line.label == "dev" else {"color": MUTED, "linewidth": 1.0}
+        style: dict[str, Any] = (
+            {"color": ACCENT, "linewidth": 1.8}
+            if line.label == "dev"
+            else {"color": MUTED, "linewidth": 1.0}
+        )
         xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
         axes.plot(xs, ys, marker="o" if len(xs) < 3 else None, markersize=4, **style)
     if share:
         axes.set_ylim(0, 1.05)
     if kept is not None:
         axes.axvline(kept, color=INK, linewidth=0.8, linestyle=(0, (2, 3)))
-    for line, height in zip(lines, _apart([line.points[-1][1] for line in lines], axes.get_ylim()), strict=True):
+    for line, height in zip(
+        lines, _apart([line.points[-1][1] for line in lines], axes.get_ylim()), strict=True
+    ):
         color = ACCENT if line.label == "dev" else FAINT
-        axes.annotate(f"\u00a0{line.label}", (1.0, height), xycoords=("axes fraction", "data"), va="center", fontsize=8, color=color)
+        axes.annotate(
+            f"\u00a0{line.label}",
+            (1.0, height),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            fontsize=8,
+            color=color,
+        )
     axes.locator_params(axis="y", nbins=4)
     axes.locator_params(axis="x", nbins=5, integer=True)
     axes.margins(x=0.01)
@@ -148,7 +198,9 @@ def _apart(heights: Sequence[float], limits: tuple[float, float]) -> list[float]
 
 
 def _ends(name: str, lines: Sequence[Line]) -> str:
-    return f"{name}: " + ", ".join(f"{line.label} from {line.points[0][1]:.3g} to {line.points[-1][1]:.3g}" for line in lines)
+    return f"{name}: " + ", ".join(
+        f"{line.label} from {line.points[0][1]:.3g} to {line.points[-1][1]:.3g}" for line in lines
+    )
 
 
 def bars(counts: Mapping[str, int], title: str) -> str:
@@ -159,14 +211,23 @@ def bars(counts: Mapping[str, int], title: str) -> str:
         for place, (name, count) in enumerate(counts.items()):
             axes.barh(place, count, height=0.62, color=ACCENT, alpha=0.75)
             axes.annotate(f"\u00a0{count:,}", (count, place), va="center", fontsize=8.5, color=INK)
-            axes.annotate(_short(name), (-0.015, place), xycoords=("axes fraction", "data"), va="center", ha="right", fontsize=9, color=INK)
+            axes.annotate(
+                _short(name),
+                (-0.015, place),
+                xycoords=("axes fraction", "data"),
+                va="center",
+                ha="right",
+                fontsize=9,
+                color=INK,
+            )
         axes.set_ylim(len(counts) - 0.5, -0.5)
         axes.set_axis_off()
         return _svg(figure, title, "; ".join(f"{name}: {count}" for name, count in counts.items()))
 
 
 def ladder(rungs: Sequence[Rung], title: str) -> str:
-    """A row each on a logarithmic scale: its name and figures, below them how far it is from the trained model; hollow where it failed."""
+    """A row each on a logarithmic scale: its name and figures, below them how far it is from the
+    trained model; hollow where it failed."""
     height = 0.3 + ROW * len(rungs)
     with _figure(WIDTH, height) as figure:
         axes = figure.add_axes((0.01, 0.28 / height, 0.98, 1 - 0.3 / height))
@@ -176,16 +237,44 @@ def ladder(rungs: Sequence[Rung], title: str) -> str:
         axes.set_ylim(len(rungs) - 0.55, -0.72)
         for place, one in enumerate(rungs):
             face = ACCENT if one.good else "none"
-            axes.plot([least, max(one.kl, least)], [place, place], color=ACCENT, alpha=0.28, linewidth=7, solid_capstyle="butt")
-            axes.plot([max(one.kl, least)], [place], "o", markersize=6.5, markerfacecolor=face, markeredgecolor=ACCENT)
-            line: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "center", "color": INK}
-            axes.annotate(_short(one.label), (0.0, place - 0.45), fontsize=9, fontweight="bold", **line)
-            axes.annotate(f"KL {one.kl:.2g}  ·  {one.text}", (1.0, place - 0.45), ha="right", fontsize=8.5, **line)
+            axes.plot(
+                [least, max(one.kl, least)],
+                [place, place],
+                color=ACCENT,
+                alpha=0.28,
+                linewidth=7,
+                solid_capstyle="butt",
+            )
+            axes.plot(
+                [max(one.kl, least)],
+                [place],
+                "o",
+                markersize=6.5,
+                markerfacecolor=face,
+                markeredgecolor=ACCENT,
+            )
+            line: dict[str, Any] = {
+                "xycoords": ("axes fraction", "data"),
+                "va": "center",
+                "color": INK,
+            }
+            axes.annotate(
+                _short(one.label), (0.0, place - 0.45), fontsize=9, fontweight="bold", **line
+            )
+            axes.annotate(
+                f"KL {one.kl:.2g}  ·  {one.text}",
+                (1.0, place - 0.45),
+                ha="right",
+                fontsize=8.5,
+                **line,
+            )
         axes.set_yticks([])
         axes.minorticks_off()
         axes.grid(axis="x", color=FAINT, alpha=0.25, linewidth=0.6)
         axes.spines["left"].set_visible(False)
-        return _svg(figure, title, "; ".join(f"{one.label}: KL {one.kl:.2g}, {one.text}" for one in rungs))
+        return _svg(
+            figure, title, "; ".join(f"{one.label}: KL {one.kl:.2g}, {one.text}" for one in rungs)
+        )
 
 
 def _short(text: str) -> str:
@@ -223,17 +312,23 @@ def _figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def _svg(figure: Figure, title: str, words: str) -> str:
-    """The figure as an <svg> element for a page: no header, no metadata, own ids, its meaning in words."""
+    """The figure as an <svg> element for a page: no header, no metadata, own ids, its meaning in
+    words."""
     import io
 
     import matplotlib as mpl
 
     out = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": title}):  # the ids of two charts on one page must differ, and stay the same from run to run
+    with mpl.rc_context(
+        {"svg.hashsalt": title}
+    ):  # the ids of two charts on one page must differ, and stay the same from run to run
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     drawing = out.getvalue()
     drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
     for pattern, plain in TIDY.items():
         drawing = re.sub(pattern, plain, drawing, flags=re.DOTALL)
     head, body = drawing.split(">", 1)
-    return f'{head} role="img">\n<title>{escape(visible(title))}</title>\n<desc>{escape(visible(words))}</desc>{body}'
+    return (
+        f"{head} "
+        f'role="img">\n<title>{escape(visible(title))}</title>\n<desc>{escape(visible(words))}</desc>{body}'
+    )

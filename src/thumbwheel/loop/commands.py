@@ -25,7 +25,9 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
     with ctx.obj() as ws:
         found = versions.versions(ws, agent)
         aliases = versions.aliases_of(ws, agent)
-    names = {one.id: sorted(alias for alias, at in aliases.items() if at == one.id) for one in found}
+    names = {
+        one.id: sorted(alias for alias, at in aliases.items() if at == one.id) for one in found
+    }
     if json:
         log.answer([{**asdict(one), "name": one.name, "aliases": names[one.id]} for one in found])
         return
@@ -41,29 +43,46 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
         )
         for one in found
     ]
-    log.table(f"versions of {agent}", ("version", "state", "aliases", "parent", "run", "recorded"), rows)
+    log.table(
+        f"versions of {agent}", ("version", "state", "aliases", "parent", "run", "recorded"), rows
+    )
 
 
 def _state(one: Any) -> str:
-    basis = " (canary only)" if one.basis == "feedback" and one.state == "approved" else f" ({one.basis})" if one.basis else ""
+    basis = (
+        " (canary only)"
+        if one.basis == "feedback" and one.state == "approved"
+        else f" ({one.basis})"
+        if one.basis
+        else ""
+    )
     return f"{one.state}{basis}{', tainted' if one.tainted else ''}"
 
 
 @models.command()
 def endpoint(
     ctx: typer.Context,
-    url: Annotated[str, typer.Argument(help="The OpenAI-compatible API, for example https://api.example.com/v1.")],
+    url: Annotated[
+        str,
+        typer.Argument(help="The OpenAI-compatible API, for example https://api.example.com/v1."),
+    ],
     agent: Agent,
     model: Annotated[str, typer.Option(help="The model, as that API calls it.")],
-    price_in: Annotated[float | None, typer.Option(min=0, help="Price of a million tokens of prompts.")] = None,
-    price_out: Annotated[float | None, typer.Option(min=0, help="Price of a million tokens of answers.")] = None,
+    price_in: Annotated[
+        float | None, typer.Option(min=0, help="Price of a million tokens of prompts.")
+    ] = None,
+    price_out: Annotated[
+        float | None, typer.Option(min=0, help="Price of a million tokens of answers.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """A model that somebody else serves as a version: v0, where it is what runs today; evaluations then show its quality and its price.
+    """A model that somebody else serves as a version: v0, where it is what runs today; evaluations
+    then show its quality and its price.
 
     Its key is read from THUMBWHEEL_ENDPOINT_KEY when it is asked, and stored nowhere.
 
-    Example: thumbwheel models endpoint https://api.example.com/v1 --agent support --model large --price-in 2.5 --price-out 10
+    Example: thumbwheel models endpoint https://api.example.com/v1 --agent support --model large
+    --price-in 2.5 --price-out 10
     """
     from dataclasses import asdict
 
@@ -75,7 +94,10 @@ def endpoint(
     if json:
         log.answer({**asdict(found), "name": found.name})
     else:
-        log.say(f"{found.name} of {agent} is {found.base}. Compare: thumbwheel evaluate latest --agent {agent} --against {found.name}")
+        log.say(
+            f"{found.name} of {agent} is {found.base}. Compare: thumbwheel evaluate latest "
+            f"--agent {agent} --against {found.name}"
+        )
 
 
 @models.command()
@@ -93,7 +115,12 @@ def show(ctx: typer.Context, version: Version, agent: Agent, json: AsJson = Fals
         log.answer(found)
         return
     one = found["lineage"]["version"]
-    rows = [("state", one["state"]), ("base", one["base"]), ("fingerprint", one["base_fingerprint"]), ("run", one["run_id"])]
+    rows = [
+        ("state", one["state"]),
+        ("base", one["base"]),
+        ("fingerprint", one["base_fingerprint"]),
+        ("run", one["run_id"]),
+    ]
     rows += [(f"adapter {name}", sha256) for name, sha256 in (one["adapter"] or {}).items()]
     log.table(f"{agent} {found['version']}", ("", ""), rows + _measured(found["summary"]))
 
@@ -104,8 +131,15 @@ def _measured(summary: dict[str, Any] | None) -> list[tuple[str, object]]:
     if summary is None:
         return [("evaluation", "none yet")]
     gain = f"{points(summary['gain'])} points [{points(summary['low'])}, {points(summary['high'])}]"
-    measured = f"{percent(summary['before'])} -> {percent(summary['after'])}, {gain}, basis {summary['basis']}"
-    return [(summary["name"], measured), ("decision", summary["decision"]), *(("", reason) for reason in summary["reasons"])]
+    measured = (
+        f"{percent(summary['before'])} -> {percent(summary['after'])}, {gain}, basis "
+        f"{summary['basis']}"
+    )
+    return [
+        (summary["name"], measured),
+        ("decision", summary["decision"]),
+        *(("", reason) for reason in summary["reasons"]),
+    ]
 
 
 @models.command()
@@ -113,16 +147,24 @@ def lineage(
     ctx: typer.Context,
     agent: Agent,
     version: Annotated[str | None, typer.Argument(help="v3, an alias, or latest.")] = None,
-    of: Annotated[str | None, typer.Option(help="A feedback, trace or subject id instead: what learned from it?")] = None,
+    of: Annotated[
+        str | None,
+        typer.Option(help="A feedback, trace or subject id instead: what learned from it?"),
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """From a version back to the feedback; or with --of, from a piece of feedback to the versions that learned from it."""
+    """From a version back to the feedback; or with --of, from a piece of feedback to the versions
+    that learned from it."""
     from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
     from thumbwheel.loop import lineage as verbs
 
     if (version is None) == (of is None):
-        raise InputError("models lineage", "it needs a version or --of, one of them", "For example: thumbwheel models lineage v1 --agent A")
+        raise InputError(
+            "models lineage",
+            "it needs a version or --of, one of them",
+            "For example: thumbwheel models lineage v1 --agent A",
+        )
     with ctx.obj() as ws:
         if of is not None:
             _show_uses(verbs.uses(ws, agent, of), of, json)
@@ -152,7 +194,11 @@ def _show_uses(found: list[Any], of: str, json: bool) -> None:
         )
         for one in found
     ]
-    log.table(f"versions with {of} in their data" if rows else f"no version has {of} in its data", ("version", "role", "rows", "run"), rows)
+    log.table(
+        f"versions with {of} in their data" if rows else f"no version has {of} in its data",
+        ("version", "role", "rows", "run"),
+        rows,
+    )
 
 
 @models.command()
@@ -175,7 +221,9 @@ def alias(
         one = versions.version(ws, agent, version)
         versions.check_alias_name(name)
         require_approval(ws, one, name)
-        if any(row.state == "warm" for row in rollout.deployments(ws, agent)):  # an alias then moves together with what answers for it
+        if any(
+            row.state == "warm" for row in rollout.deployments(ws, agent)
+        ):  # an alias then moves together with what answers for it
             rollout.promote(ws, agent, version, name, reason="named by hand")
         else:
             versions.point(ws, agent, name, one)
@@ -186,8 +234,12 @@ def report(
     ctx: typer.Context,
     version: Version,
     agent: Agent,
-    to: Annotated[Path | None, typer.Option(help="The HTML file [default: ./AGENT-VERSION.html].")] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Also write the values as JSON to this file.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="The HTML file [default: ./AGENT-VERSION.html].")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Also write the values as JSON to this file.")
+    ] = None,
 ) -> None:
     """The model change report of a version: one HTML file that fetches nothing, and JSON.
 

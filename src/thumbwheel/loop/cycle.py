@@ -9,8 +9,9 @@
     deploy     it answers, after a check that it is the approved model
     report     one HTML file that says all of this
 
-Every step is the public verb of its stage. A cycle that was stopped or killed goes on where it was when it is started again: a
-training from its newest checkpoint, and finished steps are not repeated (`cycle_state.py`).
+Every step is the public verb of its stage. A cycle that was stopped or killed goes on where it was
+when it is started again: a training from its newest checkpoint, and finished steps are not repeated
+(`cycle_state.py`).
 """
 
 from __future__ import annotations
@@ -48,10 +49,12 @@ CANARY = "canary"
 
 
 def run_cycle(ws: Workspace, agent: str, config: CycleConfig, anew: bool = False) -> CycleReport:
-    """Turn the wheel once for `agent`, as far as its feedback carries; `anew` forgets a turn that was not finished.
+    """Turn the wheel once for `agent`, as far as its feedback carries; `anew` forgets a turn that
+    was not finished.
 
-    Raises Conflict while another cycle of the agent runs, KeyboardInterrupt when a training was stopped by Ctrl-C, and whatever a
-    verb raises that a person has to mend first. A method whose training fails is passed over, with its reason.
+    Raises Conflict while another cycle of the agent runs, KeyboardInterrupt when a training was
+    stopped by Ctrl-C, and whatever a verb raises that a person has to mend first. A method whose
+    training fails is passed over, with its reason.
     """
     check_ready(ws, config)
     with CycleState.open(ws.home.cycles / agent, config.of_training, anew) as state:
@@ -71,7 +74,9 @@ def find_candidate(ws: Workspace, agent: str, config: CycleConfig) -> CycleRepor
     return cycle
 
 
-def _find_candidate(ws: Workspace, agent: str, config: CycleConfig, state: CycleState) -> CycleReport:
+def _find_candidate(
+    ws: Workspace, agent: str, config: CycleConfig, state: CycleState
+) -> CycleReport:
     cycle = CycleReport(agent)
     with log.step("data plan"):
         plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset"))
@@ -89,8 +94,11 @@ def _find_candidate(ws: Workspace, agent: str, config: CycleConfig, state: Cycle
     return cycle
 
 
-def train_candidates(ws: Workspace, agent: str, base: str, methods: Sequence[str], state: CycleState) -> list[Candidate]:
-    """Train by each method; one that was begun is gone on with, one that is finished is not repeated."""
+def train_candidates(
+    ws: Workspace, agent: str, base: str, methods: Sequence[str], state: CycleState
+) -> list[Candidate]:
+    """Train by each method; one that was begun is gone on with, one that is finished is not
+    repeated."""
     for method in methods:
         if method not in state.candidates:
             with log.step(f"train {method}"):
@@ -100,12 +108,20 @@ def train_candidates(ws: Workspace, agent: str, base: str, methods: Sequence[str
     return [state.candidates[method] for method in methods]
 
 
-def train_candidate(ws: Workspace, agent: str, base: str, method: str, state: CycleState) -> Candidate:
+def train_candidate(
+    ws: Workspace, agent: str, base: str, method: str, state: CycleState
+) -> Candidate:
     """What training by `method` gives: by a new run, or by the one that this cycle began."""
     begun = [run for run in runs(ws, agent) if run.id == state.runs.get(method)]
     ended = begun[0].state if begun else None
-    trained = [version.name for version in versions.versions(ws, agent) if begun and version.run_id == begun[0].id]
-    if trained or ended is RunState.NOTHING_LEARNED:  # the cycle was killed before it could note that
+    trained = [
+        version.name
+        for version in versions.versions(ws, agent)
+        if begun and version.run_id == begun[0].id
+    ]
+    if (
+        trained or ended is RunState.NOTHING_LEARNED
+    ):  # the cycle was killed before it could note that
         return Candidate(method, trained[0] if trained else None, begun[0].id, begun[0].reason)
     try:
         if ended in (RunState.STOPPED, RunState.RUNNING):
@@ -124,7 +140,10 @@ def choose(ws: Workspace, agent: str, cycle: CycleReport, state: CycleState) -> 
     """The best candidate by the dev rows; None, with reasons, where none is better than the base."""
     names = [candidate.version for candidate in cycle.candidates if candidate.version]
     if not names:
-        cycle.reasons += [f"{candidate.method} gave no candidate: {candidate.reason}" for candidate in cycle.candidates]
+        cycle.reasons += [
+            f"{candidate.method} gave no candidate: {candidate.reason}"
+            for candidate in cycle.candidates
+        ]
         return None
     if state.chosen in names:
         return state.chosen
@@ -139,15 +158,25 @@ def choose(ws: Workspace, agent: str, cycle: CycleReport, state: CycleState) -> 
 
 
 def release(
-    ws: Workspace, cycle: CycleReport, config: CycleConfig, settings: Mapping[str, Any] | None = None, state: CycleState | None = None
+    ws: Workspace,
+    cycle: CycleReport,
+    config: CycleConfig,
+    settings: Mapping[str, Any] | None = None,
+    state: CycleState | None = None,
 ) -> None:
-    """Evaluate the chosen version, let the gate decide, take out and deploy what it approves, and write the report.
+    """Evaluate the chosen version, let the gate decide, take out and deploy what it approves, and
+    write the report.
 
-    What is approved on feedback alone is deployed as `canary`, never as `live`. `settings` are those of the deployment target.
+    What is approved on feedback alone is deployed as `canary`, never as `live`. `settings` are
+    those of the deployment target.
     """
     agent, version = cycle.agent, str(cycle.version)
     with log.step(f"evaluate {version} on rows that nobody trained on"):
-        stored = [known for known in evaluations(ws, agent, version) if state and known.id == state.evaluation]
+        stored = [
+            known
+            for known in evaluations(ws, agent, version)
+            if state and known.id == state.evaluation
+        ]
         cycle.evaluation = stored[0] if stored else evaluate(ws, agent, version)
         if state:
             state.note(evaluation=cycle.evaluation.id)
@@ -164,24 +193,37 @@ def release(
             with log.step(f"deploy {version} on {config.deploy} as {alias}"):
                 cycle.deployment = deploy_once(ws, cycle, config, alias, settings)
     with log.step("report"):
-        cycle.report = (config.report_to or ws.home.reports / f"{agent}-{version}.html").expanduser().resolve()
+        cycle.report = (
+            (config.report_to or ws.home.reports / f"{agent}-{version}.html").expanduser().resolve()
+        )
         cycle.report.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         report(ws, agent, version, cycle.report, cycle.report.with_suffix(".json"))
 
 
-def export_once(ws: Workspace, agent: str, version: str, format: str, config: CycleConfig) -> Export:
-    """The export of `version` as `format`; a cycle that was killed after it was written finds it there."""
+def export_once(
+    ws: Workspace, agent: str, version: str, format: str, config: CycleConfig
+) -> Export:
+    """The export of `version` as `format`; a cycle that was killed after it was written finds it
+    there."""
     folder = ((config.export_to or Path()) / f"{agent}-{version}-{format}").expanduser().resolve()
     version_id = versions.version(ws, agent, version).id
     for earlier in exports(ws, version_id):
         if (earlier.format, earlier.path) == (format, folder) and folder.is_dir():
             return earlier
-    if manifest_of(folder).get("version_id") == version_id:  # killed between the files and their record
+    if (
+        manifest_of(folder).get("version_id") == version_id
+    ):  # killed between the files and their record
         shutil.rmtree(folder)
     return export(ws, agent, version, format, folder, config.quant if format == GGUF else None)
 
 
-def deploy_once(ws: Workspace, cycle: CycleReport, config: CycleConfig, alias: str, settings: Mapping[str, Any] | None) -> Deployment:
+def deploy_once(
+    ws: Workspace,
+    cycle: CycleReport,
+    config: CycleConfig,
+    alias: str,
+    settings: Mapping[str, Any] | None,
+) -> Deployment:
     """The deployment behind `alias`; a cycle that was killed after the switch finds it there."""
     version, target = str(cycle.version), str(config.deploy)
     _, standing = rollout.behind(ws, cycle.agent, alias)
@@ -190,5 +232,9 @@ def deploy_once(ws: Workspace, cycle: CycleReport, config: CycleConfig, alias: s
     quant = None
     if Kind.GGUF in TARGETS.get(target).kinds:
         written = {export.format: export.quant for export in cycle.exports}
-        quant = written.get(GGUF, config.quant)  # the file that was just written is deployed, not a second one
-    return rollout.deploy(ws, cycle.agent, version, target, alias, quant=quant, settings=settings).deployment
+        quant = written.get(
+            GGUF, config.quant
+        )  # the file that was just written is deployed, not a second one
+    return rollout.deploy(
+        ws, cycle.agent, version, target, alias, quant=quant, settings=settings
+    ).deployment

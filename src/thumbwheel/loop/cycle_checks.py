@@ -1,4 +1,5 @@
-"""What a turn would do, over which base, and whether it can: all that is asked before the first training."""
+"""What a turn would do, over which base, and whether it can: all that is asked before the first
+training."""
 
 from __future__ import annotations
 
@@ -24,11 +25,14 @@ GGUF, OLLAMA = "gguf", "ollama"
 
 
 def check_ready(ws: Workspace, config: CycleConfig) -> None:
-    """Raise what would stop the turn later: an unknown name or precision, a missing tool, no Ollama."""
+    """Raise what would stop the turn later: an unknown name or precision, a missing tool, no
+    Ollama."""
     for method in config.methods:
         if ALGORITHMS.get(method).judges:
             why = "it makes a reward model, and a turn compares versions of the agent's model"
-            raise InputError(f"method {method!r}", why, f"Train it by itself: thumbwheel train {method}")
+            raise InputError(
+                f"method {method!r}", why, f"Train it by itself: thumbwheel train {method}"
+            )
     for name in config.export:
         FORMATS.get(name)
     takes_gguf = GGUF in config.export
@@ -37,7 +41,11 @@ def check_ready(ws: Workspace, config: CycleConfig) -> None:
         target.check(ws.settings(target.Config, f"deploy.{config.deploy}"))
         takes_gguf |= Kind.GGUF in target.kinds
     if config.quant and not takes_gguf:
-        raise InputError(f"quant {config.quant!r}", "nothing that is exported or deployed is a GGUF file", "Leave --quant out")
+        raise InputError(
+            f"quant {config.quant!r}",
+            "nothing that is exported or deployed is a GGUF file",
+            "Leave --quant out",
+        )
     if takes_gguf:
         convert.check_quantiser(precision(GGUF, config.quant) or "")
         for program in ("converter", "library", "bindings"):
@@ -45,12 +53,18 @@ def check_ready(ws: Workspace, config: CycleConfig) -> None:
 
 
 def plan_cycle(ws: Workspace, agent: str, config: CycleConfig) -> dict[str, Any]:
-    """What `run_cycle` would do, with the time and memory that each training takes; nothing is trained or stored."""
+    """What `run_cycle` would do, with the time and memory that each training takes; nothing is
+    trained or stored."""
     check_ready(ws, config)
     plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset"))
     methods = config.methods or plan.eligible
-    trainings = {method: asdict(dry_run(ws, agent, method, config.base or base_of(ws, agent))) for method in methods}
-    after = [f"export {name}" for name in config.export] + ([f"deploy on {config.deploy}"] if config.deploy else [])
+    trainings = {
+        method: asdict(dry_run(ws, agent, method, config.base or base_of(ws, agent)))
+        for method in methods
+    }
+    after = [f"export {name}" for name in config.export] + (
+        [f"deploy on {config.deploy}"] if config.deploy else []
+    )
     return {"plan": plan.to_words(), "trainings": trainings, "if approved": after}
 
 
@@ -59,6 +73,8 @@ def base_of(ws: Workspace, agent: str) -> str:
     local = [version for version in versions.versions(ws, agent) if version.endpoint is None]
     if not local:
         fix = "Name it: --base, a folder saved with save_pretrained or a Hugging Face id"
-        raise InputError(f"the base of agent {agent!r}", "nothing was trained for it yet, so none is known", fix)
+        raise InputError(
+            f"the base of agent {agent!r}", "nothing was trained for it yet, so none is known", fix
+        )
     live_id = versions.aliases_of(ws, agent).get(LIVE)
     return ([version for version in local if version.id == live_id] or local)[-1].base

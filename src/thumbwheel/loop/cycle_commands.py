@@ -1,4 +1,5 @@
-"""`thumbwheel loop run` and `thumbwheel train METHOD`: the commands that take feedback, or a candidate, all the way."""
+"""`thumbwheel loop run` and `thumbwheel train METHOD`: the commands that take feedback, or a
+candidate, all the way."""
 
 from __future__ import annotations
 
@@ -20,11 +21,16 @@ if TYPE_CHECKING:
 
 Agent = Annotated[str, typer.Option(help="Whose model learns.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it takes; train nothing.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Say what would be done and how long it takes; train nothing."),
+]
 
 INTERRUPTED = 130
 
-loop = typer.Typer(help="Turn the wheel: plan, train, compare, evaluate, gate, export, deploy, report.")
+loop = typer.Typer(
+    help="Turn the wheel: plan, train, compare, evaluate, gate, export, deploy, report."
+)
 train = typer.Typer(help="Train a LoRA adapter over a base model, in a process of its own.")
 
 
@@ -36,18 +42,22 @@ def _group() -> None:
 def run(
     ctx: typer.Context,
     agent: Agent,
-    anew: Annotated[bool, typer.Option("--anew", help="Forget a turn that was not finished.")] = False,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Forget a turn that was not finished.")
+    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     options: dict[str, Any] | None = None,
 ) -> None:
     """Turn the wheel once: from the feedback that is there to a version that answers.
 
-    Trains by every method that the data plan allows (or by --methods), compares the candidates, evaluates the best one and asks the gate.
-    What the gate approves is exported and deployed as far as --export and --deploy say. A turn that was stopped or killed goes on where
-    it was: give the same command again.
+    Trains by every method that the data plan allows (or by --methods), compares the candidates,
+    evaluates the best one and asks the gate. What the gate approves is exported and deployed as far
+    as --export and --deploy say. A turn that was stopped or killed goes on where it was: give the
+    same command again.
 
-    Exit code 0 only if the gate approved. Example: thumbwheel loop run --agent support --base ./my-base --deploy embedded
+    Exit code 0 only if the gate approved. Example: thumbwheel loop run --agent support --base
+    ./my-base --deploy embedded
     """
     from thumbwheel.core import log
     from thumbwheel.loop.cycle import run_cycle
@@ -76,12 +86,18 @@ def show_cycle(cycle: CycleReport) -> None:
     from thumbwheel.loop.text import percent, points
 
     rows: list[tuple[str, object]] = []
-    rows += [(candidate.method, candidate.version or f"no candidate: {candidate.reason}") for candidate in cycle.candidates]
+    rows += [
+        (candidate.method, candidate.version or f"no candidate: {candidate.reason}")
+        for candidate in cycle.candidates
+    ]
     if cycle.evaluation is not None:
         primary = cycle.evaluation.primary
         gain = f"{points(primary.gain)} points [{points(primary.low)}, {points(primary.high)}]"
         rows.append(
-            (f"{cycle.version} against {cycle.evaluation.against}", f"{percent(primary.before)} -> {percent(primary.after)}, {gain}")
+            (
+                f"{cycle.version} against {cycle.evaluation.against}",
+                f"{percent(primary.before)} -> {percent(primary.after)}, {gain}",
+            )
         )
     rows.append(("decision", cycle.verdict or "none: there is nothing to decide on"))
     rows += [("", reason) for reason in cycle.reasons]
@@ -100,7 +116,10 @@ def _show_plan(plan: dict[str, Any], as_json: bool) -> None:
         return
     for line in plan["plan"]:
         log.show(line)
-    rows = [(method, f"{estimate['minutes']:.1f} minutes", f"{estimate['rows']} rows") for method, estimate in plan["trainings"].items()]
+    rows = [
+        (method, f"{estimate['minutes']:.1f} minutes", f"{estimate['rows']} rows")
+        for method, estimate in plan["trainings"].items()
+    ]
     log.table("dry run: nothing was trained", ("train", "time", "on"), rows)
     for line in plan["if approved"]:
         log.show(f"if the gate approves: {line}")
@@ -121,7 +140,9 @@ class ReleaseConfig(Config):
     @model_validator(mode="after")
     def _whole(self) -> ReleaseConfig:
         if not self.export and (self.quant or self.register_ollama):
-            raise ValueError("quant and register_ollama are about what is exported: give --export as well")
+            raise ValueError(
+                "quant and register_ollama are about what is exported: give --export as well"
+            )
         if self.model_name and not self.register_ollama:
             raise ValueError("model_name is a name in Ollama: give --register-ollama as well")
         return self
@@ -133,9 +154,18 @@ def _method_command(name: str, releases: bool) -> Callable[..., Any]:
     def run(
         ctx: typer.Context,
         agent: Agent,
-        base: Annotated[str | None, typer.Option(help="Base model: a folder or a Hugging Face id. Not needed with --resume.")] = None,
-        dataset: Annotated[str | None, typer.Option(help="Dataset id [default: built from the feedback in force].")] = None,
-        resume: Annotated[str | None, typer.Option(help="Go on with this run from its newest checkpoint.")] = None,
+        base: Annotated[
+            str | None,
+            typer.Option(
+                help="Base model: a folder or a Hugging Face id. Not needed with --resume."
+            ),
+        ] = None,
+        dataset: Annotated[
+            str | None, typer.Option(help="Dataset id [default: built from the feedback in force].")
+        ] = None,
+        resume: Annotated[
+            str | None, typer.Option(help="Go on with this run from its newest checkpoint.")
+        ] = None,
         dry_run: DryRun = False,
         as_json: AsJson = False,
         options: dict[str, Any] | None = None,
@@ -149,17 +179,30 @@ def _method_command(name: str, releases: bool) -> Callable[..., Any]:
         from thumbwheel.training.types import RunState
 
         settings = options or {}
-        release_settings = {field: settings.pop(field) for field in ReleaseConfig.model_fields if releases and field in settings}
+        release_settings = {
+            field: settings.pop(field)
+            for field in ReleaseConfig.model_fields
+            if releases and field in settings
+        }
         release = build(ReleaseConfig, release_settings, "options")
         with ctx.obj() as ws:
             if dry_run:
-                show_dry_run(asdict(verbs.dry_run(ws, agent, name, base, dataset=dataset, options=settings)), as_json)
+                show_dry_run(
+                    asdict(verbs.dry_run(ws, agent, name, base, dataset=dataset, options=settings)),
+                    as_json,
+                )
                 return
             check_ready(ws, _cycle_config(release))
-            result = verbs.train(ws, agent, name, base, dataset=dataset, options=settings, resume=resume)
+            result = verbs.train(
+                ws, agent, name, base, dataset=dataset, options=settings, resume=resume
+            )
             if not as_json:
                 show_result(asdict(result), agent, name)
-            cycle = _release(ws, agent, result.version, release) if release.export and result.version else None
+            cycle = (
+                _release(ws, agent, result.version, release)
+                if release.export and result.version
+                else None
+            )
         if as_json:
             log.answer(asdict(result) | ({"release": cycle.to_json()} if cycle else {}))
         elif cycle:
@@ -176,7 +219,9 @@ def _cycle_config(release: ReleaseConfig) -> CycleConfig:
     """The part of a turn that comes after the training."""
     if not release.export:
         return CycleConfig()
-    return CycleConfig(export=("gguf",), quant=release.quant, deploy="ollama" if release.register_ollama else None)
+    return CycleConfig(
+        export=("gguf",), quant=release.quant, deploy="ollama" if release.register_ollama else None
+    )
 
 
 def _release(ws: Workspace, agent: str, version: str, config: ReleaseConfig) -> CycleReport:
@@ -185,19 +230,30 @@ def _release(ws: Workspace, agent: str, version: str, config: ReleaseConfig) -> 
     from thumbwheel.loop.cycle_types import CycleReport
 
     cycle = CycleReport(agent, version=version)
-    release(ws, cycle, _cycle_config(config), {"name": config.model_name} if config.model_name else None)
+    release(
+        ws, cycle, _cycle_config(config), {"name": config.model_name} if config.model_name else None
+    )
     return cycle
 
 
 def auto(
     ctx: typer.Context,
     agent: Agent,
-    base: Annotated[str | None, typer.Option(help="Base model [default: that of the live version, else of the newest one].")] = None,
-    methods: Annotated[list[str] | None, typer.Option(help="Methods to compare, each by its own option [default: all allowed].")] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            help="Base model [default: that of the live version, else of the newest one]."
+        ),
+    ] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(help="Methods to compare, each by its own option [default: all allowed]."),
+    ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train by every method that the data plan allows, and name the candidate that is best on the dev rows.
+    """Train by every method that the data plan allows, and name the candidate that is best on the
+    dev rows.
 
     Example: thumbwheel train auto --agent support --base ./my-base
     """
@@ -209,21 +265,36 @@ def auto(
 
     with ctx.obj() as ws:
         given = {name: value for name, value in {"base": base, "methods": methods}.items() if value}
-        config = ws.settings(CycleConfig, "loop", given).model_copy(update={"export": (), "quant": None, "deploy": None})
+        config = ws.settings(CycleConfig, "loop", given).model_copy(
+            update={"export": (), "quant": None, "deploy": None}
+        )
         if dry_run:
             _show_plan(plan_cycle(ws, agent, config), as_json)
             return
         cycle = find_candidate(ws, agent, config)
     if as_json:
         candidates = [asdict(candidate) for candidate in cycle.candidates]
-        log.answer({"version": cycle.version, "method": cycle.method, "candidates": candidates, "reasons": cycle.reasons})
+        log.answer(
+            {
+                "version": cycle.version,
+                "method": cycle.method,
+                "candidates": candidates,
+                "reasons": cycle.reasons,
+            }
+        )
     else:
-        rows = [(candidate.method, candidate.version or "none", candidate.reason) for candidate in cycle.candidates]
+        rows = [
+            (candidate.method, candidate.version or "none", candidate.reason)
+            for candidate in cycle.candidates
+        ]
         log.table(f"candidates of {agent}", ("method", "version", ""), rows)
         for reason in cycle.reasons:
             log.say(reason)
         if cycle.version:
-            log.say(f"best on the dev rows: {cycle.version}; next: thumbwheel evaluate {cycle.version} --agent {agent}")
+            log.say(
+                f"best on the dev rows: {cycle.version}; next: thumbwheel evaluate "
+                f"{cycle.version} --agent {agent}"
+            )
     if cycle.version is None:
         raise typer.Exit(NOT_APPROVED)
 
@@ -231,5 +302,7 @@ def auto(
 for _name in ALGORITHMS.names():
     _algorithm = ALGORITHMS.get(_name)
     _configs = [_algorithm.Config] if _algorithm.judges else [_algorithm.Config, ReleaseConfig]
-    train.command(_name, help=method_help(_name))(options_of(*_configs)(_method_command(_name, not _algorithm.judges)))
+    train.command(_name, help=method_help(_name))(
+        options_of(*_configs)(_method_command(_name, not _algorithm.judges))
+    )
 train.command("auto")(auto)

@@ -1,6 +1,7 @@
 """What a cycle of an agent has done so far: a small file of the home, replaced after every step.
 
-Verbs that store what they give (evaluations, decisions, exports, deployments) are not noted here: they are found where they are stored.
+Verbs that store what they give (evaluations, decisions, exports, deployments) are not noted here:
+they are found where they are stored.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ FILE, LOCK = "cycle.json", "lock"
 
 @dataclass
 class CycleState:
-    """`settings` are those that decide what is trained; other ones may change between two starts of a cycle.
+    """`settings` are those that decide what is trained; other ones may change between two starts of
+    a cycle.
 
-    `runs` has the id of the training by each method, noted before it begins. `base` is the one that all methods train over.
+    `runs` has the id of the training by each method, noted before it begins. `base` is the one that
+    all methods train over.
     """
 
     folder: Path
@@ -37,12 +40,16 @@ class CycleState:
     candidates: dict[str, Candidate] = field(default_factory=dict)
     chosen: str | None = None
     evaluation: str | None = None
-    """Id of the evaluation of the chosen version: what answers today is another one after the deployment."""
+    """Id of the evaluation of the chosen version: what answers today is another one after the
+    deployment."""
 
     @classmethod
     @contextmanager
-    def open(cls, folder: Path, settings: Mapping[str, Any], anew: bool = False) -> Iterator[CycleState]:
-        """The unfinished cycle with these settings, else a new one. Raises Conflict where another process has it open."""
+    def open(
+        cls, folder: Path, settings: Mapping[str, Any], anew: bool = False
+    ) -> Iterator[CycleState]:
+        """The unfinished cycle with these settings, else a new one. Raises Conflict where another
+        process has it open."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -50,7 +57,11 @@ class CycleState:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 why = "another process is turning it at this moment"
-                raise Conflict(f"the cycle of agent {folder.name!r}", why, "Wait for it, or stop it with Ctrl-C there") from None
+                raise Conflict(
+                    f"the cycle of agent {folder.name!r}",
+                    why,
+                    "Wait for it, or stop it with Ctrl-C there",
+                ) from None
             yield cls(folder, settings) if anew else cls._read(folder, settings)
         finally:
             os.close(handle)
@@ -59,7 +70,9 @@ class CycleState:
     def _read(cls, folder: Path, settings: Mapping[str, Any]) -> CycleState:
         try:
             stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            candidates = {method: Candidate(**values) for method, values in stored.pop("candidates").items()}
+            candidates = {
+                method: Candidate(**values) for method, values in stored.pop("candidates").items()
+            }
             state = cls(folder, candidates=candidates, **stored)
         except FileNotFoundError:
             return cls(folder, settings)
@@ -89,4 +102,6 @@ class CycleState:
             replace(self.folder / FILE, json.dumps(values, indent=2))
         except OSError as error:
             fix = "Free some space, then start the cycle again: it goes on"
-            raise StorageError(f"{self.folder / FILE}", error.strerror or str(error), fix) from error
+            raise StorageError(
+                f"{self.folder / FILE}", error.strerror or str(error), fix
+            ) from error

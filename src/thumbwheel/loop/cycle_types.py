@@ -19,7 +19,8 @@ class CycleConfig(Config):
     """Settings of one turn."""
 
     base: str | None = None
-    """Base model: a folder or a Hugging Face id. Unset, that of the live version, else of the newest one."""
+    """Base model: a folder or a Hugging Face id. Unset, that of the live version, else of the
+    newest one."""
     methods: tuple[str, ...] = ()
     """Methods to train and compare. Unset, all that the data plan allows."""
     export: tuple[str, ...] = ()
@@ -29,9 +30,11 @@ class CycleConfig(Config):
     export_to: Path | None = None
     """Folder for the exports. Unset, the current one."""
     deploy: str | None = None
-    """Target on which an approved version answers: embedded, llamacpp, ollama, vllm. Unset, it is not deployed."""
+    """Target on which an approved version answers: embedded, llamacpp, ollama, vllm. Unset, it is
+    not deployed."""
     report_to: Path | None = None
-    """HTML file of the report; the same as JSON lies beside it. Unset, one in the folder `reports` of the home."""
+    """HTML file of the report; the same as JSON lies beside it. Unset, one in the folder `reports`
+    of the home."""
 
     @property
     def of_training(self) -> dict[str, Any]:
@@ -42,7 +45,9 @@ class CycleConfig(Config):
     @classmethod
     def _is_no_json(cls, value: Path | None) -> Path | None:
         if value is not None and value.suffix == ".json":
-            raise ValueError("the report is an HTML file, and its JSON lies beside it under the same name")
+            raise ValueError(
+                "the report is an HTML file, and its JSON lies beside it under the same name"
+            )
         return value
 
 
@@ -91,5 +96,9 @@ class CycleReport:
         values["method"] = self.method
         if self.evaluation is not None:
             primary = self.evaluation.primary.model_dump(mode="json")
-            values["evaluation"] = {"id": self.evaluation.id, "against": self.evaluation.against, "primary": primary}
+            values["evaluation"] = {
+                "id": self.evaluation.id,
+                "against": self.evaluation.against,
+                "primary": primary,
+            }
         return values

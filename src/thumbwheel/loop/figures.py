@@ -27,13 +27,25 @@ def draw(value: Mapping[str, Any]) -> dict[str, str]:
     evaluation, data, training = value["evaluation"], value["data"], value["training"]
     found = {}
     if evaluation:
-        shown = [evaluation["primary"], *([evaluation["prompting"]] if evaluation.get("prompting") else []), *evaluation["preferences"]]
+        shown = [
+            evaluation["primary"],
+            *([evaluation["prompting"]] if evaluation.get("prompting") else []),
+            *evaluation["preferences"],
+        ]
         measures = {one["name"]: one for one in shown}
-        found["measures"] = changes([change(one) for one in measures.values()], "Before and after, with the interval of the gain")
+        found["measures"] = changes(
+            [change(one) for one in measures.values()],
+            "Before and after, with the interval of the gain",
+        )
         if evaluation["slices"]:
-            found["slices"] = changes([change(one) for one in evaluation["slices"]], "Before and after by slice")
+            found["slices"] = changes(
+                [change(one) for one in evaluation["slices"]], "Before and after by slice"
+            )
     if data and data["rows"]:
-        found["splits"] = bars({f"{split} rows": count for split, count in data["rows"].items()}, "Rows of the dataset by split")
+        found["splits"] = bars(
+            {f"{split} rows": count for split, count in data["rows"].items()},
+            "Rows of the dataset by split",
+        )
         found["origins"] = bars(data["origins"], "Rows of the dataset by what made them")
     for format in dict.fromkeys(one["format"] for one in value["exports"]):
         rungs = [rung(one) for one in value["exports"] if one["format"] == format]
@@ -41,7 +53,12 @@ def draw(value: Mapping[str, Any]) -> dict[str, str]:
             found[f"ladder {format}"] = ladder(rungs, f"What a smaller precision costs as {format}")
     panels = lines(training["train"], training["dev"]) if training else {}
     if panels:
-        found["curves"] = curves(panels, training["best"], {PANELS[name] for name in SHARES}, "Training curves by optimiser step")
+        found["curves"] = curves(
+            panels,
+            training["best"],
+            {PANELS[name] for name in SHARES},
+            "Training curves by optimiser step",
+        )
     return found
 
 
@@ -58,7 +75,9 @@ def rung(one: Mapping[str, Any]) -> Rung:
     return Rung(one["name"], one["mean_kl"], text, one["verdict"] == "ok")
 
 
-def lines(train: Sequence[Mapping[str, Any]], dev: Sequence[Mapping[str, Any]]) -> dict[str, list[Line]]:
+def lines(
+    train: Sequence[Mapping[str, Any]], dev: Sequence[Mapping[str, Any]]
+) -> dict[str, list[Line]]:
     """Panel -> its curves, for the metrics that the run recorded."""
     found = {}
     for name, title in PANELS.items():
@@ -77,7 +96,10 @@ def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     if len(points) <= SMOOTH:
         return list(points)
     window = len(points) // 8
-    return [(points[at][0], _mean(points[max(0, at - window + 1) : at + 1])) for at in range(len(points))]
+    return [
+        (points[at][0], _mean(points[max(0, at - window + 1) : at + 1]))
+        for at in range(len(points))
+    ]
 
 
 def _mean(points: Sequence[tuple[float, float]]) -> float:

@@ -1,6 +1,8 @@
-"""Where a version comes from, back to single pieces of feedback; and forward, which versions learned from one of them.
+"""Where a version comes from, back to single pieces of feedback; and forward, which versions
+learned from one of them.
 
-The links are the ids that every stage stored with its rows; nothing is kept here. Does not live here: erasing (erase.py).
+The links are the ids that every stage stored with its rows; nothing is kept here. Does not live
+here: erasing (erase.py).
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ def lineage(ws: Workspace, agent: str, version: str) -> Lineage:
 def _reward_model(ws: Workspace, connection: sa.Connection, run: Record) -> Record | None:
     known = store.of_agent(connection, reward_models, run["agent_id"])
     found = judge_of(ws, run, known)
-    return next(({**one, "name": f"rm{one['number']}"} for one in known if one["id"] == found), None)
+    return next(
+        ({**one, "name": f"rm{one['number']}"} for one in known if one["id"] == found), None
+    )
 
 
 def _named(row: Record | None) -> Record:
@@ -73,20 +77,29 @@ def sources(rows: Iterable[Row]) -> Sources:
         for kind, column in SOURCES.items():
             found[kind].setdefault(row.split, set()).update(getattr(row, column))
     listed = {kind: {split: sorted(ids) for split, ids in by.items()} for kind, by in found.items()}
-    return Sources(dict(count), listed["feedback"], listed["traces"], listed["subjects"], dict(origins))
+    return Sources(
+        dict(count), listed["feedback"], listed["traces"], listed["subjects"], dict(origins)
+    )
 
 
 def uses(ws: Workspace, agent: str, source: str) -> list[Use]:
-    """The reward models and versions whose data holds `source`: a feedback, trace or subject, by our id or its external one; oldest first.
+    """The reward models and versions whose data holds `source`: a feedback, trace or subject, by
+    our id or its external one; oldest first.
 
-    A trace also stands for the feedback about it; a version that only was trained against such a reward model counts too. Raises
-    NotFound for what was never recorded, or was erased.
+    A trace also stands for the feedback about it; a version that only was trained against such a
+    reward model counts too. Raises NotFound for what was never recorded, or was erased.
     """
     agent_id = versions.require_agent(ws, agent)
     with ws.db.read() as connection:
         wanted = named_sources(ws, connection, agent, source)
-        trained, judges = store.trained_versions(connection, agent_id), store.trained_reward_models(connection, agent_id)
-        against = {one["id"]: judge_of(ws, store.run(connection, one["run_id"]) or {}, judges) for one in trained}
+        trained, judges = (
+            store.trained_versions(connection, agent_id),
+            store.trained_reward_models(connection, agent_id),
+        )
+        against = {
+            one["id"]: judge_of(ws, store.run(connection, one["run_id"]) or {}, judges)
+            for one in trained
+        }
     counted = {one: found.counts for one, found in held(ws, agent, wanted).items()}
     found = [_use(f"rm{one['number']}", one, counted, None) for one in judges]
     by_id = {one["id"]: one for one in judges}
@@ -97,34 +110,68 @@ def uses(ws: Workspace, agent: str, source: str) -> list[Use]:
     return [one for one in found if one.rows]
 
 
-def _use(name: str, one: Record, counted: Mapping[str, dict[str, int]], through: str | None, judge: Record | None = None) -> Use:
-    return Use(name, one["id"], one["run_id"], one["dataset_id"], counted.get((judge or one)["dataset_id"], {}), through)
+def _use(
+    name: str,
+    one: Record,
+    counted: Mapping[str, dict[str, int]],
+    through: str | None,
+    judge: Record | None = None,
+) -> Use:
+    return Use(
+        name,
+        one["id"],
+        one["run_id"],
+        one["dataset_id"],
+        counted.get((judge or one)["dataset_id"], {}),
+        through,
+    )
 
 
 def named_sources(ws: Workspace, connection: sa.Connection, agent: str, source: str) -> set[str]:
-    """The ids that `source` means, and those of the feedback about it; raises NotFound for what was never recorded, or was erased."""
+    """The ids that `source` means, and those of the feedback about it; raises NotFound for what was
+    never recorded, or was erased."""
     agent_id = versions.require_agent(ws, agent)
     wanted = set(store.source_ids(connection, agent_id, source))
     if not wanted:
-        raise NotFound(f"{source!r} of agent {agent!r}", *_missing(ws, connection, agent_id, source))
-    ids.require_single(source, sorted(row_id for row_id in wanted if row_id != source and ids.stands_for(source, row_id)))
-    about = {feedback_id for row_id in wanted for feedback_id in store.feedback_on(connection, row_id)}
+        raise NotFound(
+            f"{source!r} of agent {agent!r}", *_missing(ws, connection, agent_id, source)
+        )
+    ids.require_single(
+        source,
+        sorted(row_id for row_id in wanted if row_id != source and ids.stands_for(source, row_id)),
+    )
+    about = {
+        feedback_id for row_id in wanted for feedback_id in store.feedback_on(connection, row_id)
+    }
     return wanted | about
 
 
-def _missing(ws: Workspace, connection: sa.Connection, agent_id: str, source: str) -> tuple[str, str]:
+def _missing(
+    ws: Workspace, connection: sa.Connection, agent_id: str, source: str
+) -> tuple[str, str]:
     seal = read_seal(ws.home.secret)
-    keys = [seal.of(kind, source) for kind in ("trace", "feedback", "case", "subject", NAME)] if seal else []
+    keys = (
+        [seal.of(kind, source) for kind in ("trace", "feedback", "case", "subject", NAME)]
+        if seal
+        else []
+    )
     if at := store.erased_at(connection, agent_id, keys):
         return f"it was erased at {at[:16]} UTC", "The tombstone is all that is left of it"
-    return "no feedback, trace or subject has that id", "List feedback: thumbwheel feedback list --agent AGENT"
+    return (
+        "no feedback, trace or subject has that id",
+        "List feedback: thumbwheel feedback list --agent AGENT",
+    )
 
 
 def tree(found: Lineage) -> Iterator[tuple[int, str]]:
     """The lineage as lines of (depth, text)."""
     version = found.version
     names = f" [{', '.join(found.aliases)}]" if found.aliases else ""
-    yield 0, f"{version['name']}{names} {version['state']}{' TAINTED' if version['tainted'] else ''}  {version['recorded_at'][:16]}"
+    yield (
+        0,
+        f"{version['name']}{names} {version['state']}{' TAINTED' if version['tainted'] else ''}  "
+        f"{version['recorded_at'][:16]}",
+    )
     yield 1, f"base {version['base']}  {_short(version['base_fingerprint'])}"
     if found.parent:
         yield 1, f"parent {found.parent['name']} {found.parent['state']}"
@@ -136,7 +183,10 @@ def tree(found: Lineage) -> Iterator[tuple[int, str]]:
         for reason in one["reasons"]:
             yield 2, str(reason)
     for one in found.exports:
-        yield 1, f"export {' '.join(filter(None, (one['format'], one.get('quant'))))}  {one['path']}"
+        yield (
+            1,
+            f"export {' '.join(filter(None, (one['format'], one.get('quant'))))}  {one['path']}",
+        )
     if found.children:
         yield 1, f"trained further: {', '.join(found.children)}"
 
@@ -148,7 +198,11 @@ def _training(found: Lineage) -> Iterator[tuple[int, str]]:
     yield 1, f"run {run['id']}  {run['algorithm']}  seed {run['seed']}  {run['state']}"
     if found.reward_model:
         taint = " TAINTED" if found.reward_model["metrics"].get("tainted") else ""
-        yield 2, f"against reward model {found.reward_model['name']}{taint}  run {found.reward_model['run_id']}"
+        yield (
+            2,
+            f"against reward model {found.reward_model['name']}{taint}  run "
+            f"{found.reward_model['run_id']}",
+        )
     yield 2, f"dataset {dataset['id']}  {dataset['shape']}  {_short(dataset['fingerprint'])}"
     for split, count in made.rows.items():
         parts = [f"{kind} {len(ids[split])}" for kind, ids in _kinds(made) if ids.get(split)]

@@ -1,4 +1,5 @@
-"""Where one row of a dataset comes from, and where one piece of feedback or one trace has gone: lineage of single things, both ways."""
+"""Where one row of a dataset comes from, and where one piece of feedback or one trace has gone:
+lineage of single things, both ways."""
 
 from __future__ import annotations
 
@@ -33,59 +34,119 @@ ORIGINS = {
     "outcome": "what came of the answer was recorded",
 }
 """What made a row -> the same in words."""
-ANSWERS = ("completion", "chosen", "rejected", "completions", "label", "value", "values", "reference", "checker")
+ANSWERS = (
+    "completion",
+    "chosen",
+    "rejected",
+    "completions",
+    "label",
+    "value",
+    "values",
+    "reference",
+    "checker",
+)
 
 
 def why(ws: Workspace, name: str, *, subjects: bool = False) -> dict[str, Any]:
-    """Everything that the row `name` (its id, or DATASET:ROW) was made from, as a JSON value; the newest dataset that has it counts.
+    """Everything that the row `name` (its id, or DATASET:ROW) was made from, as a JSON value; the
+    newest dataset that has it counts.
 
     Subjects are keyed hashes unless `subjects`. Raises NotFound for a row that no dataset has.
     """
     dataset, row = _find(ws, name)
     with ws.db.read() as connection:
-        said = [_said(connection, one) for one in store.found_rows(connection, schema.feedback, row["feedback_ids"])]
-        traced = [_traced(connection, one) for one in store.found_rows(connection, schema.traces, row["trace_ids"])]
+        said = [
+            _said(connection, one)
+            for one in store.found_rows(connection, schema.feedback, row["feedback_ids"])
+        ]
+        traced = [
+            _traced(connection, one)
+            for one in store.found_rows(connection, schema.traces, row["trace_ids"])
+        ]
         known = store.found_rows(connection, schema.subjects, row["subject_ids"])
         case = store.one(connection, schema.cases, row.get("case_id"))
-        rewards = store.rewards_of(connection, [*row["trace_ids"], *([row["case_id"]] if row.get("case_id") else [])])
+        rewards = store.rewards_of(
+            connection, [*row["trace_ids"], *([row["case_id"]] if row.get("case_id") else [])]
+        )
     seal = None if subjects or not known else make_seal(ws.home.secret)
-    called = {one["id"]: seal.of("subject", one["external_id"])[:16] if seal else one["external_id"] for one in known}
+    called = {
+        one["id"]: seal.of("subject", one["external_id"])[:16] if seal else one["external_id"]
+        for one in known
+    }
     manifest = dataset.manifest
     return {
         "row_id": row["row_id"],
-        "dataset": {"id": dataset.id, "agent": dataset.agent, "shape": dataset.shape, "tainted": bool(manifest.get("tainted"))},
+        "dataset": {
+            "id": dataset.id,
+            "agent": dataset.agent,
+            "shape": dataset.shape,
+            "tainted": bool(manifest.get("tainted")),
+        },
         **{key: row[key] for key in ("split", "group", "origin", "weight", "prompt")},
         "answer": {key: row[key] for key in ANSWERS if key in row},
         "rule": manifest.get("rule"),
         "feedback": said,
         "traces": [{**one, "subject": called.get(one["subject"])} for one in traced],
         "subjects": sorted(called.values()),
-        "case": {key: case[key] for key in ("id", "source", "external_id", "basis", "reference", "checker")} if case else None,
+        "case": {
+            key: case[key]
+            for key in ("id", "source", "external_id", "basis", "reference", "checker")
+        }
+        if case
+        else None,
         "rewards": [{key: one[key] for key in REWARD} for one in rewards],
     }
 
 
-REWARD = ("target_id", "component", "component_version", "value", "status", "evidence", "as_of", "recorded_at")
+REWARD = (
+    "target_id",
+    "component",
+    "component_version",
+    "value",
+    "status",
+    "evidence",
+    "as_of",
+    "recorded_at",
+)
 
 
 def _find(ws: Workspace, name: str) -> tuple[Dataset, dict[str, Any]]:
     dataset_id, colon, row_id = name.partition(":")
     if colon and not (dataset_id and row_id):
-        raise InputError(f"row {name!r}", "it is not DATASET:ROW", "Give a row id, or a dataset's id, a colon and a row id")
+        raise InputError(
+            f"row {name!r}",
+            "it is not DATASET:ROW",
+            "Give a row id, or a dataset's id, a colon and a row id",
+        )
     with ws.db.read() as connection:
         among = [dataset_id] if colon else store.dataset_ids(connection)
     for one in among:
         dataset = by_id(ws, one)
         if row := find_row(ws, dataset, row_id if colon else name):
             return dataset, row
-    rewritten = " (rows of it were erased)" if colon and by_id(ws, dataset_id).manifest.get("erased") else ""
+    rewritten = (
+        " (rows of it were erased)"
+        if colon and by_id(ws, dataset_id).manifest.get("erased")
+        else ""
+    )
     why_ = f"the dataset has no such row{rewritten}" if colon else "no dataset has a row of that id"
     raise NotFound(f"row {name!r}", why_, "See some: thumbwheel dataset show DATASET --json")
 
 
 def _said(connection: sa.Connection, one: Record) -> dict[str, Any]:
     rater = store.one(connection, schema.raters, one["rater_id"])
-    keys = ("id", "source", "external_id", "kind", "name", "value", "scale", "comment", "occurred_at", "recorded_at")
+    keys = (
+        "id",
+        "source",
+        "external_id",
+        "kind",
+        "name",
+        "value",
+        "scale",
+        "comment",
+        "occurred_at",
+        "recorded_at",
+    )
     return {key: one[key] for key in keys} | {"rater_kind": rater["kind"] if rater else None}
 
 
@@ -98,10 +159,19 @@ def _traced(connection: sa.Connection, one: Record) -> dict[str, Any]:
 def in_words(found: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """The answer of `why` as lines of (depth, text)."""
     dataset = found["dataset"]
-    taint = ", of which rows were erased or that was made with such rows" if dataset["tainted"] else ""
-    yield 0, f"row {found['row_id']} of {dataset['id']} ({dataset['shape']} of {dataset['agent']}{taint})"
+    taint = (
+        ", of which rows were erased or that was made with such rows" if dataset["tainted"] else ""
+    )
+    yield (
+        0,
+        f"row {found['row_id']} of {dataset['id']} ({dataset['shape']} of "
+        f"{dataset['agent']}{taint})",
+    )
     yield 1, f"split {found['split']}, weight {found['weight']:g}, group {found['group']}"
-    yield 1, f"it is there because {ORIGINS.get(found['origin'], found['origin'])} ({found['origin']})"
+    yield (
+        1,
+        f"it is there because {ORIGINS.get(found['origin'], found['origin'])} ({found['origin']})",
+    )
     yield 1, f"rule: {found['rule']}"
     for key, value in found["answer"].items():
         yield 1, f"{key}: {_short(value)}"
@@ -110,14 +180,26 @@ def in_words(found: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
         remark = f", remark {_short(one['comment'])}" if one["comment"] else ""
         named_ = f"{one['kind']} {one['name'] or ''}".strip()
         when = (one["occurred_at"] or one["recorded_at"])[:16]
-        yield 2, f"{one['id']}  {named_} = {_short(one['value'])}, by {one['rater_kind'] or 'nobody named'}, {when}{remark}"
+        yield (
+            2,
+            f"{one['id']}  {named_} = {_short(one['value'])}, by "
+            f"{one['rater_kind'] or 'nobody named'}, {when}{remark}",
+        )
     yield 1, f"traces: {len(found['traces'])}"
     for one in found["traces"]:
         who = f", subject {visible(one['subject'])}" if one["subject"] else ""
-        yield 2, f"{one['id']}  {one['source']} {visible(one['external_id'])}{who}, {(one['occurred_at'] or 'no time')[:16]}"
+        yield (
+            2,
+            f"{one['id']}  {one['source']} {visible(one['external_id'])}{who}, "
+            f"{(one['occurred_at'] or 'no time')[:16]}",
+        )
     if found["case"]:
         case = found["case"]
-        yield 1, f"case {case['id']}  {case['basis']}, checker {case['checker']}, reference {_short(case['reference'])}"
+        yield (
+            1,
+            f"case {case['id']}  {case['basis']}, checker {case['checker']}, reference "
+            f"{_short(case['reference'])}",
+        )
     yield from _rewarded(found["rewards"])
 
 
@@ -125,7 +207,11 @@ def _rewarded(rewards: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str]]
     yield 1, f"rewards in the ledger: {len(rewards)}"
     for one in rewards:
         value = "no value" if one["value"] is None else f"{one['value']:g}"
-        yield 2, f"{one['component']} {one['component_version']}: {value} ({one['status']}) for {one['target_id']}"
+        yield (
+            2,
+            f"{one['component']} {one['component_version']}: {value} ({one['status']}) for "
+            f"{one['target_id']}",
+        )
 
 
 def _short(value: Any, most: int = 120) -> str:
@@ -134,7 +220,8 @@ def _short(value: Any, most: int = 120) -> str:
 
 
 def used_in(ws: Workspace, source: str, agent: str | None = None) -> dict[str, Any]:
-    """Where a piece of feedback, a trace or a subject has ended up, as a JSON value; without `agent` it has to be an id of ours.
+    """Where a piece of feedback, a trace or a subject has ended up, as a JSON value; without
+    `agent` it has to be an id of ours.
 
     Raises NotFound for what was never recorded, or was erased.
     """
@@ -142,7 +229,9 @@ def used_in(ws: Workspace, source: str, agent: str | None = None) -> dict[str, A
         agent = agent or store.agent_slug(connection, source)
         if agent is None:
             raise NotFound(
-                f"{source!r}", "no feedback or trace has that id here", "Name its agent with --agent, where it is not our own id"
+                f"{source!r}",
+                "no feedback or trace has that id here",
+                "Name its agent with --agent, where it is not our own id",
             )
         agent_id = require_agent(ws, agent)
         wanted = named_sources(ws, connection, agent, source)
@@ -152,9 +241,21 @@ def used_in(ws: Workspace, source: str, agent: str | None = None) -> dict[str, A
         runs = store.found_rows(connection, schema.runs, found.runs)
         names = named(connection, found, agent_id)
         datasets = [
-            {"id": one, "shape": (store.dataset(connection, one) or {})["shape"], "rows": held_rows.rows, "counts": held_rows.counts}
+            {
+                "id": one,
+                "shape": (store.dataset(connection, one) or {})["shape"],
+                "rows": held_rows.rows,
+                "counts": held_rows.counts,
+            }
             for one, held_rows in holding.items()
         ]
     ran = [{key: run[key] for key in ("id", "algorithm", "dataset_id", "state")} for run in runs]
     named_ = {kind: names[kind] for kind in ("versions", "reward_models", "evaluations", "exports")}
-    return {"source": source, "agent": agent, "sources": sorted(wanted), "datasets": datasets, "runs": ran, **named_}
+    return {
+        "source": source,
+        "agent": agent,
+        "sources": sorted(wanted),
+        "datasets": datasets,
+        "runs": ran,
+        **named_,
+    }

@@ -1,7 +1,9 @@
-"""The files of a home that may hold an erased subject's text outside the database and the datasets: what goes, what stays.
+"""The files of a home that may hold an erased subject's text outside the database and the datasets:
+what goes, what stays.
 
-Run folders of tainted runs keep their settings, their status and their figures; the cache goes as a whole, for it can be made again.
-Every step may be repeated. Does not live here: rows (`store`), datasets (`erase`).
+Run folders of tainted runs keep their settings, their status and their figures; the cache goes as a
+whole, for it can be made again. Every step may be repeated. Does not live here: rows (`store`),
+datasets (`erase`).
 """
 
 from __future__ import annotations
@@ -36,13 +38,20 @@ SHORT = 3
 
 
 def check_idle(ws: Workspace) -> None:
-    """Raise Conflict while a run of this home trains: it holds rows in memory and would write them again."""
+    """Raise Conflict while a run of this home trains: it holds rows in memory and would write them
+    again."""
     for folder in _folders(ws.home.runs):
         with suppress(FileNotFoundError):
             os.close(RunDir(folder).lock())
 
 
-def purge(ws: Workspace, doomed: Doomed, tainted: Tainted, known_runs: Collection[str], exports: Iterable[str]) -> dict[str, int]:
+def purge(
+    ws: Workspace,
+    doomed: Doomed,
+    tainted: Tainted,
+    known_runs: Collection[str],
+    exports: Iterable[str],
+) -> dict[str, int]:
     """Take everything away; what -> how many files or lines."""
     count: Counter[str] = Counter()
     for folder in _folders(ws.home.runs):
@@ -51,9 +60,14 @@ def purge(ws: Workspace, doomed: Doomed, tainted: Tainted, known_runs: Collectio
         elif folder.name not in known_runs and _mentions_ids(folder / "rows.jsonl", doomed.ids):
             count["files of runs"] += _remove(folder)
     count["files of the cache"] += _remove(ws.home.cache)
-    count["unfinished files"] += sum(_remove(path) for path in ws.home.path.glob(f"{BUILDING}*")) + Artifacts(ws.home.blobs).sweep()
+    count["unfinished files"] += (
+        sum(_remove(path) for path in ws.home.path.glob(f"{BUILDING}*"))
+        + Artifacts(ws.home.blobs).sweep()
+    )
     count["datasets' files"] += _blobs(ws, doomed.ids)
-    count["classifiers and judges' statements"] += documents.forget(ws, tainted.classifiers | tainted.judge_agreements)
+    count["classifiers and judges' statements"] += documents.forget(
+        ws, tainted.classifiers | tainted.judge_agreements
+    )
     count["refused lines of the inbox"] += _rejected(ws.home.inbox / REJECTED, _names(doomed))
     count["reports"] += _reports(ws, tainted)
     for path in exports:
@@ -89,7 +103,8 @@ def _mentions_ids(path: Path, ids: Collection[str]) -> bool:
 
 
 def _blobs(ws: Workspace, ids: frozenset[str]) -> int:
-    """Delete files that no dataset, version or reward model names: those of datasets, and those of nobody that hold such rows."""
+    """Delete files that no dataset, version or reward model names: those of datasets, and those of
+    nobody that hold such rows."""
     blobs, many = Artifacts(ws.home.blobs), 0
     with ws.db.read() as connection:
         used, kinds = store.files_in_use(connection), store.artifact_kinds(connection)
@@ -112,7 +127,9 @@ def _rejected(path: Path, names: Collection[str]) -> int:
     """Drop the lines that name one of `names`; how many."""
     if not path.exists() or not names:
         return 0
-    with path.open(encoding="utf-8", newline="\n") as stream:  # texts may hold other characters that end a line
+    with path.open(
+        encoding="utf-8", newline="\n"
+    ) as stream:  # texts may hold other characters that end a line
         lines = list(stream)
     pattern = re.compile("|".join(_pattern(name) for name in sorted(names)))
     kept = [line for line in lines if not pattern.search(_plain(line))]
@@ -138,7 +155,8 @@ def _plain(line: str) -> str:
 
 
 def note_report(ws: Workspace, version_id: str, path: Path, content: str) -> None:
-    """Remember that a report of a version is about to be written to `path`, so that an erasure finds it."""
+    """Remember that a report of a version is about to be written to `path`, so that an erasure
+    finds it."""
     line = {"version": version_id, "path": str(path.absolute()), "sha256": _hash(content)}
     with (ws.home.path / REPORTS).open("a", encoding="utf-8") as out:
         out.write(json.dumps(line) + "\n")
@@ -153,7 +171,9 @@ def _hash(content: str) -> str:
 def _noted(ws: Workspace) -> list[dict[str, Any]]:
     path = ws.home.path / REPORTS
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]  # a kill may have left half a line
+    return [
+        json.loads(line) for line in lines if line.endswith("}")
+    ]  # a kill may have left half a line
 
 
 def _reports(ws: Workspace, tainted: Tainted) -> int:
@@ -172,18 +192,26 @@ def _reports(ws: Workspace, tainted: Tainted) -> int:
 
 
 def changed_reports(ws: Workspace, tainted: Tainted) -> list[str]:
-    """Reports of tainted versions that were changed since they were written; they are left to their owner."""
+    """Reports of tainted versions that were changed since they were written; they are left to their
+    owner."""
     found = []
     for one in _noted(ws):
         path = Path(one["path"])
         if one["version"] in tainted.versions | tainted.shown and path.is_file():
-            found += [str(path)] if hashlib.sha256(path.read_bytes()).hexdigest() != one["sha256"] else []
+            found += (
+                [str(path)]
+                if hashlib.sha256(path.read_bytes()).hexdigest() != one["sha256"]
+                else []
+            )
     return sorted(set(found))
 
 
 def _warn(folder: Path) -> None:
     """Say in an exported folder that it is to be withdrawn."""
     if folder.is_dir():
-        text = "Data that this model was trained on was erased. Do not serve it; retrain without that data and export the new version.\n"
+        text = (
+            "Data that this model was trained on was erased. Do not serve it; retrain without that "
+            "data and export the new version.\n"
+        )
         with suppress(OSError):
             (folder / TAINTED).write_text(text, encoding="utf-8")

@@ -1,7 +1,9 @@
-"""The model change report: what was trained on what, what got better, what was decided, how to do it again.
+"""The model change report: what was trained on what, what got better, what was decided, how to do
+it again.
 
-`collect` reads what the stages stored and gives one JSON value; `page` makes of that value one HTML file that fetches nothing and runs
-nothing. Everything that a model or a person wrote is text in it, never markup.
+`collect` reads what the stages stored and gives one JSON value; `page` makes of that value one HTML
+file that fetches nothing and runs nothing. Everything that a model or a person wrote is text in it,
+never markup.
 """
 
 from __future__ import annotations
@@ -24,7 +26,17 @@ from thumbwheel.evaluation.gate import guard_at
 from thumbwheel.evaluation.guards import standing
 from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.evaluation.second import described
-from thumbwheel.evaluation.types import ANCHOR_NLL, ANCHOR_TASKS, EOS, FORMAT, LENGTH, NLL, Guard, Measure, weights_pay
+from thumbwheel.evaluation.types import (
+    ANCHOR_NLL,
+    ANCHOR_TASKS,
+    EOS,
+    FORMAT,
+    LENGTH,
+    NLL,
+    Guard,
+    Measure,
+    weights_pay,
+)
 from thumbwheel.export.package import exports
 from thumbwheel.loop import text
 from thumbwheel.loop.lineage import lineage, tree
@@ -53,11 +65,18 @@ class Report:
     value: dict[str, Any]
 
 
-def report(ws: Workspace, agent: str, version: str, to: Path | None = None, json_to: Path | None = None) -> Report:
-    """Write the report of `version` as HTML to `to` and as JSON to `json_to`, each where it is given; there whole or not at all."""
+def report(
+    ws: Workspace, agent: str, version: str, to: Path | None = None, json_to: Path | None = None
+) -> Report:
+    """Write the report of `version` as HTML to `to` and as JSON to `json_to`, each where it is
+    given; there whole or not at all."""
     value = collect(ws, agent, version)
     pages = [] if to is None else [(to, page(value))]
-    pages += [] if json_to is None else [(json_to, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")]
+    pages += (
+        []
+        if json_to is None
+        else [(json_to, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")]
+    )
     for path, content in pages:
         note_report(ws, value["lineage"]["version"]["id"], path, content)
         _write(path, content)
@@ -65,7 +84,8 @@ def report(ws: Workspace, agent: str, version: str, to: Path | None = None, json
 
 
 def collect(ws: Workspace, agent: str, version: str) -> dict[str, Any]:
-    """Everything that the report says, as a JSON value; parts that do not exist yet (no run, no evaluation) are None."""
+    """Everything that the report says, as a JSON value; parts that do not exist yet (no run, no
+    evaluation) are None."""
     found = lineage(ws, agent, version)
     evaluation, decision = _judgement(found)
     return {
@@ -93,20 +113,38 @@ def collect(ws: Workspace, agent: str, version: str) -> dict[str, Any]:
 
 
 def _judgement(found: Lineage) -> tuple[Record | None, Record | None]:
-    """The newest decision with the evaluation that it was made from; without a decision the newest evaluation."""
+    """The newest decision with the evaluation that it was made from; without a decision the newest
+    evaluation."""
     decision = found.decisions[-1] if found.decisions else None
     by_id = {one["id"]: one for one in found.evaluations}
-    row = by_id.get(decision["evaluation_id"]) if decision else found.evaluations[-1] if found.evaluations else None
-    power = {"detectable": decision["inputs"].get("detectable")} if decision else {}  # at the level that the gate asked for
-    return ({**row["results"], "id": row["id"], "config": row["config"], **power} if row else None), decision
+    row = (
+        by_id.get(decision["evaluation_id"])
+        if decision
+        else found.evaluations[-1]
+        if found.evaluations
+        else None
+    )
+    power = (
+        {"detectable": decision["inputs"].get("detectable")} if decision else {}
+    )  # at the level that the gate asked for
+    return (
+        {**row["results"], "id": row["id"], "config": row["config"], **power} if row else None
+    ), decision
 
 
 def _summary(evaluation: Record | None, decision: Record | None) -> dict[str, Any] | None:
     if evaluation is None:
         return None
-    named = {key: evaluation["primary"][key] for key in ("name", "before", "after", "gain", "low", "high", "level", "n", "clusters")}
+    named = {
+        key: evaluation["primary"][key]
+        for key in ("name", "before", "after", "gain", "low", "high", "level", "n", "clusters")
+    }
     about = {key: evaluation[key] for key in ("against", "basis", "fresh", "reads", "detectable")}
-    decided = {"decision": decision["decision"], "reasons": list(decision["reasons"])} if decision else {"decision": None, "reasons": []}
+    decided = (
+        {"decision": decision["decision"], "reasons": list(decision["reasons"])}
+        if decision
+        else {"decision": None, "reasons": []}
+    )
     return named | about | decided
 
 
@@ -114,33 +152,86 @@ def _data(found: Lineage) -> dict[str, Any] | None:
     if not (found.dataset and found.sources):
         return None
     manifest = found.dataset["manifest"]
-    kept = {key: manifest.get(key) for key in ("origins", "drops", "notes", "warnings", "rule", "fitted", "watermark", "config")}
+    kept = {
+        key: manifest.get(key)
+        for key in (
+            "origins",
+            "drops",
+            "notes",
+            "warnings",
+            "rule",
+            "fitted",
+            "watermark",
+            "config",
+        )
+    }
     made = found.sources
-    counted = {name: {split: len(ids) for split, ids in by.items()} for name, by in (("feedback", made.feedback), ("traces", made.traces))}
+    counted = {
+        name: {split: len(ids) for split, ids in by.items()}
+        for name, by in (("feedback", made.feedback), ("traces", made.traces))
+    }
     subjects = len({one for ids in made.subjects.values() for one in ids})
-    named = {"id": found.dataset["id"], "shape": found.dataset["shape"], "rows": made.rows, "subjects": subjects}
+    named = {
+        "id": found.dataset["id"],
+        "shape": found.dataset["shape"],
+        "rows": made.rows,
+        "subjects": subjects,
+    }
     return kept | named | counted | {"origins": made.origins}
 
 
 def _training(ws: Workspace, found: Lineage) -> dict[str, Any] | None:
     if found.run is None:
         return None
-    run = {key: found.run[key] for key in ("id", "algorithm", "base", "base_fingerprint", "config", "seed", "state", "reason", "metrics")}
+    run = {
+        key: found.run[key]
+        for key in (
+            "id",
+            "algorithm",
+            "base",
+            "base_fingerprint",
+            "config",
+            "seed",
+            "state",
+            "reason",
+            "metrics",
+        )
+    }
     lines = RunDir(ws.home.runs / found.run["id"]).read_metrics()
     train = [line for line in lines if "loss" in line]
-    dev = [{name.removeprefix("eval_"): value for name, value in line.items()} for line in lines if "eval_loss" in line]
+    dev = [
+        {name.removeprefix("eval_"): value for name, value in line.items()}
+        for line in lines
+        if "eval_loss" in line
+    ]
     times = {"started": found.run["recorded_at"], "ended": found.run["ended_at"]}
-    return run | times | {"changed": changed(run["algorithm"], run["config"]), "train": train, "dev": dev, "best": _best(run, dev)}
+    return (
+        run
+        | times
+        | {
+            "changed": changed(run["algorithm"], run["config"]),
+            "train": train,
+            "dev": dev,
+            "best": _best(run, dev),
+        }
+    )
 
 
 def changed(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are not the defaults of today."""
-    fields = ALGORITHMS.get(algorithm).Config.model_fields if algorithm in ALGORITHMS.names() else {}
-    return {name: value for name, value in config.items() if name not in fields or value != fields[name].default}
+    fields = (
+        ALGORITHMS.get(algorithm).Config.model_fields if algorithm in ALGORITHMS.names() else {}
+    )
+    return {
+        name: value
+        for name, value in config.items()
+        if name not in fields or value != fields[name].default
+    }
 
 
 def _best(run: Mapping[str, Any], dev: list[dict[str, Any]]) -> int | None:
-    """The step whose adapter was kept: as the run recorded it, else the dev rows' best by the run's own metric."""
+    """The step whose adapter was kept: as the run recorded it, else the dev rows' best by the run's
+    own metric."""
     stated = (run["metrics"] or {}).get("best_step")
     if stated is not None:
         return int(stated)
@@ -158,21 +249,34 @@ def _weights(found: Lineage, evaluation: Record | None) -> str | None:
     return weights_pay(found.version["name"], Measure(**prompting)) if prompting else None
 
 
-def _guards(ws: Workspace, agent: str, evaluation: Record | None, decision: Record | None) -> list[dict[str, Any]]:
-    """The guards as the gate saw them, or would see them, with what its policy says about each: ok, worse (with the words), or not
-    measured."""
+def _guards(
+    ws: Workspace, agent: str, evaluation: Record | None, decision: Record | None
+) -> list[dict[str, Any]]:
+    """The guards as the gate saw them, or would see them, with what its policy says about each: ok,
+    worse (with the words), or not measured."""
     policy = GatePolicy(**decision["policy"]) if decision else policy_of(ws, agent)
-    known = [Guard(**one) for one in (decision["inputs"] if decision else evaluation or {}).get("guards", ())]
+    known = [
+        Guard(**one)
+        for one in (decision["inputs"] if decision else evaluation or {}).get("guards", ())
+    ]
     found = []
     for one in known if decision else [guard_at(one, 1 - policy.alpha) for one in known]:
         label, share = GUARDS.get(one.name, (one.name, False))
         stands, words = standing(one, policy)
-        found.append({**one.model_dump(mode="json"), "label": label, "share": share, "verdict": words or str(stands)})
+        found.append(
+            {
+                **one.model_dump(mode="json"),
+                "label": label,
+                "share": share,
+                "verdict": words or str(stands),
+            }
+        )
     return found
 
 
 def _exports(ws: Workspace, found: Lineage) -> list[dict[str, Any]]:
-    """The newest export in each format and precision, largest first, with how near it is to the trained model and what it costs."""
+    """The newest export in each format and precision, largest first, with how near it is to the
+    trained model and what it costs."""
     newest = {(one.format, one.quant): one for one in exports(ws, found.version["id"])}
     return [
         {
@@ -180,9 +284,16 @@ def _exports(ws: Workspace, found: Lineage) -> list[dict[str, Any]]:
             "format": one.format,
             "quant": one.quant,
             "megabytes": one.parity.size / 1e6,
-            **{name: getattr(one.parity, name) for name in ("mean_kl", "top1", "tokens_per_second", "notes")},
+            **{
+                name: getattr(one.parity, name)
+                for name in ("mean_kl", "top1", "tokens_per_second", "notes")
+            },
             "task": asdict(one.parity.task) if one.parity.task else None,
-            "verdict": "ok" if not one.parity.failures else f"taken by {one.accepted}" if one.accepted else "not kept",
+            "verdict": "ok"
+            if not one.parity.failures
+            else f"taken by {one.accepted}"
+            if one.accepted
+            else "not kept",
             "failures": one.parity.failures,
         }
         for one in sorted(newest.values(), key=lambda one: -one.parity.size)
@@ -190,9 +301,14 @@ def _exports(ws: Workspace, found: Lineage) -> list[dict[str, Any]]:
 
 
 def _served(found: Lineage) -> list[dict[str, Any]]:
-    """The newest evaluation of each form that the version was served in; the gate does not decide on these."""
-    newest = {form: row["results"] for row in found.evaluations if (form := row["results"].get("form"))}
-    return [{"form": form, "against": one["against"], **one["primary"]} for form, one in newest.items()]
+    """The newest evaluation of each form that the version was served in; the gate does not decide
+    on these."""
+    newest = {
+        form: row["results"] for row in found.evaluations if (form := row["results"].get("form"))
+    }
+    return [
+        {"form": form, "against": one["against"], **one["primary"]} for form, one in newest.items()
+    ]
 
 
 def _reproduce(agent: str, found: Lineage, decision: Record | None) -> list[str]:
@@ -200,8 +316,23 @@ def _reproduce(agent: str, found: Lineage, decision: Record | None) -> list[str]
     name, run = found.version["name"], found.run
     commands = []
     if run:
-        options = [part for key, value in changed(run["algorithm"], run["config"]).items() for part in option(key, value)]
-        train = ["thumbwheel", "train", run["algorithm"], "--agent", agent, "--base", run["base"], "--dataset", run["dataset_id"], *options]
+        options = [
+            part
+            for key, value in changed(run["algorithm"], run["config"]).items()
+            for part in option(key, value)
+        ]
+        train = [
+            "thumbwheel",
+            "train",
+            run["algorithm"],
+            "--agent",
+            agent,
+            "--base",
+            run["base"],
+            "--dataset",
+            run["dataset_id"],
+            *options,
+        ]
         commands += [["thumbwheel", "dataset", "show", run["dataset_id"], "--agent", agent], train]
     commands.append(["thumbwheel", "evaluate", name, "--agent", agent])
     if decision:
@@ -215,7 +346,9 @@ def option(key: str, value: Any) -> list[str]:
     if value is None or isinstance(value, (list, dict)):
         return []
     flag = "--" + key.replace("_", "-")
-    return ["--no-" + flag[2:]] if value is False else [flag] if value is True else [flag, str(value)]
+    return (
+        ["--no-" + flag[2:]] if value is False else [flag] if value is True else [flag, str(value)]
+    )
 
 
 def page(value: Mapping[str, Any]) -> str:
@@ -226,8 +359,16 @@ def page(value: Mapping[str, Any]) -> str:
     from thumbwheel.loop import figures
 
     loader = PackageLoader("thumbwheel.loop", "templates")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {name: getattr(text, name) for name in ("visible", "percent", "points", "number", "compact")}
+    environment = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        name: getattr(text, name) for name in ("visible", "percent", "points", "number", "compact")
+    }
     drawn = {name: Markup(svg) for name, svg in figures.draw(value).items()}
     return environment.get_template("report.html.j2").render(value, charts=drawn)
 
@@ -241,4 +382,6 @@ def _write(path: Path, content: str) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise StorageError(f"report {str(path)!r}", error.strerror or str(error), "Name a file that can be written") from error
+        raise StorageError(
+            f"report {str(path)!r}", error.strerror or str(error), "Name a file that can be written"
+        ) from error

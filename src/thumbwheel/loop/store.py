@@ -1,7 +1,9 @@
-"""All SQL of this stage: lineage and reports read the tables of the stages below, an erasure deletes from them and owns `tombstones`.
+"""All SQL of this stage: lineage and reports read the tables of the stages below, an erasure
+deletes from them and owns `tombstones`.
 
-A trace without a subject is the erased subject's where its session knows no other one, and where it stands below one of theirs. What
-they said as a rater goes too. Messages stay where somebody else's trace or case has the same content.
+A trace without a subject is the erased subject's where its session knows no other one, and where it
+stands below one of theirs. What they said as a rater goes too. Messages stay where somebody else's
+trace or case has the same content.
 """
 
 from __future__ import annotations
@@ -58,7 +60,11 @@ OWNERS: Mapping[str, sa.Table] = {
 
 def one(connection: sa.Connection, table: sa.Table, key: str | None) -> Record | None:
     """The row of `table` with id `key`."""
-    row = connection.execute(sa.select(table).where(table.c.id == key)).mappings().first() if key else None
+    row = (
+        connection.execute(sa.select(table).where(table.c.id == key)).mappings().first()
+        if key
+        else None
+    )
     return _plain(row) if row else None
 
 
@@ -99,48 +105,75 @@ def children_of(connection: sa.Connection, version_id: str) -> list[Record]:
 
 def alias_names(connection: sa.Connection, version_id: str) -> list[str]:
     """Aliases that point at the version."""
-    return list(connection.execute(sa.select(aliases.c.name).where(aliases.c.version_id == version_id).order_by(aliases.c.name)).scalars())
+    return list(
+        connection.execute(
+            sa.select(aliases.c.name)
+            .where(aliases.c.version_id == version_id)
+            .order_by(aliases.c.name)
+        ).scalars()
+    )
 
 
 def trained_versions(connection: sa.Connection, agent_id: str) -> list[Record]:
     """Versions of the agent that came from a run, oldest first, each with its dataset_id."""
-    joined = sa.select(model_versions, runs.c.dataset_id).join(runs, runs.c.id == model_versions.c.run_id)
-    rows = connection.execute(joined.where(model_versions.c.agent_id == agent_id).order_by(model_versions.c.number)).mappings()
+    joined = sa.select(model_versions, runs.c.dataset_id).join(
+        runs, runs.c.id == model_versions.c.run_id
+    )
+    rows = connection.execute(
+        joined.where(model_versions.c.agent_id == agent_id).order_by(model_versions.c.number)
+    ).mappings()
     return [_plain(row) for row in rows]
 
 
 def trained_reward_models(connection: sa.Connection, agent_id: str) -> list[Record]:
     """Reward models of the agent, oldest first, each with its dataset_id."""
-    joined = sa.select(reward_models, runs.c.dataset_id).join(runs, runs.c.id == reward_models.c.run_id)
-    rows = connection.execute(joined.where(reward_models.c.agent_id == agent_id).order_by(reward_models.c.number)).mappings()
+    joined = sa.select(reward_models, runs.c.dataset_id).join(
+        runs, runs.c.id == reward_models.c.run_id
+    )
+    rows = connection.execute(
+        joined.where(reward_models.c.agent_id == agent_id).order_by(reward_models.c.number)
+    ).mappings()
     return [_plain(row) for row in rows]
 
 
 def source_ids(connection: sa.Connection, agent_id: str, name: str) -> list[str]:
-    """The ids of feedback, traces or subjects of the agent that `name` means: an id, or an external id of any source."""
+    """The ids of feedback, traces or subjects of the agent that `name` means: an id, or an external
+    id of any source."""
     found = []
     for table in (feedback, traces, subjects):
-        named = (table.c.agent_id == agent_id) & (has_id(table.c.id, name) | (table.c.external_id == name))
+        named = (table.c.agent_id == agent_id) & (
+            has_id(table.c.id, name) | (table.c.external_id == name)
+        )
         found += list(connection.execute(sa.select(table.c.id).where(named)).scalars())
     return found
 
 
 def feedback_on(connection: sa.Connection, target_id: str) -> list[str]:
     """Ids of the feedback about a target."""
-    query = sa.select(feedback_targets.c.feedback_id).where(feedback_targets.c.target_id == target_id).distinct()
+    query = (
+        sa.select(feedback_targets.c.feedback_id)
+        .where(feedback_targets.c.target_id == target_id)
+        .distinct()
+    )
     return list(connection.execute(query).scalars())
 
 
 def _all(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[bool]) -> list[Record]:
-    rows = connection.execute(sa.select(table).where(where).order_by(table.c.recorded_at, table.c.id)).mappings()
+    rows = connection.execute(
+        sa.select(table).where(where).order_by(table.c.recorded_at, table.c.id)
+    ).mappings()
     return [_plain(row) for row in rows]
 
 
-def select(connection: sa.Connection, columns: Iterable[Any], key: Any, wanted: Iterable[Any], *where: Any) -> Iterator[Any]:
+def select(
+    connection: sa.Connection, columns: Iterable[Any], key: Any, wanted: Iterable[Any], *where: Any
+) -> Iterator[Any]:
     """Rows of `columns` whose `key` is among `wanted`, however many these are."""
     values = list(wanted)
     for start in range(0, len(values), MOST):
-        yield from connection.execute(sa.select(*columns).where(key.in_(values[start : start + MOST]), *where))
+        yield from connection.execute(
+            sa.select(*columns).where(key.in_(values[start : start + MOST]), *where)
+        )
 
 
 def of_agent(connection: sa.Connection, table: sa.Table, agent_id: str | None) -> list[Record]:
@@ -149,9 +182,14 @@ def of_agent(connection: sa.Connection, table: sa.Table, agent_id: str | None) -
 
 
 def agent_slug(connection: sa.Connection, row_id: str) -> str | None:
-    """The name of the agent that has a piece of feedback, a trace or a subject with this id of ours."""
+    """The name of the agent that has a piece of feedback, a trace or a subject with this id of
+    ours."""
     for table in (feedback, traces, subjects):
-        query = sa.select(agents.c.slug).join(table, table.c.agent_id == agents.c.id).where(has_id(table.c.id, row_id))
+        query = (
+            sa.select(agents.c.slug)
+            .join(table, table.c.agent_id == agents.c.id)
+            .where(has_id(table.c.id, row_id))
+        )
         if found := connection.execute(query).scalar():
             return str(found)
     return None
@@ -159,17 +197,30 @@ def agent_slug(connection: sa.Connection, row_id: str) -> str | None:
 
 def dataset_ids(connection: sa.Connection) -> list[str]:
     """All datasets of the home, newest first."""
-    return list(connection.execute(sa.select(datasets.c.id).order_by(datasets.c.recorded_at.desc(), datasets.c.id)).scalars())
+    return list(
+        connection.execute(
+            sa.select(datasets.c.id).order_by(datasets.c.recorded_at.desc(), datasets.c.id)
+        ).scalars()
+    )
 
 
 def found_rows(connection: sa.Connection, table: sa.Table, wanted: Iterable[str]) -> list[Record]:
     """The rows of `table` with these ids, in order of the ids."""
-    return sorted((_plain(row._mapping) for row in select(connection, table.c, table.c.id, wanted)), key=lambda row: str(row["id"]))
+    return sorted(
+        (_plain(row._mapping) for row in select(connection, table.c, table.c.id, wanted)),
+        key=lambda row: str(row["id"]),
+    )
 
 
 def erased_at(connection: sa.Connection, agent_id: str, keys: Iterable[str]) -> str | None:
     """When something with one of these keys was erased."""
-    found = select(connection, [tombstones.c.recorded_at], tombstones.c.key, keys, tombstones.c.agent_id == agent_id)
+    found = select(
+        connection,
+        [tombstones.c.recorded_at],
+        tombstones.c.key,
+        keys,
+        tombstones.c.agent_id == agent_id,
+    )
     return next((row.recorded_at.isoformat() for row in found), None)
 
 
@@ -185,7 +236,10 @@ def chain(connection: sa.Connection, message_id: str) -> list[Record]:
 
 def rewards_of(connection: sa.Connection, target_ids: Iterable[str]) -> list[Record]:
     """What the ledger holds about targets."""
-    return [_plain(row._mapping) for row in select(connection, rewards.c, rewards.c.target_id, sorted(target_ids))]
+    return [
+        _plain(row._mapping)
+        for row in select(connection, rewards.c, rewards.c.target_id, sorted(target_ids))
+    ]
 
 
 def run_ids(connection: sa.Connection) -> set[str]:
@@ -195,51 +249,98 @@ def run_ids(connection: sa.Connection) -> set[str]:
 
 def aliases_at(connection: sa.Connection, version_ids: Iterable[str]) -> list[tuple[str, str]]:
     """(alias, name of the version) for the aliases that point at one of these."""
-    joined = sa.select(aliases.c.name, model_versions.c.number).join(model_versions, model_versions.c.id == aliases.c.version_id)
-    rows = connection.execute(joined.where(aliases.c.version_id.in_(sorted(version_ids))).order_by(aliases.c.name))
+    joined = sa.select(aliases.c.name, model_versions.c.number).join(
+        model_versions, model_versions.c.id == aliases.c.version_id
+    )
+    rows = connection.execute(
+        joined.where(aliases.c.version_id.in_(sorted(version_ids))).order_by(aliases.c.name)
+    )
     return [(row.name, f"v{row.number}") for row in rows]
 
 
-def record_tombstones(connection: sa.Connection, agent_id: str, keys: Iterable[tuple[str, str]], at: datetime) -> None:
+def record_tombstones(
+    connection: sa.Connection, agent_id: str, keys: Iterable[tuple[str, str]], at: datetime
+) -> None:
     """Remember (kind, key) as erased at `at`; those that are known get the later time."""
     for kind, key in keys:
-        same = (tombstones.c.agent_id == agent_id) & (tombstones.c.kind == kind) & (tombstones.c.key == key)
+        same = (
+            (tombstones.c.agent_id == agent_id)
+            & (tombstones.c.kind == kind)
+            & (tombstones.c.key == key)
+        )
         if not connection.execute(tombstones.update().where(same).values(recorded_at=at)).rowcount:
-            row = {"id": ids.new("tmb"), "agent_id": agent_id, "kind": kind, "key": key, "recorded_at": at}
+            row = {
+                "id": ids.new("tmb"),
+                "agent_id": agent_id,
+                "kind": kind,
+                "key": key,
+                "recorded_at": at,
+            }
             connection.execute(tombstones.insert().values(**row))
 
 
 def erasures(connection: sa.Connection, agent_id: str) -> list[Record]:
     """The records of erasures of the agent, oldest first."""
-    return _all(connection, tombstones, (tombstones.c.agent_id == agent_id) & (tombstones.c.kind == ERASURE))
+    return _all(
+        connection, tombstones, (tombstones.c.agent_id == agent_id) & (tombstones.c.kind == ERASURE)
+    )
 
 
-def begin_erasure(connection: sa.Connection, agent_id: str, key: str, report: Mapping[str, Any], at: datetime) -> str:
+def begin_erasure(
+    connection: sa.Connection, agent_id: str, key: str, report: Mapping[str, Any], at: datetime
+) -> str:
     """A new record of an erasure; returns its id."""
     erasure = ids.new("ers")
-    row = {"id": erasure, "agent_id": agent_id, "kind": ERASURE, "key": key, "report": dict(report), "recorded_at": at}
+    row = {
+        "id": erasure,
+        "agent_id": agent_id,
+        "kind": ERASURE,
+        "key": key,
+        "report": dict(report),
+        "recorded_at": at,
+    }
     connection.execute(tombstones.insert().values(**row))
     return erasure
 
 
 def note_erasure(connection: sa.Connection, erasure: str, report: Mapping[str, Any]) -> None:
     """Replace the report of an erasure."""
-    connection.execute(tombstones.update().where(tombstones.c.id == erasure).values(report=dict(report)))
+    connection.execute(
+        tombstones.update().where(tombstones.c.id == erasure).values(report=dict(report))
+    )
 
 
-def set_values(connection: sa.Connection, table: sa.Table, row_id: str, values: Mapping[str, Any]) -> None:
+def set_values(
+    connection: sa.Connection, table: sa.Table, row_id: str, values: Mapping[str, Any]
+) -> None:
     """Change columns of one row."""
     connection.execute(table.update().where(table.c.id == row_id).values(**values))
 
 
 def replace_dataset(
-    connection: sa.Connection, dataset_id: str, manifest: Mapping[str, Any], fingerprint: str, sizes: Mapping[str, int]
+    connection: sa.Connection,
+    dataset_id: str,
+    manifest: Mapping[str, Any],
+    fingerprint: str,
+    sizes: Mapping[str, int],
 ) -> None:
     """A dataset's new files."""
-    set_values(connection, datasets, dataset_id, {"manifest": dict(manifest), "fingerprint": fingerprint})
+    set_values(
+        connection, datasets, dataset_id, {"manifest": dict(manifest), "fingerprint": fingerprint}
+    )
     for sha256, size in sizes.items():
-        if connection.execute(sa.select(artifacts.c.sha256).where(artifacts.c.sha256 == sha256)).scalar() is None:
-            row = {"sha256": sha256, "kind": "dataset", "size": size, "recorded_at": datetime.now(UTC)}
+        if (
+            connection.execute(
+                sa.select(artifacts.c.sha256).where(artifacts.c.sha256 == sha256)
+            ).scalar()
+            is None
+        ):
+            row = {
+                "sha256": sha256,
+                "kind": "dataset",
+                "size": size,
+                "recorded_at": datetime.now(UTC),
+            }
             connection.execute(artifacts.insert().values(**row))
 
 
@@ -265,17 +366,33 @@ def forget_artifacts(connection: sa.Connection, gone: Iterable[str]) -> None:
 
 
 def of_subject(connection: sa.Connection, agent_id: str, name: str) -> Doomed:
-    """Everything stored about the subject `name` (its own name or our id); empty where there is nothing."""
+    """Everything stored about the subject `name` (its own name or our id); empty where there is
+    nothing."""
     found = Doomed()
-    mine = [row for row in of_agent(connection, subjects, agent_id) if name in (row["id"], row["external_id"])]
+    mine = [
+        row
+        for row in of_agent(connection, subjects, agent_id)
+        if name in (row["id"], row["external_id"])
+    ]
     called = {row["external_id"] for row in mine} or {name}
     found.subjects = {row["id"] for row in mine}
     found.traces = _ids(select(connection, [traces.c.id], traces.c.subject_id, found.subjects))
     _widen(connection, found)
-    found.own_raters = _ids(select(connection, [raters.c.id], raters.c.external_id, called, raters.c.agent_id == agent_id))
+    found.own_raters = _ids(
+        select(
+            connection, [raters.c.id], raters.c.external_id, called, raters.c.agent_id == agent_id
+        )
+    )
     found.feedback = _said(connection, agent_id, found)
     _cases_and_messages(connection, agent_id, found)
-    aimed = _ids(select(connection, [feedback_targets.c.target_id], feedback_targets.c.feedback_id, found.feedback)) - {None}
+    aimed = _ids(
+        select(
+            connection,
+            [feedback_targets.c.target_id],
+            feedback_targets.c.feedback_id,
+            found.feedback,
+        )
+    ) - {None}
     aimed |= _ids(select(connection, [traces.c.id], traces.c.session_id, aimed))
     found.judged = found.mates | (aimed - found.traces)
     heard = _ids(select(connection, [feedback.c.rater_id], feedback.c.id, found.feedback)) - {None}
@@ -284,8 +401,12 @@ def of_subject(connection: sa.Connection, agent_id: str, name: str) -> Doomed:
     vouching = _ids(select(connection, [cases.c.reviewer_id], cases.c.reviewer_id, heard))
     found.raters = (heard - others - vouching) | found.own_raters
     for kind, table in OWNERS.items():
-        found.names[kind] = _ids(select(connection, [table.c.external_id], table.c.id, getattr(found, kind)))
-    found.names["own_raters"] = _ids(select(connection, [raters.c.external_id], raters.c.id, found.own_raters))
+        found.names[kind] = _ids(
+            select(connection, [table.c.external_id], table.c.id, getattr(found, kind))
+        )
+    found.names["own_raters"] = _ids(
+        select(connection, [raters.c.external_id], raters.c.id, found.own_raters)
+    )
     return found
 
 
@@ -294,14 +415,23 @@ def _ids(rows: Iterable[Any]) -> set[str]:
 
 
 def _widen(connection: sa.Connection, found: Doomed) -> None:
-    """Traces without a subject that are the subject's all the same, and sessions that have no trace left."""
+    """Traces without a subject that are the subject's all the same, and sessions that have no trace
+    left."""
     columns = [traces.c.id, traces.c.session_id, traces.c.subject_id]
     while True:
         inside = _ids(select(connection, [traces.c.session_id], traces.c.id, found.traces)) - {None}
         rows = list(select(connection, columns, traces.c.session_id, inside))
-        shared = {row.session_id for row in rows if row.subject_id is not None and row.subject_id not in found.subjects}
+        shared = {
+            row.session_id
+            for row in rows
+            if row.subject_id is not None and row.subject_id not in found.subjects
+        }
         more = {row.id for row in rows if row.session_id not in shared}
-        more |= _ids(select(connection, columns, traces.c.parent_id, found.traces, traces.c.subject_id.is_(None)))
+        more |= _ids(
+            select(
+                connection, columns, traces.c.parent_id, found.traces, traces.c.subject_id.is_(None)
+            )
+        )
         if more <= found.traces:
             break
         found.traces |= more
@@ -309,24 +439,44 @@ def _widen(connection: sa.Connection, found: Doomed) -> None:
 
 
 def _said(connection: sa.Connection, agent_id: str, found: Doomed) -> set[str]:
-    """Feedback about these traces and sessions, by the subject, and what replaces or takes back such feedback."""
+    """Feedback about these traces and sessions, by the subject, and what replaces or takes back
+    such feedback."""
     aim, own = feedback_targets.c, [feedback.c.id]
     said = _ids(select(connection, [aim.feedback_id], aim.target_id, found.traces | found.sessions))
     said |= _ids(select(connection, own, feedback.c.rater_id, found.own_raters))
     called = _ids(select(connection, [traces.c.external_id], traces.c.id, found.traces))
-    known = select(connection, [traces.c.external_id, traces.c.id], traces.c.external_id, called, traces.c.agent_id == agent_id)
+    known = select(
+        connection,
+        [traces.c.external_id, traces.c.id],
+        traces.c.external_id,
+        called,
+        traces.c.agent_id == agent_id,
+    )
     called -= {row.external_id for row in known if row.id not in found.traces}
-    waiting = _ids(select(connection, [aim.feedback_id], aim.external_id, called | found.traces | found.sessions, aim.target_id.is_(None)))
+    waiting = _ids(
+        select(
+            connection,
+            [aim.feedback_id],
+            aim.external_id,
+            called | found.traces | found.sessions,
+            aim.target_id.is_(None),
+        )
+    )
     said |= _ids(select(connection, own, feedback.c.id, waiting, feedback.c.agent_id == agent_id))
     while True:
-        more = {row[0] for column in (feedback.c.supersedes, feedback.c.retracts) for row in select(connection, own, column, said)}
+        more = {
+            row[0]
+            for column in (feedback.c.supersedes, feedback.c.retracts)
+            for row in select(connection, own, column, said)
+        }
         if more <= said:
             return said
         said |= more
 
 
 def _cases_and_messages(connection: sa.Connection, agent_id: str, found: Doomed) -> None:
-    """Cases whose question is a part or a continuation of one that only these traces asked, and messages that nobody else uses."""
+    """Cases whose question is a part or a continuation of one that only these traces asked, and
+    messages that nobody else uses."""
     inputs = _ids(select(connection, [traces.c.input_id], traces.c.id, found.traces))
     parents = _threads(connection, inputs)
     used = list(select(connection, [traces.c.input_id, traces.c.id], traces.c.input_id, parents))
@@ -335,8 +485,14 @@ def _cases_and_messages(connection: sa.Connection, agent_id: str, found: Doomed)
              if row.id not in parents}  # fmt: skip
     alive = _upwards(alive | {row.input_id for row in used if row.id not in found.traces}, parents)
     roles = [messages.c.id, messages.c.role]
-    lonely = {row.id for row in select(connection, roles, messages.c.id, parents.keys() - alive) if row.role not in INSTRUCTIONS}
-    found.cases = _ids(select(connection, [cases.c.id], cases.c.input_id, lonely, cases.c.agent_id == agent_id))
+    lonely = {
+        row.id
+        for row in select(connection, roles, messages.c.id, parents.keys() - alive)
+        if row.role not in INSTRUCTIONS
+    }
+    found.cases = _ids(
+        select(connection, [cases.c.id], cases.c.input_id, lonely, cases.c.agent_id == agent_id)
+    )
     asked = select(connection, [cases.c.input_id, cases.c.id], cases.c.input_id, parents)
     alive |= _upwards({row.input_id for row in asked if row.id not in found.cases}, parents)
     found.messages = parents.keys() - alive
@@ -346,11 +502,17 @@ def _threads(connection: sa.Connection, inputs: set[str]) -> dict[str, str | Non
     """Message -> the one before it, for everything that leads to `inputs` or goes on from them."""
     columns, found, wanted = [messages.c.id, messages.c.parent_id], dict[str, str | None](), inputs
     while wanted:
-        found |= {row.id: row.parent_id for row in select(connection, columns, messages.c.id, wanted)}
+        found |= {
+            row.id: row.parent_id for row in select(connection, columns, messages.c.id, wanted)
+        }
         wanted = {parent for parent in found.values() if parent is not None} - found.keys()
     below = inputs
     while below:
-        level = {row.id: row.parent_id for row in select(connection, columns, messages.c.parent_id, below) if row.id not in found}
+        level = {
+            row.id: row.parent_id
+            for row in select(connection, columns, messages.c.parent_id, below)
+            if row.id not in found
+        }
         found, below = found | level, set(level)
     return found
 
@@ -367,7 +529,8 @@ def _upwards(some: Iterable[str], parents: Mapping[str, str | None]) -> set[str]
 
 
 def forget_replies(connection: sa.Connection, agent_id: str) -> None:
-    """Delete what models answered in evaluations of the agent; whatever is asked again is computed again."""
+    """Delete what models answered in evaluations of the agent; whatever is asked again is computed
+    again."""
     connection.execute(answers.delete().where(answers.c.agent_id == agent_id))
 
 
@@ -388,13 +551,26 @@ def delete(connection: sa.Connection, doomed: Doomed) -> None:
         _change(connection, table, key, wanted, None)
 
 
-def _change(connection: sa.Connection, table: sa.Table, key: Any, wanted: Iterable[str], values: Mapping[str, Any] | None) -> None:
+def _change(
+    connection: sa.Connection,
+    table: sa.Table,
+    key: Any,
+    wanted: Iterable[str],
+    values: Mapping[str, Any] | None,
+) -> None:
     """Give the rows whose `key` is among `wanted` these values; None deletes them."""
     some = sorted(wanted)
     for start in range(0, len(some), MOST):
         where = key.in_(some[start : start + MOST])
-        connection.execute(table.delete().where(where) if values is None else table.update().where(where).values(**values))
+        connection.execute(
+            table.delete().where(where)
+            if values is None
+            else table.update().where(where).values(**values)
+        )
 
 
 def _plain(row: sa.RowMapping) -> dict[str, Any]:
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in row.items()}
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in row.items()
+    }

@@ -6,20 +6,27 @@ import json
 import re
 from typing import Any
 
-HIDDEN = re.compile("[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufffe\uffff]")
+HIDDEN = re.compile(
+    "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
 """Characters that no eye sees, that make a text read as another one, or that no document may hold."""
 EXCERPT = 2000
 """Characters of a model's answer that are shown."""
 
 
 def visible(text: object) -> str:
-    """`text` with hidden and direction-changing characters spelled out, cut after `EXCERPT` characters.
+    """`text` with hidden and direction-changing characters spelled out, cut after `EXCERPT`
+    characters.
 
     >>> visible("pay" + chr(0x202e) + "me")
     'pay\\\\u202eme'
     """
     shown = HIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", str(text))
-    return shown if len(shown) <= EXCERPT else f"{shown[:EXCERPT]}… ({len(shown) - EXCERPT} more characters)"
+    return (
+        shown
+        if len(shown) <= EXCERPT
+        else f"{shown[:EXCERPT]}… ({len(shown) - EXCERPT} more characters)"
+    )
 
 
 def percent(value: float | None) -> str:
@@ -36,7 +43,13 @@ def number(value: Any) -> str:
     """Any number, briefly."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–" if value is None else str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else f"{value:.3g}"
+        if abs(value) < 1000
+        else f"{value:,.0f}"
+    )
 
 
 def compact(value: Any) -> str:

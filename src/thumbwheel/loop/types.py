@@ -1,4 +1,5 @@
-"""Nouns of this stage: where a version comes from, what something went into, what an erasure takes away and taints."""
+"""Nouns of this stage: where a version comes from, what something went into, what an erasure takes
+away and taints."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Sources:
 
 @dataclass(frozen=True)
 class Lineage:
-    """A version back to the feedback, and what was decided about it since. Absent links are None: a plain base has no run."""
+    """A version back to the feedback, and what was decided about it since. Absent links are None: a
+    plain base has no run."""
 
     version: Record
     parent: Record | None
@@ -56,12 +58,14 @@ class Use:
     rows: dict[str, int]
     """Split -> rows."""
     through: str | None = None
-    """The reward model (rm1) that learned from it, where the version only was trained against that one."""
+    """The reward model (rm1) that learned from it, where the version only was trained against that
+    one."""
 
     @property
     def role(self) -> Literal["learned", "selected", "judged", "rewarded"]:
-        """`learned`: trained on it; `selected`: only to choose when to stop or which method; `judged`: only held out; `rewarded`: trained
-        against a reward model that has it in its data."""
+        """`learned`: trained on it; `selected`: only to choose when to stop or which method;
+        `judged`: only held out; `rewarded`: trained against a reward model that has it in its
+        data."""
         if self.through:
             return "rewarded"
         if self.rows.get("train"):
@@ -88,7 +92,8 @@ class Doomed:
     mates: set[str] = field(default_factory=set)
     """Traces of others with the same prompt."""
     judged: set[str] = field(default_factory=set)
-    """These, and traces of others that the subject judged: their rewards may speak of what is erased, and are computed anew."""
+    """These, and traces of others that the subject judged: their rewards may speak of what is
+    erased, and are computed anew."""
     names: dict[str, set[str]] = field(default_factory=dict)
     """Kind (subject, session, trace, feedback, case, rater) -> what the sources call them."""
 
@@ -101,7 +106,9 @@ class Doomed:
     def counts(self) -> dict[str, int]:
         """Table -> rows."""
         hidden = ("names", "mates", "judged", "own_raters")
-        return {one.name: len(getattr(self, one.name)) for one in fields(self) if one.name not in hidden}
+        return {
+            one.name: len(getattr(self, one.name)) for one in fields(self) if one.name not in hidden
+        }
 
 
 @dataclass

@@ -1,6 +1,8 @@
-"""Content-addressed files: `blobs/sha256/ab/<hash>`; written atomically, verified on every read, named only in the database.
+"""Content-addressed files: `blobs/sha256/ab/<hash>`; written atomically, verified on every read,
+named only in the database.
 
-Temporary file in the same folder, fsync, rename, fsync of the folder; a crash leaves at most a temporary file.
+Temporary file in the same folder, fsync, rename, fsync of the folder; a crash leaves at most a
+temporary file.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class Artifacts:
         self._folder = folder / "sha256"
 
     def put(self, source: Path) -> str:
-        """Store the content of `source` and return its sha256; a second time takes no more space, and mends a damaged blob."""
+        """Store the content of `source` and return its sha256; a second time takes no more space,
+        and mends a damaged blob."""
         with source.open("rb") as stream:
             return self._store(stream, str(source))
 
@@ -39,7 +42,11 @@ class Artifacts:
 
     def put_folder(self, folder: Path) -> dict[str, str]:
         """Store every file below `folder`: relative name -> sha256."""
-        return {path.relative_to(folder).as_posix(): self.put(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+        return {
+            path.relative_to(folder).as_posix(): self.put(path)
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
 
     def path(self, sha256: str) -> Path:
         """The verified file with this hash; raises StorageError where it is missing or damaged."""
@@ -48,11 +55,15 @@ class Artifacts:
             found = ids.file_hash(path)
         except FileNotFoundError:
             raise StorageError(
-                f"artifact {sha256!r}", "it is not in this home", "Restore the home's blobs folder from a backup, or make it again"
+                f"artifact {sha256!r}",
+                "it is not in this home",
+                "Restore the home's blobs folder from a backup, or make it again",
             ) from None
         except OSError as error:
             raise StorageError(
-                f"artifact {sha256!r}", f"it cannot be read: {error.strerror or error}", "Check the disk and the rights of the home"
+                f"artifact {sha256!r}",
+                f"it cannot be read: {error.strerror or error}",
+                "Check the disk and the rights of the home",
             ) from error
         if found != sha256:
             raise StorageError(
@@ -63,7 +74,8 @@ class Artifacts:
         return path
 
     def remove(self, sha256: str) -> bool:
-        """Take the blob away; False where it was not there. The caller has made sure that nothing names it any more."""
+        """Take the blob away; False where it was not there. The caller has made sure that nothing
+        names it any more."""
         path = self._at(sha256)
         if not path.exists():
             return False
@@ -83,12 +95,17 @@ class Artifacts:
         return len(left)
 
     def checkout(self, files: Mapping[str, str], target: Path) -> Path:
-        """Write `files` (relative name -> sha256) below `target` and return it; every file is verified and appears whole or not at all."""
+        """Write `files` (relative name -> sha256) below `target` and return it; every file is
+        verified and appears whole or not at all."""
         root = target.resolve()
         for name, sha256 in files.items():
             to = (target / name).resolve()
             if to == root or not to.is_relative_to(root):
-                raise StorageError(f"artifact name {name!r}", "it would leave its folder", "Do not use this version; train it again")
+                raise StorageError(
+                    f"artifact name {name!r}",
+                    "it would leave its folder",
+                    "Do not use this version; train it again",
+                )
             self._copy_out(sha256, to)
         return target
 
@@ -105,7 +122,9 @@ class Artifacts:
 
     def _at(self, sha256: str) -> Path:
         if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
-            raise StorageError(f"artifact {sha256!r}", "that is no sha256 in hex", "Name an artifact by its hash")
+            raise StorageError(
+                f"artifact {sha256!r}", "that is no sha256 in hex", "Name an artifact by its hash"
+            )
         return self._folder / sha256[:2] / sha256
 
     def _store(self, stream: BinaryIO, what: str) -> str:
@@ -140,5 +159,7 @@ def _copy(stream: BinaryIO, handle: int) -> str:
 
 def _unwritable(what: str, error: OSError) -> StorageError:
     return StorageError(
-        f"artifact from {what!r}", f"it cannot be stored: {error.strerror or error}", "Free space or make the home writable, then try again"
+        f"artifact from {what!r}",
+        f"it cannot be stored: {error.strerror or error}",
+        "Free space or make the home writable, then try again",
     )

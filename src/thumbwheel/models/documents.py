@@ -1,6 +1,8 @@
-"""JSON documents that a stage keeps about an agent: content-addressed artifacts of a kind, found again by kind and agent.
+"""JSON documents that a stage keeps about an agent: content-addressed artifacts of a kind, found
+again by kind and agent.
 
-A document is an object with the key `agent`; the same content is the same document. What it means is its stage's business.
+A document is an object with the key `agent`; the same content is the same document. What it means
+is its stage's business.
 """
 
 from __future__ import annotations
@@ -44,12 +46,15 @@ def documents(ws: Workspace, kind: str, agent: str) -> list[Document]:
     with ws.db.read() as connection:
         known = store.artifacts_of(connection, kind)
     blobs = Artifacts(ws.home.blobs)
-    found = (Document(sha256, json.loads(blobs.path(sha256).read_bytes()), at) for sha256, at in known)
+    found = (
+        Document(sha256, json.loads(blobs.path(sha256).read_bytes()), at) for sha256, at in known
+    )
     return [one for one in found if one.content.get("agent") == agent]
 
 
 def forget(ws: Workspace, hashes: Collection[str]) -> int:
-    """Take documents away; how many files that were. May be repeated, also after a kill in the middle."""
+    """Take documents away; how many files that were. May be repeated, also after a kill in the
+    middle."""
     ws.db.write(lambda connection: store.forget_artifacts(connection, hashes))
     blobs = Artifacts(ws.home.blobs)
     return sum(blobs.remove(one) for one in sorted(hashes))

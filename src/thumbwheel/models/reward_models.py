@@ -1,4 +1,5 @@
-"""Decisions about reward models: register the result of a run, list them, find one by name, lay its files out."""
+"""Decisions about reward models: register the result of a run, list them, find one by name, lay its
+files out."""
 
 from __future__ import annotations
 
@@ -19,12 +20,24 @@ from thumbwheel.models.versions import LATEST, require_agent
 
 
 def add(
-    ws: Workspace, agent: str, run_id: str, base: str, base_fingerprint: str, source: Path, metrics: Mapping[str, Any]
+    ws: Workspace,
+    agent: str,
+    run_id: str,
+    base: str,
+    base_fingerprint: str,
+    source: Path,
+    metrics: Mapping[str, Any],
 ) -> RewardModelRecord:
     """The next reward model of `agent`, with the files of folder `source` stored as artifacts."""
     files = Artifacts(ws.home.blobs).put_folder(source)
     sizes = {sha256: (source / name).stat().st_size for name, sha256 in files.items()}
-    values = {"run_id": run_id, "base": base, "base_fingerprint": base_fingerprint, "files": files, "metrics": dict(metrics)}
+    values = {
+        "run_id": run_id,
+        "base": base,
+        "base_fingerprint": base_fingerprint,
+        "files": files,
+        "metrics": dict(metrics),
+    }
 
     def work(connection: sa.Connection) -> None:
         store.record_artifacts(connection, "reward_model", sizes)
@@ -51,12 +64,14 @@ def find(ws: Workspace, agent: str, name: str) -> RewardModelRecord:
     raise NotFound(
         f"reward model {name!r} of agent {agent!r}",
         "there is no such reward model",
-        f"Known: {', '.join(names) or f'none; train one: thumbwheel train reward --agent {agent} --base BASE'}.{nearest(name, names)}",
+        "Known: "
+        f"{', '.join(names) or f'none; train one: thumbwheel train reward --agent {agent} --base BASE'}.{nearest(name, names)}",
     )
 
 
 def folder(ws: Workspace, one: RewardModelRecord) -> Path:
-    """A verified checkout of its files in the home's cache; raises Conflict for a tainted one, which may judge nothing any more."""
+    """A verified checkout of its files in the home's cache; raises Conflict for a tainted one,
+    which may judge nothing any more."""
     if one.tainted:
         what = f"reward model {one.name!r} of agent {one.agent!r}"
         fix = f"Train another: thumbwheel train reward --agent {one.agent} --base {one.base}"

@@ -9,17 +9,29 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
-from thumbwheel.db.schema import agents, aliases, artifacts, exports, model_versions, reward_models, switches
+from thumbwheel.db.schema import (
+    agents,
+    aliases,
+    artifacts,
+    exports,
+    model_versions,
+    reward_models,
+    switches,
+)
 from thumbwheel.models.types import Basis, ModelVersion, RewardModelRecord, State, Switch
 
-_JOINED = sa.select(model_versions, agents.c.slug.label("agent")).join(agents, agents.c.id == model_versions.c.agent_id)
+_JOINED = sa.select(model_versions, agents.c.slug.label("agent")).join(
+    agents, agents.c.id == model_versions.c.agent_id
+)
 
 
 def ensure_agent(connection: sa.Connection, agent: str) -> str:
     """The id of `agent`, which is created where it is new."""
     agent_id = ids.derived("agt", ids.slug(agent))
     if connection.execute(sa.select(agents.c.id).where(agents.c.id == agent_id)).scalar() is None:
-        connection.execute(agents.insert().values(id=agent_id, slug=agent, recorded_at=datetime.now(UTC)))
+        connection.execute(
+            agents.insert().values(id=agent_id, slug=agent, recorded_at=datetime.now(UTC))
+        )
     return agent_id
 
 
@@ -30,12 +42,19 @@ def agent_slugs(connection: sa.Connection) -> list[str]:
 
 def add_version(connection: sa.Connection, agent_id: str, values: Mapping[str, Any]) -> str:
     """Insert the next version of the agent and return its id."""
-    highest = connection.execute(sa.select(sa.func.max(model_versions.c.number)).where(model_versions.c.agent_id == agent_id)).scalar()
+    highest = connection.execute(
+        sa.select(sa.func.max(model_versions.c.number)).where(model_versions.c.agent_id == agent_id)
+    ).scalar()
     version_id = ids.new("ver")
     number = 0 if highest is None else highest + 1
     connection.execute(
         model_versions.insert().values(
-            id=version_id, agent_id=agent_id, number=number, tainted=False, recorded_at=datetime.now(UTC), **values
+            id=version_id,
+            agent_id=agent_id,
+            number=number,
+            tainted=False,
+            recorded_at=datetime.now(UTC),
+            **values,
         )
     )
     return version_id
@@ -50,22 +69,41 @@ def find(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Mode
 def tainted_exports(connection: sa.Connection) -> list[str]:
     """Folders whose newest export is that of a tainted version, of every agent."""
     joined = exports.join(model_versions, model_versions.c.id == exports.c.version_id)
-    query = sa.select(exports.c.path, model_versions.c.tainted).select_from(joined).order_by(exports.c.recorded_at, exports.c.id)
-    return [path for path, tainted in dict(connection.execute(query).tuples().all()).items() if tainted]
+    query = (
+        sa.select(exports.c.path, model_versions.c.tainted)
+        .select_from(joined)
+        .order_by(exports.c.recorded_at, exports.c.id)
+    )
+    return [
+        path for path, tainted in dict(connection.execute(query).tuples().all()).items() if tainted
+    ]
 
 
 def add_reward_model(connection: sa.Connection, agent_id: str, values: Mapping[str, Any]) -> None:
     """Insert the next reward model of the agent."""
-    highest = connection.execute(sa.select(sa.func.max(reward_models.c.number)).where(reward_models.c.agent_id == agent_id)).scalar()
-    row = {"id": ids.new("rwm"), "agent_id": agent_id, "number": 1 + (highest or 0), "recorded_at": datetime.now(UTC)}
+    highest = connection.execute(
+        sa.select(sa.func.max(reward_models.c.number)).where(reward_models.c.agent_id == agent_id)
+    ).scalar()
+    row = {
+        "id": ids.new("rwm"),
+        "agent_id": agent_id,
+        "number": 1 + (highest or 0),
+        "recorded_at": datetime.now(UTC),
+    }
     connection.execute(reward_models.insert().values(**row, **values))
 
 
 def find_reward_models(connection: sa.Connection, agent: str) -> list[RewardModelRecord]:
     """All of `agent`, oldest first."""
-    joined = sa.select(reward_models, agents.c.slug.label("agent")).join(agents, agents.c.id == reward_models.c.agent_id)
-    rows = connection.execute(joined.where(agents.c.slug == agent).order_by(reward_models.c.number)).mappings()
-    return [RewardModelRecord(**{key: row[key] for key in row if key != "agent_id"}) for row in rows]
+    joined = sa.select(reward_models, agents.c.slug.label("agent")).join(
+        agents, agents.c.id == reward_models.c.agent_id
+    )
+    rows = connection.execute(
+        joined.where(agents.c.slug == agent).order_by(reward_models.c.number)
+    ).mappings()
+    return [
+        RewardModelRecord(**{key: row[key] for key in row if key != "agent_id"}) for row in rows
+    ]
 
 
 def by_agent(agent: str) -> sa.ColumnElement[bool]:
@@ -78,29 +116,54 @@ def by_id(version_id: str) -> sa.ColumnElement[bool]:
     return model_versions.c.id == version_id
 
 
-def set_state(connection: sa.Connection, version_id: str, state: State, basis: Basis | None) -> None:
+def set_state(
+    connection: sa.Connection, version_id: str, state: State, basis: Basis | None
+) -> None:
     """Write a decided state; the caller has checked the move."""
-    connection.execute(model_versions.update().where(model_versions.c.id == version_id).values(state=state, basis=basis))
+    connection.execute(
+        model_versions.update()
+        .where(model_versions.c.id == version_id)
+        .values(state=state, basis=basis)
+    )
 
 
 def set_endpoint(connection: sa.Connection, version_id: str, endpoint: Mapping[str, Any]) -> None:
     """Write where a version is served and at what price."""
-    connection.execute(model_versions.update().where(model_versions.c.id == version_id).values(endpoint=dict(endpoint)))
+    connection.execute(
+        model_versions.update()
+        .where(model_versions.c.id == version_id)
+        .values(endpoint=dict(endpoint))
+    )
 
 
 def set_alias(connection: sa.Connection, agent_id: str, name: str, version_id: str) -> None:
     """Point `name` at a version, in one step."""
     key = (aliases.c.agent_id == agent_id) & (aliases.c.name == name)
     connection.execute(aliases.delete().where(key))
-    connection.execute(aliases.insert().values(agent_id=agent_id, name=name, version_id=version_id, recorded_at=datetime.now(UTC)))
+    connection.execute(
+        aliases.insert().values(
+            agent_id=agent_id, name=name, version_id=version_id, recorded_at=datetime.now(UTC)
+        )
+    )
 
 
-def add_switch(connection: sa.Connection, agent_id: str, alias: str, version_id: str, reason: str, evidence: Mapping[str, Any]) -> Switch:
+def add_switch(
+    connection: sa.Connection,
+    agent_id: str,
+    alias: str,
+    version_id: str,
+    reason: str,
+    evidence: Mapping[str, Any],
+) -> Switch:
     """Point `alias` at a version and remember where it pointed."""
     before = connection.execute(
-        sa.select(aliases.c.version_id).where((aliases.c.agent_id == agent_id) & (aliases.c.name == alias))
+        sa.select(aliases.c.version_id).where(
+            (aliases.c.agent_id == agent_id) & (aliases.c.name == alias)
+        )
     ).scalar()
-    made = Switch(ids.new("swi"), alias, before, version_id, reason, dict(evidence), datetime.now(UTC))
+    made = Switch(
+        ids.new("swi"), alias, before, version_id, reason, dict(evidence), datetime.now(UTC)
+    )
     set_alias(connection, agent_id, alias, version_id)
     connection.execute(switches.insert().values(agent_id=agent_id, **vars(made)))
     return made
@@ -120,28 +183,45 @@ def take_back(connection: sa.Connection, agent_id: str, switch: Switch) -> None:
 
 def switches_of(connection: sa.Connection, agent_id: str, alias: str) -> list[Switch]:
     """The moves of an alias, oldest first."""
-    query = sa.select(switches).where((switches.c.agent_id == agent_id) & (switches.c.alias == alias))
+    query = sa.select(switches).where(
+        (switches.c.agent_id == agent_id) & (switches.c.alias == alias)
+    )
     rows = connection.execute(query.order_by(switches.c.recorded_at, switches.c.id)).mappings()
     return [Switch(**{key: row[key] for key in row if key != "agent_id"}) for row in rows]
 
 
 def alias_names(connection: sa.Connection, agent: str) -> dict[str, str]:
     """alias -> version id."""
-    rows = connection.execute(sa.select(aliases.c.name, aliases.c.version_id).join(agents).where(agents.c.slug == agent))
+    rows = connection.execute(
+        sa.select(aliases.c.name, aliases.c.version_id).join(agents).where(agents.c.slug == agent)
+    )
     return dict(rows.tuples().all())
 
 
 def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, int]) -> None:
     """Remember blobs (sha256 -> size); known ones stay as they are."""
     for sha256, size in sizes.items():
-        if connection.execute(sa.select(artifacts.c.sha256).where(artifacts.c.sha256 == sha256)).scalar() is None:
-            connection.execute(artifacts.insert().values(sha256=sha256, kind=kind, size=size, recorded_at=datetime.now(UTC)))
+        if (
+            connection.execute(
+                sa.select(artifacts.c.sha256).where(artifacts.c.sha256 == sha256)
+            ).scalar()
+            is None
+        ):
+            connection.execute(
+                artifacts.insert().values(
+                    sha256=sha256, kind=kind, size=size, recorded_at=datetime.now(UTC)
+                )
+            )
 
 
 def artifacts_of(connection: sa.Connection, kind: str) -> list[tuple[str, datetime]]:
     """(sha256, when it was recorded) of all of a kind, newest first."""
     query = sa.select(artifacts.c.sha256, artifacts.c.recorded_at).where(artifacts.c.kind == kind)
-    return list(connection.execute(query.order_by(artifacts.c.recorded_at.desc(), artifacts.c.sha256)).tuples())
+    return list(
+        connection.execute(
+            query.order_by(artifacts.c.recorded_at.desc(), artifacts.c.sha256)
+        ).tuples()
+    )
 
 
 def forget_artifacts(connection: sa.Connection, hashes: Iterable[str]) -> None:

@@ -12,7 +12,8 @@ from thumbwheel.core.errors import Conflict
 
 
 class State(StrEnum):
-    """What was decided about a version; what is live follows from aliases, and `tainted` is a mark beside it."""
+    """What was decided about a version; what is live follows from aliases, and `tainted` is a mark
+    beside it."""
 
     CANDIDATE = "candidate"
     REJECTED = "rejected"
@@ -33,7 +34,8 @@ LIVE = "live"
 
 
 class Basis(StrEnum):
-    """What a judgement stands on: cases that the owner reviewed, or held-out ratings. Only `gold` allows promotion."""
+    """What a judgement stands on: cases that the owner reviewed, or held-out ratings. Only `gold`
+    allows promotion."""
 
     GOLD = "gold"
     FEEDBACK = "feedback"
@@ -41,7 +43,8 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True)
 class Switch:
-    """One move of an alias: from a version (None: it was new) to another. `evidence` names what it stands on, and what it undoes."""
+    """One move of an alias: from a version (None: it was new) to another. `evidence` names what it
+    stands on, and what it undoes."""
 
     id: str
     alias: str
@@ -54,7 +57,8 @@ class Switch:
 
 @dataclass(frozen=True)
 class RewardModelRecord:
-    """A reward model of an agent: `rm1`, `rm2`, ... `files`: file name -> sha256. `metrics`: loss_type, dev and held_out figures."""
+    """A reward model of an agent: `rm1`, `rm2`, ... `files`: file name -> sha256. `metrics`:
+    loss_type, dev and held_out figures."""
 
     id: str
     agent: str
@@ -79,7 +83,8 @@ class RewardModelRecord:
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """`v0` is what runs today; later versions are base + adapter. `adapter`: file name -> sha256 of its artifact."""
+    """`v0` is what runs today; later versions are base + adapter. `adapter`: file name -> sha256 of
+    its artifact."""
 
     id: str
     agent: str
@@ -95,7 +100,8 @@ class ModelVersion:
     run_id: str | None
     recorded_at: datetime
     endpoint: dict[str, Any] | None = None
-    """Of a version that somebody else serves: url, model, price_in and price_out of a million tokens; it has no weights here."""
+    """Of a version that somebody else serves: url, model, price_in and price_out of a million
+    tokens; it has no weights here."""
 
     @property
     def name(self) -> str:
@@ -108,21 +114,28 @@ class ModelVersion:
         return ids.fingerprint([self.base_fingerprint, self.adapter])
 
     def check_move(self, to: State) -> None:
-        """Raise Conflict where the design has no move from this state to `to`, and for a tainted version's approval."""
+        """Raise Conflict where the design has no move from this state to `to`, and for a tainted
+        version's approval."""
         allowed = MOVES[self.state]
         if to not in allowed:
             raise Conflict(
                 self._what,
-                f"it is {self.state}, and from there it may become {' or '.join(sorted(allowed)) or 'nothing else'}, not {to}",
+                f"it is {self.state}, and from there it may become "
+                f"{' or '.join(sorted(allowed)) or 'nothing else'}, not {to}",
                 "Train a new version to get a new candidate",
             )
         if to is State.APPROVED:
             self._check_untainted()
 
     def check_alias(self, alias: str) -> None:
-        """Raise Conflict unless this version may be served under `alias`: approved, untainted, and on gold where everybody gets it."""
+        """Raise Conflict unless this version may be served under `alias`: approved, untainted, and
+        on gold where everybody gets it."""
         if self.state is not State.APPROVED:
-            raise Conflict(self._what, f"it is {self.state}, and only an approved version is served", "Evaluate it: thumbwheel evaluate")
+            raise Conflict(
+                self._what,
+                f"it is {self.state}, and only an approved version is served",
+                "Evaluate it: thumbwheel evaluate",
+            )
         self._check_untainted()
         if alias == LIVE and self.basis is Basis.FEEDBACK:
             raise Conflict(

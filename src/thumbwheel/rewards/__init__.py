@@ -1,1 +1,2 @@
-"""What feedback and checkers say about an answer: resolution of raw feedback (`label`) and reward functions (`functions/`)."""
+"""What feedback and checkers say about an answer: resolution of raw feedback (`label`) and reward
+functions (`functions/`)."""

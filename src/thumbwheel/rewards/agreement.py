@@ -1,11 +1,15 @@
-"""How far those who judge agree: raters with each other, each with the crowd of the others, and models with the people.
+"""How far those who judge agree: raters with each other, each with the crowd of the others, and
+models with the people.
 
-The crowd of a rater is the plurality of everybody else's verdicts on the same thing; where two verdicts lead together there is no crowd,
-and the thing is left out for that rater and counted. A tie that was given as a verdict is a verdict like the others. Models are never part
-of the crowd. Coefficients are Krippendorff's alpha of all people and Cohen's kappa of each against the crowd (`stats/agreement`).
+The crowd of a rater is the plurality of everybody else's verdicts on the same thing; where two
+verdicts lead together there is no crowd, and the thing is left out for that rater and counted. A
+tie that was given as a verdict is a verdict like the others. Models are never part of the crowd.
+Coefficients are Krippendorff's alpha of all people and Cohen's kappa of each against the crowd
+(`stats/agreement`).
 
-`panel` works on plain verdicts; `agreement` reads an agent's feedback; `trust` asks a judge about pairs that people compared, and states
-how far they agree, without which a judge may not gate (`functions/judge.py`).
+`panel` works on plain verdicts; `agreement` reads an agent's feedback; `trust` asks a judge about
+pairs that people compared, and states how far they agree, without which a judge may not gate
+(`functions/judge.py`).
 """
 
 from __future__ import annotations
@@ -39,8 +43,8 @@ KIND = "judge_agreement"
 
 @dataclass(frozen=True)
 class Voice:
-    """One rater against the crowd of the other people: `agreement` over `agreement.units` things; `torn`: things on which the crowd had
-    no plurality, `alone`: things that nobody else judged."""
+    """One rater against the crowd of the other people: `agreement` over `agreement.units` things;
+    `torn`: things on which the crowd had no plurality, `alone`: things that nobody else judged."""
 
     rater: str
     verdicts: int
@@ -51,7 +55,8 @@ class Voice:
 
 @dataclass(frozen=True)
 class Panel:
-    """Everybody's agreement on one kind of verdict. `people` is alpha of the persons; `alphas` has it under each metric."""
+    """Everybody's agreement on one kind of verdict. `people` is alpha of the persons; `alphas` has
+    it under each metric."""
 
     kind: str
     people: Mapping[str, Agreement]
@@ -61,7 +66,12 @@ class Panel:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         alphas = {metric: one.as_dict() for metric, one in self.people.items()}
-        return {"kind": self.kind, "people": alphas, "raters": _plain(self.raters), "judges": _plain(self.judges)}
+        return {
+            "kind": self.kind,
+            "people": alphas,
+            "raters": _plain(self.raters),
+            "judges": _plain(self.judges),
+        }
 
 
 def _plain(voices: Sequence[Voice]) -> list[dict[str, Any]]:
@@ -69,16 +79,23 @@ def _plain(voices: Sequence[Voice]) -> list[dict[str, Any]]:
 
 
 def panel(
-    kind: str, verdicts: Iterable[tuple[str, str, Any]], judges: Collection[str] = (), metrics: Sequence[Level] = ("nominal",)
+    kind: str,
+    verdicts: Iterable[tuple[str, str, Any]],
+    judges: Collection[str] = (),
+    metrics: Sequence[Level] = ("nominal",),
 ) -> Panel:
-    """From (thing, rater, verdict), one verdict of a rater on a thing; `judges` are the raters that are models.
+    """From (thing, rater, verdict), one verdict of a rater on a thing; `judges` are the raters that
+    are models.
 
     With the metrics ordinal and interval the verdicts are numbers.
     """
     things: dict[str, dict[str, Any]] = defaultdict(dict)
     for thing, rater, verdict in verdicts:
         things[thing][rater] = verdict
-    people = {thing: {rater: verdict for rater, verdict in said.items() if rater not in judges} for thing, said in things.items()}
+    people = {
+        thing: {rater: verdict for rater, verdict in said.items() if rater not in judges}
+        for thing, said in things.items()
+    }
     units = [list(said.values()) for said in people.values()]
     known = sorted({rater for said in things.values() for rater in said})
     voices = {rater: _against(rater, things, people) for rater in known}
@@ -90,7 +107,9 @@ def panel(
     )
 
 
-def _against(rater: str, things: Mapping[str, Mapping[str, Any]], people: Mapping[str, Mapping[str, Any]]) -> Voice:
+def _against(
+    rater: str, things: Mapping[str, Mapping[str, Any]], people: Mapping[str, Mapping[str, Any]]
+) -> Voice:
     own, crowd, torn, alone = list[Any](), list[Any](), 0, 0
     for thing, said in things.items():
         if rater not in said:
@@ -102,52 +121,86 @@ def _against(rater: str, things: Mapping[str, Mapping[str, Any]], people: Mappin
         if len(leading) == 1:
             own.append(said[rater])
             crowd.append(leading[0])
-    return Voice(rater, sum(rater in said for said in things.values()), kappa(own, crowd), torn, alone)
+    return Voice(
+        rater, sum(rater in said for said in things.values()), kappa(own, crowd), torn, alone
+    )
 
 
 def agreement(ws: Workspace, agent: str) -> list[Panel]:
-    """One panel for each kind of verdict that two raters gave on one thing: good or bad, ratings, comparisons of pairs."""
+    """One panel for each kind of verdict that two raters gave on one thing: good or bad, ratings,
+    comparisons of pairs."""
     agent_id = require_agent(ws, agent)
     with ws.db.read() as connection:
-        names = {rater: f"{name} ({kind})" if kind != "person" else name for rater, (name, kind) in _names(connection, agent_id).items()}
+        names = {
+            rater: f"{name} ({kind})" if kind != "person" else name
+            for rater, (name, kind) in _names(connection, agent_id).items()
+        }
         judges = {names[rater] for rater in store.machine_raters(connection, agent_id)}
         opinions, numbers = _spoken(connection, agent_id, names)
-        sides = [(f"{first} {second}", names.get(rater, rater), side) for (first, second), rater, side in _compared(connection, agent_id)]
+        sides = [
+            (f"{first} {second}", names.get(rater, rater), side)
+            for (first, second), rater, side in _compared(connection, agent_id)
+        ]
     kinds: list[tuple[str, list[tuple[str, str, Any]], tuple[Level, ...]]] = [
         ("good or bad", opinions, ("nominal",)),
         ("ratings", numbers, ("ordinal", "interval")),
         ("comparisons", sides, ("nominal", "ordinal")),
     ]
     panels = [panel(kind, verdicts, judges, metrics) for kind, verdicts, metrics in kinds]
-    return [one for one in panels if any(alike.units for alike in one.people.values()) or any(j.agreement.units for j in one.judges)]
+    return [
+        one
+        for one in panels
+        if any(alike.units for alike in one.people.values())
+        or any(j.agreement.units for j in one.judges)
+    ]
 
 
 def _names(connection: sa.Connection, agent_id: str) -> dict[str, tuple[str, str]]:
     """Rater -> (name, kind); names that two sources share are told apart by the id."""
     found = store.rater_names(connection, agent_id)
     counts = Counter(name for name, _ in found.values())
-    return {rater: (name if counts[name] == 1 else f"{name} {rater[-6:]}", kind) for rater, (name, kind) in found.items()}
+    return {
+        rater: (name if counts[name] == 1 else f"{name} {rater[-6:]}", kind)
+        for rater, (name, kind) in found.items()
+    }
 
 
-def _spoken(connection: sa.Connection, agent_id: str, names: Mapping[str, str]) -> tuple[list[Any], list[Any]]:
-    """(trace, rater, good) and (trace, rater, number on its scale from 0 to 1), the newest of each rater."""
+def _spoken(
+    connection: sa.Connection, agent_id: str, names: Mapping[str, str]
+) -> tuple[list[Any], list[Any]]:
+    """(trace, rater, good) and (trace, rater, number on its scale from 0 to 1), the newest of each
+    rater."""
     rule = LabelConfig()
     opinions, numbers = list[tuple[str, str, Any]](), list[tuple[str, str, Any]]()
     for trace_id, group in groupby(store.statements(connection, agent_id, None), key=itemgetter(0)):
         said = [one for _, one in group if one.kind not in ("correction", "outcome")]
-        latest, _ = newest((one for one in said if reading(one, rule) is not None), voice, lambda one: reading(one, rule))
-        opinions += [(trace_id, names.get(one.rater, one.rater), reading(one, rule)) for one in latest]
-        rated, _ = newest((one for one in said if place_of(one) is not None), voice, lambda one: one.value)
-        numbers += [(trace_id, names.get(one.rater, one.rater), round((place_of(one) or (0.0, None))[0], 9)) for one in rated]
+        latest, _ = newest(
+            (one for one in said if reading(one, rule) is not None),
+            voice,
+            lambda one: reading(one, rule),
+        )
+        opinions += [
+            (trace_id, names.get(one.rater, one.rater), reading(one, rule)) for one in latest
+        ]
+        rated, _ = newest(
+            (one for one in said if place_of(one) is not None), voice, lambda one: one.value
+        )
+        numbers += [
+            (trace_id, names.get(one.rater, one.rater), round((place_of(one) or (0.0, None))[0], 9))
+            for one in rated
+        ]
     return opinions, numbers
 
 
 def _compared(connection: sa.Connection, agent_id: str) -> list[tuple[tuple[str, str], str, int]]:
-    """(pair of traces, rater, side); the newest of each rater. Who says both at the same time has said nothing."""
+    """(pair of traces, rater, side); the newest of each rater. Who says both at the same time has
+    said nothing."""
     newest_time: dict[tuple[tuple[str, str], str], datetime] = {}
     newest_sides: dict[tuple[tuple[str, str], str], set[int]] = {}
     for preference in store.preferences(connection, agent_id, None):
-        ranks = {trace_id: rank for rank, tied in enumerate(preference.ranking) for trace_id in tied}
+        ranks = {
+            trace_id: rank for rank, tied in enumerate(preference.ranking) for trace_id in tied
+        }
         for first, second in combinations(sorted(ranks), 2):
             difference = ranks[second] - ranks[first]
             side = (difference > 0) - (difference < 0)
@@ -157,15 +210,20 @@ def _compared(connection: sa.Connection, agent_id: str) -> list[tuple[tuple[str,
                 newest_sides[key] = {side}
             elif preference.at == newest_time[key]:
                 newest_sides[key].add(side)
-    return [(pair, rater, next(iter(sides))) for (pair, rater), sides in newest_sides.items() if len(sides) == 1]
+    return [
+        (pair, rater, next(iter(sides)))
+        for (pair, rater), sides in newest_sides.items()
+        if len(sides) == 1
+    ]
 
 
 def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
-    """Ask the judge about at most `most` pairs that people compared, and keep the signed statement of how far it agrees with their
-    plurality.
+    """Ask the judge about at most `most` pairs that people compared, and keep the signed statement
+    of how far it agrees with their plurality.
 
-    Which answer of a pair is called the first follows the traces' hashed ids, so that neither side is favoured by it. Raises DataError
-    where people compared nothing. Pairs without a verdict are counted and no agreement.
+    Which answer of a pair is called the first follows the traces' hashed ids, so that neither side
+    is favoured by it. Raises DataError where people compared nothing. Pairs without a verdict are
+    counted and no agreement.
     """
     agent_id = require_agent(ws, agent)
     with ws.db.read() as connection:
@@ -174,8 +232,15 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
         cases = _cases(connection, agent, {name for pair in chosen for name in pair})
     if not chosen:
         fix = "Import comparisons: thumbwheel import preference FILE"
-        raise DataError(f"judge {judge.config.model!r}", f"people compared no answers of {agent!r} to measure it by", fix)
-    asked = {(first, second): pair_of(cases[first].prompt, cases[first].text, cases[second].text) for first, second in chosen}
+        raise DataError(
+            f"judge {judge.config.model!r}",
+            f"people compared no answers of {agent!r} to measure it by",
+            fix,
+        )
+    asked = {
+        (first, second): pair_of(cases[first].prompt, cases[first].text, cases[second].text)
+        for first, second in chosen
+    }
     verdicts = judge.compare(list(dict.fromkeys(asked.values())))
     people, model, prompts = list[int](), list[int](), list[str]()
     for (first, second), pair in asked.items():
@@ -185,7 +250,12 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
             model.append(side if pair[1] == cases[first].text else -side)
             prompts.append(pair[0])
     found = kappa(people, model, prompts).as_dict()
-    facts = {"agent": agent, "judge": judge.fingerprint(), "model": judge.config.model, "criteria": judge.config.criteria}
+    facts = {
+        "agent": agent,
+        "judge": judge.fingerprint(),
+        "model": judge.config.model,
+        "criteria": judge.config.criteria,
+    }
     reasons = Counter(one.reason for one in verdicts.values() if one.value is None).most_common(3)
     stated = {
         **facts,
@@ -196,7 +266,10 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
         "prompts": len(set(prompts)),
         "share": found["share"],
     }
-    stated |= {"without_verdict": len(asked) - len(people), "reasons": [list(one) for one in reasons]}
+    stated |= {
+        "without_verdict": len(asked) - len(people),
+        "reasons": [list(one) for one in reasons],
+    }
     stated["signature"] = signature(stated, make_seal(ws.home.signing))
     return stated | {"sha256": documents.keep(ws, KIND, stated)}
 
@@ -208,7 +281,10 @@ def _crowd(connection: sa.Connection, agent_id: str) -> dict[tuple[str, str], in
     for pair, rater, side in _compared(connection, agent_id):
         if rater not in machines:
             votes[pair][side] += 1
-    leading = {pair: [side for side, count in sides.items() if count == max(sides.values())] for pair, sides in votes.items()}
+    leading = {
+        pair: [side for side, count in sides.items() if count == max(sides.values())]
+        for pair, sides in votes.items()
+    }
     return {pair: sides[0] for pair, sides in leading.items() if len(sides) == 1}
 
 

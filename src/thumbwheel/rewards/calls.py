@@ -1,8 +1,10 @@
-"""Tool calls as values: reading them out of the ways in which models write them, and out of the steps of a run.
+"""Tool calls as values: reading them out of the ways in which models write them, and out of the
+steps of a run.
 
-Ways: an object or a list as JSON (`name` with `arguments`, `parameters` or `input`; `function` as OpenAI nests it, arguments as a text too;
-`tool_calls`; `{"name": {arguments}}`), Python calls (`[f(a=1), g.h(b=[2])]`), each alone, in a code fence, in `<tool_call>` tags, or on a
-line of its own. Nothing is ever run. Not here: what the right calls are (`functions/tool_match.py`).
+Ways: an object or a list as JSON (`name` with `arguments`, `parameters` or `input`; `function` as
+OpenAI nests it, arguments as a text too; `tool_calls`; `{"name": {arguments}}`), Python calls
+(`[f(a=1), g.h(b=[2])]`), each alone, in a code fence, in `<tool_call>` tags, or on a line of its
+own. Nothing is ever run. Not here: what the right calls are (`functions/tool_match.py`).
 """
 
 from __future__ import annotations
@@ -38,11 +40,20 @@ class Call:
 
 def of_steps(steps: tuple[Step, ...]) -> list[Call]:
     """The calls that a run made, in order; the live hook's `{"args", "kwargs"}` is understood."""
-    return [call for step in steps if step.kind == "tool" and step.name for call in [_of_input(step.name, step.input)]]
+    return [
+        call
+        for step in steps
+        if step.kind == "tool" and step.name
+        for call in [_of_input(step.name, step.input)]
+    ]
 
 
 def _of_input(name: str, given: Any) -> Call:
-    if isinstance(given, Mapping) and set(given) == {"args", "kwargs"} and isinstance(given["kwargs"], Mapping):
+    if (
+        isinstance(given, Mapping)
+        and set(given) == {"args", "kwargs"}
+        and isinstance(given["kwargs"], Mapping)
+    ):
         return Call(name, given["kwargs"], tuple(given["args"] or ()))
     return _call(name, given) or Call(name, {}, () if given is None else (given,))
 
@@ -80,7 +91,11 @@ def of_value(value: Any) -> list[Call] | None:
     """The calls that a JSON value spells; None where it spells none."""
     if isinstance(value, list):
         found = [of_value(one) for one in value]
-        return None if not found or any(one is None for one in found) else [call for one in found for call in one or ()]
+        return (
+            None
+            if not found or any(one is None for one in found)
+            else [call for one in found for call in one or ()]
+        )
     if not isinstance(value, Mapping):
         return None
     if isinstance(value.get("tool_calls"), list):
@@ -121,13 +136,25 @@ def _python(piece: str) -> list[Call] | None:
         found = [_of_node(node) for node in nodes]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return None if not found or any(one is None for one in found) else [one for one in found if one is not None]
+    return (
+        None
+        if not found or any(one is None for one in found)
+        else [one for one in found if one is not None]
+    )
 
 
 def _of_node(node: ast.expr) -> Call | None:
-    if not isinstance(node, ast.Call) or (name := _dotted(node.func)) is None or any(one.arg is None for one in node.keywords):
+    if (
+        not isinstance(node, ast.Call)
+        or (name := _dotted(node.func)) is None
+        or any(one.arg is None for one in node.keywords)
+    ):
         return None
-    return Call(name, {one.arg or "": _value(one.value) for one in node.keywords}, tuple(_value(one) for one in node.args))
+    return Call(
+        name,
+        {one.arg or "": _value(one.value) for one in node.keywords},
+        tuple(_value(one) for one in node.args),
+    )
 
 
 def _dotted(node: ast.expr) -> str | None:
@@ -139,7 +166,8 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def _value(node: ast.expr) -> Any:
-    """A literal, as JSON would have it; anything else is its own text, for functions are often given formulas."""
+    """A literal, as JSON would have it; anything else is its own text, for functions are often
+    given formulas."""
     try:
         return _plain(ast.literal_eval(node))
     except (ValueError, TypeError, SyntaxError):
@@ -149,7 +177,9 @@ def _value(node: ast.expr) -> Any:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list | set | frozenset):
         return [_plain(one) for one in value]
-    return {str(key): _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+    return (
+        {str(key): _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+    )
 
 
 def _shallow(piece: str) -> bool:

@@ -1,8 +1,10 @@
-"""Which reward function judges a case: the one that its row names, else the one that its kind of reference has.
+"""Which reward function judges a case: the one that its row names, else the one that its kind of
+reference has.
 
-A case is data, and may come from a stranger. It may bring the settings that the function declares for that (`case_settings`); all others
-come from the owner (`rewards.checkers` in the settings). Both are held apart here, at import (`refusal`) and again where a case is judged
-(`checker`), because a home may hold cases from before.
+A case is data, and may come from a stranger. It may bring the settings that the function declares
+for that (`case_settings`); all others come from the owner (`rewards.checkers` in the settings).
+Both are held apart here, at import (`refusal`) and again where a case is judged (`checker`),
+because a home may hold cases from before.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def checker(
 ) -> RewardFunction[Any]:
     """The function for a case, with the owner's settings and what the case may bring.
 
-    Raises NotFound for an unknown function, ConfigError, named after `where`, for impossible settings and for what no case may set.
+    Raises NotFound for an unknown function, ConfigError, named after `where`, for impossible
+    settings and for what no case may set.
     """
     function_name = name or checker_of(reference)
     function = FUNCTIONS.get(function_name)
@@ -41,14 +44,16 @@ def checker(
         raise ConfigError(
             f"checker_config of {where}",
             reason,
-            f"Remove it from the case, or set it for all cases: rewards: {{checkers: {{{function_name}: ...}}}}",
+            f"Remove it from the case, or set it for all cases: rewards: {{checkers: "
+            f"{{{function_name}: ...}}}}",
         )
     merged = {**owner.get(function_name, {}), **(settings or {})}
     return function.create(merged, f"checker {function_name!r} of {where}")
 
 
 def refusal(name: str | None, settings: Mapping[str, Any] | None, reference: Any) -> str | None:
-    """Why a case may not bring these settings; None where it may, and for a function that is not installed: it judges nothing."""
+    """Why a case may not bring these settings; None where it may, and for a function that is not
+    installed: it judges nothing."""
     function_name = name or checker_of(reference)
     if not settings or function_name not in FUNCTIONS.names():
         return None
@@ -59,12 +64,14 @@ def refusal(name: str | None, settings: Mapping[str, Any] | None, reference: Any
         return None
     permitted = ", ".join(sorted(allowed)) or "nothing"
     return (
-        f"it sets {', '.join(map(repr, forbidden))} of {function_name!r}, which only the owner's settings may; a case may set {permitted}"
+        f"it sets {', '.join(map(repr, forbidden))} of {function_name!r}, which only the owner's "
+        f"settings may; a case may set {permitted}"
     )
 
 
 def checker_of(reference: Any) -> str:
-    """The function for a case that names none: fields for a JSON object (also as text), otherwise the exact answer."""
+    """The function for a case that names none: fields for a JSON object (also as text), otherwise
+    the exact answer."""
     if isinstance(reference, dict):
         return "json_fields"
     if isinstance(reference, str) and reference.lstrip().startswith("{"):
@@ -76,27 +83,30 @@ def checker_of(reference: Any) -> str:
 
 
 def waits(name: str | None) -> bool:
-    """Whether this function judges by what is said about an answer later, so that a fresh one has no score; also False for an unknown."""
+    """Whether this function judges by what is said about an answer later, so that a fresh one has
+    no score; also False for an unknown."""
     return name in FUNCTIONS.names() and "feedback" in FUNCTIONS.get(name).reads
 
 
 class CheckerConfig(Config):
-    """Settings of `checker`: what the owner gives the functions that cases name. The case brings the rest."""
+    """Settings of `checker`: what the owner gives the functions that cases name. The case brings
+    the rest."""
 
     functions: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Function -> its settings; filled in from `rewards.checkers`."""
 
 
 class Checked(RewardFunction[CheckerConfig]):
-    """The component `checker`: judges by what the trace's own case names, or what its kind of reference has."""
+    """The component `checker`: judges by what the trace's own case names, or what its kind of
+    reference has."""
 
     Config = CheckerConfig
     low, high = -math.inf, math.inf
     reads = frozenset({"text", "reference", "prompt", "steps", "finish", "status", "metadata"})
 
     def identity(self) -> Any:
-        """Nothing: the identity of the function that judges a case is among its `inputs`, so a setting of one function re-judges only
-        the cases that name it."""
+        """Nothing: the identity of the function that judges a case is among its `inputs`, so a
+        setting of one function re-judges only the cases that name it."""
         return {}
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
@@ -107,16 +117,24 @@ class Checked(RewardFunction[CheckerConfig]):
             return {"unusable": str(error)}
         if function is None:
             return {}
-        return {"function": self._name(case), "version": function.version, "identity": function.identity(), **function.inputs(case)}
+        return {
+            "function": self._name(case),
+            "version": function.version,
+            "identity": function.identity(),
+            **function.inputs(case),
+        }
 
     def judge(self, case: Case) -> Score:
-        """The score of that function; blocked where there is none of that name or its settings are impossible."""
+        """The score of that function; blocked where there is none of that name or its settings are
+        impossible."""
         try:
             function = self._function(case)
         except (NotFound, ConfigError) as error:
             return Score.none(Status.BLOCKED, str(error))
         if function is None:
-            return Score.none(Status.NOT_APPLICABLE, "no case with a reference or a checker belongs to it")
+            return Score.none(
+                Status.NOT_APPLICABLE, "no case with a reference or a checker belongs to it"
+            )
         (found,) = function.score([case])
         return replace(found, evidence={"checker": self._name(case), **found.evidence})
 
@@ -127,4 +145,10 @@ class Checked(RewardFunction[CheckerConfig]):
         if case.reference is None and not case.metadata.get("checker"):
             return None
         settings = case.metadata.get("checker_config")
-        return checker(case.metadata.get("checker"), settings, case.reference, "its case", self.config.functions)
+        return checker(
+            case.metadata.get("checker"),
+            settings,
+            case.reference,
+            "its case",
+            self.config.functions,
+        )

@@ -1,8 +1,10 @@
-"""A logistic regression on features of traces, calibrated: fitted by L-BFGS, kept as one JSON document that names all it was made of.
+"""A logistic regression on features of traces, calibrated: fitted by L-BFGS, kept as one JSON
+document that names all it was made of.
 
-The objective is the log loss plus |w|^2 / (2 * strength) over standardised numbers, hashed words and embeddings; the intercept is free.
-Margins become chances by Platt's sigmoid, fitted on margins of answers that the regression had not seen (Platt 1999, with his smoothed
-targets). All of it is convex and starts from zero, so the same labels give the same document.
+The objective is the log loss plus |w|^2 / (2 * strength) over standardised numbers, hashed words
+and embeddings; the intercept is free. Margins become chances by Platt's sigmoid, fitted on margins
+of answers that the regression had not seen (Platt 1999, with his smoothed targets). All of it is
+convex and starts from zero, so the same labels give the same document.
 
 Not here: which labels, folds and figures (`learn`), what the features are (`features`).
 """
@@ -30,7 +32,8 @@ DIGITS = 12
 
 @dataclass(frozen=True)
 class Regression:
-    """Weights over standardised numbers, hashed words and embedding, in this order; the margin is above 0 where good is likelier."""
+    """Weights over standardised numbers, hashed words and embedding, in this order; the margin is
+    above 0 where good is likelier."""
 
     mean: Array
     scale: Array
@@ -57,16 +60,27 @@ class Classifier:
     def document(self) -> dict[str, Any]:
         """As JSON."""
         one = self.regression
-        numbers = {name: [_short(value) for value in part] for name, part in (("mean", one.mean), ("scale", one.scale))}
-        weights = {"numbers": [_short(value) for value in one.weights[: len(NUMBERS)]], "intercept": _short(one.intercept)}
-        words = {str(place): _short(value) for place, value in enumerate(one.weights[len(NUMBERS) : SPARSE]) if value}
+        numbers = {
+            name: [_short(value) for value in part]
+            for name, part in (("mean", one.mean), ("scale", one.scale))
+        }
+        weights = {
+            "numbers": [_short(value) for value in one.weights[: len(NUMBERS)]],
+            "intercept": _short(one.intercept),
+        }
+        words = {
+            str(place): _short(value)
+            for place, value in enumerate(one.weights[len(NUMBERS) : SPARSE])
+            if value
+        }
         meaning = [_short(value) for value in one.weights[SPARSE:]]
         return {"kind": KIND, "features": list(NUMBERS), **numbers, "weights": weights | {"words": words, "meaning": meaning},
                 "calibration": [_short(value) for value in self.calibration], **self.about}  # fmt: skip
 
     @classmethod
     def of(cls, document: Any) -> Classifier:
-        """From its document; raises InputError for anything else, and for one that knows other features."""
+        """From its document; raises InputError for anything else, and for one that knows other
+        features."""
         try:
             if document["kind"] != KIND or document["features"] != list(NUMBERS):
                 raise ValueError("it was made by another version, for other features")
@@ -78,9 +92,17 @@ class Classifier:
             first, second = document["calibration"]
             one = Regression(mean, scale, weights, float(document["weights"]["intercept"]))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise InputError("classifier", f"this is no document of one ({error})", "Fit it again: thumbwheel label suggest") from None
+            raise InputError(
+                "classifier",
+                f"this is no document of one ({error})",
+                "Fit it again: thumbwheel label suggest",
+            ) from None
         known = ("kind", "features", "mean", "scale", "weights", "calibration")
-        return cls(one, (float(first), float(second)), {key: value for key, value in document.items() if key not in known})
+        return cls(
+            one,
+            (float(first), float(second)),
+            {key: value for key, value in document.items() if key not in known},
+        )
 
 
 def _short(value: float) -> float:
@@ -93,8 +115,12 @@ def design(rows: Sequence[Features], mean: Array, scale: Array) -> Any:
 
     numbers = csr_array((np.array([one.numbers for one in rows]) - mean) / scale)
     starts = np.cumsum([0, *(len(one.words) for one in rows)])
-    places = np.fromiter((place for one in rows for place in one.words), dtype=np.int64, count=starts[-1])
-    values = np.fromiter((value for one in rows for value in one.words.values()), dtype=float, count=starts[-1])
+    places = np.fromiter(
+        (place for one in rows for place in one.words), dtype=np.int64, count=starts[-1]
+    )
+    values = np.fromiter(
+        (value for one in rows for value in one.words.values()), dtype=float, count=starts[-1]
+    )
     parts = [numbers, csr_array((values, places, starts), shape=(len(rows), WORDS))]
     meaning = np.array([one.meaning for one in rows])
     return hstack([*parts, csr_array(meaning)] if meaning.size else parts, format="csr")
@@ -114,9 +140,13 @@ def fit(rows: Sequence[Features], good: Array, strength: float) -> Regression:
         margins = signs * (matrix @ point[:-1] + point[-1])
         pull = -signs * _sigmoid(-margins)
         gradient = np.append(matrix.T @ pull + point[:-1] / strength, pull.sum())
-        return float(np.logaddexp(0, -margins).sum() + point[:-1] @ point[:-1] / (2 * strength)), gradient
+        return float(
+            np.logaddexp(0, -margins).sum() + point[:-1] @ point[:-1] / (2 * strength)
+        ), gradient
 
-    found = minimize(loss, np.zeros(matrix.shape[1] + 1), jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    found = minimize(
+        loss, np.zeros(matrix.shape[1] + 1), jac=True, method="L-BFGS-B", options={"maxiter": 500}
+    )
     return Regression(mean, scale, found.x[:-1], float(found.x[-1]))
 
 
@@ -133,8 +163,17 @@ def calibrate(margins: Array, good: Array) -> tuple[float, float]:
         wrong = _sigmoid(chances) - targets
         return float(value.sum()), np.array([(wrong * margins).sum(), wrong.sum()])
 
-    bounds = [(0.0, None), (None, None)]  # a margin that points the wrong way says nothing; it must not be turned round
-    found = minimize(loss, np.array([1.0, math.log((for_ + 1) / (against + 1))]), jac=True, method="L-BFGS-B", bounds=bounds)
+    bounds = [
+        (0.0, None),
+        (None, None),
+    ]  # a margin that points the wrong way says nothing; it must not be turned round
+    found = minimize(
+        loss,
+        np.array([1.0, math.log((for_ + 1) / (against + 1))]),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+    )
     return float(found.x[0]), float(found.x[1])
 
 

@@ -1,13 +1,17 @@
-"""How component scores become one reward: which components, their weights, and what is done about those without a value.
+"""How component scores become one reward: which components, their weights, and what is done about
+those without a value.
 
-The reward is the weighted mean of the components that are `ok`; all others leave the denominator. Where `decision` has a value, it stands
-for what it has heard: `thumb`, `outcome` and `score` leave the mean too, because one click of a person counts once.
+The reward is the weighted mean of the components that are `ok`; all others leave the denominator.
+Where `decision` has a value, it stands for what it has heard: `thumb`, `outcome` and `score` leave
+the mean too, because one click of a person counts once.
 
-The preset `isaa` keeps the arithmetic of the system that it comes from instead: there what has no value counts as a middle (NEUTRAL) and a
-failure as 0, so that a faultless plain answer cannot reach the mark of a good one. `ocd` is one component, `decision`, in its old
-arithmetic. To add a preset: a line in PRESETS.
+The preset `isaa` keeps the arithmetic of the system that it comes from instead: there what has no
+value counts as a middle (NEUTRAL) and a failure as 0, so that a faultless plain answer cannot reach
+the mark of a good one. `ocd` is one component, `decision`, in its old arithmetic. To add a preset:
+a line in PRESETS.
 
-Does not live here: running components (`ledger`), and judging fresh answers (training), which takes the same mean.
+Does not live here: running components (`ledger`), and judging fresh answers (training), which takes
+the same mean.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ IN_DECISION = frozenset({"thumb", "outcome", "score", "edit_distance"})
 """Functions that judge by the same statements as `decision`."""
 Arithmetic = Literal["applicable", "isaa"]
 NEUTRAL: Mapping[str, float] = {"efficiency": 1.0, "format_compliance": 1.0}
-"""What a component without a value counts as in the arithmetic of isaa, where it is not 0.5: nothing spent was the best."""
+"""What a component without a value counts as in the arithmetic of isaa, where it is not 0.5:
+nothing spent was the best."""
 
 
 class ComponentConfig(Config):
@@ -43,20 +48,34 @@ class ComponentConfig(Config):
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of the function."""
     function: str | None = None
-    """The reward function, or `checker` (what the trace's case names); where none is named, the one called like the component."""
+    """The reward function, or `checker` (what the trace's case names); where none is named, the one
+    called like the component."""
     timeout: float = Field(default=60.0, gt=0)
     """Seconds for one answer; what takes longer is a failure."""
 
 
-def _weights(weights: Mapping[str, float], settings: Mapping[str, dict[str, Any]] | None = None) -> dict[str, ComponentConfig]:
-    return {name: ComponentConfig(weight=weight, settings=(settings or {}).get(name, {})) for name, weight in weights.items()}
+def _weights(
+    weights: Mapping[str, float], settings: Mapping[str, dict[str, Any]] | None = None
+) -> dict[str, ComponentConfig]:
+    return {
+        name: ComponentConfig(weight=weight, settings=(settings or {}).get(name, {}))
+        for name, weight in weights.items()
+    }
 
 
 PRESETS: Mapping[str, tuple[Arithmetic, Mapping[str, ComponentConfig]]] = {
     "default": (
         "applicable",
         _weights(
-            {CHECKER: 2.0, "thumb": 1.0, "rating": 1.0, "score": 1.0, "outcome": 1.0, "edit_distance": 1.0, "decision": 1.0},
+            {
+                CHECKER: 2.0,
+                "thumb": 1.0,
+                "rating": 1.0,
+                "score": 1.0,
+                "outcome": 1.0,
+                "edit_distance": 1.0,
+                "decision": 1.0,
+            },
         ),
     ),
     "isaa": (
@@ -82,14 +101,17 @@ class RewardConfig(Config):
     """What the reward of an agent's answers is made of."""
 
     preset: str = "default"
-    """Where to start from: default (the checker of a case, and what people said), isaa, ocd, or none."""
+    """Where to start from: default (the checker of a case, and what people said), isaa, ocd, or
+    none."""
     components: dict[str, ComponentConfig] = Field(default_factory=dict)
     """Added to those of the preset; of one that the preset has, only what is set here changes."""
     checkers: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Settings of functions that cases name as their checker, as {judge: {url: "http://127.0.0.1:11434/v1", model: qwen3}}. A case may
-    itself bring only what the function declares harmless; addresses, keys, paths, limits and trust are set here."""
+    """Settings of functions that cases name as their checker, as {judge: {url:
+    "http://127.0.0.1:11434/v1", model: qwen3}}. A case may itself bring only what the function
+    declares harmless; addresses, keys, paths, limits and trust are set here."""
     arithmetic: Arithmetic | None = None
-    """applicable: what has no value leaves the mean; isaa: it counts as a middle, and a failure as 0. Unset: the preset's own."""
+    """applicable: what has no value leaves the mean; isaa: it counts as a middle, and a failure as
+    0. Unset: the preset's own."""
     good_from: float = 0.6
     """A reward from this on is called good."""
 
@@ -105,7 +127,9 @@ class RewardConfig(Config):
     def _installed(cls, checkers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         for name in checkers:
             if name not in FUNCTIONS.names():
-                raise ValueError(f"there is no reward function {name!r}.{nearest(name, FUNCTIONS.names())}")
+                raise ValueError(
+                    f"there is no reward function {name!r}.{nearest(name, FUNCTIONS.names())}"
+                )
         return checkers
 
     def parts(self) -> dict[str, ComponentConfig]:
@@ -123,7 +147,10 @@ class RewardConfig(Config):
 
     def fingerprint(self) -> str:
         """Of all that turns scores into a reward."""
-        parts = {name: [part.function or name, part.weight, part.settings] for name, part in self.parts().items()}
+        parts = {
+            name: [part.function or name, part.weight, part.settings]
+            for name, part in self.parts().items()
+        }
         checkers = [self.checkers] if self.checkers else []
         return ids.fingerprint([parts, self.arithmetic or PRESETS[self.preset][0], *checkers])
 
@@ -136,11 +163,14 @@ class Counting:
         functions = {name: part.function or name for name, part in parts.items()}
         self.arithmetic: Arithmetic = config.arithmetic or PRESETS[config.preset][0]
         self.weights = {name: part.weight for name, part in parts.items()}
-        self._decisions = [name for name in parts if functions[name] == DECISION and self.weights[name]]
+        self._decisions = [
+            name for name in parts if functions[name] == DECISION and self.weights[name]
+        ]
         self._in_decision = frozenset(name for name in parts if functions[name] in IN_DECISION)
 
     def values(self, scores: Mapping[str, Score]) -> dict[str, float | None]:
-        """Component -> its value in the mean, None where it has no part in it; components that the settings do not have are left out."""
+        """Component -> its value in the mean, None where it has no part in it; components that the
+        settings do not have are left out."""
         left_out = self.left_out(scores)
         return {
             name: None if name in left_out else counted(name, score, self.arithmetic)
@@ -149,7 +179,8 @@ class Counting:
         }
 
     def left_out(self, scores: Mapping[str, Score]) -> frozenset[str]:
-        """Components that leave the mean because a decision has a value, in which their statements count already."""
+        """Components that leave the mean because a decision has a value, in which their statements
+        count already."""
         decided = any(name in scores and scores[name].value is not None for name in self._decisions)
         return self._in_decision if decided else frozenset()
 
@@ -158,8 +189,8 @@ class RewardsConfig(RewardConfig):
     """The section `rewards`: for all agents, and in `agents` what differs for one."""
 
     agents: dict[str, RewardConfig] = Field(default_factory=dict)
-    """agent -> its own settings, in place of those above; of a component, only what is set there changes, and a function under
-    `checkers` has the settings that stand there."""
+    """agent -> its own settings, in place of those above; of a component, only what is set there
+    changes, and a function under `checkers` has the settings that stand there."""
 
     def of(self, agent: str) -> RewardConfig:
         """The settings of `agent`."""
@@ -167,13 +198,19 @@ class RewardsConfig(RewardConfig):
         given = {name: getattr(own, name) for name in own.model_fields_set}
         given["components"] = merged(self.components, own.components)
         given["checkers"] = {**self.checkers, **own.checkers}
-        return RewardConfig(**({name: getattr(self, name) for name in RewardConfig.model_fields} | given))
+        return RewardConfig(
+            **({name: getattr(self, name) for name in RewardConfig.model_fields} | given)
+        )
 
 
-def merged(low: Mapping[str, ComponentConfig], high: Mapping[str, ComponentConfig]) -> dict[str, ComponentConfig]:
+def merged(
+    low: Mapping[str, ComponentConfig], high: Mapping[str, ComponentConfig]
+) -> dict[str, ComponentConfig]:
     """The components of both; of one that stands in both, what `high` sets counts."""
     both = {
-        name: low[name].model_copy(update={key: getattr(high[name], key) for key in high[name].model_fields_set})
+        name: low[name].model_copy(
+            update={key: getattr(high[name], key) for key in high[name].model_fields_set}
+        )
         for name in high
         if name in low
     }
@@ -182,7 +219,8 @@ def merged(low: Mapping[str, ComponentConfig], high: Mapping[str, ComponentConfi
 
 @dataclass(frozen=True)
 class Combined:
-    """The reward of one answer and what it is made of: component -> score. `value` is None where nothing applies."""
+    """The reward of one answer and what it is made of: component -> score. `value` is None where
+    nothing applies."""
 
     target_id: str
     value: float | None
@@ -209,13 +247,17 @@ def weighted_mean(values: Mapping[str, float | None], weights: Mapping[str, floa
     """
     known = {name: value for name, value in values.items() if value is not None}
     total = math.fsum(weights[name] for name in known)
-    return math.fsum(value * weights[name] for name, value in known.items()) / total if total else None
+    return (
+        math.fsum(value * weights[name] for name, value in known.items()) / total if total else None
+    )
 
 
 def group_normalised(rewards: Sequence[float | None], ddof: int = 0) -> list[float | None]:
-    """Each reward less the mean of its group, over the group's standard deviation (n - ddof in the denominator; 0: of a population).
+    """Each reward less the mean of its group, over the group's standard deviation (n - ddof in the
+    denominator; 0: of a population).
 
-    What has no reward has no advantage, and is not counted. A group without variance, or of one, has the advantage 0: it teaches nothing.
+    What has no reward has no advantage, and is not counted. A group without variance, or of one,
+    has the advantage 0: it teaches nothing.
 
     >>> [round(value, 4) for value in group_normalised([1.0, 2.0, 3.0])]
     [-1.2247, 0.0, 1.2247]
@@ -225,4 +267,7 @@ def group_normalised(rewards: Sequence[float | None], ddof: int = 0) -> list[flo
     squares = math.fsum((reward - mean) ** 2 for reward in known)
     deviation = math.sqrt(squares / (len(known) - ddof)) if len(known) > ddof else 0.0
     flat = math.isclose(deviation, 0.0, abs_tol=1e-8)
-    return [None if reward is None else 0.0 if flat else (reward - mean) / deviation for reward in rewards]
+    return [
+        None if reward is None else 0.0 if flat else (reward - mean) / deviation
+        for reward in rewards
+    ]

@@ -1,4 +1,5 @@
-"""`thumbwheel reward run|list|explain|reweight|pending`: each calls one verb and presents what it gives."""
+"""`thumbwheel reward run|list|explain|reweight|pending`: each calls one verb and presents what it
+gives."""
 
 from __future__ import annotations
 
@@ -16,8 +17,17 @@ reward = typer.Typer(no_args_is_help=True)
 
 Agent = Annotated[str, typer.Option("--agent", "-a", help="The agent whose answers are judged.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
-AsOf = Annotated[str | None, typer.Option(help="With the traces and the feedback of this time, as 2026-01-05T08:30:00Z (default: now).")]
-Only = Annotated[list[str] | None, typer.Option("--component", help="Only this component of the reward; may be repeated.")]
+AsOf = Annotated[
+    str | None,
+    typer.Option(
+        help="With the traces and the feedback of this time, as 2026-01-05T08:30:00Z (default: "
+        "now)."
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--component", help="Only this component of the reward; may be repeated."),
+]
 
 
 @reward.command()
@@ -26,14 +36,22 @@ def run(
     agent: Agent,
     component: Only = None,
     as_of: AsOf = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Judge again what failed; what was blocked is always tried again.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would be judged; judge and store nothing.")] = False,
+    retry: Annotated[
+        bool,
+        typer.Option(
+            "--retry", help="Judge again what failed; what was blocked is always tried again."
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would be judged; judge and store nothing.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Judge the recorded answers of an agent, by every component of its reward, into the ledger.
 
-    What is in the ledger is not judged again: after new feedback, or a new trace, only what reads it. A component that fails is recorded
-    as failed and is never a 0. Components, weights and settings stand in thumbwheel.yaml:
+    What is in the ledger is not judged again: after new feedback, or a new trace, only what reads
+    it. A component that fails is recorded as failed and is never a 0. Components, weights and
+    settings stand in thumbwheel.yaml:
 
         rewards:
           components:
@@ -58,16 +76,21 @@ def list_(
     ctx: typer.Context,
     agent: Agent,
     as_of: AsOf = None,
-    lowest: Annotated[int, typer.Option(min=0, help="Show so many traces with the lowest reward.")] = 5,
+    lowest: Annotated[
+        int, typer.Option(min=0, help="Show so many traces with the lowest reward.")
+    ] = 5,
     json: AsJson = False,
 ) -> None:
-    """The rewards of an agent: what each component said how often, their means, and the combined reward.
+    """The rewards of an agent: what each component said how often, their means, and the combined
+    reward.
 
-    What does not apply, is pending, failed or is blocked has no value and takes no part in a mean. `not judged` are traces that came after
-    the last run, or components that were set up or changed since: thumbwheel reward run judges them. A component with a weight that has
-    never judged anything with its present settings is named in a warning.
+    What does not apply, is pending, failed or is blocked has no value and takes no part in a mean.
+    `not judged` are traces that came after the last run, or components that were set up or changed
+    since: thumbwheel reward run judges them. A component with a weight that has never judged
+    anything with its present settings is named in a warning.
 
-    Traces have their ids in their source; one that came without an id has ours, abbreviated. reward explain takes either.
+    Traces have their ids in their source; one that came without an id has ours, abbreviated. reward
+    explain takes either.
 
     Example: thumbwheel reward list --agent support --lowest 10
     """
@@ -81,13 +104,32 @@ def list_(
         return
     statuses = ("ok", "not_applicable", "pending", "failed", "blocked")
     rows = [
-        (name, f"{one['weight']:g}", _number(one["mean"]), *(one["statuses"].get(status, 0) for status in statuses), one["not_judged"])
+        (
+            name,
+            f"{one['weight']:g}",
+            _number(one["mean"]),
+            *(one["statuses"].get(status, 0) for status in statuses),
+            one["not_judged"],
+        )
         for name, one in found["components"].items()
     ]
-    columns = ("component", "weight", "mean", "ok", "n/a", "pending", "failed", "blocked", "not judged")
+    columns = (
+        "component",
+        "weight",
+        "mean",
+        "ok",
+        "n/a",
+        "pending",
+        "failed",
+        "blocked",
+        "not judged",
+    )
     log.table(f"Rewards of {agent}, {found['traces']} traces", columns, rows)
     whole = found["reward"]
-    log.show(f"reward: {whole['n']} traces, mean {_number(whole['mean'])}, {whole['good']} good ({whole['good_from']:g} or more)")
+    log.show(
+        f"reward: {whole['n']} traces, mean {_number(whole['mean'])}, {whole['good']} good "
+        f"({whole['good_from']:g} or more)"
+    )
     if found["lowest"]:
         short_ids = log.short_ids(row["trace"] for row in found["lowest"])
         names = [row["external_id"] or short_ids[row["trace"]] for row in found["lowest"]]
@@ -104,7 +146,8 @@ def explain(
     as_of: AsOf = None,
     json: AsJson = False,
 ) -> None:
-    """Why a trace has the reward that it has: every component's value, weight, status, evidence, and the feedback behind it.
+    """Why a trace has the reward that it has: every component's value, weight, status, evidence,
+    and the feedback behind it.
 
     Example: thumbwheel reward explain t-1042 --agent support
     """
@@ -125,14 +168,21 @@ def explain(
 def reweight(
     ctx: typer.Context,
     agent: Agent,
-    weight: Annotated[list[str] | None, typer.Option(help="A component and its weight, as thumb=2; may be repeated.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Start from this preset instead: default, isaa, ocd or none.")] = None,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option(help="A component and its weight, as thumb=2; may be repeated."),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Start from this preset instead: default, isaa, ocd or none.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """What other weights would make of the rewards; no reward function is run, and nothing is stored.
+    """What other weights would make of the rewards; no reward function is run, and nothing is
+    stored.
 
-    The reward is combined when it is read. To keep the weights, put the lines that are printed into thumbwheel.yaml: from then on every
-    command uses them, and datasets that were built with the old ones are shown as stale.
+    The reward is combined when it is read. To keep the weights, put the lines that are printed into
+    thumbwheel.yaml: from then on every command uses them, and datasets that were built with the old
+    ones are shown as stale.
 
     Example: thumbwheel reward reweight --agent support --weight thumb=2 --weight length=0
     """
@@ -144,25 +194,38 @@ def reweight(
     if json:
         log.answer(found)
         return
-    rows = [(name, found[name]["n"], *(_number(found[name][key]) for key in ("mean", "least", "most"))) for name in ("before", "after")]
+    rows = [
+        (name, found[name]["n"], *(_number(found[name][key]) for key in ("mean", "least", "most")))
+        for name in ("before", "after")
+    ]
     log.table(f"Rewards of {agent} by other weights", ("", "traces", "mean", "least", "most"), rows)
-    good = f"{found['now_good']} would be good that are not, {found['no_longer_good']} would no longer be"
+    good = (
+        f"{found['now_good']} would be good that are not, {found['no_longer_good']} would no "
+        "longer be"
+    )
     log.show(f"{found['changed']} rewards would change; {good}.\n\n{found['yaml']}")
     _warn(agent, found["not_run"])
     if found["not_run_yet"]:
-        log.say(f"Not judged yet, so without a part in this: {', '.join(found['not_run_yet'])}. Then: thumbwheel reward run")
+        log.say(
+            f"Not judged yet, so without a part in this: {', '.join(found['not_run_yet'])}. Then: "
+            "thumbwheel reward run"
+        )
 
 
 @reward.command()
 def pending(
     ctx: typer.Context,
     agent: Agent,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would be judged; judge and store nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would be judged; judge and store nothing.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
-    """Judge what could not be judged before: late feedback, outcomes that have come, decisions without a reward. Made to run every night.
+    """Judge what could not be judged before: late feedback, outcomes that have come, decisions
+    without a reward. Made to run every night.
 
-    Nothing that is unknown becomes 0: what still has no signal stays pending, is listed with its reason, and is looked at again next time.
+    Nothing that is unknown becomes 0: what still has no signal stays pending, is listed with its
+    reason, and is looked at again next time.
 
     Example: thumbwheel reward pending --agent filer --json
     """
@@ -189,7 +252,9 @@ def _warn(agent: str, not_run: list[str]) -> None:
         log.say(not_run_warning(agent, not_run))
 
 
-def _run(ws: Workspace, agent: str, only: Any, as_of: str | None, retry: bool, dry_run: bool) -> Report:
+def _run(
+    ws: Workspace, agent: str, only: Any, as_of: str | None, retry: bool, dry_run: bool
+) -> Report:
     from thumbwheel.core import log
     from thumbwheel.models.versions import require_agent
     from thumbwheel.rewards import ledger
@@ -207,12 +272,21 @@ def _present(report: Report, agent: str, dry_run: bool) -> None:
 
     statuses = ("ok", "not_applicable", "pending", "failed", "blocked")
     rows = [
-        (name, report.judged[name], report.standing[name], *("" if dry_run else report.statuses[name, status] for status in statuses))
+        (
+            name,
+            report.judged[name],
+            report.standing[name],
+            *("" if dry_run else report.statuses[name, status] for status in statuses),
+        )
         for name in report.standing
     ]
     done = "would be judged" if dry_run else "judged now"
     columns = ("component", done, "stood already", "ok", "n/a", "pending", "failed", "blocked")
-    log.table(f"{agent}: {report.traces} traces, {report.rewarded} with a reward for the first time", columns, rows)
+    log.table(
+        f"{agent}: {report.traces} traces, {report.rewarded} with a reward for the first time",
+        columns,
+        rows,
+    )
     for (name, status, reason), count in report.reasons.most_common(5):
         log.say(f"{name} {status} on {count}: {reason}")
 
@@ -223,8 +297,16 @@ def _as_dict(report: Report) -> dict[str, Any]:
                "statuses": {status: count for (part, status), count in report.statuses.items() if part == name}}
         for name in report.standing
     }  # fmt: skip
-    reasons = [{"component": name, "status": status, "reason": why, "count": n} for (name, status, why), n in report.reasons.most_common()]
-    return {"traces": report.traces, "rewarded": report.rewarded, "components": components, "reasons": reasons}
+    reasons = [
+        {"component": name, "status": status, "reason": why, "count": n}
+        for (name, status, why), n in report.reasons.most_common()
+    ]
+    return {
+        "traces": report.traces,
+        "rewarded": report.rewarded,
+        "components": components,
+        "reasons": reasons,
+    }
 
 
 def _time(text: str | None) -> datetime | None:
@@ -244,7 +326,9 @@ def _weight(text: str) -> tuple[str, float]:
     try:
         return name, float(number)
     except ValueError:
-        raise InputError(f"--weight {text!r}", "it is no component with a number", "Write it as thumb=2") from None
+        raise InputError(
+            f"--weight {text!r}", "it is no component with a number", "Write it as thumb=2"
+        ) from None
 
 
 def _number(value: float | None) -> str:

@@ -1,7 +1,9 @@
-"""The components of an agent's reward, ready to run: a function with its settings, the name of both, and a limit of time.
+"""The components of an agent's reward, ready to run: a function with its settings, the name of
+both, and a limit of time.
 
-A component's version is a fingerprint of its function's name and version and of its settings; what it reads of a case has a fingerprint
-too. Together they name a row of the ledger. Functions run in this process; the limit is enforced on the main thread of a Unix process.
+A component's version is a fingerprint of its function's name and version and of its settings; what
+it reads of a case has a fingerprint too. Together they name a row of the ledger. Functions run in
+this process; the limit is enforced on the main thread of a Unix process.
 """
 
 from __future__ import annotations
@@ -49,19 +51,28 @@ class Component:
         """The fingerprint of what it would read of a case."""
         if not self.judges(one):
             return "no answer"
-        return sha256(_ENCODER.encode(self.function.inputs(one.case)).encode("utf-8", "surrogatepass")).hexdigest()
+        return sha256(
+            _ENCODER.encode(self.function.inputs(one.case)).encode("utf-8", "surrogatepass")
+        ).hexdigest()
 
     def judges(self, one: Stored) -> bool:
         """Whether there is something that it could judge."""
-        return one.answered or "text" not in self.function.reads or bool(self.function.reads - OF_ANSWERS)
+        return (
+            one.answered
+            or "text" not in self.function.reads
+            or bool(self.function.reads - OF_ANSWERS)
+        )
 
     def judge(self, due: Sequence[Stored]) -> list[Score]:
-        """One score for each; a function that raises, takes too long or leaves its range has failed, and nothing else has."""
+        """One score for each; a function that raises, takes too long or leaves its range has
+        failed, and nothing else has."""
         cases = [one.case for one in due if self.judges(one)]
         together = type(self.function).score is not RewardFunction.score
         pieces = [cases] if together else [[case] for case in cases]
         with ringing() as bell:
-            scores = iter([score for piece in pieces if piece for score in self._scores(piece, bell)])
+            scores = iter(
+                [score for piece in pieces if piece for score in self._scores(piece, bell)]
+            )
         missing = Score.none(Status.NOT_APPLICABLE, "the answer was not recorded")
         return [next(scores) if self.judges(one) else missing for one in due]
 
@@ -82,27 +93,48 @@ class Component:
         low, high = self.function.low, self.function.high
         if score.value is None or low <= score.value <= high:
             return score
-        return Score.none(Status.FAILED, f"it gave {score.value:g}; its scores lie in {low:g}..{high:g}")
+        return Score.none(
+            Status.FAILED, f"it gave {score.value:g}; its scores lie in {low:g}..{high:g}"
+        )
 
 
-def components(ws: Workspace, agent: str, config: RewardConfig, only: Collection[str] = ()) -> list[Component]:
-    """The components of an agent's reward (those named in `only`); raises NotFound and ConfigError for what cannot be had."""
+def components(
+    ws: Workspace, agent: str, config: RewardConfig, only: Collection[str] = ()
+) -> list[Component]:
+    """The components of an agent's reward (those named in `only`); raises NotFound and ConfigError
+    for what cannot be had."""
     parts = config.parts()
     for name in only:
         if name not in parts:
-            raise NotFound(f"component {name!r}", f"the reward of {agent!r} has none", f"It has: {', '.join(parts)}.{nearest(name, parts)}")
-    return [_component(ws, agent, config, name, part) for name, part in parts.items() if not only or name in only]
+            raise NotFound(
+                f"component {name!r}",
+                f"the reward of {agent!r} has none",
+                f"It has: {', '.join(parts)}.{nearest(name, parts)}",
+            )
+    return [
+        _component(ws, agent, config, name, part)
+        for name, part in parts.items()
+        if not only or name in only
+    ]
 
 
-def located(ws: Workspace, agent: str, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The owner's settings of functions, by name, with names of this home (rm1, latest) as the files that they mean.
+def located(
+    ws: Workspace, agent: str, settings: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """The owner's settings of functions, by name, with names of this home (rm1, latest) as the
+    files that they mean.
 
     Raises NotFound for a model or classifier that is not there.
     """
-    return {function_name: _located(ws, agent, function_name, given) for function_name, given in settings.items()}
+    return {
+        function_name: _located(ws, agent, function_name, given)
+        for function_name, given in settings.items()
+    }
 
 
-def _component(ws: Workspace, agent: str, config: RewardConfig, name: str, part: ComponentConfig) -> Component:
+def _component(
+    ws: Workspace, agent: str, config: RewardConfig, name: str, part: ComponentConfig
+) -> Component:
     called = part.function or name
     kind: type[RewardFunction[Any]]
     if called == CHECKER:
@@ -116,15 +148,24 @@ def _component(ws: Workspace, agent: str, config: RewardConfig, name: str, part:
         kind = FUNCTIONS.get(called)
         settings = _located(ws, agent, called, part.settings)
     function = kind.create(settings, f"rewards.components.{name}.settings")
-    return Component(name, function, ids.fingerprint([called, function.version, function.identity()]), part.timeout)
+    return Component(
+        name,
+        function,
+        ids.fingerprint([called, function.version, function.identity()]),
+        part.timeout,
+    )
 
 
-def _located(ws: Workspace, agent: str, function_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _located(
+    ws: Workspace, agent: str, function_name: str, settings: Mapping[str, Any]
+) -> dict[str, Any]:
     located = dict(settings)
     if function_name == "reward_model" and MODEL_NAME.fullmatch(str(located.get("model", ""))):
         from thumbwheel.models import reward_models
 
-        located["model"] = str(reward_models.folder(ws, reward_models.find(ws, agent, located["model"])))
+        located["model"] = str(
+            reward_models.folder(ws, reward_models.find(ws, agent, located["model"]))
+        )
     if function_name == "learned" and CLASSIFIER_NAME.fullmatch(str(located.get("classifier", ""))):
         located["classifier"] = _classifier(ws, agent, str(located["classifier"]))
     if function_name == "judge" and located.get("agreement"):
@@ -139,15 +180,22 @@ def _classifier(ws: Workspace, agent: str, name: str) -> str:
     known = [one.sha256 for one in documents(ws, KIND, agent)]
     found = next((one for one in known if name == "latest" or one.startswith(name)), None)
     if found is None:
-        fix = f"Make one: thumbwheel label learn --agent {agent}" if not known else f"Known: {', '.join(one[:12] for one in known)}"
+        fix = (
+            f"Make one: thumbwheel label learn --agent {agent}"
+            if not known
+            else f"Known: {', '.join(one[:12] for one in known)}"
+        )
         raise NotFound(f"classifier {name!r} of {agent!r}", "there is none of that name", fix)
     return str(Artifacts(ws.home.blobs).path(found))
 
 
 @contextmanager
 def ringing() -> Iterator[Bell]:
-    """Inside, what is given raises TimeoutError so many seconds after it was called, unless it is called again; 0 takes it back."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+    """Inside, what is given raises TimeoutError so many seconds after it was called, unless it is
+    called again; 0 takes it back."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(
+        signal, "setitimer"
+    ):
         yield lambda seconds: None
         return
     asked = 0.0

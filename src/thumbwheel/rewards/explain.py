@@ -34,7 +34,8 @@ class Explanation:
     """What the caller called the trace."""
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON; a component that has not judged the trace with its present settings has the status not_judged."""
+        """As JSON; a component that has not judged the trace with its present settings has the
+        status not_judged."""
         return {
             "trace": self.combined.target_id,
             "reward": self.combined.value,
@@ -46,24 +47,47 @@ class Explanation:
     def _part(self, name: str) -> dict[str, Any]:
         score, weight = self.combined.scores.get(name), self.config.parts()[name].weight
         if score is None:
-            unknown = {"weight": weight, "value": None, "status": "not_judged", "outdated": False, "counts_as": None}
+            unknown = {
+                "weight": weight,
+                "value": None,
+                "status": "not_judged",
+                "outdated": False,
+                "counts_as": None,
+            }
             return unknown | {"in_decision": False, "evidence": {}, "feedback_ids": []}
         evidence = {key: value for key, value in score.evidence.items() if key != "feedback_ids"}
-        given = {"weight": weight, "value": score.value, "status": str(score.status), "evidence": evidence}
+        given = {
+            "weight": weight,
+            "value": score.value,
+            "status": str(score.status),
+            "evidence": evidence,
+        }
         counting = Counting(self.config)
         given["outdated"] = name in self.outdated
         given["counts_as"] = counting.values(self.combined.scores)[name]
-        given["in_decision"] = score.value is not None and name in counting.left_out(self.combined.scores)
+        given["in_decision"] = score.value is not None and name in counting.left_out(
+            self.combined.scores
+        )
         return given | {"feedback_ids": list(score.evidence.get("feedback_ids", ()))}
 
     def to_words(self) -> Iterator[str]:
         """For a person: the reward, how it came about, and every component, those that count first."""
-        value = "no reward: nothing that applies has a value" if self.combined.value is None else f"reward {self.combined.value:.4f}"
+        value = (
+            "no reward: nothing that applies has a value"
+            if self.combined.value is None
+            else f"reward {self.combined.value:.4f}"
+        )
         yield f"{self.name}: {value}"
         found = self.as_dict()["components"]
-        counting = {name: one for name, one in found.items() if one["counts_as"] is not None and one["weight"]}
+        counting = {
+            name: one
+            for name, one in found.items()
+            if one["counts_as"] is not None and one["weight"]
+        }
         if counting:
-            above = " + ".join(f"{one['weight']:g} x {one['counts_as']:.4g}" for one in counting.values())
+            above = " + ".join(
+                f"{one['weight']:g} x {one['counts_as']:.4g}" for one in counting.values()
+            )
             yield f"  = ({above}) / {sum(one['weight'] for one in counting.values()):g}"
         for name in [*counting, *(name for name in found if name not in counting)]:
             yield from _words(name, found[name])
@@ -71,13 +95,21 @@ class Explanation:
 
 def _words(name: str, one: dict[str, Any]) -> Iterator[str]:
     if one["status"] == "ok":
-        counted_elsewhere = ", not in the mean: decision counts what it heard" if one["in_decision"] else ""
+        counted_elsewhere = (
+            ", not in the mean: decision counts what it heard" if one["in_decision"] else ""
+        )
         yield f"  {name} (weight {one['weight']:g}): {one['value']:.4f}{counted_elsewhere}"
     elif one["status"] == "not_judged":
-        yield f"  {name} (weight {one['weight']:g}): not judged with its present settings; run: thumbwheel reward run"
+        yield (
+            f"  {name} (weight {one['weight']:g}): not judged with its present settings; run: "
+            "thumbwheel reward run"
+        )
     else:
         middle = "" if one["counts_as"] is None else f", counted as {one['counts_as']:g}"
-        yield f"  {name} (weight {one['weight']:g}): {one['status'].replace('_', ' ')}{middle}: {one['evidence'].get('reason', '')}"
+        yield (
+            f"  {name} (weight {one['weight']:g}): {one['status'].replace('_', ' ')}{middle}: "
+            f"{one['evidence'].get('reason', '')}"
+        )
     if one["outdated"]:
         yield "      judged before its feedback or its case changed; run: thumbwheel reward run"
     for key, value in one["evidence"].items():
@@ -89,7 +121,8 @@ def _words(name: str, one: dict[str, Any]) -> Iterator[str]:
 
 
 def explain(ws: Workspace, agent: str, name: str, as_of: datetime | None = None) -> Explanation:
-    """The reward of the trace that is called `name` (our id, or that of its source); raises NotFound."""
+    """The reward of the trace that is called `name` (our id, or that of its source); raises
+    NotFound."""
     agent_id = require_agent(ws, agent)
     config = settings(ws, agent)
     parts = components(ws, agent, config)
@@ -97,8 +130,16 @@ def explain(ws: Workspace, agent: str, name: str, as_of: datetime | None = None)
         known = store.named_traces(connection, agent_id, name)
         if len(known) != 1:
             several = ", ".join(f"{trace_id} ({source})" for trace_id, source in known)
-            fix = f"Name one of them: {several}" if known else "Ids stand in what reward list shows, and in the files that were imported"
-            raise NotFound(f"trace {name!r} of {agent!r}", f"there are {len(known)} of that name" if known else "there is none", fix)
+            fix = (
+                f"Name one of them: {several}"
+                if known
+                else "Ids stand in what reward list shows, and in the files that were imported"
+            )
+            raise NotFound(
+                f"trace {name!r} of {agent!r}",
+                f"there are {len(known)} of that name" if known else "there is none",
+                fix,
+            )
         combined, outdated = one_reward(connection, agent, config, parts, known[0][0], as_of)
         never_judged = not_run(connection, agent, config, parts, as_of)
         return Explanation(combined, config, outdated, never_judged, name)

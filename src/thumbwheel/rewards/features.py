@@ -1,8 +1,9 @@
-"""What a classifier of traces sees of a case: numbers about the run and the answer, the words of the answer, hashed, and where it was
-asked to, an embedding of the answer.
+"""What a classifier of traces sees of a case: numbers about the run and the answer, the words of
+the answer, hashed, and where it was asked to, an embedding of the answer.
 
-Nothing here reads feedback: a label must not be among what predicts it. What is unknown (tokens, seconds) is 0 beside a number that says
-whether it is known. To add a number: a line in NUMBERS; classifiers that were fitted before name theirs and refuse to judge.
+Nothing here reads feedback: a label must not be among what predicts it. What is unknown (tokens,
+seconds) is 0 beside a number that says whether it is known. To add a number: a line in NUMBERS;
+classifiers that were fitted before name theirs and refuse to judge.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ READS = frozenset({"text", "prompt", "steps", "status", "finish"})
 
 @dataclass(frozen=True)
 class Features:
-    """`numbers` in the order of NUMBERS; `words`: place -> value, of length 1 as a vector; `meaning`: the embedding, empty without one."""
+    """`numbers` in the order of NUMBERS; `words`: place -> value, of length 1 as a vector;
+    `meaning`: the embedding, empty without one."""
 
     numbers: NDArray[np.float64]
     words: Mapping[int, float]
@@ -98,19 +100,30 @@ def features(case: Case, embedder: Embedder | None = None) -> Features:
     """Of one case, with the embedding of `embedder`."""
     text = case.text[:LONGEST]
     words = WORD.findall(text.casefold())
-    last = next((one.get("content") for one in reversed(case.prompt) if one.get("role") == "user"), None)
+    last = next(
+        (one.get("content") for one in reversed(case.prompt) if one.get("role") == "user"), None
+    )
     asked = set(WORD.findall(last[:LONGEST].casefold())) if isinstance(last, str) else set[str]()
-    counts = [one.prompt_tokens for one in case.steps] + [one.completion_tokens for one in case.steps]
-    tokens = sum(count for count in counts if count is not None) if any(count is not None for count in counts) else None
+    counts = [one.prompt_tokens for one in case.steps] + [
+        one.completion_tokens for one in case.steps
+    ]
+    tokens = (
+        sum(count for count in counts if count is not None)
+        if any(count is not None for count in counts)
+        else None
+    )
     times = [one.seconds for one in case.steps if one.seconds is not None]
     view = _View(case, text, words, asked, tokens, math.fsum(times) if times else None)
     named = [f"tool:{one.name}:{one.status}" for one in case.steps if one.kind == "tool"]
-    found = Features(np.array([number(view) for number in NUMBERS.values()]), hashed([*words, *named]))
+    found = Features(
+        np.array([number(view) for number in NUMBERS.values()]), hashed([*words, *named])
+    )
     return found if embedder is None else replace(found, meaning=embedder.embed(text))
 
 
 def hashed(words: Sequence[str]) -> dict[int, float]:
-    """Each word at its place with its sign, 1 + log of how often; the whole of length 1. The same everywhere: crc32, not Python's hash."""
+    """Each word at its place with its sign, 1 + log of how often; the whole of length 1. The same
+    everywhere: crc32, not Python's hash."""
     found: dict[int, float] = {}
     for word, count in Counter(words).items():
         code = zlib.crc32(word.encode("utf-8", "surrogatepass"))

@@ -10,7 +10,8 @@ FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})(.*)$")
 
 @dataclass(frozen=True)
 class Block:
-    """`language` is the first word after the fence in lower case, "" where there is none; `closed`: the fence was closed."""
+    """`language` is the first word after the fence in lower case, "" where there is none; `closed`:
+    the fence was closed."""
 
     language: str
     code: str
@@ -32,7 +33,12 @@ def blocks(text: str) -> list[Block]:
         if not fence:
             if match and not (match[2][0] == "`" and "`" in match[3]):
                 words = match[3].split()
-                fence, indent, language, kept = match[2], len(match[1]), words[0].lower() if words else "", []
+                fence, indent, language, kept = (
+                    match[2],
+                    len(match[1]),
+                    words[0].lower() if words else "",
+                    [],
+                )
         elif match and match[2].startswith(fence) and not match[3].strip():
             found.append(Block(language, "\n".join(kept), True))
             fence = ""

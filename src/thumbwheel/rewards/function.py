@@ -1,9 +1,11 @@
 """The contract of a reward function, also called a checker: cases in, one `Score` per case out.
 
-The same functions judge stored traces, fresh answers in training and held-out answers in evaluation. A function gets data and returns
-data; it keeps no state and never touches the database. What it cannot judge is a `Score` with a status and no value, never an
-exception, so one hostile answer cannot stop the others. To add one: a file in `functions/` with a `RewardFunction` subclass, and a line
-in that folder's table; `tests/contract/test_reward_functions.py` then holds it to this contract.
+The same functions judge stored traces, fresh answers in training and held-out answers in
+evaluation. A function gets data and returns data; it keeps no state and never touches the database.
+What it cannot judge is a `Score` with a status and no value, never an exception, so one hostile
+answer cannot stop the others. To add one: a file in `functions/` with a `RewardFunction` subclass,
+and a line in that folder's table; `tests/contract/test_reward_functions.py` then holds it to this
+contract.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a judged run. `kind` is llm, tool, reasoning, task or decision; what is unknown is None, never invented."""
+    """One step of a judged run. `kind` is llm, tool, reasoning, task or decision; what is unknown
+    is None, never invented."""
 
     kind: str
     name: str | None = None
@@ -51,13 +54,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Case:
-    """One answer to judge, with everything that may count: the run it ended, what was said about it, what its task asks.
+    """One answer to judge, with everything that may count: the run it ended, what was said about
+    it, what its task asks.
 
-    `text` is the answer and `reference` that of its task (any JSON value; None where there is none); `prompt` are the messages before
-    it, `tools` what the model could call. `steps`, `status` and `metadata` are those of the run, `finish` why the answer ended ("stop",
-    "length" or None). `feedback` is what was in force about it at `as_of`, in the order in which it was said. `mates` are the other answers
-    to the same prompt.
-    `target_id` is the stored trace; None for a fresh answer.
+    `text` is the answer and `reference` that of its task (any JSON value; None where there is
+    none); `prompt` are the messages before it, `tools` what the model could call. `steps`, `status`
+    and `metadata` are those of the run, `finish` why the answer ended ("stop", "length" or None).
+    `feedback` is what was in force about it at `as_of`, in the order in which it was said. `mates`
+    are the other answers to the same prompt. `target_id` is the stored trace; None for a fresh
+    answer.
     """
 
     text: str
@@ -77,8 +82,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Score:
-    """`value` is a finite number exactly when `status` is ok. `well_formed`: whether the answer has the asked form; None where none was
-    asked."""
+    """`value` is a finite number exactly when `status` is ok. `well_formed`: whether the answer has
+    the asked form; None where none was asked."""
 
     value: float | None
     status: Status = Status.OK
@@ -101,42 +106,53 @@ def too_long(case: Case) -> Score | None:
     """The failed score of an answer that nothing may read; for functions that judge many at once."""
     if len(case.text) <= LONGEST_ANSWER:
         return None
-    return Score.none(Status.FAILED, f"the answer has {len(case.text)} characters; at most {LONGEST_ANSWER} are judged")
+    return Score.none(
+        Status.FAILED,
+        f"the answer has {len(case.text)} characters; at most {LONGEST_ANSWER} are judged",
+    )
 
 
 C = TypeVar("C", bound=Config)
 
 
 class Unjudgeable(Exception):
-    """Raised inside a function for an answer that cannot be judged within its bounds; becomes a failed score."""
+    """Raised inside a function for an answer that cannot be judged within its bounds; becomes a
+    failed score."""
 
 
 class RewardFunction(ABC, Generic[C]):
-    """Base of the functions. A subclass names its `Config` and judges one case, or overrides `score` to judge many at once."""
+    """Base of the functions. A subclass names its `Config` and judges one case, or overrides
+    `score` to judge many at once."""
 
     Config: ClassVar[type[Config]]
     version: ClassVar[int] = 1
-    """Raised when the same case would get another score; what an older one judged is then judged again."""
+    """Raised when the same case would get another score; what an older one judged is then judged
+    again."""
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = 1.0
     """Scores lie between them, both included."""
     reads: ClassVar[frozenset[str]] = frozenset({"text", "reference"})
-    """Fields of `Case` that a score depends on: where none of them has changed, a stored score stands."""
+    """Fields of `Case` that a score depends on: where none of them has changed, a stored score
+    stands."""
     case_settings: ClassVar[frozenset[str]] = frozenset()
-    """Settings that a case may bring in its `checker_config`; none unless they are named here. Cases come in files of strangers: what
-    lowers safety, names an address, a variable, a model or a path, or raises a limit is never named here. The owner sets it under
-    `rewards.checkers`."""
+    """Settings that a case may bring in its `checker_config`; none unless they are named here.
+    Cases come in files of strangers: what lowers safety, names an address, a variable, a model or a
+    path, or raises a limit is never named here. The owner sets it under `rewards.checkers`."""
 
     def __init__(self, config: C) -> None:
         self.config = config
 
     @classmethod
-    def create(cls, settings: Mapping[str, Any] | None = None, where: str = "checker_config") -> Self:
-        """The function with `settings`; raises ConfigError for an unknown key or an impossible value."""
+    def create(
+        cls, settings: Mapping[str, Any] | None = None, where: str = "checker_config"
+    ) -> Self:
+        """The function with `settings`; raises ConfigError for an unknown key or an impossible
+        value."""
         return cls(build(cls.Config, settings or {}, where))  # type: ignore[arg-type]
 
     def ready(self, seconds: float) -> RewardFunction[C]:
-        """This function when it can judge an answer within `seconds`: what it needs is started, and limits of its own end before."""
+        """This function when it can judge an answer within `seconds`: what it needs is started, and
+        limits of its own end before."""
         return self
 
     def may_not_gate(self) -> str | None:
@@ -144,11 +160,13 @@ class RewardFunction(ABC, Generic[C]):
         return None
 
     def identity(self) -> Any:
-        """What decides scores besides name and version, as a JSON value: the settings; of a setting that names a file, its content."""
+        """What decides scores besides name and version, as a JSON value: the settings; of a setting
+        that names a file, its content."""
         return self.config.model_dump(mode="json")
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """What of `case` a score depends on: the fields in `reads`, or where a function overrides it the parts of them that it heeds."""
+        """What of `case` a score depends on: the fields in `reads`, or where a function overrides
+        it the parts of them that it heeds."""
         return {name: getattr(case, name) for name in sorted(self.reads)}
 
     def score(self, cases: Sequence[Case]) -> list[Score]:
@@ -169,5 +187,8 @@ class RewardFunction(ABC, Generic[C]):
         except Exception as error:  # noqa: BLE001 - a function that raises is a recorded failure, never the end of the others
             return Score.none(Status.FAILED, f"{type(error).__name__}: {error}")
         if found.value is not None and not self.low <= found.value <= self.high:
-            return Score.none(Status.FAILED, f"it gave {found.value:g}; its scores lie in {self.low:g}..{self.high:g}")
+            return Score.none(
+                Status.FAILED,
+                f"it gave {found.value:g}; its scores lie in {self.low:g}..{self.high:g}",
+            )
         return found

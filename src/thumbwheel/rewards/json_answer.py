@@ -1,7 +1,7 @@
 """Answers that are JSON: read strictly, within bounds, and compared.
 
-The whole answer is one JSON object (space around it is allowed, a code fence or a sentence is not), no field twice, no NaN. Booleans are
-no numbers; 1 and 1.0 are equal.
+The whole answer is one JSON object (space around it is allowed, a code fence or a sentence is not),
+no field twice, no NaN. Booleans are no numbers; 1 and 1.0 are equal.
 """
 
 from __future__ import annotations
@@ -17,10 +17,17 @@ LONGEST_NUMBER = 400
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """The JSON object that `text` is. Raises ValueError where it is none, and Unjudgeable for nesting or numbers beyond the bounds."""
+    """The JSON object that `text` is. Raises ValueError where it is none, and Unjudgeable for
+    nesting or numbers beyond the bounds."""
     if depth(text) > DEEPEST_JSON:
         raise Unjudgeable(f"JSON nested deeper than {DEEPEST_JSON}")
-    found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_integer, parse_float=_float)
+    found = json.loads(
+        text,
+        object_pairs_hook=_unique,
+        parse_constant=_refuse,
+        parse_int=_integer,
+        parse_float=_float,
+    )
     if not isinstance(found, dict):
         raise ValueError(f"the answer is a JSON {type(found).__name__}, not an object")
     return found
@@ -62,7 +69,9 @@ def _refuse(constant: str) -> Any:
 
 def _integer(digits: str) -> int:
     if len(digits) > LONGEST_NUMBER:
-        raise Unjudgeable(f"a number of {len(digits)} digits; at most {LONGEST_NUMBER} are compared")
+        raise Unjudgeable(
+            f"a number of {len(digits)} digits; at most {LONGEST_NUMBER} are compared"
+        )
     return int(digits)
 
 

@@ -1,7 +1,8 @@
-"""Feedback resolution: what the feedback in force says about each trace and about each pair of compared traces.
+"""Feedback resolution: what the feedback in force says about each trace and about each pair of
+compared traces.
 
-Lives here: the streams of it. Does not live here: what one statement means and the rule for raters that contradict each other
-(`reading`), scores of reward functions (`functions/`), rows of datasets.
+Lives here: the streams of it. Does not live here: what one statement means and the rule for raters
+that contradict each other (`reading`), scores of reward functions (`functions/`), rows of datasets.
 """
 
 from __future__ import annotations
@@ -19,13 +20,27 @@ import sqlalchemy as sa
 from thumbwheel.core import ids
 from thumbwheel.rewards import store
 from thumbwheel.rewards.reading import judge, newest, people_first, reading
-from thumbwheel.rewards.types import Comparing, Comparison, Judgement, LabelConfig, Loudest, Reach, Scope, Signal
+from thumbwheel.rewards.types import (
+    Comparing,
+    Comparison,
+    Judgement,
+    LabelConfig,
+    Loudest,
+    Reach,
+    Scope,
+    Signal,
+)
 
 
 def judgements(
-    connection: sa.Connection, agent: str, as_of: datetime | None = None, config: LabelConfig | None = None, scope: Scope | None = None
+    connection: sa.Connection,
+    agent: str,
+    as_of: datetime | None = None,
+    config: LabelConfig | None = None,
+    scope: Scope | None = None,
 ) -> Iterator[Judgement]:
-    """One judgement for every trace of `agent` that feedback in force at `as_of` (default: now) is about, streamed.
+    """One judgement for every trace of `agent` that feedback in force at `as_of` (default: now) is
+    about, streamed.
 
     The traces of one prompt stand together, in the order of `traces.input_id, traces.id`.
     """
@@ -35,8 +50,11 @@ def judgements(
         yield judge(trace_id, [said for _, said in group], rule)
 
 
-def comparisons(connection: sa.Connection, agent: str, as_of: datetime | None = None, scope: Scope | None = None) -> list[Comparison]:
-    """What the preferences in force say about every pair of traces that was compared, in the order of the trace ids."""
+def comparisons(
+    connection: sa.Connection, agent: str, as_of: datetime | None = None, scope: Scope | None = None
+) -> list[Comparison]:
+    """What the preferences in force say about every pair of traces that was compared, in the order
+    of the trace ids."""
     votes: dict[tuple[str, str], list[_Vote]] = defaultdict(list)
     for one in store.preferences(connection, ids.derived("agt", agent), as_of, scope):
         for pair, vote in _sides(one):
@@ -44,18 +62,28 @@ def comparisons(connection: sa.Connection, agent: str, as_of: datetime | None = 
     return [_compare(pair, votes[pair]) for pair in sorted(votes)]
 
 
-def signals(connection: sa.Connection, agent: str, as_of: datetime | None = None, config: LabelConfig | None = None) -> list[Signal]:
+def signals(
+    connection: sa.Connection,
+    agent: str,
+    as_of: datetime | None = None,
+    config: LabelConfig | None = None,
+) -> list[Signal]:
     """How much there is of every kind of feedback in force, the most frequent kind first."""
     counts: dict[str, Counter[bool | None]] = defaultdict(Counter)
     raters: dict[str, set[str]] = defaultdict(set)
     for said in store.newest_words(connection, ids.derived("agt", agent), as_of):
         counts[said.kind][reading(said, config or LabelConfig())] += 1
         raters[said.kind].add(said.rater)
-    found = [Signal(kind, one.total(), one[True], one[False], len(raters[kind])) for kind, one in counts.items()]
+    found = [
+        Signal(kind, one.total(), one[True], one[False], len(raters[kind]))
+        for kind, one in counts.items()
+    ]
     return sorted(found, key=lambda signal: (-signal.count, signal.kind))
 
 
-def loudest(connection: sa.Connection, agent: str, as_of: datetime | None = None, scope: Scope | None = None) -> Loudest | None:
+def loudest(
+    connection: sa.Connection, agent: str, as_of: datetime | None = None, scope: Scope | None = None
+) -> Loudest | None:
     """The named person who gave more than half of what persons said; None where nobody did."""
     counts = store.by_rater(connection, ids.derived("agt", agent), as_of, scope)
     total = sum(count for _, count in counts)
@@ -66,7 +94,9 @@ def loudest(connection: sa.Connection, agent: str, as_of: datetime | None = None
 def reach(connection: sa.Connection, agent: str, as_of: datetime | None = None) -> Reach:
     """What the feedback in force is about."""
     found = store.targets(connection, ids.derived("agt", agent), as_of)
-    arrived, awaited = ({kind: count for kind, there, count in found if there is side} for side in (True, False))
+    arrived, awaited = (
+        {kind: count for kind, there, count in found if there is side} for side in (True, False)
+    )
     return Reach(arrived, awaited)
 
 
@@ -77,12 +107,16 @@ def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[
 
 def rater_names(connection: sa.Connection, agent: str) -> dict[str, str]:
     """Rater -> its name in its source."""
-    return {rater: name for rater, (name, _) in store.rater_names(connection, ids.derived("agt", agent)).items()}
+    return {
+        rater: name
+        for rater, (name, _) in store.rater_names(connection, ids.derived("agt", agent)).items()
+    }
 
 
 @dataclass(frozen=True)
 class _Vote:
-    """One preference, as far as one pair goes: `side` is 1 where the first is better, -1 where the second is, 0 for a tie."""
+    """One preference, as far as one pair goes: `side` is 1 where the first is better, -1 where the
+    second is, 0 for a tie."""
 
     feedback_id: str
     rater: str
@@ -99,13 +133,18 @@ def _sides(one: Comparing) -> Iterator[tuple[tuple[str, str], _Vote]]:
     for first, second in combinations(sorted(places), 2):
         difference = places[second] - places[first]
         side = (difference > 0) - (difference < 0)
-        yield (first, second), _Vote(one.feedback_id, one.rater, one.weight, one.at, side, one.automatic, one.lone)
+        yield (
+            (first, second),
+            _Vote(one.feedback_id, one.rater, one.weight, one.at, side, one.automatic, one.lone),
+        )
 
 
 def _compare(pair: tuple[str, str], votes: Iterable[_Vote]) -> Comparison:
     heard = people_first(vote for vote in votes if vote.weight > 0)
     latest, torn = newest(heard, lambda vote: (vote.rater,), lambda vote: vote.side)
-    weights = {side: math.fsum(vote.weight for vote in latest if vote.side == side) for side in (1, 0, -1)}
+    weights = {
+        side: math.fsum(vote.weight for vote in latest if vote.side == side) for side in (1, 0, -1)
+    }
     leading = [side for side, weight in weights.items() if weight == max(weights.values()) > 0]
     side = leading[0] if len(leading) == 1 else 0
     better, worse = pair if side >= 0 else (pair[1], pair[0])

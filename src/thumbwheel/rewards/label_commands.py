@@ -1,4 +1,5 @@
-"""`thumbwheel label`: learn from labels, suggest more, review or accept them; how far raters and judging models agree."""
+"""`thumbwheel label`: learn from labels, suggest more, review or accept them; how far raters and
+judging models agree."""
 
 from __future__ import annotations
 
@@ -28,11 +29,15 @@ KEYS = {"y": True, "n": False, "s": None}
 def learn_(
     ctx: typer.Context,
     agent: Agent,
-    out: Annotated[Path | None, typer.Option(help="Write the classifier here, for the reward function `learned`.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the classifier here, for the reward function `learned`."),
+    ] = None,
     as_json: AsJson = False,
     options: Mapping[str, Any] = {},
 ) -> None:
-    """Fit a classifier on what people called good and bad, and say how good it is on traces that it had not seen.
+    """Fit a classifier on what people called good and bad, and say how good it is on traces that it
+    had not seen.
 
     Example: thumbwheel label learn --agent support --out classifier.json
     """
@@ -55,15 +60,38 @@ def _write(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise InputError(f"--out {str(path)!r}", error.strerror or str(error), "Name a file that can be written") from None
+        raise InputError(
+            f"--out {str(path)!r}", error.strerror or str(error), "Name a file that can be written"
+        ) from None
 
 
 def _show_report(title: str, report: Mapping[str, Any]) -> None:
 
-    rows = [("labels", f"{report['labels']}: {report['good']} good, {report['bad']} bad, of {report['groups']} prompts or sessions")]
-    rows += [("accuracy", f"{_interval(report['accuracy'])}; always the more frequent label: {report['majority']:.3f}")]
-    rows += [("gain over that", _interval(report["gain"])), ("area under the ROC curve", _interval(report["auc"]))]
-    rows += [("Brier score", f"{_interval(report['brier'])}; the share of good ones for all: {report['brier_majority']:.3f}")]
+    rows = [
+        (
+            "labels",
+            f"{report['labels']}: {report['good']} good, {report['bad']} bad, of "
+            f"{report['groups']} prompts or sessions",
+        )
+    ]
+    rows += [
+        (
+            "accuracy",
+            f"{_interval(report['accuracy'])}; always the more frequent label: "
+            f"{report['majority']:.3f}",
+        )
+    ]
+    rows += [
+        ("gain over that", _interval(report["gain"])),
+        ("area under the ROC curve", _interval(report["auc"])),
+    ]
+    rows += [
+        (
+            "Brier score",
+            f"{_interval(report['brier'])}; the share of good ones for all: "
+            f"{report['brier_majority']:.3f}",
+        )
+    ]
     log.table(f"{title} (cross-validated, 95 % intervals)", ["", ""], rows)
 
 
@@ -79,14 +107,17 @@ def _interval(figure: Mapping[str, Any]) -> str:
 def suggest_(
     ctx: typer.Context,
     agent: Agent,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Open suggestions to have, at most.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1000, help="Open suggestions to have, at most.")
+    ] = 50,
     as_json: AsJson = False,
     options: Mapping[str, Any] = {},
 ) -> None:
-    """Suggest labels for traces without one, the most telling first: uncertain, and unlike those before.
+    """Suggest labels for traces without one, the most telling first: uncertain, and unlike those
+    before.
 
-    Suggestions are not feedback: nothing learns from one until a person has reviewed or accepted it.
-    Example: thumbwheel label suggest --agent support --limit 50
+    Suggestions are not feedback: nothing learns from one until a person has reviewed or accepted
+    it. Example: thumbwheel label suggest --agent support --limit 50
     """
     from thumbwheel.rewards.suggest import suggest
 
@@ -96,8 +127,15 @@ def suggest_(
         log.answer(vars(found))
         return
     _show_report(f"classifier {found.classifier[:12]} of {agent}", found.report)
-    seen = "" if found.looked_at == found.unlabelled else f" (of {found.looked_at} traces without a label)"
-    log.say(f"{found.new} new suggestions{seen}. Next: thumbwheel label review --agent {agent} --rater YOU")
+    seen = (
+        ""
+        if found.looked_at == found.unlabelled
+        else f" (of {found.looked_at} traces without a label)"
+    )
+    log.say(
+        f"{found.new} new suggestions{seen}. Next: thumbwheel label review --agent {agent} "
+        "--rater YOU"
+    )
 
 
 @label.command("review")
@@ -105,15 +143,21 @@ def review(
     ctx: typer.Context,
     agent: Agent,
     rater: Rater,
-    show: Annotated[bool, typer.Option("--show", help="Show what is suggested before you decide; that sways people.")] = False,
+    show: Annotated[
+        bool,
+        typer.Option("--show", help="Show what is suggested before you decide; that sways people."),
+    ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="For scripts: one JSON line a question, one line with y, n, s or q back.")
+        bool,
+        typer.Option(
+            "--json", help="For scripts: one JSON line a question, one line with y, n, s or q back."
+        ),
     ] = False,
 ) -> None:
     """Decide, one trace after the other, whether the answer is good: y, n, s (skip) or q (stop).
 
-    Each verdict is stored at once as a thumb of yours; stop whenever you like, and the same command goes on.
-    Example: thumbwheel label review --agent support --rater anna
+    Each verdict is stored at once as a thumb of yours; stop whenever you like, and the same command
+    goes on. Example: thumbwheel label review --agent support --rater anna
     """
     from thumbwheel.rewards.suggest import decide, questions
 
@@ -129,13 +173,22 @@ def review(
     if as_json:
         log.answer({"done": became}, indent=None)
     else:
-        log.say(", ".join(f"{count} {state}" for state, count in became.items()) or "nothing was decided")
+        log.say(
+            ", ".join(f"{count} {state}" for state, count in became.items())
+            or "nothing was decided"
+        )
 
 
 def _ask(question: Any, show: bool, as_json: bool) -> None:
     told = {"good": question.good, "confidence": round(question.confidence, 3)} if show else {}
     if as_json:
-        row = {"id": question.id, "trace": question.trace_id, "prompt": list(question.prompt), "answer": question.text, **told}
+        row = {
+            "id": question.id,
+            "trace": question.trace_id,
+            "prompt": list(question.prompt),
+            "answer": question.text,
+            **told,
+        }
         log.answer(row, indent=None)
         return
     from rich.panel import Panel
@@ -144,10 +197,18 @@ def _ask(question: Any, show: bool, as_json: bool) -> None:
     screen = log.console(stderr=False)
     for message in question.prompt:
         content = message.get("content")
-        screen.print(Text(f"{message['role']}: {content if isinstance(content, str) else json.dumps(content)}", style="dim"))
+        screen.print(
+            Text(
+                f"{message['role']}: "
+                f"{content if isinstance(content, str) else json.dumps(content)}",
+                style="dim",
+            )
+        )
     screen.print(Panel(Text(question.text), title=Text(question.trace_id), title_align="left"))
     if show:
-        screen.print(Text(f"suggested: {'good' if question.good else 'bad'} ({question.confidence:.0%})"))
+        screen.print(
+            Text(f"suggested: {'good' if question.good else 'bad'} ({question.confidence:.0%})")
+        )
 
 
 def _key(as_json: bool) -> str:
@@ -168,11 +229,16 @@ def accept_(
     ctx: typer.Context,
     agent: Agent,
     rater: Rater,
-    names: Annotated[list[str] | None, typer.Argument(help="Suggestions or traces.", metavar="[ID]...")] = None,
-    min_confidence: Annotated[float | None, typer.Option(min=0.5, max=1.0, help="All from this confidence on, unseen.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Suggestions or traces.", metavar="[ID]...")
+    ] = None,
+    min_confidence: Annotated[
+        float | None, typer.Option(min=0.5, max=1.0, help="All from this confidence on, unseen.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take suggestions as they are, as thumbs of yours. Unseen, so they count nothing for how often suggestions are right.
+    """Take suggestions as they are, as thumbs of yours. Unseen, so they count nothing for how often
+    suggestions are right.
 
     Example: thumbwheel label accept --agent support --rater anna --min-confidence 0.95
     """
@@ -188,7 +254,8 @@ def accept_(
 
 @label.command("status")
 def status_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
-    """Labels, suggestions by state, and how often reviewers agreed with suggestions, by their confidence."""
+    """Labels, suggestions by state, and how often reviewers agreed with suggestions, by their
+    confidence."""
     from thumbwheel.rewards.suggest import status
 
     with ctx.obj() as ws:
@@ -196,10 +263,21 @@ def status_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
     if as_json:
         log.answer(found)
         return
-    log.table(f"labels of {agent}", ["", "count"], [*found["labels"].items(), *found["suggestions"].items()])
+    log.table(
+        f"labels of {agent}",
+        ["", "count"],
+        [*found["labels"].items(), *found["suggestions"].items()],
+    )
     if found["bands"]:
-        rows = [(f"{one['from']:.1f} to {one['to']:.1f}", one["reviewed"], one["agreed"], _band(one)) for one in found["bands"]]
-        log.table("reviewers and suggestions", ["confidence", "reviewed", "agreed", "share (95 % interval)"], rows)
+        rows = [
+            (f"{one['from']:.1f} to {one['to']:.1f}", one["reviewed"], one["agreed"], _band(one))
+            for one in found["bands"]
+        ]
+        log.table(
+            "reviewers and suggestions",
+            ["confidence", "reviewed", "agreed", "share (95 % interval)"],
+            rows,
+        )
         log.say(f"kappa {_interval(found['kappa'])}")
 
 
@@ -209,7 +287,8 @@ def _band(one: Mapping[str, Any]) -> str:
 
 @label.command("agreement")
 def agreement_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
-    """How far raters agree beyond chance: all people, each against the crowd of the others, and judging models against the people.
+    """How far raters agree beyond chance: all people, each against the crowd of the others, and
+    judging models against the people.
 
     Example: thumbwheel label agreement --agent support
     """
@@ -218,17 +297,41 @@ def agreement_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> Non
 
     with ctx.obj() as ws:
         panels = agreement(ws, agent)
-        stated = [one.content | {"recorded_at": str(one.recorded_at)} for one in documents(ws, KIND, agent)]
+        stated = [
+            one.content | {"recorded_at": str(one.recorded_at)}
+            for one in documents(ws, KIND, agent)
+        ]
     if as_json:
         log.answer({"panels": [one.as_dict() for one in panels], "judges": stated})
         return
     for one in panels:
         rows: list[tuple[object, ...]] = [
-            (f"all people, alpha ({metric})", found.units, "", _interval(found.as_dict())) for metric, found in one.people.items()
+            (f"all people, alpha ({metric})", found.units, "", _interval(found.as_dict()))
+            for metric, found in one.people.items()
         ]
-        rows += [(f"{who.rater}, kappa", who.agreement.units, who.torn, _interval(who.agreement.as_dict())) for who in one.raters]
-        rows += [(f"judge {who.rater}, kappa", who.agreement.units, who.torn, _interval(who.agreement.as_dict())) for who in one.judges]
-        log.table(f"{one.kind} of {agent}", ["who", "compared", "no crowd", "agreement (95 % interval)"], rows)
+        rows += [
+            (
+                f"{who.rater}, kappa",
+                who.agreement.units,
+                who.torn,
+                _interval(who.agreement.as_dict()),
+            )
+            for who in one.raters
+        ]
+        rows += [
+            (
+                f"judge {who.rater}, kappa",
+                who.agreement.units,
+                who.torn,
+                _interval(who.agreement.as_dict()),
+            )
+            for who in one.judges
+        ]
+        log.table(
+            f"{one.kind} of {agent}",
+            ["who", "compared", "no crowd", "agreement (95 % interval)"],
+            rows,
+        )
     _show_judges(stated)
     if not panels and not stated:
         log.say("no two raters judged the same thing")
@@ -237,11 +340,21 @@ def agreement_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> Non
 def _show_judges(stated: Iterable[Mapping[str, Any]]) -> None:
 
     rows = [
-        (one["model"], one["judge"][:12], one["pairs"], _interval({**one, "value": one["kappa"]}), one["recorded_at"][:16])
+        (
+            one["model"],
+            one["judge"][:12],
+            one["pairs"],
+            _interval({**one, "value": one["kappa"]}),
+            one["recorded_at"][:16],
+        )
         for one in stated
     ]
     if rows:
-        log.table("stated agreement of judges with people", ["model", "judge", "pairs", "kappa (95 % interval)", "recorded"], rows)
+        log.table(
+            "stated agreement of judges with people",
+            ["model", "judge", "pairs", "kappa (95 % interval)", "recorded"],
+            rows,
+        )
 
 
 @label.command("trust")
@@ -250,26 +363,52 @@ def trust_(
     agent: Agent,
     url: Annotated[str, typer.Option(help="The endpoint, for example http://127.0.0.1:11434/v1.")],
     model: Annotated[str, typer.Option(help="The judging model.")],
-    criteria: Annotated[str | None, typer.Option(help="What makes an answer better [default: that of the function `judge`].")] = None,
-    api_key_variable: Annotated[str | None, typer.Option(help="The environment variable that holds the key.")] = None,
+    criteria: Annotated[
+        str | None,
+        typer.Option(help="What makes an answer better [default: that of the function `judge`]."),
+    ] = None,
+    api_key_variable: Annotated[
+        str | None, typer.Option(help="The environment variable that holds the key.")
+    ] = None,
     structured: Annotated[bool, typer.Option(help="Ask with response_format.")] = True,
-    most: Annotated[int, typer.Option(min=1, help="Pairs to ask about, at most; each is two questions.")] = 300,
-    out: Annotated[Path | None, typer.Option(help="Write the statement here, for the setting `agreement` of the function `judge`.")] = None,
+    most: Annotated[
+        int, typer.Option(min=1, help="Pairs to ask about, at most; each is two questions.")
+    ] = 300,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the statement here, for the setting `agreement` of the function `judge`."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a judging model about pairs that people compared, and state how far it agrees with them.
 
-    Without that it is no checker of cases, and as the suite that decides it allows a canary at most.
+    Without that it is no checker of cases, and as the suite that decides it allows a canary at
+    most.
 
-    Example: thumbwheel label trust --agent support --url http://127.0.0.1:11434/v1 --model qwen3:8b --out agreement.json
+    Example: thumbwheel label trust --agent support --url http://127.0.0.1:11434/v1 --model qwen3:8b
+    --out agreement.json
     """
     from thumbwheel.core.config import build
     from thumbwheel.models.documents import as_bytes
     from thumbwheel.rewards.agreement import trust
     from thumbwheel.rewards.functions.judge import Judge
 
-    given = {"url": url, "model": model, "criteria": criteria, "api_key_variable": api_key_variable, "structured": structured}
-    judge = Judge(build(Judge.Config, {key: value for key, value in given.items() if value is not None}, "options"))  # type: ignore[arg-type]
+    given = {
+        "url": url,
+        "model": model,
+        "criteria": criteria,
+        "api_key_variable": api_key_variable,
+        "structured": structured,
+    }
+    judge = Judge(
+        build(
+            Judge.Config,
+            {key: value for key, value in given.items() if value is not None},
+            "options",
+        )
+    )  # type: ignore[arg-type]
     with ctx.obj() as ws:
         stated = trust(ws, agent, judge, most)
     if out is not None:

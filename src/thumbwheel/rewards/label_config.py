@@ -1,4 +1,5 @@
-"""The section `label` of the settings: how a classifier of traces is fitted. Not here: the fitting (`learn`)."""
+"""The section `label` of the settings: how a classifier of traces is fitted. Not here: the fitting
+(`learn`)."""
 
 from __future__ import annotations
 
@@ -19,4 +20,5 @@ class LearnConfig(Config):
     strength: float = Field(1.0, gt=0)
     """How far the weights may go: the inverse of the penalty on them."""
     embeddings: str | None = None
-    """Folder or hub id of a model whose sentence embeddings of the answers are seen too; unset, numbers and words only."""
+    """Folder or hub id of a model whose sentence embeddings of the answers are seen too; unset,
+    numbers and words only."""

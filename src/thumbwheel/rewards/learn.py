@@ -1,9 +1,11 @@
-"""Fitting a classifier of traces on what people called good and bad, and saying honestly how good it is.
+"""Fitting a classifier of traces on what people called good and bad, and saying honestly how good
+it is.
 
-Labels are what persons said, resolved by the one rule for raters that differ (`types.RULE`); machines' opinions and suggestions that nobody
-has accepted are none. Folds keep traces of one prompt or one session together, so that no figure comes from having seen the question.
-Figures are of answers that neither the regression nor its calibration had seen, with intervals that resample those groups, beside what
-always saying the more frequent label would give.
+Labels are what persons said, resolved by the one rule for raters that differ (`types.RULE`);
+machines' opinions and suggestions that nobody has accepted are none. Folds keep traces of one
+prompt or one session together, so that no figure comes from having seen the question. Figures are
+of answers that neither the regression nor its calibration had seen, with intervals that resample
+those groups, beside what always saying the more frequent label would give.
 
 Not here: the arithmetic (`classifier`), what is made of it (`suggest`, `functions/learned.py`).
 """
@@ -45,7 +47,8 @@ ROUNDS = 500
 
 @dataclass(frozen=True)
 class Labelled:
-    """Traces that people judged: features, labels (1 good, 0 bad) and groups, in the order of the trace ids."""
+    """Traces that people judged: features, labels (1 good, 0 bad) and groups, in the order of the
+    trace ids."""
 
     traces: Sequence[str]
     rows: Sequence[Features]
@@ -54,26 +57,37 @@ class Labelled:
 
     def about(self) -> dict[str, Any]:
         """What names these labels in a classifier."""
-        return {"fingerprint": ids.fingerprint(list(zip(self.traces, self.good.tolist(), strict=True))), "rule": "persons only"}
+        return {
+            "fingerprint": ids.fingerprint(list(zip(self.traces, self.good.tolist(), strict=True))),
+            "rule": "persons only",
+        }
 
 
 def learn(ws: Workspace, agent: str, config: LearnConfig) -> tuple[str, Classifier]:
-    """(hash, classifier) fitted on all labels of persons in force, and kept; raises DataError where there are too few."""
+    """(hash, classifier) fitted on all labels of persons in force, and kept; raises DataError where
+    there are too few."""
     return learn_with(ws, agent, config, embedder_of(config))
 
 
-def learn_with(ws: Workspace, agent: str, config: LearnConfig, embedder: Embedder | None) -> tuple[str, Classifier]:
+def learn_with(
+    ws: Workspace, agent: str, config: LearnConfig, embedder: Embedder | None
+) -> tuple[str, Classifier]:
     """`learn` with the model that `config` names, where it is loaded already."""
     require_agent(ws, agent)
     with ws.db.read() as connection:
         known = labelled(connection, agent, embedder)
     check(agent, known, config)
-    found = fitted(known, config, {"agent": agent} | ({} if embedder is None else {"embeddings": embedder.about()}))
+    found = fitted(
+        known,
+        config,
+        {"agent": agent} | ({} if embedder is None else {"embeddings": embedder.about()}),
+    )
     return documents.keep(ws, KIND, found.document()), found
 
 
 def embedder_of(config: LearnConfig) -> Embedder | None:
-    """The model that `config` names; raises ModelError where it cannot be loaded, MissingExtra without torch."""
+    """The model that `config` names; raises ModelError where it cannot be loaded, MissingExtra
+    without torch."""
     if config.embeddings is None:
         return None
     from thumbwheel.engine.embed import Embedder
@@ -92,7 +106,12 @@ def labelled(connection: sa.Connection, agent: str, embedder: Embedder | None = 
     }
     names = sorted(found)
     groups = group_of(store.groups(connection, ids.derived("agt", agent), names))
-    return Labelled(names, [found[name] for name in names], np.array([float(labels[name]) for name in names]), [groups[n] for n in names])
+    return Labelled(
+        names,
+        [found[name] for name in names],
+        np.array([float(labels[name]) for name in names]),
+        [groups[n] for n in names],
+    )
 
 
 def person_labels(connection: sa.Connection, agent: str) -> dict[str, bool]:
@@ -108,7 +127,8 @@ def person_labels(connection: sa.Connection, agent: str) -> dict[str, bool]:
 
 
 def group_of(places: Iterable[tuple[str, str, str | None]]) -> dict[str, str]:
-    """Trace -> its group, from (trace, prompt, session): traces that share a prompt or a session, also through others, are one group.
+    """Trace -> its group, from (trace, prompt, session): traces that share a prompt or a session,
+    also through others, are one group.
 
     >>> group_of([("t1", "p1", "s1"), ("t2", "p1", "s2"), ("t3", "p3", "s2"), ("t4", "p4", None)])
     {'t1': 'p1', 't2': 'p1', 't3': 'p1', 't4': 'p4'}
@@ -133,14 +153,21 @@ def check(agent: str, known: Labelled, config: LearnConfig) -> None:
     good = int(known.good.sum())
     bad, groups = len(known.good) - good, len(set(known.groups))
     missing = [(config.least_good - good, "good"), (config.least_bad - bad, "bad")]
-    lacking = [f"{count} more traces that people called {what}" for count, what in missing if count > 0]
-    lacking += [f"{config.folds - groups} more prompts or sessions"] if groups < config.folds else []
+    lacking = [
+        f"{count} more traces that people called {what}" for count, what in missing if count > 0
+    ]
+    lacking += (
+        [f"{config.folds - groups} more prompts or sessions"] if groups < config.folds else []
+    )
     parts = folds(known.groups, config.folds)
     if not lacking and any(len(set(known.good[parts != fold])) < 2 for fold in range(config.folds)):
         lacking = ["good and bad traces of more different prompts or sessions"]
     if lacking:
         have = f"there are {good} good and {bad} bad ones of {groups} prompts or sessions"
-        fix = f"Needed: {', '.join(lacking)}. Give thumbs: thumbwheel feedback add TRACE --agent {agent} --thumb up"
+        fix = (
+            f"Needed: {', '.join(lacking)}. Give thumbs: thumbwheel feedback add TRACE --agent "
+            f"{agent} --thumb up"
+        )
         raise DataError(f"labels of {agent!r}", f"they are too few to learn from: {have}", fix)
 
 
@@ -165,16 +192,23 @@ def fitted(known: Labelled, config: LearnConfig, about: Mapping[str, Any]) -> Cl
         chances[parts == fold] = calibrated(margins[parts == fold], seen_margins)
     whole = fit(known.rows, known.good, config.strength)
     report = figures(chances, known, parts)
-    facts = {**about, "settings": config.model_dump(mode="json"), "labels": known.about(), "report": report}
+    facts = {
+        **about,
+        "settings": config.model_dump(mode="json"),
+        "labels": known.about(),
+        "report": report,
+    }
     return Classifier(whole, calibrate(margins, known.good), facts)
 
 
 def figures(chances: Array, known: Labelled, parts: NDArray[np.intp]) -> dict[str, Any]:
-    """Accuracy, area under the ROC curve and Brier score of the cross-validation, each with its interval, against always saying the
-    label that is more frequent in what was fitted on."""
+    """Accuracy, area under the ROC curve and Brier score of the cross-validation, each with its
+    interval, against always saying the label that is more frequent in what was fitted on."""
     good, groups = known.good, list(known.groups)
     usual = np.array([float(good[parts != part].mean() >= 0.5) for part in parts])
-    right, base = ((guess == good).astype(float) for guess in ((chances >= 0.5).astype(float), usual))
+    right, base = (
+        (guess == good).astype(float) for guess in ((chances >= 0.5).astype(float), usual)
+    )
     gain = compare(base.tolist(), right.tolist(), groups)
     squares = (chances - good) ** 2
     return {
@@ -199,19 +233,30 @@ def _figure(value: float | None, statistic: Any, groups: Sequence[str]) -> dict[
 
 
 def unlabelled(
-    connection: sa.Connection, agent: str, without: Collection[str], most: int, embedder: Embedder | None = None
+    connection: sa.Connection,
+    agent: str,
+    without: Collection[str],
+    most: int,
+    embedder: Embedder | None = None,
 ) -> tuple[list[str], list[Features], int]:
-    """(traces, their features, how many there are in all) of the answered ones that are not among `without`; of more than `most` a part
-    that is drawn by a hash of the id, so that it stays the same."""
+    """(traces, their features, how many there are in all) of the answered ones that are not among
+    `without`; of more than `most` a part that is drawn by a hash of the id, so that it stays the
+    same."""
     total = store.trace_count(connection, ids.derived("agt", agent), None)
     share = most / total if total > most else 1.0
     found = [
         one.case
         for batch in stored_cases(connection, agent, READS)
         for one in batch
-        if one.answered and one.case.target_id not in without and drawn(str(one.case.target_id), share)
+        if one.answered
+        and one.case.target_id not in without
+        and drawn(str(one.case.target_id), share)
     ]
-    return [str(case.target_id) for case in found], [features(case, embedder) for case in found], total
+    return (
+        [str(case.target_id) for case in found],
+        [features(case, embedder) for case in found],
+        total,
+    )
 
 
 def drawn(trace_id: str, share: float) -> bool:

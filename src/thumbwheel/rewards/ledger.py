@@ -1,11 +1,15 @@
-"""The ledger: what each component of an agent's reward says about each stored trace, kept by what the component read.
+"""The ledger: what each component of an agent's reward says about each stored trace, kept by what
+the component read.
 
-A row is named by (trace, component, version, inputs): the version is a fingerprint of the function, its version and its settings, the
-inputs one of exactly the parts of the case that the function heeds. What is there is not run again, so late feedback or a changed case
-costs only what reads it, and a run as of a day in the past gives today what it gave then. Weights are no part of it: the reward is
-combined when it is read. What is `blocked` is tried again at every run, what `failed` when asked for.
+A row is named by (trace, component, version, inputs): the version is a fingerprint of the function,
+its version and its settings, the inputs one of exactly the parts of the case that the function
+heeds. What is there is not run again, so late feedback or a changed case costs only what reads it,
+and a run as of a day in the past gives today what it gave then. Weights are no part of it: the
+reward is combined when it is read. What is `blocked` is tried again at every run, what `failed`
+when asked for.
 
-Here rows are made and read; what a component is, is in `component`, and what a reward is made of in `combine`.
+Here rows are made and read; what a component is, is in `component`, and what a reward is made of in
+`combine`.
 """
 
 from __future__ import annotations
@@ -34,7 +38,8 @@ from thumbwheel.rewards.function import Score, Status
 
 @dataclass
 class Report:
-    """What a run did. `judged` and `standing` are component -> count; `statuses` are of what was judged."""
+    """What a run did. `judged` and `standing` are component -> count; `statuses` are of what was
+    judged."""
 
     traces: int = 0
     judged: Counter[str] = field(default_factory=Counter)
@@ -49,7 +54,9 @@ class Report:
         self.judged[component] += 1
         self.statuses[component, str(score.status)] += 1
         if score.status in (Status.FAILED, Status.BLOCKED):
-            self.reasons[component, str(score.status), str(score.evidence.get("reason", ""))[:200]] += 1
+            self.reasons[
+                component, str(score.status), str(score.evidence.get("reason", ""))[:200]
+            ] += 1
 
 
 def settings(ws: Workspace, agent: str) -> RewardConfig:
@@ -61,9 +68,11 @@ def run(
     ws: Workspace, agent: str, parts: Sequence[Component], *, as_of: datetime | None = None, retry: bool = False, dry_run: bool = False,
     trace_id: str | None = None, advance: Advance | None = None,
 ) -> Report:  # fmt: skip
-    """Judge what has not been judged, of all traces of `agent` or of one; with `dry_run` only count it.
+    """Judge what has not been judged, of all traces of `agent` or of one; with `dry_run` only count
+    it.
 
-    `as_of`: with the feedback and the traces of that time; its rows are kept, and today's rewards stay as they are.
+    `as_of`: with the feedback and the traces of that time; its rows are kept, and today's rewards
+    stay as they are.
     """
     report = Report()
     reads = frozenset[str]().union(*(part.function.reads for part in parts))
@@ -92,7 +101,13 @@ def run(
 class _Batch:
     """What is known and what becomes known about some traces."""
 
-    def __init__(self, agent_id: str, batch: Sequence[Stored], known: Sequence[store.Entry], as_of: datetime | None) -> None:
+    def __init__(
+        self,
+        agent_id: str,
+        batch: Sequence[Stored],
+        known: Sequence[store.Entry],
+        as_of: datetime | None,
+    ) -> None:
         self._agent_id, self._batch, self._as_of, self._live = agent_id, batch, as_of, as_of is None
         self._known = {row.key: row for row in known}
         self._of: dict[tuple[str, str], list[store.Entry]] = defaultdict(list)
@@ -110,7 +125,11 @@ class _Batch:
             target = str(one.case.target_id)
             names = self._names[target, part.name] = part.version, part.inputs(one)
             row = self._known.get((target, part.name, *names))
-            if row is None or row.status == Status.BLOCKED or (retry and row.status == Status.FAILED):
+            if (
+                row is None
+                or row.status == Status.BLOCKED
+                or (retry and row.status == Status.FAILED)
+            ):
                 found.append(one)
             elif row.status == Status.OK:
                 self._valued.add(target)
@@ -120,13 +139,28 @@ class _Batch:
         """Note a judgement."""
         target = str(one.case.target_id)
         key = (target, part.name, *self._names[target, part.name])
-        values = {"value": score.value, "status": str(score.status), "evidence": _evidence(score), "as_of": one.case.as_of}
+        values = {
+            "value": score.value,
+            "status": str(score.status),
+            "evidence": _evidence(score),
+            "as_of": one.case.as_of,
+        }
         values |= {"recorded_at": datetime.now(UTC)}
         if key in self._known:
             self._again.append({"row": self._known[key].id, **values})
         else:
-            names = dict(zip(("target_id", "component", "component_version", "inputs"), key, strict=True))
-            self._fresh.append({"id": ids.derived("rwd", *key), "agent_id": self._agent_id, **names, **values, "current": self._live})
+            names = dict(
+                zip(("target_id", "component", "component_version", "inputs"), key, strict=True)
+            )
+            self._fresh.append(
+                {
+                    "id": ids.derived("rwd", *key),
+                    "agent_id": self._agent_id,
+                    **names,
+                    **values,
+                    "current": self._live,
+                }
+            )
         if score.status is Status.OK:
             self._valued.add(target)
 
@@ -136,7 +170,9 @@ class _Batch:
         before = {
             row.target_id
             for row in self._known.values()
-            if row.current and row.status == Status.OK and (row.component, row.component_version) in versions
+            if row.current
+            and row.status == Status.OK
+            and (row.component, row.component_version) in versions
         }
         return len(self._valued - before)
 
@@ -147,7 +183,8 @@ class _Batch:
             version, inputs = names
             for row in self._of.get((target, name), ()):
                 if row.component_version != version:
-                    continue  # what other settings found stands for them: they may come back into force
+                    # what other settings found stands for them: they may come back into force
+                    continue
                 stands = row.inputs == inputs
                 if row.current != stands:
                     standing[row.id] = stands
@@ -162,7 +199,10 @@ def _evidence(score: Score) -> Any:
 
 
 _SURE, _STATUSES = (str, int, bool), {str(one): one for one in Status}
-_ENCODER, _DECODER = json.JSONEncoder(default=str), json.JSONDecoder(parse_constant=str)  # json.dumps makes one for every call
+_ENCODER, _DECODER = (
+    json.JSONEncoder(default=str),
+    json.JSONDecoder(parse_constant=str),
+)  # json.dumps makes one for every call
 
 
 Version = tuple[str, str]
@@ -170,47 +210,70 @@ Version = tuple[str, str]
 
 
 def scores(
-    connection: sa.Connection, agent: str, parts: Sequence[Component], as_of: datetime | None = None, trace_id: str | None = None
+    connection: sa.Connection,
+    agent: str,
+    parts: Sequence[Component],
+    as_of: datetime | None = None,
+    trace_id: str | None = None,
 ) -> Iterator[tuple[str, dict[Version, Score]]]:
-    """(trace, its score by each of `parts`), as the last run of each part found it; of all traces, in the order of their ids, or of one.
+    """(trace, its score by each of `parts`), as the last run of each part found it; of all traces,
+    in the order of their ids, or of one.
 
-    Whatever shows, explains, reweighs or builds from rewards reads them here. The evidence of a score is not read: where one trace is
-    asked for it names the ledger row. What a part has not judged is missing. With `as_of` the scores are those that the traces and the
-    feedback of that time give, in the order of `traces.input_id, traces.id`; nothing is run for it.
+    Whatever shows, explains, reweighs or builds from rewards reads them here. The evidence of a
+    score is not read: where one trace is asked for it names the ledger row. What a part has not
+    judged is missing. With `as_of` the scores are those that the traces and the feedback of that
+    time give, in the order of `traces.input_id, traces.id`; nothing is run for it.
     """
     if as_of is not None:
         yield from _scores_as_of(connection, agent, parts, as_of, trace_id)
         return
     wanted = {(part.name, part.version) for part in parts}
-    rows = store.current(connection, ids.derived("agt", agent), {version for _, version in wanted}, trace_id)
+    rows = store.current(
+        connection, ids.derived("agt", agent), {version for _, version in wanted}, trace_id
+    )
     for target, rows_of_target in groupby(rows, key=itemgetter(0)):
         by_version: dict[Version, Score] = {}
         for _, name, version, value, status, row_id in rows_of_target:
             if (name, version) in wanted:
-                by_version[name, version] = _score(value, status, _NO_EVIDENCE if trace_id is None else {"row": row_id})
+                by_version[name, version] = _score(
+                    value, status, _NO_EVIDENCE if trace_id is None else {"row": row_id}
+                )
         if by_version:
             yield target, by_version
 
 
 def _scores_as_of(
-    connection: sa.Connection, agent: str, parts: Sequence[Component], as_of: datetime, trace_id: str | None
+    connection: sa.Connection,
+    agent: str,
+    parts: Sequence[Component],
+    as_of: datetime,
+    trace_id: str | None,
 ) -> Iterator[tuple[str, dict[Version, Score]]]:
     reads = frozenset[str]().union(*(part.function.reads for part in parts))
     for batch in stored_cases(connection, agent, reads, as_of, trace_id):
-        known = {row.key: row for row in store.ledger(connection, [str(case.case.target_id) for case in batch])}
+        known = {
+            row.key: row
+            for row in store.ledger(connection, [str(case.case.target_id) for case in batch])
+        }
         for case in batch:
             target = str(case.case.target_id)
             by_version: dict[Version, Score] = {}
             for part in parts:
                 row = known.get((target, part.name, part.version, part.inputs(case)))
                 if row is not None:
-                    by_version[part.name, part.version] = _score(row.value, row.status, {"row": row.id})
+                    by_version[part.name, part.version] = _score(
+                        row.value, row.status, {"row": row.id}
+                    )
             if by_version:
                 yield target, by_version
 
 
 def rewards(
-    connection: sa.Connection, agent: str, config: RewardConfig, parts: Sequence[Component], as_of: datetime | None = None
+    connection: sa.Connection,
+    agent: str,
+    config: RewardConfig,
+    parts: Sequence[Component],
+    as_of: datetime | None = None,
 ) -> Iterator[Combined]:
     """The reward of every trace in the ledger, without evidence; see `scores`."""
     combine = config.combiner()
@@ -220,9 +283,15 @@ def rewards(
 
 
 def one_reward(
-    connection: sa.Connection, agent: str, config: RewardConfig, parts: Sequence[Component], trace_id: str, as_of: datetime | None = None
+    connection: sa.Connection,
+    agent: str,
+    config: RewardConfig,
+    parts: Sequence[Component],
+    trace_id: str,
+    as_of: datetime | None = None,
 ) -> tuple[Combined, frozenset[str]]:
-    """(the reward of one trace with its evidence, components whose score is of an earlier state of the trace)."""
+    """(the reward of one trace with its evidence, components whose score is of an earlier state of
+    the trace)."""
     _, by_version = next(scores(connection, agent, parts, as_of, trace_id), (trace_id, {}))
     rows = store.evidence(connection, trace_id)
     by_name: dict[str, Score] = {}
@@ -233,28 +302,38 @@ def one_reward(
     reads = frozenset[str]().union(*(part.function.reads for part in parts))
     outdated: set[str] = set()
     for batch in stored_cases(connection, agent, reads, as_of, trace_id):
-        outdated.update(part.name for part in parts if part.name in inputs and part.inputs(batch[0]) != inputs[part.name])
+        outdated.update(
+            part.name
+            for part in parts
+            if part.name in inputs and part.inputs(batch[0]) != inputs[part.name]
+        )
     return Combined(trace_id, config.combine(by_name), by_name), frozenset(outdated)
 
 
 def not_run(
-    connection: sa.Connection, agent: str, config: RewardConfig, parts: Sequence[Component], as_of: datetime | None = None
+    connection: sa.Connection,
+    agent: str,
+    config: RewardConfig,
+    parts: Sequence[Component],
+    as_of: datetime | None = None,
 ) -> list[str]:
-    """Components with a weight of which the ledger has no row with their present function and settings: they have no part in a reward."""
+    """Components with a weight of which the ledger has no row with their present function and
+    settings: they have no part in a reward."""
     agent_id = ids.derived("agt", agent)
     weights = {name: part.weight for name, part in config.parts().items()}
     return [
         part.name
         for part in parts
-        if weights[part.name] and not store.has_rows(connection, agent_id, part.name, part.version, current=as_of is None)
+        if weights[part.name]
+        and not store.has_rows(connection, agent_id, part.name, part.version, current=as_of is None)
     ]
 
 
 def not_run_warning(agent: str, names: Sequence[str]) -> str:
     """What to tell a person about `not_run`.
 
-    >>> not_run_warning("filer", ["decision"])
-    'Never judged with the present settings, so without a part in the reward: decision. Judge them: thumbwheel reward run --agent filer'
+    >>> not_run_warning("filer", ["decision"]) 'Never judged with the present settings, so without a
+    part in the reward: decision. Judge them: thumbwheel reward run --agent filer'
     """
     why = "Never judged with the present settings, so without a part in the reward"
     return f"{why}: {', '.join(names)}. Judge them: thumbwheel reward run --agent {agent}"
@@ -274,7 +353,8 @@ def count(ws: Workspace, agent: str, as_of: datetime | None = None) -> int:
 
 
 def moved(ws: Workspace, agent: str, since: datetime) -> set[str]:
-    """Traces whose combined reward may be another one than at `since`: a component of it valued them anew, or for the first time.
+    """Traces whose combined reward may be another one than at `since`: a component of it valued
+    them anew, or for the first time.
 
     Raises NotFound where a model or classifier of the reward is gone.
     """

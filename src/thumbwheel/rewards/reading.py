@@ -1,7 +1,9 @@
-"""What statements say, without the database: one as good, bad or neither, all of them about one answer by the rule (`types.RULE`).
+"""What statements say, without the database: one as good, bad or neither, all of them about one
+answer by the rule (`types.RULE`).
 
-Does not live here: where statements come from (`store`, `label`). A statement that says nothing has no value; missing is never 0 or 0.5.
-To read a new kind of feedback, add a reader to READERS and the kind to `store.JUDGING`.
+Does not live here: where statements come from (`store`, `label`). A statement that says nothing has
+no value; missing is never 0 or 0.5. To read a new kind of feedback, add a reader to READERS and the
+kind to `store.JUDGING`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Said(Protocol):
 S = TypeVar("S", bound=Said)
 SCALES = {"rating": (1.0, 5.0), "score": (0.0, 1.0), "outcome": (0.0, 1.0)}
 EDGE = 1e-9
-"""4 of 1..5 stars lies at 0.75 and 0.6 of 0..1 at 0.6 exactly; a boundary must not depend on rounding."""
+"""4 of 1..5 stars lies at 0.75 and 0.6 of 0..1 at 0.6 exactly; a boundary must not depend on
+rounding."""
 
 
 def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judgement:
@@ -47,11 +50,24 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
     if len(heard) == 1:
         return _alone(trace_id, heard[0], config)
     votes = {s.feedback_id: reading(s, config) for s in heard if s.kind != "correction"}
-    every = [s for s in heard if s.kind != "correction" and (s.kind != "label" or votes[s.feedback_id] is not None)]
+    every = [
+        s
+        for s in heard
+        if s.kind != "correction" and (s.kind != "label" or votes[s.feedback_id] is not None)
+    ]
     opinions = people_first(every)
-    counted, torn = newest(opinions, voice, lambda s: votes[s.feedback_id]) if len(opinions) > 1 else (opinions, False)
-    last = {voice(s): s.at for s in counted}  # a rating and a thumb may be given at once, and both are the newest word
-    for_, against = (sorted((s for s in counted if votes[s.feedback_id] is side), key=_when) for side in (True, False))
+    counted, torn = (
+        newest(opinions, voice, lambda s: votes[s.feedback_id])
+        if len(opinions) > 1
+        else (opinions, False)
+    )
+    last = {
+        voice(s): s.at for s in counted
+    }  # a rating and a thumb may be given at once, and both are the newest word
+    for_, against = (
+        sorted((s for s in counted if votes[s.feedback_id] is side), key=_when)
+        for side in (True, False)
+    )
     gain, loss = (math.fsum(s.weight for s in side) for side in (for_, against))
     good = None if gain == loss else gain > loss
     edit, edit_conflict = edit_of(heard)
@@ -74,10 +90,12 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
 
 
 def beside_verdict(judgement: Judgement, computed: Value | None) -> Value | None:
-    """The number of an answer that people judged without a number, where checkers or models have `computed` one.
+    """The number of an answer that people judged without a number, where checkers or models have
+    `computed` one.
 
-    The computed number stands where it lies on the side that people took. Where it contradicts them their verdict stands alone, as the
-    end of the scale that it means, nearer to the middle the more they disagree. A draw among people is no number.
+    The computed number stands where it lies on the side that people took. Where it contradicts them
+    their verdict stands alone, as the end of the scale that it means, nearer to the middle the more
+    they disagree. A draw among people is no number.
     """
     if computed is None or judgement.good is None or computed.sides_with(judgement.good):
         return computed if judgement.good is not None else None
@@ -114,10 +132,24 @@ def people_first(said: Iterable[P]) -> list[P]:
 def _alone(trace_id: str, said: Statement, config: LabelConfig) -> Judgement:
     """The rule for what one rater says and nobody else, which is most of what there is."""
     vote = None if said.kind == "correction" else reading(said, config)
-    edit, value = edit_of((said,))[0] if said.kind == "correction" else None, value_of((said,), config)
+    edit, value = (
+        edit_of((said,))[0] if said.kind == "correction" else None,
+        value_of((said,), config),
+    )
     if vote is None:
         return Judgement(trace_id, None, None, None, (), False, edit, False, value)
-    return Judgement(trace_id, vote, 1.0, said.kind, (said.feedback_id,), False, edit, False, value, said.automatic)
+    return Judgement(
+        trace_id,
+        vote,
+        1.0,
+        said.kind,
+        (said.feedback_id,),
+        False,
+        edit,
+        False,
+        value,
+        said.automatic,
+    )
 
 
 def reading(said: Statement, config: LabelConfig) -> bool | None:
@@ -140,14 +172,21 @@ def _number(said: Statement, config: LabelConfig) -> bool | None:
 
 
 def place_of(said: Statement) -> tuple[float, tuple[float, float]] | None:
-    """(where the number lies on its scale from 0 to 1, the scale); None for what is no number, or none of its scale."""
+    """(where the number lies on its scale from 0 to 1, the scale); None for what is no number, or
+    none of its scale."""
     if isinstance(said.value, bool) or not isinstance(said.value, int | float):
         return None
     low, high = (said.scale["min"], said.scale["max"]) if said.scale else SCALES[said.kind]
-    return ((said.value - low) / (high - low), (low, high)) if low <= said.value <= high and low != high else None
+    return (
+        ((said.value - low) / (high - low), (low, high))
+        if low <= said.value <= high and low != high
+        else None
+    )
 
 
-def value_of(said: Iterable[Statement], config: LabelConfig, kinds: Container[str] = SCALES) -> Value | None:
+def value_of(
+    said: Iterable[Statement], config: LabelConfig, kinds: Container[str] = SCALES
+) -> Value | None:
     """The weighted mean of what the raters gave as numbers of `kinds`, the newest of each."""
     numbers = [one for one in said if one.kind in kinds and place_of(one) is not None]
     if len(numbers) < 2:
@@ -161,7 +200,9 @@ def _as_value(said: Statement, config: LabelConfig) -> Value:
     assert place is not None  # noqa: S101 - narrows the type; the caller has checked it
     part, scale = place
     turned = said.kind == "outcome" and (said.name or "").casefold() in config.bad_outcomes
-    return Value(1 - part if turned else part, scale, said.kind, (said.feedback_id,), said.automatic)
+    return Value(
+        1 - part if turned else part, scale, said.kind, (said.feedback_id,), said.automatic
+    )
 
 
 def _label(said: Statement, config: LabelConfig) -> bool | None:
@@ -188,7 +229,8 @@ READERS: dict[str, Callable[[Statement, LabelConfig], bool | None]] = {
 
 
 def voice(said: Statement) -> tuple[str, ...]:
-    """Who speaks: all opinions of a rater replace each other, an outcome is a fact of its own and replaces no opinion."""
+    """Who speaks: all opinions of a rater replace each other, an outcome is a fact of its own and
+    replaces no opinion."""
     return (said.rater, f"outcome:{said.name or ''}") if said.kind == "outcome" else (said.rater,)
 
 
@@ -196,7 +238,9 @@ def edit_of(said: Iterable[Statement]) -> tuple[Edit | None, bool]:
     """The correction that the raters settled on, and whether they differ."""
     edits = people_first(s for s in said if s.kind == "correction" and isinstance(s.value, str))
     if len(edits) < 2:  # the rule below comes to the same; a million traces have one statement each
-        return (Edit(edits[0].value, (edits[0].feedback_id,), edits[0].automatic) if edits else None), False
+        return (
+            Edit(edits[0].value, (edits[0].feedback_id,), edits[0].automatic) if edits else None
+        ), False
     latest, torn = newest(edits, voice, lambda s: s.value)
     weights: dict[str, float] = defaultdict(float)
     for one in latest:
@@ -206,14 +250,20 @@ def edit_of(said: Iterable[Statement]) -> tuple[Edit | None, bool]:
     if len(leading) != 1:
         return None, conflict
     chosen = [s for s in latest if s.value == leading[0]]
-    return Edit(leading[0], tuple(sorted(s.feedback_id for s in chosen)), all(s.automatic for s in chosen)), conflict
+    return Edit(
+        leading[0], tuple(sorted(s.feedback_id for s in chosen)), all(s.automatic for s in chosen)
+    ), conflict
 
 
-def newest(said: Iterable[S], speaker: Callable[[S], tuple[str, ...]], meaning: Callable[[S], Any]) -> tuple[list[S], bool]:
-    """The newest of each voice, and whether a voice contradicts itself at the same instant: such a voice does not count.
+def newest(
+    said: Iterable[S], speaker: Callable[[S], tuple[str, ...]], meaning: Callable[[S], Any]
+) -> tuple[list[S], bool]:
+    """The newest of each voice, and whether a voice contradicts itself at the same instant: such a
+    voice does not count.
 
-    Among several of the same instant one that means nothing (None) gives way to one that does. Those with neither rater nor time all
-    count: nobody knows that they are one person's, and their order in a file means nothing.
+    Among several of the same instant one that means nothing (None) gives way to one that does.
+    Those with neither rater nor time all count: nobody knows that they are one person's, and their
+    order in a file means nothing.
     """
     voices: dict[tuple[str, ...], list[S]] = defaultdict(list)
     for one in said:
@@ -224,7 +274,9 @@ def newest(said: Iterable[S], speaker: Callable[[S], tuple[str, ...]], meaning: 
             kept.append(own[0])
             continue
         last = max(s.at for s in own)
-        final = sorted((s for s in own if s.at == last), key=lambda s: (meaning(s) is None, s.feedback_id))
+        final = sorted(
+            (s for s in own if s.at == last), key=lambda s: (meaning(s) is None, s.feedback_id)
+        )
         if all(s.lone for s in final):
             kept.extend(final)
         elif len({meaning(s) for s in final if meaning(s) is not None}) > 1:

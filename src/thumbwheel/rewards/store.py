@@ -1,4 +1,5 @@
-"""All SQL of this stage: it reads the feedback in force and stored cases, and keeps the ledger of rewards."""
+"""All SQL of this stage: it reads the feedback in force and stored cases, and keeps the ledger of
+rewards."""
 
 from __future__ import annotations
 
@@ -11,19 +12,31 @@ import sqlalchemy as sa
 from thumbwheel.db import standing
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
-from thumbwheel.db.schema import cases, feedback, feedback_targets, messages, raters, rewards, steps, suggestions, traces
+from thumbwheel.db.schema import (
+    cases,
+    feedback,
+    feedback_targets,
+    messages,
+    raters,
+    rewards,
+    steps,
+    suggestions,
+    traces,
+)
 from thumbwheel.rewards.types import Comparing, Scope, Statement
 
 JUDGING = ("thumb", "rating", "score", "label", "outcome", "correction")
 AUTOMATIC = ("checker", "model")
-"""Kinds of raters whose word alone fills no gate. A grade against a known right answer (`reference`) may."""
+"""Kinds of raters whose word alone fills no gate. A grade against a known right answer
+(`reference`) may."""
 AT = standing.AT
 VARIABLES = 900
 """Ids that one query names."""
 
 
 def in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
-    """Condition: feedback of the agent recorded by `as_of` that nothing recorded by then supersedes or retracts."""
+    """Condition: feedback of the agent recorded by `as_of` that nothing recorded by then supersedes
+    or retracts."""
     return sa.and_(feedback.c.agent_id == agent_id, standing.in_force(agent_id, as_of))
 
 
@@ -31,17 +44,27 @@ def statements(
     connection: sa.Connection, agent_id: str, as_of: datetime | None, trace_id: str | None = None, scope: Scope | None = None,
     arrived_by: datetime | None = None,
 ) -> Iterator[tuple[str, Statement]]:  # fmt: skip
-    """(trace id, statement) of everything in force about traces that have arrived (or one of them), by prompt and then by trace.
+    """(trace id, statement) of everything in force about traces that have arrived (or one of them),
+    by prompt and then by trace.
 
-    `arrived_by`: only about traces that were recorded by then. Feedback may be older than its trace.
+    `arrived_by`: only about traces that were recorded by then. Feedback may be older than its
+    trace.
     """
-    about = [feedback_targets.c.kind == "trace", *([] if trace_id is None else [traces.c.id == trace_id])]
+    about = [
+        feedback_targets.c.kind == "trace",
+        *([] if trace_id is None else [traces.c.id == trace_id]),
+    ]
     about += [] if arrived_by is None else [traces.c.recorded_at <= arrived_by]
     about += [] if scope is None else within(agent_id, as_of, scope)
     query = (
         sa.select(*_spoken(standing.speaker(traces.c.external_id)), traces.c.id.label("trace_id"))
         .select_from(_ABOUT_TRACES)
-        .where(traces.c.agent_id == agent_id, standing.in_force(agent_id, as_of), feedback.c.kind.in_(JUDGING), *about)
+        .where(
+            traces.c.agent_id == agent_id,
+            standing.in_force(agent_id, as_of),
+            feedback.c.kind.in_(JUDGING),
+            *about,
+        )
         .order_by(traces.c.input_id, traces.c.id, feedback_targets.c.feedback_id)
     )
     for *said, about in streamed(connection, query):
@@ -49,19 +72,37 @@ def statements(
 
 
 def within(agent_id: str, as_of: datetime | None, scope: Scope) -> list[sa.ColumnElement[bool]]:
-    """Conditions on feedback and traces: said in the window, not beyond a rater's first so many by id, about prompts of the range."""
+    """Conditions on feedback and traces: said in the window, not beyond a rater's first so many by
+    id, about prompts of the range."""
     found = [scope.since <= AT] if scope.since else []
     found += [scope.until > AT] if scope.until else []
     if scope.per_rater:
-        place = sa.func.row_number().over(partition_by=feedback.c.rater_id, order_by=feedback.c.id).label("place")
-        mine = sa.select(feedback.c.id, feedback.c.rater_id, place).where(in_force(agent_id, as_of), *found).subquery()
-        found.append(feedback.c.id.in_(sa.select(mine.c.id).where(sa.or_(mine.c.place <= scope.per_rater, mine.c.rater_id.is_(None)))))
+        place = (
+            sa.func.row_number()
+            .over(partition_by=feedback.c.rater_id, order_by=feedback.c.id)
+            .label("place")
+        )
+        mine = (
+            sa.select(feedback.c.id, feedback.c.rater_id, place)
+            .where(in_force(agent_id, as_of), *found)
+            .subquery()
+        )
+        found.append(
+            feedback.c.id.in_(
+                sa.select(mine.c.id).where(
+                    sa.or_(mine.c.place <= scope.per_rater, mine.c.rater_id.is_(None))
+                )
+            )
+        )
     found += [traces.c.input_id >= scope.first] if scope.first else []
     return found + ([traces.c.input_id < scope.last] if scope.last else [])
 
 
-def by_rater(connection: sa.Connection, agent_id: str, as_of: datetime | None, scope: Scope | None = None) -> list[tuple[str | None, int]]:
-    """(id of a rater, None for the unnamed; how much they said) of the persons who said something in force about a trace."""
+def by_rater(
+    connection: sa.Connection, agent_id: str, as_of: datetime | None, scope: Scope | None = None
+) -> list[tuple[str | None, int]]:
+    """(id of a rater, None for the unnamed; how much they said) of the persons who said something
+    in force about a trace."""
     about = [] if scope is None else within(agent_id, as_of, scope)
     person = sa.func.coalesce(raters.c.kind, "person").not_in(AUTOMATIC)
     query = (
@@ -73,13 +114,24 @@ def by_rater(connection: sa.Connection, agent_id: str, as_of: datetime | None, s
     return [(rater_id, count) for rater_id, count in connection.execute(query)]
 
 
-def preferences(connection: sa.Connection, agent_id: str, as_of: datetime | None, scope: Scope | None = None) -> Iterator[Comparing]:
+def preferences(
+    connection: sa.Connection, agent_id: str, as_of: datetime | None, scope: Scope | None = None
+) -> Iterator[Comparing]:
     """Every preference in force with the traces that have arrived."""
     about = [] if scope is None else within(agent_id, as_of, scope)
     query = (
-        sa.select(*_spoken(standing.speaker(traces.c.external_id)), feedback_targets.c.position, traces.c.id.label("trace_id"))
+        sa.select(
+            *_spoken(standing.speaker(traces.c.external_id)),
+            feedback_targets.c.position,
+            traces.c.id.label("trace_id"),
+        )
         .select_from(_ABOUT_TRACES)
-        .where(in_force(agent_id, as_of), feedback.c.kind == "preference", feedback_targets.c.kind == "trace", *about)
+        .where(
+            in_force(agent_id, as_of),
+            feedback.c.kind == "preference",
+            feedback_targets.c.kind == "trace",
+            *about,
+        )
         .order_by(feedback.c.id, feedback_targets.c.position)
     )
     group: list[Any] = []
@@ -92,19 +144,34 @@ def preferences(connection: sa.Connection, agent_id: str, as_of: datetime | None
         yield _comparing(group)
 
 
-def newest_words(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> Iterator[Statement]:
+def newest_words(
+    connection: sa.Connection, agent_id: str, as_of: datetime | None
+) -> Iterator[Statement]:
     """The newest words in force, of any kind, whether or not their targets have arrived."""
     standing_ids = standing.newest_words(agent_id, as_of)
-    query = sa.select(*_spoken(standing.speaker())).select_from(feedback.outerjoin(raters)).where(feedback.c.id.in_(standing_ids))
+    query = (
+        sa.select(*_spoken(standing.speaker()))
+        .select_from(feedback.outerjoin(raters))
+        .where(feedback.c.id.in_(standing_ids))
+    )
     for row in streamed(connection, query):
         yield Statement(*row)
 
 
-def targets(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> list[tuple[str, bool, int]]:
-    """(trace, step or session; whether it has arrived; how many) of the targets of feedback in force."""
+def targets(
+    connection: sa.Connection, agent_id: str, as_of: datetime | None
+) -> list[tuple[str, bool, int]]:
+    """(trace, step or session; whether it has arrived; how many) of the targets of feedback in
+    force."""
     arrived = feedback_targets.c.target_id.is_not(None)
-    query = sa.select(feedback_targets.c.kind, arrived, sa.func.count()).select_from(feedback.join(feedback_targets))
-    grouped = query.where(in_force(agent_id, as_of)).group_by(feedback_targets.c.kind, arrived).order_by(feedback_targets.c.kind, arrived)
+    query = sa.select(feedback_targets.c.kind, arrived, sa.func.count()).select_from(
+        feedback.join(feedback_targets)
+    )
+    grouped = (
+        query.where(in_force(agent_id, as_of))
+        .group_by(feedback_targets.c.kind, arrived)
+        .order_by(feedback_targets.c.kind, arrived)
+    )
     return [(kind, bool(there), count) for kind, there, count in connection.execute(grouped)]
 
 
@@ -135,8 +202,13 @@ def _spoken(speaker: sa.ColumnElement[str]) -> tuple[sa.ColumnElement[Any], ...]
 def _comparing(rows: list[Any]) -> Comparing:
     arrived = {row.position: row.trace_id for row in rows}
     first = rows[0]
-    speaker = max(row.rater for row in rows)  # one name for all of them, or that of the statement where a compared text has none
-    ranking = (tuple(arrived[position] for position in place if position in arrived) for place in first.value["ranking"])
+    speaker = max(
+        row.rater for row in rows
+    )  # one name for all of them, or that of the statement where a compared text has none
+    ranking = (
+        tuple(arrived[position] for position in place if position in arrived)
+        for place in first.value["ranking"]
+    )
     return Comparing(
         first.id,
         tuple(place for place in ranking if place),
@@ -148,12 +220,33 @@ def _comparing(rows: list[Any]) -> Comparing:
     )
 
 
-def stored(connection: sa.Connection, agent_id: str, as_of: datetime | None, trace_id: str | None) -> Iterator[sa.RowMapping]:
-    """Traces recorded by `as_of`, in the order of `statements`, each with what its case asks: reference, checker, checker_config."""
-    own = (traces.c.id, traces.c.input_id, traces.c.output, traces.c.status, traces.c.metadata, traces.c.occurred_at)
+def stored(
+    connection: sa.Connection, agent_id: str, as_of: datetime | None, trace_id: str | None
+) -> Iterator[sa.RowMapping]:
+    """Traces recorded by `as_of`, in the order of `statements`, each with what its case asks:
+    reference, checker, checker_config."""
+    own = (
+        traces.c.id,
+        traces.c.input_id,
+        traces.c.output,
+        traces.c.status,
+        traces.c.metadata,
+        traces.c.occurred_at,
+    )
     query = (
-        sa.select(*own, cases.c.id.label("asked"), cases.c.reference, cases.c.checker, cases.c.checker_config)
-        .select_from(traces.outerjoin(cases, sa.and_(cases.c.id == traces.c.case_id, cases.c.agent_id == traces.c.agent_id)))
+        sa.select(
+            *own,
+            cases.c.id.label("asked"),
+            cases.c.reference,
+            cases.c.checker,
+            cases.c.checker_config,
+        )
+        .select_from(
+            traces.outerjoin(
+                cases,
+                sa.and_(cases.c.id == traces.c.case_id, cases.c.agent_id == traces.c.agent_id),
+            )
+        )
         .where(*_among(agent_id, as_of, trace_id))
         .order_by(traces.c.input_id, traces.c.id)
     )
@@ -162,10 +255,14 @@ def stored(connection: sa.Connection, agent_id: str, as_of: datetime | None, tra
 
 def trace_count(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> int:
     """How many `stored` has."""
-    return connection.execute(sa.select(sa.func.count()).where(*_among(agent_id, as_of, None))).scalar_one()
+    return connection.execute(
+        sa.select(sa.func.count()).where(*_among(agent_id, as_of, None))
+    ).scalar_one()
 
 
-def _among(agent_id: str, as_of: datetime | None, trace_id: str | None) -> list[sa.ColumnElement[bool]]:
+def _among(
+    agent_id: str, as_of: datetime | None, trace_id: str | None
+) -> list[sa.ColumnElement[bool]]:
     found = [traces.c.agent_id == agent_id]
     found += [] if as_of is None else [traces.c.recorded_at <= as_of]
     return found + ([] if trace_id is None else [traces.c.id == trace_id])
@@ -174,33 +271,54 @@ def _among(agent_id: str, as_of: datetime | None, trace_id: str | None) -> list[
 def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[tuple[str, str]]:
     """(id, source) of the traces that have this id, ours or their source's."""
     query = sa.select(traces.c.id, traces.c.source).where(traces.c.agent_id == agent_id)
-    return list(connection.execute(query.where(sa.or_(has_id(traces.c.id, name), traces.c.external_id == name))).tuples())
+    return list(
+        connection.execute(
+            query.where(sa.or_(has_id(traces.c.id, name), traces.c.external_id == name))
+        ).tuples()
+    )
 
 
 def own_names(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, str]:
     """Trace -> its id in its source, for those that have one of their own."""
     query = sa.select(traces.c.id, traces.c.external_id).where(traces.c.id.in_(trace_ids))
-    return {row.id: row.external_id for row in connection.execute(query) if not row.external_id.startswith(standing.BY_CONTENT)}
+    return {
+        row.id: row.external_id
+        for row in connection.execute(query)
+        if not row.external_id.startswith(standing.BY_CONTENT)
+    }
 
 
 def steps_of(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, list[sa.RowMapping]]:
     """The steps of each trace, in their order."""
     found: dict[str, list[sa.RowMapping]] = {}
-    columns = [steps.c[name] for name in ("trace_id", "kind", "name", "input", "output", "status", "finish_reason")]
-    times = [steps.c[name] for name in ("started_at", "ended_at", "prompt_tokens", "completion_tokens")]
-    query = sa.select(*columns, *times).where(steps.c.trace_id.in_(trace_ids)).order_by(steps.c.trace_id, steps.c.position)
+    columns = [
+        steps.c[name]
+        for name in ("trace_id", "kind", "name", "input", "output", "status", "finish_reason")
+    ]
+    times = [
+        steps.c[name] for name in ("started_at", "ended_at", "prompt_tokens", "completion_tokens")
+    ]
+    query = (
+        sa.select(*columns, *times)
+        .where(steps.c.trace_id.in_(trace_ids))
+        .order_by(steps.c.trace_id, steps.c.position)
+    )
     for row in connection.execute(query).mappings():
         found.setdefault(row["trace_id"], []).append(row)
     return found
 
 
-def prompts(connection: sa.Connection, prompt_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+def prompts(
+    connection: sa.Connection, prompt_ids: Iterable[str]
+) -> dict[str, list[dict[str, Any]]]:
     """The chat messages of each prompt, oldest first."""
     links: dict[str, tuple[str | None, dict[str, Any]]] = {}
     asked = set(prompt_ids)
     wanted = set(asked)
     while wanted:
-        for row in connection.execute(sa.select(messages).where(messages.c.id.in_(wanted))).mappings():
+        for row in connection.execute(
+            sa.select(messages).where(messages.c.id.in_(wanted))
+        ).mappings():
             links[row["id"]] = (row["parent_id"], {"role": row["role"], **row["content"]})
         wanted = {links[one][0] or "" for one in wanted if one in links} - links.keys() - {""}
     found = {}
@@ -213,13 +331,31 @@ def prompts(connection: sa.Connection, prompt_ids: Iterable[str]) -> dict[str, l
     return found
 
 
-def mates(connection: sa.Connection, agent_id: str, input_ids: Iterable[str], most: int, as_of: datetime | None) -> dict[str, list[Any]]:
+def mates(
+    connection: sa.Connection,
+    agent_id: str,
+    input_ids: Iterable[str],
+    most: int,
+    as_of: datetime | None,
+) -> dict[str, list[Any]]:
     """(trace id, output) of the first `most` answers to each prompt, by trace id."""
-    place = sa.func.row_number().over(partition_by=traces.c.input_id, order_by=traces.c.id).label("place")
-    among = [*_among(agent_id, as_of, None), traces.c.output.is_not(None), traces.c.input_id.in_(set(input_ids))]
-    numbered = sa.select(traces.c.id, traces.c.input_id, traces.c.output, place).where(*among).subquery()
+    place = (
+        sa.func.row_number()
+        .over(partition_by=traces.c.input_id, order_by=traces.c.id)
+        .label("place")
+    )
+    among = [
+        *_among(agent_id, as_of, None),
+        traces.c.output.is_not(None),
+        traces.c.input_id.in_(set(input_ids)),
+    ]
+    numbered = (
+        sa.select(traces.c.id, traces.c.input_id, traces.c.output, place).where(*among).subquery()
+    )
     found: dict[str, list[Any]] = {}
-    query = sa.select(numbered.c.input_id, numbered.c.id, numbered.c.output).where(numbered.c.place <= most)
+    query = sa.select(numbered.c.input_id, numbered.c.id, numbered.c.output).where(
+        numbered.c.place <= most
+    )
     for row in connection.execute(query.order_by(numbered.c.input_id, numbered.c.id)):
         found.setdefault(row.input_id, []).append((row.id, row.output))
     return found
@@ -245,20 +381,25 @@ class Entry(NamedTuple):
 
 def ledger(connection: sa.Connection, target_ids: Sequence[str]) -> list[Entry]:
     """Every ledger row of these targets."""
-    query = sa.select(*(rewards.c[name] for name in Entry._fields)).where(rewards.c.target_id.in_(target_ids))
+    query = sa.select(*(rewards.c[name] for name in Entry._fields)).where(
+        rewards.c.target_id.in_(target_ids)
+    )
     return list(map(Entry._make, connection.execute(query)))
 
 
 def evidence(connection: sa.Connection, target_id: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """Ledger row -> (fingerprint of what was read, evidence)."""
-    query = sa.select(rewards.c.id, rewards.c.inputs, rewards.c.evidence).where(rewards.c.target_id == target_id)
+    query = sa.select(rewards.c.id, rewards.c.inputs, rewards.c.evidence).where(
+        rewards.c.target_id == target_id
+    )
     return {row.id: (row.inputs, row.evidence) for row in connection.execute(query)}
 
 
 def current(
     connection: sa.Connection, agent_id: str, versions: Collection[str], trace_id: str | None = None
 ) -> Iterator[tuple[str, str, str, float | None, str, str]]:
-    """(target, component, version, value, status, row) of the rows of these versions that the last run of each found to stand.
+    """(target, component, version, value, status, row) of the rows of these versions that the last
+    run of each found to stand.
 
     They come target by target.
     """
@@ -271,10 +412,15 @@ def current(
     yield from streamed(connection, query.order_by(rewards.c.target_id))
 
 
-def has_rows(connection: sa.Connection, agent_id: str, component: str, version: str, *, current: bool) -> bool:
-    """Whether the ledger has any row of this version of the component; `current`: any that stands today."""
+def has_rows(
+    connection: sa.Connection, agent_id: str, component: str, version: str, *, current: bool
+) -> bool:
+    """Whether the ledger has any row of this version of the component; `current`: any that stands
+    today."""
     query = sa.select(rewards.c.id).where(
-        rewards.c.agent_id == agent_id, rewards.c.component == component, rewards.c.component_version == version
+        rewards.c.agent_id == agent_id,
+        rewards.c.component == component,
+        rewards.c.component_version == version,
     )
     if current:
         query = query.where(rewards.c.current)
@@ -285,64 +431,107 @@ def reasons(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:
     """How often each component stands with each status and reason, the most frequent first."""
     reason = rewards.c.evidence["reason"].as_string().label("reason")
     columns = (rewards.c.component, rewards.c.component_version, rewards.c.status, reason)
-    query = sa.select(*columns, sa.func.count().label("count")).where(rewards.c.agent_id == agent_id, rewards.c.current)
-    return list(connection.execute(query.group_by(*columns).order_by(sa.desc("count"), *columns)).mappings())
+    query = sa.select(*columns, sa.func.count().label("count")).where(
+        rewards.c.agent_id == agent_id, rewards.c.current
+    )
+    return list(
+        connection.execute(query.group_by(*columns).order_by(sa.desc("count"), *columns)).mappings()
+    )
 
 
-def keep(connection: sa.Connection, fresh: Sequence[dict[str, Any]], again: Sequence[dict[str, Any]], standing: Mapping[str, bool]) -> None:
-    """Add `fresh` rows, write each of `again` over its `row`, and note which known rows stand from now on, and since when (`as_of`)."""
+def keep(
+    connection: sa.Connection,
+    fresh: Sequence[dict[str, Any]],
+    again: Sequence[dict[str, Any]],
+    standing: Mapping[str, bool],
+) -> None:
+    """Add `fresh` rows, write each of `again` over its `row`, and note which known rows stand from
+    now on, and since when (`as_of`)."""
     if fresh:
         connection.execute(rewards.insert(), fresh)
     noted = [{"row": row_id, "current": stands} for row_id, stands in standing.items()]
-    back = [{"row": row_id, "as_of": datetime.now(UTC)} for row_id, stands in standing.items() if stands]
+    back = [
+        {"row": row_id, "as_of": datetime.now(UTC)} for row_id, stands in standing.items() if stands
+    ]
     for changes in (again, noted, back):
         if changes:
             connection.execute(rewards.update().where(rewards.c.id == sa.bindparam("row")), changes)
 
 
-def moved(connection: sa.Connection, agent_id: str, since: datetime, versions: Collection[str]) -> set[str]:
-    """Targets that one of these versions of components has valued since, of which an older value stands again, or that lost theirs."""
+def moved(
+    connection: sa.Connection, agent_id: str, since: datetime, versions: Collection[str]
+) -> set[str]:
+    """Targets that one of these versions of components has valued since, of which an older value
+    stands again, or that lost theirs."""
     old = rewards.alias("old")
-    same = (old.c.target_id == rewards.c.target_id, old.c.component == rewards.c.component, old.c.recorded_at <= since)
-    own = (rewards.c.agent_id == agent_id, rewards.c.current, rewards.c.component_version.in_(versions))
+    same = (
+        old.c.target_id == rewards.c.target_id,
+        old.c.component == rewards.c.component,
+        old.c.recorded_at <= since,
+    )
+    own = (
+        rewards.c.agent_id == agent_id,
+        rewards.c.current,
+        rewards.c.component_version.in_(versions),
+    )
     newer = sa.or_(rewards.c.recorded_at > since, rewards.c.as_of > since)
     known = sa.or_(rewards.c.value.is_not(None), sa.exists().where(*same, old.c.id != rewards.c.id))
-    return set(connection.execute(sa.select(rewards.c.target_id).where(*own, newer, known)).scalars())
+    return set(
+        connection.execute(sa.select(rewards.c.target_id).where(*own, newer, known)).scalars()
+    )
 
 
 def said_since(connection: sa.Connection, agent_id: str, since: datetime) -> set[str]:
-    """Traces that feedback recorded after `since` is about, or feedback that it replaced or took back."""
+    """Traces that feedback recorded after `since` is about, or feedback that it replaced or took
+    back."""
     later = feedback.alias("later")
     new = (feedback.c.agent_id == agent_id, feedback.c.recorded_at > since)
     recent = (later.c.agent_id == agent_id, later.c.recorded_at > since)
-    earlier = [sa.select(column).where(*recent, column.is_not(None)) for column in (later.c.supersedes, later.c.retracts)]
-    about = sa.select(feedback_targets.c.target_id).join(feedback, feedback.c.id == feedback_targets.c.feedback_id)
+    earlier = [
+        sa.select(column).where(*recent, column.is_not(None))
+        for column in (later.c.supersedes, later.c.retracts)
+    ]
+    about = sa.select(feedback_targets.c.target_id).join(
+        feedback, feedback.c.id == feedback_targets.c.feedback_id
+    )
     kept = (feedback_targets.c.kind == "trace", feedback_targets.c.target_id.is_not(None))
-    either = (about.where(*kept, *new), about.where(*kept, feedback.c.id.in_(sa.union_all(*earlier))))
+    either = (
+        about.where(*kept, *new),
+        about.where(*kept, feedback.c.id.in_(sa.union_all(*earlier))),
+    )
     return {name for query in either for name in connection.execute(query).scalars()}
 
 
 def learned(connection: sa.Connection, agent_id: str) -> int:
     """How many ledger rows and undecided suggestions of the agent classifiers have made."""
     return sum(
-        connection.execute(sa.select(sa.func.count()).select_from(table).where(*which)).scalar_one() for table, which in _learned(agent_id)
+        connection.execute(sa.select(sa.func.count()).select_from(table).where(*which)).scalar_one()
+        for table, which in _learned(agent_id)
     )
 
 
 def judged_by_classifier(connection: sa.Connection, agent_id: str) -> bool:
     """Whether any reward of the agent comes from one."""
     table, which = _learned(agent_id)[0]
-    return bool(connection.execute(sa.select(sa.exists(sa.select(table.c.id).where(*which)))).scalar())
+    return bool(
+        connection.execute(sa.select(sa.exists(sa.select(table.c.id).where(*which)))).scalar()
+    )
 
 
 def _by_model(agent_id: str) -> sa.ColumnElement[bool]:
     # a component may have any name; the scores of the function `reward_model` name their loss
-    return sa.and_(rewards.c.agent_id == agent_id, rewards.c.evidence["loss_type"].as_string().is_not(None))
+    return sa.and_(
+        rewards.c.agent_id == agent_id, rewards.c.evidence["loss_type"].as_string().is_not(None)
+    )
 
 
 def judged_by_model(connection: sa.Connection, agent_id: str) -> bool:
     """Whether any reward of the agent comes from a reward model."""
-    return bool(connection.execute(sa.select(sa.exists(sa.select(rewards.c.id).where(_by_model(agent_id))))).scalar())
+    return bool(
+        connection.execute(
+            sa.select(sa.exists(sa.select(rewards.c.id).where(_by_model(agent_id))))
+        ).scalar()
+    )
 
 
 def forget_modelled(connection: sa.Connection, agent_id: str) -> None:
@@ -358,14 +547,23 @@ def forget_learned(connection: sa.Connection, agent_id: str) -> None:
 
 def _learned(agent_id: str) -> list[tuple[sa.Table, list[sa.ColumnElement[bool]]]]:
     # a component may have any name; the scores of the function `learned` name their classifier
-    by_classifier = sa.or_(rewards.c.component == "learned", rewards.c.evidence["classifier"].as_string().is_not(None))
+    by_classifier = sa.or_(
+        rewards.c.component == "learned", rewards.c.evidence["classifier"].as_string().is_not(None)
+    )
     undecided = suggestions.c.state.in_(("open", "replaced"))
-    return [(rewards, [rewards.c.agent_id == agent_id, by_classifier]), (suggestions, [suggestions.c.agent_id == agent_id, undecided])]
+    return [
+        (rewards, [rewards.c.agent_id == agent_id, by_classifier]),
+        (suggestions, [suggestions.c.agent_id == agent_id, undecided]),
+    ]
 
 
 def machine_raters(connection: sa.Connection, agent_id: str) -> set[str]:
     """Raters that are no persons."""
-    return set(connection.execute(sa.select(raters.c.id).where(raters.c.agent_id == agent_id, raters.c.kind != "person")).scalars())
+    return set(
+        connection.execute(
+            sa.select(raters.c.id).where(raters.c.agent_id == agent_id, raters.c.kind != "person")
+        ).scalars()
+    )
 
 
 def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[str, str]:
@@ -381,14 +579,24 @@ def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[
 
 def rater_names(connection: sa.Connection, agent_id: str) -> dict[str, tuple[str, str]]:
     """Rater -> (name in its source, kind)."""
-    rows = connection.execute(sa.select(raters.c.id, raters.c.external_id, raters.c.kind).where(raters.c.agent_id == agent_id))
+    rows = connection.execute(
+        sa.select(raters.c.id, raters.c.external_id, raters.c.kind).where(
+            raters.c.agent_id == agent_id
+        )
+    )
     return {row.id: (row.external_id, row.kind) for row in rows}
 
 
-def groups(connection: sa.Connection, agent_id: str, trace_ids: Iterable[str]) -> list[tuple[str, str, str | None]]:
+def groups(
+    connection: sa.Connection, agent_id: str, trace_ids: Iterable[str]
+) -> list[tuple[str, str, str | None]]:
     """(trace, prompt, session) of these."""
     wanted = set(trace_ids)
-    rows = connection.execute(sa.select(traces.c.id, traces.c.input_id, traces.c.session_id).where(traces.c.agent_id == agent_id))
+    rows = connection.execute(
+        sa.select(traces.c.id, traces.c.input_id, traces.c.session_id).where(
+            traces.c.agent_id == agent_id
+        )
+    )
     return [(row.id, row.input_id, row.session_id) for row in rows if row.id in wanted]
 
 
@@ -398,15 +606,25 @@ def suggested(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:
     return list(connection.execute(query.order_by(suggestions.c.rank, suggestions.c.id)).mappings())
 
 
-def suggest(connection: sa.Connection, agent_id: str, classifier: str, fresh: Sequence[dict[str, Any]]) -> None:
+def suggest(
+    connection: sa.Connection, agent_id: str, classifier: str, fresh: Sequence[dict[str, Any]]
+) -> None:
     """Add suggestions of a classifier; open ones of others give way to them."""
-    old = (suggestions.c.agent_id == agent_id, suggestions.c.classifier != classifier, suggestions.c.state == "open")
+    old = (
+        suggestions.c.agent_id == agent_id,
+        suggestions.c.classifier != classifier,
+        suggestions.c.state == "open",
+    )
     connection.execute(suggestions.update().where(*old).values(state="replaced"))
     if fresh:
         connection.execute(suggestions.insert(), fresh)
 
 
-def decide(connection: sa.Connection, suggestion_id: str, state: str, feedback_id: str | None, at: datetime) -> None:
+def decide(
+    connection: sa.Connection, suggestion_id: str, state: str, feedback_id: str | None, at: datetime
+) -> None:
     """Note what became of a suggestion."""
     values = {"state": state, "feedback_id": feedback_id, "reviewed_at": at}
-    connection.execute(suggestions.update().where(suggestions.c.id == suggestion_id).values(**values))
+    connection.execute(
+        suggestions.update().where(suggestions.c.id == suggestion_id).values(**values)
+    )

@@ -1,11 +1,15 @@
-"""Suggested labels: a classifier of what people said proposes more, people decide, and only what they decided is ever learned from.
+"""Suggested labels: a classifier of what people said proposes more, people decide, and only what
+they decided is ever learned from.
 
-The queue begins with the most uncertain trace; then, again and again, comes the one with the highest uncertainty (1 - |2p - 1|) times
-distance to the nearest one before it, among the most uncertain. So near copies of one hard case do not fill it.
+The queue begins with the most uncertain trace; then, again and again, comes the one with the
+highest uncertainty (1 - |2p - 1|) times distance to the nearest one before it, among the most
+uncertain. So near copies of one hard case do not fill it.
 
-A verdict is an ordinary thumb of its rater, with the suggestion's id in its metadata. What a person saw before deciding matters: a review
-hides the suggestion unless asked not to, and suggestions that were accepted unseen count nothing towards how often suggestions are right.
-Suggestions move open -> confirmed or corrected (reviewed), accepted (unseen), skipped, or replaced by those of a later classifier.
+A verdict is an ordinary thumb of its rater, with the suggestion's id in its metadata. What a person
+saw before deciding matters: a review hides the suggestion unless asked not to, and suggestions that
+were accepted unseen count nothing towards how often suggestions are right. Suggestions move open ->
+confirmed or corrected (reviewed), accepted (unseen), skipped, or replaced by those of a later
+classifier.
 """
 
 from __future__ import annotations
@@ -65,7 +69,8 @@ class Question:
 
 
 def suggest(ws: Workspace, agent: str, limit: int, config: LearnConfig) -> Suggested:
-    """Fit a classifier on the labels in force, and keep at most `limit` open suggestions of it; earlier open ones give way.
+    """Fit a classifier on the labels in force, and keep at most `limit` open suggestions of it;
+    earlier open ones give way.
 
     Raises DataError where there are too few labels.
     """
@@ -74,8 +79,14 @@ def suggest(ws: Workspace, agent: str, limit: int, config: LearnConfig) -> Sugge
     name, classifier = learn_with(ws, agent, config, embedder)
     with ws.db.read() as connection:
         known = store.suggested(connection, agent_id)
-        decided = {one["trace_id"] for one in known if one["state"] not in ("open", "replaced") or one["classifier"] == name}
-        traces, rows, total = unlabelled(connection, agent, decided | person_labels(connection, agent).keys(), MOST, embedder)
+        decided = {
+            one["trace_id"]
+            for one in known
+            if one["state"] not in ("open", "replaced") or one["classifier"] == name
+        }
+        traces, rows, total = unlabelled(
+            connection, agent, decided | person_labels(connection, agent).keys(), MOST, embedder
+        )
     standing = [one for one in known if one["classifier"] == name]
     free = max(0, limit - sum(one["state"] == "open" for one in standing))
     chances = classifier.chances(rows)
@@ -89,12 +100,23 @@ def suggest(ws: Workspace, agent: str, limit: int, config: LearnConfig) -> Sugge
 
 
 def _row(agent_id: str, classifier: str, trace_id: str, chance: float, rank: int) -> dict[str, Any]:
-    values = {"value": chance >= 0.5, "confidence": max(chance, 1 - chance), "rank": rank, "state": "open"}
-    named = {"id": ids.derived("sug", agent_id, classifier, trace_id), "agent_id": agent_id, "trace_id": trace_id}
+    values = {
+        "value": chance >= 0.5,
+        "confidence": max(chance, 1 - chance),
+        "rank": rank,
+        "state": "open",
+    }
+    named = {
+        "id": ids.derived("sug", agent_id, classifier, trace_id),
+        "agent_id": agent_id,
+        "trace_id": trace_id,
+    }
     return {**named, **values, "classifier": classifier, "recorded_at": datetime.now(UTC)}
 
 
-def order(classifier: Classifier, rows: Sequence[Features], chances: Array, limit: int) -> list[int]:
+def order(
+    classifier: Classifier, rows: Sequence[Features], chances: Array, limit: int
+) -> list[int]:
     """The places of at most `limit` rows, by how much a label of each would tell."""
     doubt = 1 - np.abs(2 * chances - 1)
     pool = np.argsort(-doubt, kind="stable")[: POOL * limit]
@@ -115,42 +137,77 @@ def order(classifier: Classifier, rows: Sequence[Features], chances: Array, limi
 
 
 def questions(ws: Workspace, agent: str) -> Iterator[Question]:
-    """The open suggestions in their order; those whose trace a person has judged by now are left out."""
+    """The open suggestions in their order; those whose trace a person has judged by now are left
+    out."""
     agent_id = require_agent(ws, agent)
     with ws.db.read() as connection:
         judged = person_labels(connection, agent)
-        waiting = [dict(one) for one in store.suggested(connection, agent_id) if one["state"] == "open" and one["trace_id"] not in judged]
+        waiting = [
+            dict(one)
+            for one in store.suggested(connection, agent_id)
+            if one["state"] == "open" and one["trace_id"] not in judged
+        ]
     for one in waiting:
         with ws.db.read() as connection:
-            case = next(batch[0].case for batch in stored_cases(connection, agent, {"text", "prompt"}, trace_id=one["trace_id"]))
-        yield Question(one["id"], one["trace_id"], one["value"], one["confidence"], case.prompt, case.text)
+            case = next(
+                batch[0].case
+                for batch in stored_cases(
+                    connection, agent, {"text", "prompt"}, trace_id=one["trace_id"]
+                )
+            )
+        yield Question(
+            one["id"], one["trace_id"], one["value"], one["confidence"], case.prompt, case.text
+        )
 
 
-def decide(ws: Workspace, agent: str, question: Question, good: bool | None, rater: str, how: str = "review") -> str:
-    """Store a rater's verdict (None: skipped) and return what became of the suggestion. `how` is review, shown or unseen."""
+def decide(
+    ws: Workspace,
+    agent: str,
+    question: Question,
+    good: bool | None,
+    rater: str,
+    how: str = "review",
+) -> str:
+    """Store a rater's verdict (None: skipped) and return what became of the suggestion. `how` is
+    review, shown or unseen."""
     if good is None:
         return _note(ws, question.id, "skipped", None)
     said = {"suggestion": question.id, "how": how}
-    feedback_id = add_feedback(ws, agent, question.trace_id, "thumb", good, rater=rater, metadata=said)
+    feedback_id = add_feedback(
+        ws, agent, question.trace_id, "thumb", good, rater=rater, metadata=said
+    )
     state = "accepted" if how == "unseen" else "confirmed" if good == question.good else "corrected"
     return _note(ws, question.id, state, feedback_id)
 
 
 def _note(ws: Workspace, suggestion_id: str, state: str, feedback_id: str | None) -> str:
-    ws.db.write(lambda connection: store.decide(connection, suggestion_id, state, feedback_id, datetime.now(UTC)))
+    ws.db.write(
+        lambda connection: store.decide(
+            connection, suggestion_id, state, feedback_id, datetime.now(UTC)
+        )
+    )
     return state
 
 
-def accept(ws: Workspace, agent: str, rater: str, names: Collection[str], least: float | None) -> list[str]:
-    """Take suggestions as they are, in the name of `rater`: those of `names` (suggestions or traces), or all from a confidence on.
+def accept(
+    ws: Workspace, agent: str, rater: str, names: Collection[str], least: float | None
+) -> list[str]:
+    """Take suggestions as they are, in the name of `rater`: those of `names` (suggestions or
+    traces), or all from a confidence on.
 
     Raises InputError where neither is given, NotFound for a name without an open suggestion.
     """
     if not names and least is None:
-        raise InputError("accept", "nothing says which suggestions", "Name some, or give --min-confidence 0.95")
+        raise InputError(
+            "accept", "nothing says which suggestions", "Name some, or give --min-confidence 0.95"
+        )
     waiting = list(questions(ws, agent))
     named = {row_id for name in names for row_id in _suggestion_ids(agent, waiting, name)}
-    taken = [suggestion for suggestion in waiting if suggestion.id in named or (least is not None and suggestion.confidence >= least)]
+    taken = [
+        suggestion
+        for suggestion in waiting
+        if suggestion.id in named or (least is not None and suggestion.confidence >= least)
+    ]
     for one in taken:
         decide(ws, agent, one, one.good, rater, "unseen")
     return [one.id for one in taken]
@@ -158,7 +215,11 @@ def accept(ws: Workspace, agent: str, rater: str, names: Collection[str], least:
 
 def _suggestion_ids(agent: str, waiting: Sequence[Question], name: str) -> list[str]:
     """The open suggestions of this id, or about the trace of this id; raises NotFound."""
-    matches = [suggestion for suggestion in waiting if ids.stands_for(name, suggestion.id) or ids.stands_for(name, suggestion.trace_id)]
+    matches = [
+        suggestion
+        for suggestion in waiting
+        if ids.stands_for(name, suggestion.id) or ids.stands_for(name, suggestion.trace_id)
+    ]
     if not matches:
         fix = f"See: thumbwheel label review --agent {agent}"
         raise NotFound(f"suggestion {name!r}", "it is no open one", fix)
@@ -167,23 +228,44 @@ def _suggestion_ids(agent: str, waiting: Sequence[Question], name: str) -> list[
 
 
 def status(ws: Workspace, agent: str) -> dict[str, Any]:
-    """How many suggestions are in each state, and how often reviewers agreed with them, in all and by the confidence they had."""
+    """How many suggestions are in each state, and how often reviewers agreed with them, in all and
+    by the confidence they had."""
     agent_id = require_agent(ws, agent)
     with ws.db.read() as connection:
         known = store.suggested(connection, agent_id)
         labels = person_labels(connection, agent)
-    states = {state: sum(one["state"] == state for one in known) for state in ("open", *REVIEWED, "accepted", "skipped", "replaced")}
+    states = {
+        state: sum(one["state"] == state for one in known)
+        for state in ("open", *REVIEWED, "accepted", "skipped", "replaced")
+    }
     reviewed = [one for one in known if one["state"] in REVIEWED]
     verdicts = [one["value"] == (one["state"] == "confirmed") for one in reviewed]
     overall = kappa([bool(one["value"]) for one in reviewed], verdicts)
     bands = [_band(low, high, reviewed) for low, high in pairwise(BANDS)]
     counts = {"good": sum(labels.values()), "bad": len(labels) - sum(labels.values())}
-    return {"labels": counts, "suggestions": states, "kappa": overall.as_dict(), "bands": [one for one in bands if one["reviewed"]]}
+    return {
+        "labels": counts,
+        "suggestions": states,
+        "kappa": overall.as_dict(),
+        "bands": [one for one in bands if one["reviewed"]],
+    }
 
 
 def _band(low: float, high: float, reviewed: Sequence[sa.RowMapping]) -> dict[str, Any]:
-    inside = [one for one in reviewed if low <= one["confidence"] < high or (high == 1 == one["confidence"])]
+    inside = [
+        one
+        for one in reviewed
+        if low <= one["confidence"] < high or (high == 1 == one["confidence"])
+    ]
     agreed = sum(one["state"] == "confirmed" for one in inside)
     interval = wilson(agreed, len(inside))
     share = agreed / len(inside) if inside else None
-    return {"from": low, "to": high, "reviewed": len(inside), "agreed": agreed, "share": share, "low": interval.low, "high": interval.high}
+    return {
+        "from": low,
+        "to": high,
+        "reviewed": len(inside),
+        "agreed": agreed,
+        "share": share,
+        "low": interval.low,
+        "high": interval.high,
+    }

@@ -1,4 +1,5 @@
-"""What the ledger holds, in figures: components and rewards of an agent, what other weights would change, and what is still awaited.
+"""What the ledger holds, in figures: components and rewards of an agent, what other weights would
+change, and what is still awaited.
 
 Nothing here runs a reward function: figures come from the rows that `ledger` keeps.
 """
@@ -39,12 +40,17 @@ class Sum:
 
     def as_dict(self) -> dict[str, Any]:
         """n, mean, least, most; the last three None of nothing."""
-        known = {"mean": self.total / self.n, "least": self.least, "most": self.most} if self.n else {}
+        known = (
+            {"mean": self.total / self.n, "least": self.least, "most": self.most} if self.n else {}
+        )
         return {"n": self.n, **dict.fromkeys(("mean", "least", "most")), **known}
 
 
-def survey(ws: Workspace, agent: str, as_of: datetime | None = None, lowest: int = 0) -> dict[str, Any]:
-    """Components (weight, statuses, mean) and the combined reward of `agent`, with the `lowest` traces."""
+def survey(
+    ws: Workspace, agent: str, as_of: datetime | None = None, lowest: int = 0
+) -> dict[str, Any]:
+    """Components (weight, statuses, mean) and the combined reward of `agent`, with the `lowest`
+    traces."""
     agent_id = require_agent(ws, agent)
     config = settings(ws, agent)
     parts = components(ws, agent, config)
@@ -70,9 +76,19 @@ def survey(ws: Workspace, agent: str, as_of: datetime | None = None, lowest: int
                     "not_judged": traces - statuses[part.name].total()}
         for part in parts
     }  # fmt: skip
-    shown = [{"trace": trace, "external_id": own_names.get(trace), "reward": -value} for value, trace in sorted(worst, reverse=True)]
+    shown = [
+        {"trace": trace, "external_id": own_names.get(trace), "reward": -value}
+        for value, trace in sorted(worst, reverse=True)
+    ]
     reward = whole.as_dict() | {"good": good, "good_from": config.good_from}
-    return {"agent": agent, "traces": traces, "components": found, "reward": reward, "not_run": unheard, "lowest": shown}
+    return {
+        "agent": agent,
+        "traces": traces,
+        "components": found,
+        "reward": reward,
+        "not_run": unheard,
+        "lowest": shown,
+    }
 
 
 def _keep_lowest(worst: list[tuple[float, str]], one: Combined, most: int) -> None:
@@ -83,10 +99,14 @@ def _keep_lowest(worst: list[tuple[float, str]], one: Combined, most: int) -> No
         heapq.heappushpop(worst, (-one.value, one.target_id))
 
 
-def reweigh(ws: Workspace, agent: str, weights: Mapping[str, float], preset: str | None = None) -> dict[str, Any]:
-    """What other weights would make of the rewards that are in the ledger; raises InputError for an impossible weight.
+def reweigh(
+    ws: Workspace, agent: str, weights: Mapping[str, float], preset: str | None = None
+) -> dict[str, Any]:
+    """What other weights would make of the rewards that are in the ledger; raises InputError for an
+    impossible weight.
 
-    `yaml` are the settings that keep them: the reward is combined when it is read, so nothing has to be run for it.
+    `yaml` are the settings that keep them: the reward is combined when it is read, so nothing has
+    to be run for it.
     """
     require_agent(ws, agent)
     before = settings(ws, agent)
@@ -109,7 +129,11 @@ def reweigh(ws: Workspace, agent: str, weights: Mapping[str, float], preset: str
                 counts["now_good"] += was < before.good_from <= now
                 counts["no_longer_good"] += now < before.good_from <= was
     change: dict[str, Any] = {key: counts[key] for key in ("changed", "now_good", "no_longer_good")}
-    change |= {"not_run": missing_before, "not_run_yet": missing, "yaml": _yaml(agent, weights, preset)}
+    change |= {
+        "not_run": missing_before,
+        "not_run_yet": missing,
+        "yaml": _yaml(agent, weights, preset),
+    }
     return {
         "agent": agent,
         "before": old.as_dict(),
@@ -119,18 +143,40 @@ def reweigh(ws: Workspace, agent: str, weights: Mapping[str, float], preset: str
 
 
 def _by_name(by_version: Mapping[Version, Score], parts: Sequence[Component]) -> dict[str, Score]:
-    return {part.name: by_version[part.name, part.version] for part in parts if (part.name, part.version) in by_version}
+    return {
+        part.name: by_version[part.name, part.version]
+        for part in parts
+        if (part.name, part.version) in by_version
+    }
 
 
-def _reweighed(config: RewardConfig, agent: str, weights: Mapping[str, float], preset: str | None) -> RewardConfig:
-    base = config if preset is None else RewardConfig.model_validate({**config.model_dump(), "preset": preset, "arithmetic": None})
+def _reweighed(
+    config: RewardConfig, agent: str, weights: Mapping[str, float], preset: str | None
+) -> RewardConfig:
+    base = (
+        config
+        if preset is None
+        else RewardConfig.model_validate(
+            {**config.model_dump(), "preset": preset, "arithmetic": None}
+        )
+    )
     known = base.parts()
     for name, weight in weights.items():
         if name not in known:
-            raise NotFound(f"component {name!r}", f"the reward of {agent!r} has none", f"It has: {', '.join(known)}")
+            raise NotFound(
+                f"component {name!r}",
+                f"the reward of {agent!r} has none",
+                f"It has: {', '.join(known)}",
+            )
         if not (math.isfinite(weight) and weight >= 0):
-            raise InputError(f"weight {weight!r} of {name!r}", "a weight is a number from 0 on", "Give --weight NAME=NUMBER")
-    changed = {name: known[name].model_copy(update={"weight": weight}) for name, weight in weights.items()}
+            raise InputError(
+                f"weight {weight!r} of {name!r}",
+                "a weight is a number from 0 on",
+                "Give --weight NAME=NUMBER",
+            )
+    changed = {
+        name: known[name].model_copy(update={"weight": weight}) for name, weight in weights.items()
+    }
     return base.model_copy(update={"components": {**base.components, **changed}})
 
 
@@ -138,12 +184,17 @@ def _yaml(agent: str, weights: Mapping[str, float], preset: str | None) -> str:
     import yaml
 
     own: dict[str, Any] = {} if preset is None else {"preset": preset}
-    own |= {"components": {name: {"weight": weight} for name, weight in weights.items()}} if weights else {}
+    own |= (
+        {"components": {name: {"weight": weight} for name, weight in weights.items()}}
+        if weights
+        else {}
+    )
     return str(yaml.safe_dump({"rewards": {"agents": {agent: own}}}, sort_keys=False))
 
 
 def awaited(ws: Workspace, agent: str) -> list[dict[str, Any]]:
-    """What stands without a value although one may come: component, status (pending, blocked, failed), reason, count."""
+    """What stands without a value although one may come: component, status (pending, blocked,
+    failed), reason, count."""
     agent_id = require_agent(ws, agent)
     parts = {part.name: part.version for part in components(ws, agent, settings(ws, agent))}
     with ws.db.read() as connection:

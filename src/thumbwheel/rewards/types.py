@@ -1,6 +1,8 @@
-"""Nouns of this stage: what one piece of feedback says, what all of it says about a trace, and how that is decided.
+"""Nouns of this stage: what one piece of feedback says, what all of it says about a trace, and how
+that is decided.
 
-What a build makes by the million and nobody else sees is a named tuple: a frozen dataclass takes five times as long to make.
+What a build makes by the million and nobody else sees is a named tuple: a frozen dataclass takes
+five times as long to make.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from pydantic import Field
 from thumbwheel.core.config import Config
 
 RULE = (
-    "people come before checkers and models; the newest statement of each rater counts, and each statement without a rater and a time; "
+    "people come before checkers and models; the newest statement of each rater counts, and each "
+    "statement without a rater and a time; "
     "the side with the most weight decides (a plurality); an exact tie gives no label"
 )
 """How contradicting raters are resolved; reports and manifests quote it."""
@@ -28,7 +31,8 @@ class LabelConfig(Config):
     good_from: float = Field(default=0.6, gt=0.5, le=1)
     """A rating or score is good from this part of its scale on: 0.6 of 1..5 stars is 4 and 5."""
     bad_to: float = Field(default=0.4, ge=0, lt=0.5)
-    """A rating or score is bad up to this part of its scale: 0.4 of 1..5 stars is 1 and 2; what lies between says neither."""
+    """A rating or score is bad up to this part of its scale: 0.4 of 1..5 stars is 1 and 2; what
+    lies between says neither."""
     good_labels: tuple[str, ...] = ("correct", "right", "good", "accepted", "resolved", "success")
     """Labels that call an answer good, by name (`correct: true`) or by value (`"correct"`)."""
     bad_labels: tuple[str, ...] = ("incorrect", "wrong", "bad", "rejected", "unresolved", "failure")
@@ -41,8 +45,9 @@ class LabelConfig(Config):
 class Statement:
     """One current piece of feedback about one trace, as given.
 
-    `rater` names who speaks. Where the feedback names nobody, that is its source, for a trace that has a name of its own; for a trace that
-    is known by its content only, it is the statement itself, because anybody may have met the same text.
+    `rater` names who speaks. Where the feedback names nobody, that is its source, for a trace that
+    has a name of its own; for a trace that is known by its content only, it is the statement
+    itself, because anybody may have met the same text.
     """
 
     feedback_id: str
@@ -62,13 +67,15 @@ class Statement:
 
     @property
     def lone(self) -> bool:
-        """Neither rater nor time: it replaces nothing of its own import, and nothing there replaces it."""
+        """Neither rater nor time: it replaces nothing of its own import, and nothing there replaces
+        it."""
         return not (self.named or self.timed)
 
 
 @dataclass(frozen=True)
 class Comparing:
-    """One current preference: `ranking` holds trace ids, best first, ties side by side; targets that have not arrived are left out."""
+    """One current preference: `ranking` holds trace ids, best first, ties side by side; targets
+    that have not arrived are left out."""
 
     feedback_id: str
     ranking: tuple[tuple[str, ...], ...]
@@ -82,8 +89,9 @@ class Comparing:
 
 @dataclass(frozen=True)
 class Scope:
-    """A part of the feedback in force: said from `since` to before `until`, at most `per_rater` statements of each named rater (those
-    whose ids come first), about prompts from the id `first` to before `last`; `rewarded`: also traces that only the ledger judges."""
+    """A part of the feedback in force: said from `since` to before `until`, at most `per_rater`
+    statements of each named rater (those whose ids come first), about prompts from the id `first`
+    to before `last`; `rewarded`: also traces that only the ledger judges."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -103,9 +111,11 @@ class Edit(NamedTuple):
 
 
 class Value(NamedTuple):
-    """How good an answer is as a number: `unit` from 0 (worst) to 1 (best) of `scale`, the raters' own; of which kind, and who said so.
+    """How good an answer is as a number: `unit` from 0 (worst) to 1 (best) of `scale`, the raters'
+    own; of which kind, and who said so.
 
-    Where they used different scales it is the mean of their positions, and the scale is that from 0 to 1.
+    Where they used different scales it is the mean of their positions, and the scale is that from 0
+    to 1.
     """
 
     unit: float
@@ -129,12 +139,21 @@ class Value(NamedTuple):
         if not said:
             return None
         scales = {one.scale for one, _ in said}
-        unit = math.fsum(one.unit * weight for one, weight in said) / math.fsum(weight for _, weight in said)
+        unit = math.fsum(one.unit * weight for one, weight in said) / math.fsum(
+            weight for _, weight in said
+        )
         named = sorted({name for one, _ in said for name in one.feedback_ids})
         kind = min(one.kind for one, _ in said)
         automatic = all(one.automatic for one, _ in said)
         verdict = any(one.verdict for one, _ in said)
-        return cls(unit, scales.pop() if len(scales) == 1 else (0.0, 1.0), kind, tuple(named), automatic, verdict)
+        return cls(
+            unit,
+            scales.pop() if len(scales) == 1 else (0.0, 1.0),
+            kind,
+            tuple(named),
+            automatic,
+            verdict,
+        )
 
     def sides_with(self, good: bool) -> bool:
         """Whether the number lies on this side of the middle of its scale."""
@@ -144,11 +163,13 @@ class Value(NamedTuple):
 class Judgement(NamedTuple):
     """What the current feedback says about one trace.
 
-    `good` is None where nothing decides: no vote, only neutral ones, or an exact tie. `strength` is the margin of the winning
-    side, |for - against| / (for + against), and None with `good`. `conflict` says that raters contradicted each other, decided or not.
-    `feedback_ids` are all votes that counted, on both sides; `kind` is the first kind of the winning side. `value` is the mean of the
-    raters' numbers, None where nobody gave one. People come first in all of it: what checkers and models said counts where no person spoke,
-    and a number of theirs beside a person's verdict stands only on that person's side (`beside_verdict`).
+    `good` is None where nothing decides: no vote, only neutral ones, or an exact tie. `strength` is
+    the margin of the winning side, |for - against| / (for + against), and None with `good`.
+    `conflict` says that raters contradicted each other, decided or not. `feedback_ids` are all
+    votes that counted, on both sides; `kind` is the first kind of the winning side. `value` is the
+    mean of the raters' numbers, None where nobody gave one. People come first in all of it: what
+    checkers and models said counts where no person spoke, and a number of theirs beside a person's
+    verdict stands only on that person's side (`beside_verdict`).
     """
 
     trace_id: str
@@ -166,9 +187,11 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the current preferences say about two traces: `better` over `worse`, or no side (`decided` is False: ties, or no plurality).
+    """What the current preferences say about two traces: `better` over `worse`, or no side
+    (`decided` is False: ties, or no plurality).
 
-    `strength` is the margin of the winning side over the other, as a part of all votes, ties included.
+    `strength` is the margin of the winning side over the other, as a part of all votes, ties
+    included.
     """
 
     better: str
@@ -182,7 +205,8 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Signal:
-    """How much feedback of one kind is in force, what it says one by one, and from how many raters (unnamed ones of a source: one)."""
+    """How much feedback of one kind is in force, what it says one by one, and from how many raters
+    (unnamed ones of a source: one)."""
 
     kind: str
     count: int
@@ -198,19 +222,27 @@ class Signal:
 
 @dataclass(frozen=True)
 class Loudest:
-    """One rater gave `count` of the `total` pieces of feedback of persons, more than half. Who it is, is not kept."""
+    """One rater gave `count` of the `total` pieces of feedback of persons, more than half. Who it
+    is, is not kept."""
 
     count: int
     total: int
 
     def __str__(self) -> str:
-        share = f"{self.count:,} of the {self.total:,} pieces of feedback of persons ({self.count / self.total:.0%})"
-        return f"one rater gave {share}, so the model learns that one's taste; --per-rater N hears at most N of each"
+        share = (
+            f"{self.count:,} of the {self.total:,} pieces of feedback of persons "
+            f"({self.count / self.total:.0%})"
+        )
+        return (
+            f"one rater gave {share}, so the model learns that one's taste; --per-rater N hears at "
+            "most N of each"
+        )
 
 
 @dataclass(frozen=True)
 class Reach:
-    """What the feedback in force is about: targets that have arrived, and those still awaited, by kind (trace, step, session)."""
+    """What the feedback in force is about: targets that have arrived, and those still awaited, by
+    kind (trace, step, session)."""
 
     arrived: dict[str, int]
     awaited: dict[str, int]

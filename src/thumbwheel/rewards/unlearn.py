@@ -1,7 +1,9 @@
-"""What was fitted on people's labels and is no version of a model: classifiers, and statements of how far judges agree with people.
+"""What was fitted on people's labels and is no version of a model: classifiers, and statements of
+how far judges agree with people.
 
-Neither can be taken back in part: when labels go, the documents go whole, with what the classifiers have said, and are made anew from what
-is left. Lives here: finding them, and taking them away. Not here: when that is due (`loop`). To add a kind of document, add it to KINDS.
+Neither can be taken back in part: when labels go, the documents go whole, with what the classifiers
+have said, and are made anew from what is left. Lives here: finding them, and taking them away. Not
+here: when that is due (`loop`). To add a kind of document, add it to KINDS.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ KINDS: Mapping[str, str] = {"classifiers": learn.KIND, "judge_agreements": agree
 
 def fitted(ws: Workspace, agent: str) -> dict[str, set[str]]:
     """Name of KINDS -> hashes of the documents of the agent; raises StorageError for a damaged one."""
-    return {name: {one.sha256 for one in documents(ws, kind, agent)} for name, kind in KINDS.items()}
+    return {
+        name: {one.sha256 for one in documents(ws, kind, agent)} for name, kind in KINDS.items()
+    }
 
 
 def said(connection: sa.Connection, agent_id: str) -> int:
-    """How many ledger rows and undecided suggestions of the agent come from a classifier, kept here or in a file elsewhere."""
+    """How many ledger rows and undecided suggestions of the agent come from a classifier, kept here
+    or in a file elsewhere."""
     return store.learned(connection, agent_id)
 
 

@@ -1,8 +1,10 @@
-"""Attacks that must fail before any code runs here: `level` says how safe it is, `examine` shows attack by attack.
+"""Attacks that must fail before any code runs here: `level` says how safe it is, `examine` shows
+attack by attack.
 
-One attack that succeeds refuses the sandbox. To add one: an expression in ATTACKS that gives 'held' where the attack failed; `tried`
-gives that for an OSError, `call` makes a system call by its numbers on x86_64 and aarch64. Those on the verdict are whole programs, in
-OWN_VERDICTS and OWN_ENDS.
+One attack that succeeds refuses the sandbox. To add one: an expression in ATTACKS that gives 'held'
+where the attack failed; `tried` gives that for an OSError, `call` makes a system call by its
+numbers on x86_64 and aarch64. Those on the verdict are whole programs, in OWN_VERDICTS and
+OWN_ENDS.
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ def reached(family, kind, address):
 
 ATTACKS = {
     "a file of the host": "tried(lambda: open({secret!r}).read())",
-    "the same by a link": "tried(lambda: (os.symlink({secret!r}, '/tmp/link'), open('/tmp/link').read()))",
+    "the same by a link": "tried(lambda: (os.symlink({secret!r}, '/tmp/link'), "
+    "open('/tmp/link').read()))",
     "the users of the host": "tried(lambda: open('/etc/passwd').read())",
     "homes": "tried(lambda: os.listdir('/root') + os.listdir('/home'))",
     "the environment of bubblewrap": "tried(lambda: open('/proc/1/environ').read())",
@@ -88,14 +91,19 @@ ATTACKS = {
     "writing to what runs within": "tried(lambda: wrote('/app/inside/judge.py'))",
     "writing to /dev": "tried(lambda: wrote('/dev/x'))",
     "making programs writable": "tried(lambda: os.chmod('/bin/ls', 0o777))",
-    "TCP to the host": "tried(lambda: reached(socket.AF_INET, socket.SOCK_STREAM, ('127.0.0.1', {port})))",
-    "UDP": "tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port})))",
-    "a socket of the host by name": "tried(lambda: reached(socket.AF_UNIX, socket.SOCK_STREAM, {abstract!r}))",
+    "TCP to the host": "tried(lambda: reached(socket.AF_INET, socket.SOCK_STREAM, ('127.0.0.1', "
+    "{port})))",
+    "UDP": "tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', "
+    "('127.0.0.1', "
+    "{port})))",
+    "a socket of the host by name": "tried(lambda: reached(socket.AF_UNIX, socket.SOCK_STREAM, "
+    "{abstract!r}))",
     "IPv6": "tried(lambda: socket.socket(socket.AF_INET6, socket.SOCK_STREAM))",
     "netlink": "tried(lambda: socket.socket(16, socket.SOCK_RAW))",
     "vsock": "tried(lambda: socket.socket(40, socket.SOCK_STREAM))",
     "packets": "tried(lambda: socket.socket(17, socket.SOCK_RAW))",
-    "names of hosts": "tried(lambda: socket.getaddrinfo('localhost', 80) and socket.gethostbyname('example.org'))",
+    "names of hosts": "tried(lambda: socket.getaddrinfo('localhost', 80) and "
+    "socket.gethostbyname('example.org'))",
     "a namespace by unshare": "tried(lambda: call(272, 97, 0x10000000))",
     "a namespace by clone": "tried(lambda: call(56, 220, 0x10000000 | 17, None, None, None, None))",
     "a namespace by clone3": "tried(lambda: call(435, 435, None, 0))",
@@ -119,21 +127,29 @@ ATTACKS = {
     "modules of the kernel": "tried(lambda: call(175, 105, None, 0, b''))",
     "becoming root": "tried(lambda: os.setuid(0))",
     "capabilities": "capabilities()",
-    "rights of a file's owner": "'held' if libc.prctl(39, 0, 0, 0, 0) == 1 else 'no_new_privs is not set'",
+    "rights of a file's owner": "'held' if libc.prctl(39, 0, 0, 0, 0) == 1 else 'no_new_privs is "
+    "not "
+    "set'",
     "signals to others": "'held' if os.getppid() == 0 else str(os.getppid())",
     "signals to its group": "'held' if os.getpgrp() == os.getpid() else str(os.getpgrp())",
-    "raising a limit": "tried(lambda: [0 for name in (resource.RLIMIT_NPROC, resource.RLIMIT_AS) if resource.setrlimit(name, (-1, -1))])"
+    "raising a limit": "tried(lambda: [0 for name in (resource.RLIMIT_NPROC, resource.RLIMIT_AS) "
+    "if "
+    "resource.setrlimit(name, (-1, -1))])"
     " if resource.getrlimit(resource.RLIMIT_NPROC)[1] > 0 else 'no limit'",
     "real time": "tried(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))",
     "many open files": "most(lambda _: os.dup(0), 5000)",
     "memory": "most(lambda _: kept.append(bytearray(1 << 24)), 1000)",
     "filling the file system": "tried(lambda: filled('/tmp'))",
     "filling shared memory": "tried(lambda: filled('/dev/shm'))",
-    "a sparse file": "tried(lambda: os.truncate(os.open('/tmp/sparse', os.O_CREAT | os.O_RDWR), 1 << 40))",
-    "many files": "(os.path.exists('/tmp/full') and os.remove('/tmp/full')) or most(lambda n: wrote(f'/tmp/{{n}}'), 5000)",
+    "a sparse file": "tried(lambda: os.truncate(os.open('/tmp/sparse', os.O_CREAT | os.O_RDWR), 1 "
+    "<< "
+    "40))",
+    "many files": "(os.path.exists('/tmp/full') and os.remove('/tmp/full')) or most(lambda n: "
+    "wrote(f'/tmp/{{n}}'), 5000)",
     "many processes": "most(lambda _: child(20), 300)",
 }
-"""Name -> an expression; `secret`, `port`, `abstract` and `names` are filled in. They run in this order, in one program."""
+"""Name -> an expression; `secret`, `port`, `abstract` and `names` are filled in. They run in this
+order, in one program."""
 
 TOGETHER = """
 def together():
@@ -170,7 +186,8 @@ OWN_VERDICTS = {
     "the same where no entry point is named": ("assert is_close(f(2), 4) == True", None),
     "naming what is wanted": ("assert f(2) == wanted()", "f"),
 }
-"""Name -> a test that the program would pass by its own word, and the entry point. The program is SAYS_YES."""
+"""Name -> a test that the program would pass by its own word, and the entry point. The program is
+SAYS_YES."""
 
 OWN_ENDS = {
     "saying by exit that it is done": Job("import os\nos._exit(0)"),
@@ -224,22 +241,35 @@ def examine() -> Report:
         failed = [name for name, found in attacks.items() if found != "held"]
         if failed:
             raise Refused(
-                f"an attack succeeds here: {failed[0]} ({attacks[failed[0]]})", "Update the kernel and bubblewrap, then try again"
+                f"an attack succeeds here: {failed[0]} ({attacks[failed[0]]})",
+                "Update the kernel and bubblewrap, then try again",
             )
     except Refused as error:
         return Report(Level.REFUSED, error.reason, error.fix, attacks)
-    fix = "" if reached is Level.STANDARD else "For a cgroup: run as root, or under: systemd-run --user --scope -p Delegate=yes"
+    fix = (
+        ""
+        if reached is Level.STANDARD
+        else "For a cgroup: run as root, or under: systemd-run --user --scope -p Delegate=yes"
+    )
     return Report(reached, reason, fix, attacks)
 
 
 def _possible() -> tuple[Level, str]:
     """The level that this machine can reach, and why not a higher one. Raises Refused."""
     if sys.platform != "linux":
-        raise Refused(f"there is no sandbox on {sys.platform}", "Run in a Linux container or virtual machine")
+        raise Refused(
+            f"there is no sandbox on {sys.platform}", "Run in a Linux container or virtual machine"
+        )
     if platform.machine() not in seccomp.MACHINES:
-        raise Refused(f"there is no filter of system calls for {platform.machine()}", f"Run on {' or '.join(seccomp.MACHINES)}")
+        raise Refused(
+            f"there is no filter of system calls for {platform.machine()}",
+            f"Run on {' or '.join(seccomp.MACHINES)}",
+        )
     if shutil.which("bwrap") is None:
-        raise Refused("bubblewrap (bwrap) is not installed", "Run: apt-get install bubblewrap (or dnf, pacman, zypper)")
+        raise Refused(
+            "bubblewrap (bwrap) is not installed",
+            "Run: apt-get install bubblewrap (or dnf, pacman, zypper)",
+        )
     made = cgroup.make(SMALL.memory_mb, SMALL.processes)
     if isinstance(made, str):
         fitting(SMALL, 1)
@@ -257,7 +287,12 @@ def _attacked(reached: Level) -> dict[str, str]:
             secret.write("secret")
             secret.flush()
             os.fchmod(secret.fileno(), 0o644)
-            names = {"secret": secret.name, "port": listener.getsockname()[1], "abstract": abstract, "names": {*ENVIRONMENT, "PWD"}}
+            names = {
+                "secret": secret.name,
+                "port": listener.getsockname()[1],
+                "abstract": abstract,
+                "names": {*ENVIRONMENT, "PWD"},
+            }
             return _run({name: code.format(**names) for name, code in ATTACKS.items()}, reached)
 
 
@@ -267,18 +302,28 @@ def _run(attacks: dict[str, str], reached: Level) -> dict[str, str]:
         found = _values(pool, PRELUDE + "kept = []\n", attacks)
         found |= _verdicts(pool)
         if reached is Level.STANDARD:
-            found |= _values(pool, PRELUDE + TOGETHER, {"memory of many processes together": "together()"})
+            found |= _values(
+                pool, PRELUDE + TOGETHER, {"memory of many processes together": "together()"}
+            )
         return found
     finally:
         pool.close()
 
 
 def _values(pool: Pool, prelude: str, attacks: dict[str, str]) -> dict[str, str]:
-    functions = "".join(f"def probe_{number}():\n    return {code}\n" for number, code in enumerate(attacks.values()))
-    asserts = tuple(f"assert (found := probe_{number}()) == 'held', found" for number in range(len(attacks)))
+    functions = "".join(
+        f"def probe_{number}():\n    return {code}\n"
+        for number, code in enumerate(attacks.values())
+    )
+    asserts = tuple(
+        f"assert (found := probe_{number}()) == 'held', found" for number in range(len(attacks))
+    )
     (outcome,) = pool.run([Job(prelude + functions, tests=Tests(asserts))])
     if outcome.state is not State.DONE:
-        raise Refused(f"the examination ended early: {outcome.state} ({outcome.detail})", "Run: thumbwheel sandbox check")
+        raise Refused(
+            f"the examination ended early: {outcome.state} ({outcome.detail})",
+            "Run: thumbwheel sandbox check",
+        )
     shown = dict.fromkeys(attacks, "held")
     for name, passed in zip(attacks, outcome.passed, strict=True):
         if not passed:
@@ -287,10 +332,16 @@ def _values(pool: Pool, prelude: str, attacks: dict[str, str]) -> dict[str, str]
 
 
 def _verdicts(pool: Pool) -> dict[str, str]:
-    """What came of programs that would be right, or done, by their own word. Raises Refused where a right one is not right either."""
-    (right,) = pool.run([Job("def f(x): return 2 * x", tests=Tests(("assert f(2) == 4",), entry_point="f"))])
+    """What came of programs that would be right, or done, by their own word. Raises Refused where a
+    right one is not right either."""
+    (right,) = pool.run(
+        [Job("def f(x): return 2 * x", tests=Tests(("assert f(2) == 4",), entry_point="f"))]
+    )
     if right.passed != (True,):
-        raise Refused(f"a right answer is not found right: {right.state} ({right.detail})", "Run: thumbwheel sandbox check")
+        raise Refused(
+            f"a right answer is not found right: {right.state} ({right.detail})",
+            "Run: thumbwheel sandbox check",
+        )
     shown = {}
     for name, (test, entry) in OWN_VERDICTS.items():
         (outcome,) = pool.run([Job(SAYS_YES, tests=Tests((test,), entry_point=entry))])
@@ -306,7 +357,8 @@ _last: list[tuple[float, Report]] = []
 
 
 def level() -> Level:
-    """The level of this machine, examined at most once an hour in a process. Raises Refused with the reason and what would change it."""
+    """The level of this machine, examined at most once an hour in a process. Raises Refused with
+    the reason and what would change it."""
     with _lock:
         if not _last or time.monotonic() - _last[0][0] > FRESH_SECONDS:
             _last[:] = [(time.monotonic(), examine())]

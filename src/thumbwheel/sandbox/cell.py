@@ -1,7 +1,8 @@
-"""One sandbox: bubblewrap around a warm interpreter that runs one program at a time, each in namespaces of its own.
+"""One sandbox: bubblewrap around a warm interpreter that runs one program at a time, each in
+namespaces of its own.
 
-`Cell.begin` starts a run and returns its conversation. A cell that has failed in any way is closed, never used again. To leave the walls
-out (`sealed=False`) is for code that its owner trusts.
+`Cell.begin` starts a run and returns its conversation. A cell that has failed in any way is closed,
+never used again. To leave the walls out (`sealed=False`) is for code that its owner trusts.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
 }
 ENVIRONMENT_OPEN = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-START = "import sys; sys.path.insert(0, '/app'); from inside.zygote import main; main(int(sys.argv[1]), True)"
+START = (
+    "import sys; sys.path.insert(0, '/app'); from inside.zygote import main; "
+    "main(int(sys.argv[1]), True)"
+)
 OPEN_START = """
 import importlib.util, sys
 found = importlib.util.spec_from_file_location("inside", sys.argv[2] + "/__init__.py", submodule_search_locations=[sys.argv[2]])
@@ -51,7 +55,11 @@ sys.modules["inside"] = importlib.util.module_from_spec(found)
 from inside.zygote import main
 main(int(sys.argv[1]), False)
 """
-SEQUENCE = getattr(socket, "SOCK_SEQPACKET", socket.SOCK_STREAM) if sys.platform == "linux" else socket.SOCK_STREAM
+SEQUENCE = (
+    getattr(socket, "SOCK_SEQPACKET", socket.SOCK_STREAM)
+    if sys.platform == "linux"
+    else socket.SOCK_STREAM
+)
 _numbers = itertools.count(os.getpid() * 8)
 
 
@@ -77,7 +85,9 @@ class Cell:
         if grouped:
             made = cgroup.make(limits.memory_mb, limits.processes)
             if isinstance(made, str):
-                raise Refused(made, "Run as root, or under: systemd-run --user --scope -p Delegate=yes")
+                raise Refused(
+                    made, "Run as root, or under: systemd-run --user --scope -p Delegate=yes"
+                )
             self.group = made
         ours, theirs = socket.socketpair(socket.AF_UNIX, SEQUENCE)
         self.link = ours
@@ -91,15 +101,25 @@ class Cell:
             raise
 
     def _start(self, control: int) -> subprocess.Popen[bytes]:
-        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._said, "stderr": self._said, "pass_fds": (control,)}
+        options: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": self._said,
+            "stderr": self._said,
+            "pass_fds": (control,),
+        }
         if not self.sealed:
             inside = str(Path(zygote.__file__).parent)
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", "-c", OPEN_START, str(control), inside], env=ENVIRONMENT_OPEN, **options
+                [sys.executable, "-I", "-S", "-B", "-c", OPEN_START, str(control), inside],
+                env=ENVIRONMENT_OPEN,
+                **options,
             )
         program = shutil.which("bwrap")
         if program is None:
-            raise Refused("bubblewrap (bwrap) is not installed", "Run: apt-get install bubblewrap (or dnf, pacman, zypper)")
+            raise Refused(
+                "bubblewrap (bwrap) is not installed",
+                "Run: apt-get install bubblewrap (or dnf, pacman, zypper)",
+            )
         spec = {
             "cgroups": [str(folder) for folder in self.group.folders] if self.group else [],
             "user": unprivileged() if os.geteuid() == 0 else None,
@@ -107,7 +127,12 @@ class Cell:
             "by_descriptor": walls(),
             "arguments": ["--", PYTHON, "-I", "-S", "-B", "-c", START, str(control)],
         }
-        return subprocess.Popen([sys.executable, "-I", "-S", launch.__file__, json.dumps(spec)], env={}, start_new_session=True, **options)
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", launch.__file__, json.dumps(spec)],
+            env={},
+            start_new_session=True,
+            **options,
+        )
 
     def _greeting(self) -> None:
         ready, _, _ = select.select([self.link], [], [], START_SECONDS)
@@ -120,7 +145,9 @@ class Cell:
         """Start a run and hand it its job. Raises Ended where the cell is gone."""
         if not self.sealed and self._folder:
             for path in Path(self._folder.name).iterdir():
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(
+                    missing_ok=True
+                )
         return Run(self, job)
 
     def close(self) -> None:
@@ -146,14 +173,47 @@ class Cell:
 
 
 def walls() -> list[str]:
-    """The arguments of bubblewrap: new namespaces of every kind, our own tree, nothing else of the host."""
+    """The arguments of bubblewrap: new namespaces of every kind, our own tree, nothing else of the
+    host."""
     files = tree()
-    words = ["--unshare-user", "--unshare-all", "--uid", str(CANDIDATE), "--gid", str(CANDIDATE), "--hostname", "sandbox"]
-    words += ["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"]  # within the namespaces, for the parent; a candidate has none
-    words += ["--ro-bind", str(files.root), "/", "--ro-bind", str(files.programs), "/app/inside", "--tmpfs", "/dev"]
+    words = [
+        "--unshare-user",
+        "--unshare-all",
+        "--uid",
+        str(CANDIDATE),
+        "--gid",
+        str(CANDIDATE),
+        "--hostname",
+        "sandbox",
+    ]
+    words += [
+        "--cap-add",
+        "CAP_SYS_ADMIN",
+        "--cap-add",
+        "CAP_SETPCAP",
+    ]  # within the namespaces, for the parent; a candidate has none
+    words += [
+        "--ro-bind",
+        str(files.root),
+        "/",
+        "--ro-bind",
+        str(files.programs),
+        "/app/inside",
+        "--tmpfs",
+        "/dev",
+    ]
     for name in DEVICES:
         words += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
-    words += ["--symlink", "/tmp", "/dev/shm", "--remount-ro", "/dev", "--chdir", "/", "--new-session"]
+    words += [
+        "--symlink",
+        "/tmp",
+        "/dev/shm",
+        "--remount-ro",
+        "/dev",
+        "--chdir",
+        "/",
+        "--new-session",
+    ]
     for name, value in ENVIRONMENT.items():
         words += ["--setenv", name, value]
     return words
@@ -173,9 +233,15 @@ def advice(said: str) -> str:
     """What to do about a bubblewrap that does not start."""
     restricted = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
     if restricted.exists() and restricted.read_text().strip() == "1":
-        return "Ubuntu restricts user namespaces: add an AppArmor profile for bwrap that allows `userns,` (docs/30-operations.md has it)"
+        return (
+            "Ubuntu restricts user namespaces: add an AppArmor profile for bwrap that allows "
+            "`userns,` (docs/30-operations.md has it)"
+        )
     if "namespace" in said.lower() or "not permitted" in said.lower():
-        return "User namespaces are forbidden here; in Docker, run with --security-opt seccomp=unconfined, or see docs/30-operations.md"
+        return (
+            "User namespaces are forbidden here; in Docker, run with --security-opt "
+            "seccomp=unconfined, or see docs/30-operations.md"
+        )
     return "Run: bwrap --version (0.5 or newer is needed), then see docs/30-operations.md"
 
 
@@ -184,7 +250,12 @@ class Run:
 
     def __init__(self, cell: Cell, job: dict[str, Any]) -> None:
         wire.pack(job)  # raises ValueError before anything is open
-        self.cell, self._output, self._how, self._kept = cell, bytearray(), dict[str, Any](), cell.limits.output_kb * 1024
+        self.cell, self._output, self._how, self._kept = (
+            cell,
+            bytearray(),
+            dict[str, Any](),
+            cell.limits.output_kb * 1024,
+        )
         self._buffer, self._printing, self.stopped = bytearray(), True, False
         self._talk, theirs = socket.socketpair()
         self._out, writing = os.pipe()
@@ -201,7 +272,8 @@ class Run:
             self.send(job, time.monotonic() + GRACE_SECONDS)
 
     def send(self, message: dict[str, Any], deadline: float) -> None:
-        """Send a frame. Raises Ended where nobody reads it, Overdue where nobody does in time, ValueError where it is too long."""
+        """Send a frame. Raises Ended where nobody reads it, Overdue where nobody does in time,
+        ValueError where it is too long."""
         self._talk.settimeout(max(0.01, deadline - time.monotonic()))
         try:
             self._talk.sendall(wire.pack(message))
@@ -211,7 +283,8 @@ class Run:
             raise Ended from None
 
     def receive(self, deadline: float) -> dict[str, Any]:
-        """The next frame. Raises Ended after the last one, Overdue when the time is up, Lied for what is no frame."""
+        """The next frame. Raises Ended after the last one, Overdue when the time is up, Lied for
+        what is no frame."""
         while True:
             try:
                 found = wire.unpack(self._buffer)
@@ -224,7 +297,8 @@ class Run:
             self._wait(deadline)
 
     def _wait(self, deadline: float) -> None:
-        """Take in whatever comes next: output, which moves no deadline, a part of a frame, or the end."""
+        """Take in whatever comes next: output, which moves no deadline, a part of a frame, or the
+        end."""
         ready = self._ready([self._talk, self.cell.link], deadline)
         if not ready or time.monotonic() > deadline:
             raise Overdue
@@ -234,7 +308,8 @@ class Run:
             self._end()
 
     def _ready(self, sources: list[Any], deadline: float) -> list[Any]:
-        """Which of the sources have something, output included, which is read at once; empty when the time is up."""
+        """Which of the sources have something, output included, which is read at once; empty when
+        the time is up."""
         watched = [*sources, self._out] if self._printing else sources
         ready, _, _ = select.select(watched, [], [], max(0.0, deadline - time.monotonic()))
         if self._out in ready:
@@ -247,7 +322,9 @@ class Run:
             if data:
                 self._buffer += data
                 return
-        self._end_within(min(GRACE_SECONDS, deadline - time.monotonic()))  # closed by the program: what remains to come is its end
+        self._end_within(
+            min(GRACE_SECONDS, deadline - time.monotonic())
+        )  # closed by the program: what remains to come is its end
 
     def _drain(self) -> bool:
         """Read some output; False where there is none now."""
@@ -280,7 +357,8 @@ class Run:
         self._how = self._how or {"gone": True}
 
     def finish(self) -> dict[str, Any]:
-        """End it if it still runs. Returns how it ended: `code`, `cpu`, `memory_kb`, or `gone`: the sandbox itself is no more."""
+        """End it if it still runs. Returns how it ended: `code`, `cpu`, `memory_kb`, or `gone`: the
+        sandbox itself is no more."""
         if not self._how:
             with contextlib.suppress(OSError):
                 self.cell.link.send(zygote.STOP)

@@ -1,6 +1,8 @@
-"""Cgroups for sandboxes: version 1 as root, version 2 where a folder is ours; what was set is read back.
+"""Cgroups for sandboxes: version 1 as root, version 2 where a folder is ours; what was set is read
+back.
 
-Version 2 needs a parent whose controllers are passed on: the own folder, the one above (a user's `app.slice`), or the root of the tree.
+Version 2 needs a parent whose controllers are passed on: the own folder, the one above (a user's
+`app.slice`), or the root of the tree.
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ from pathlib import Path
 ROOT = Path("/sys/fs/cgroup")
 V2 = (("memory.max", "memory_mb"), ("memory.swap.max", "zero"), ("pids.max", "processes"))
 V1 = {
-    "memory": (("memory.limit_in_bytes", "memory_mb"), ("memory.memsw.limit_in_bytes", "memory_mb")),
+    "memory": (
+        ("memory.limit_in_bytes", "memory_mb"),
+        ("memory.memsw.limit_in_bytes", "memory_mb"),
+    ),
     "pids": (("pids.max", "processes"),),
 }
 OPTIONAL = {"memory.swap.max", "memory.memsw.limit_in_bytes"}
@@ -58,9 +63,17 @@ class Cgroup:
 
 def make(memory_mb: int, processes: int) -> Cgroup | str:
     """A cgroup with these limits; else why there is none."""
-    values = {"memory_mb": (memory_mb + OVERHEAD_MB) << 20, "processes": processes + OVERHEAD_PROCESSES, "zero": 0}
+    values = {
+        "memory_mb": (memory_mb + OVERHEAD_MB) << 20,
+        "processes": processes + OVERHEAD_PROCESSES,
+        "zero": 0,
+    }
     name = f"thumbwheel-{os.getpid()}-{secrets.token_hex(4)}"
-    own = dict(re.findall(r"^\d+:([^:]*):(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)) if ROOT.exists() else {}
+    own = (
+        dict(re.findall(r"^\d+:([^:]*):(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE))
+        if ROOT.exists()
+        else {}
+    )
     if not own:
         return "this system has no cgroups"
     by_controller = {one: path for named, path in own.items() for one in named.split(",")}

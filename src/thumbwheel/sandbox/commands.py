@@ -15,8 +15,13 @@ def group() -> None:
 
 
 @sandbox.command()
-def check(json: Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")] = False) -> None:
-    """Try the attacks on this machine and say which level it reaches; exit code 0 only where code may run.
+def check(
+    json: Annotated[
+        bool, typer.Option("--json", help="The answer as JSON on standard output.")
+    ] = False,
+) -> None:
+    """Try the attacks on this machine and say which level it reaches; exit code 0 only where code
+    may run.
 
     Example: thumbwheel sandbox check
     """
@@ -31,7 +36,11 @@ def check(json: Annotated[bool, typer.Option("--json", help="The answer as JSON 
         log.answer(asdict(found) | {"allowed": found.allowed, "held": held})
     else:
         log.table(f"level: {found.level}", ("attack", "result"), list(found.attacks.items()))
-        for line in (f"{held} of {len(found.attacks)} attacks failed, as they should", found.reason, found.fix):
+        for line in (
+            f"{held} of {len(found.attacks)} attacks failed, as they should",
+            found.reason,
+            found.fix,
+        ):
             if line:
                 log.say(line)
     if not found.allowed:

@@ -1,7 +1,9 @@
-"""The last step before bubblewrap, a process of its own: `python launch.py JSON`. Standard library only.
+"""The last step before bubblewrap, a process of its own: `python launch.py JSON`. Standard library
+only.
 
-It enters the cgroups, becomes an unprivileged user where it was root (for root the limit of processes does nothing), and becomes
-bubblewrap with an empty environment, because what bubblewrap was started with can be read from within; the arguments go by a descriptor.
+It enters the cgroups, becomes an unprivileged user where it was root (for root the limit of
+processes does nothing), and becomes bubblewrap with an empty environment, because what bubblewrap
+was started with can be read from within; the arguments go by a descriptor.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import Any
 
 
 def main(spec: dict[str, Any]) -> None:
-    """Become `spec["program"]` with `spec["arguments"]`; `user` is the id to become, None to stay who one is."""
+    """Become `spec["program"]` with `spec["arguments"]`; `user` is the id to become, None to stay
+    who one is."""
     for folder in spec["cgroups"]:
         Path(folder, "cgroup.procs").write_text(str(os.getpid()))
     if spec["user"] is not None:

@@ -1,7 +1,8 @@
 """Warm sandboxes: programs in, outcomes out, in their order.
 
-Each worker has a cell for candidates and, once there are tests, one for the judge. Verdicts are put together here, outside of both: the
-judge asks, the question goes to the candidate, its data goes back. To end early, to print or to overwrite anything gains nothing.
+Each worker has a cell for candidates and, once there are tests, one for the judge. Verdicts are put
+together here, outside of both: the judge asks, the question goes to the candidate, its data goes
+back. To end early, to print or to overwrite anything gains nothing.
 """
 
 from __future__ import annotations
@@ -27,21 +28,34 @@ NEAR = 0.9
 
 
 class Pool:
-    """Workers with cells; thread-safe. `trusted`: plain processes without walls, for code that its owner trusts."""
+    """Workers with cells; thread-safe. `trusted`: plain processes without walls, for code that its
+    owner trusts."""
 
     def __init__(
-        self, limits: Limits | None = None, workers: int | None = None, level: Level = Level.STANDARD, trusted: bool = False
+        self,
+        limits: Limits | None = None,
+        workers: int | None = None,
+        level: Level = Level.STANDARD,
+        trusted: bool = False,
     ) -> None:
         self.workers, self.level, self.trusted = workers or os.cpu_count() or 1, level, trusted
-        self.limits = fitting(limits or Limits(), self.workers) if level is Level.LIMITED and not trusted else limits or Limits()
+        self.limits = (
+            fitting(limits or Limits(), self.workers)
+            if level is Level.LIMITED and not trusted
+            else limits or Limits()
+        )
         self._idle: queue.LifoQueue[Worker] = queue.LifoQueue()
         for _ in range(self.workers):
             self._idle.put(Worker(self))
         if trusted:
-            log.logger.warning("trusted_code is set: code from answers runs as a plain process of this user, without a sandbox")
+            log.logger.warning(
+                "trusted_code is set: code from answers runs as a plain process of this user, "
+                "without a sandbox"
+            )
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """One outcome per job. Programs do not see each other. Never on the caller's thread, where a signal could end a run halfway."""
+        """One outcome per job. Programs do not see each other. Never on the caller's thread, where
+        a signal could end a run halfway."""
         with ThreadPoolExecutor(self.workers) as threads:
             return list(threads.map(self._one, jobs))
 
@@ -72,7 +86,11 @@ class Pool:
 
     def cell(self) -> Cell:
         """A new cell of this pool's kind."""
-        return Cell(self.limits, sealed=not self.trusted, grouped=self.level is Level.STANDARD and not self.trusted)
+        return Cell(
+            self.limits,
+            sealed=not self.trusted,
+            grouped=self.level is Level.STANDARD and not self.trusted,
+        )
 
 
 class Worker:
@@ -82,7 +100,8 @@ class Worker:
         self._pool, self._cells = pool, dict[str, Cell]()
 
     def run(self, job: Job) -> Outcome:
-        """The outcome of a job. Raises Refused where its sandbox does not start, ValueError where the job is too long to be sent."""
+        """The outcome of a job. Raises Refused where its sandbox does not start, ValueError where
+        the job is too long to be sent."""
         self.warm(("candidate", "judge") if job.tests else ("candidate",))
         deadline = time.monotonic() + self._pool.limits.wall_seconds
         for _ in range(2):
@@ -94,7 +113,8 @@ class Worker:
         return Outcome(State.DIED, "the sandbox itself ended while this ran")
 
     def warm(self, kinds: Sequence[str] = ("candidate", "judge")) -> None:
-        """Start the cells that are not up, so that no program pays for it. Raises Refused where one does not start."""
+        """Start the cells that are not up, so that no program pays for it. Raises Refused where one
+        does not start."""
         for kind in kinds:
             if kind not in self._cells:
                 self._cells[kind] = self._pool.cell()
@@ -126,9 +146,16 @@ class Worker:
                 self._drop("judge")
         return self._outcome(run, state, detail, passed)
 
-    def _outcome(self, run: Run, state: State, detail: str, passed: tuple[bool, ...] = (), ended: int | None = None) -> Outcome | None:
-        """The outcome, with what the parent of the program says about its end, or with the exit code `ended` that a watcher saw; None where
-        the sandbox was lost."""
+    def _outcome(
+        self,
+        run: Run,
+        state: State,
+        detail: str,
+        passed: tuple[bool, ...] = (),
+        ended: int | None = None,
+    ) -> Outcome | None:
+        """The outcome, with what the parent of the program says about its end, or with the exit
+        code `ended` that a watcher saw; None where the sandbox was lost."""
         how = run.finish()
         if "code" not in how:
             self._drop("candidate")
@@ -139,7 +166,11 @@ class Worker:
             state, detail = State.TIMEOUT, "it closed the conversation and went on"
         elif state is State.DIED and code == KILLED:
             spent = how["cpu"] >= NEAR * limits.cpu_seconds
-            state, detail = (State.TIMEOUT, "processor time used up") if spent else (State.MEMORY, "killed, out of memory")
+            state, detail = (
+                (State.TIMEOUT, "processor time used up")
+                if spent
+                else (State.MEMORY, "killed, out of memory")
+            )
         elif state is State.DIED:
             detail = f"it ended with {code} before its end"
         shown = detail[:LONGEST_DETAIL].encode(errors="replace").decode()
@@ -169,7 +200,8 @@ def _started(answer: dict[str, Any] | tuple[State, str]) -> tuple[State, str]:
 
 
 def _answer(run: Run, number: str | None, deadline: float) -> dict[str, Any] | tuple[State, str]:
-    """What the candidate sent, or what became of it. `number`: that of the question; None where no candidate has the conversation."""
+    """What the candidate sent, or what became of it. `number`: that of the question; None where no
+    candidate has the conversation."""
     try:
         answer = run.receive(deadline)
     except Ended:
@@ -178,7 +210,11 @@ def _answer(run: Run, number: str | None, deadline: float) -> dict[str, Any] | t
         return State.TIMEOUT, "no answer in time"
     except Lied as error:
         return State.LIED, str(error)
-    return answer if answer.get("id") == number else (State.LIED, "an answer to something that was not asked")
+    return (
+        answer
+        if answer.get("id") == number
+        else (State.LIED, "an answer to something that was not asked")
+    )
 
 
 def _relay(judge: Run, candidate: Run, deadline: float) -> tuple[State, str, tuple[bool, ...]]:
@@ -190,7 +226,9 @@ def _relay(judge: Run, candidate: Run, deadline: float) -> tuple[State, str, tup
         except Overdue:
             return State.TIMEOUT, "its answers could not be judged in time", ()
         except (Ended, Lied):
-            state = State.TIMEOUT if asked else State.BROKEN  # over an answer: what it died of came from the candidate
+            state = (
+                State.TIMEOUT if asked else State.BROKEN
+            )  # over an answer: what it died of came from the candidate
             return state, "the judge ended without a verdict", ()
         if "verdict" in said:
             verdict = said["verdict"]
@@ -206,7 +244,9 @@ def _relay(judge: Run, candidate: Run, deadline: float) -> tuple[State, str, tup
             return *failed, ()
 
 
-def _put(candidate: Run, question: dict[str, Any], deadline: float, asked: bool) -> dict[str, Any] | tuple[State, str]:
+def _put(
+    candidate: Run, question: dict[str, Any], deadline: float, asked: bool
+) -> dict[str, Any] | tuple[State, str]:
     """What the candidate says to a question of the judge; `asked`: it may hold earlier answers."""
     number = secrets.token_hex(16)
     try:
@@ -232,12 +272,14 @@ def _handed(judge: Run, answer: dict[str, Any], deadline: float) -> tuple[State,
 
 
 def fitting(limits: Limits, workers: int) -> Limits:
-    """Limits whose processes, each at its own limit of memory, fit into half of the machine's. Raises Refused where none does."""
+    """Limits whose processes, each at its own limit of memory, fit into half of the machine's.
+    Raises Refused where none does."""
     budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // workers // (1 << 20)
     most = (budget - limits.files_mb) // limits.memory_mb
     if most < 1:
         raise Refused(
-            f"no cgroup here, and {workers} programs of {limits.memory_mb} MB do not fit into half of this machine's memory",
+            f"no cgroup here, and {workers} programs of {limits.memory_mb} MB do not fit into "
+            "half of this machine's memory",
             "Lower memory_mb, or run under: systemd-run --user --scope -p Delegate=yes",
         )
     return limits.model_copy(update={"processes": min(limits.processes, most)})

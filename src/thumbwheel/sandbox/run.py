@@ -1,4 +1,5 @@
-"""The verb of this stage: run programs where that is safe, on warm sandboxes that last as long as this process."""
+"""The verb of this stage: run programs where that is safe, on warm sandboxes that last as long as
+this process."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def shared(limits: Limits, trusted: bool = False) -> Pool:
 
 
 def run(jobs: Sequence[Job], limits: Limits | None = None, trusted: bool = False) -> list[Outcome]:
-    """One outcome per job; all BLOCKED, with the reason and what would change it, where code may not run here."""
+    """One outcome per job; all BLOCKED, with the reason and what would change it, where code may
+    not run here."""
     try:
         return shared(limits or Limits(), trusted).run(jobs)
     except Refused as error:

@@ -1,7 +1,8 @@
-"""The files that a candidate sees: this interpreter, its standard library, a shell and plain tools, copied once into a folder of their own.
+"""The files that a candidate sees: this interpreter, its standard library, a shell and plain tools,
+copied once into a folder of their own.
 
-A copy, because the interpreter may lie where an unprivileged user cannot look, and because a path of the host would tell about the host.
-No site-packages: a candidate has the standard library.
+A copy, because the interpreter may lie where an unprivileged user cannot look, and because a path
+of the host would tell about the host. No site-packages: a candidate has the standard library.
 """
 
 from __future__ import annotations
@@ -46,15 +47,23 @@ class Tree:
 def tree() -> Tree:
     """The folders, made where they are missing. Raises Refused where they cannot be made."""
     root = Path("/var/cache/thumbwheel") if os.geteuid() == 0 else _cache()
-    interpreter = f"{sys.version} {platform.machine()} {_interpreter().stat().st_mtime_ns}".encode() + Path(__file__).read_bytes()
+    interpreter = (
+        f"{sys.version} {platform.machine()} {_interpreter().stat().st_mtime_ns}".encode()
+        + Path(__file__).read_bytes()
+    )
     ours = b"".join(file.read_bytes() for file in sorted(INSIDE.glob("*.py")))
     try:
         root.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
             root.chmod(0o755)  # the unprivileged user that runs the code has to pass
-        return Tree(_made(root, "tree", interpreter, _fill), _made(root, "inside", ours, _copy_programs))
+        return Tree(
+            _made(root, "tree", interpreter, _fill), _made(root, "inside", ours, _copy_programs)
+        )
     except (OSError, subprocess.CalledProcessError) as error:
-        raise Refused(f"the files of the sandbox cannot be laid out in {root}: {error}", f"Make {root} writable") from None
+        raise Refused(
+            f"the files of the sandbox cannot be laid out in {root}: {error}",
+            f"Make {root} writable",
+        ) from None
 
 
 def _made(root: Path, name: str, content: bytes, fill: Callable[[Path], None]) -> Path:
@@ -116,9 +125,15 @@ def _copy_programs(place: Path) -> None:
 
 
 def _libraries(place: Path, programs: list[Path]) -> None:
-    """Copy the shared libraries that the programs name into /py/lib, and the loader to where programs expect it."""
-    environment = {"LD_LIBRARY_PATH": str(Path(sysconfig.get_config_var("LIBDIR") or "/usr/lib")), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(["ldd", *map(str, programs)], env=environment, capture_output=True, text=True, check=False)
+    """Copy the shared libraries that the programs name into /py/lib, and the loader to where
+    programs expect it."""
+    environment = {
+        "LD_LIBRARY_PATH": str(Path(sysconfig.get_config_var("LIBDIR") or "/usr/lib")),
+        "PATH": "/usr/bin:/bin",
+    }
+    done = subprocess.run(
+        ["ldd", *map(str, programs)], env=environment, capture_output=True, text=True, check=False
+    )
     for name in sorted(set(LIBRARY.findall(done.stdout))):
         source, inside = Path(name), place / name.lstrip("/")
         loader = source.name.startswith("ld-")

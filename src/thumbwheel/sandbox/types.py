@@ -18,7 +18,8 @@ class Limits(Config):
     cpu_seconds: int = Field(default=30, ge=1, le=3600)
     """Seconds of processor time for one process."""
     memory_mb: int = Field(default=512, ge=64, le=1 << 20)
-    """Memory of all its processes and files together where there is a cgroup; of one process otherwise."""
+    """Memory of all its processes and files together where there is a cgroup; of one process
+    otherwise."""
     processes: int = Field(default=32, ge=1, le=4096)
     """Processes and threads at a time."""
     files_mb: int = Field(default=64, ge=1, le=1 << 16)
@@ -35,9 +36,11 @@ class Level(StrEnum):
     """How safe it is to run untrusted code on this machine."""
 
     STANDARD = "standard"
-    """Namespaces, filter of system calls, limits per process, and a cgroup that bounds memory and processes together."""
+    """Namespaces, filter of system calls, limits per process, and a cgroup that bounds memory and
+    processes together."""
     LIMITED = "limited"
-    """The same without a cgroup: fewer processes, so that all of them at their limit of memory fit into half of the machine's."""
+    """The same without a cgroup: fewer processes, so that all of them at their limit of memory fit
+    into half of the machine's."""
     REFUSED = "refused"
     """It is not safe; nothing runs."""
 
@@ -67,7 +70,8 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Tests:
-    """The tests of a task: `asserts` ("assert f(1) == 2") after `setup`, or `check`, code that defines check(candidate), for `entry_point`.
+    """The tests of a task: `asserts` ("assert f(1) == 2") after `setup`, or `check`, code that
+    defines check(candidate), for `entry_point`.
 
     `head` is code that `check` may use, the text before a completion.
     """
@@ -81,7 +85,8 @@ class Tests:
 
 @dataclass(frozen=True)
 class Job:
-    """A program to run: `language` is "python" or "shell". With `tests` it is judged by them, from outside."""
+    """A program to run: `language` is "python" or "shell". With `tests` it is judged by them, from
+    outside."""
 
     code: str
     language: str = "python"
@@ -90,7 +95,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended; `passed` has one entry per test. `output` is what the program printed, which counts for nothing."""
+    """How a run ended; `passed` has one entry per test. `output` is what the program printed, which
+    counts for nothing."""
 
     state: State
     detail: str = ""

@@ -1,12 +1,14 @@
-"""What a user's app imports: `trace()`, `feedback()`, and for agents `TraceCollector` and `hook_into_agent`. No torch, nothing of the rest.
+"""What a user's app imports: `trace()`, `feedback()`, and for agents `TraceCollector` and
+`hook_into_agent`. No torch, nothing of the rest.
 
-Lives here: writing to the home's inbox (`record`), a run of an agent while it happens (`collector`), its form on disk (`tracefile`),
-recording an agent's own methods (`hook`). Not here: reading, training, or anything that looks at the database.
+Lives here: writing to the home's inbox (`record`), a run of an agent while it happens
+(`collector`), its form on disk (`tracefile`), recording an agent's own methods (`hook`). Not here:
+reading, training, or anything that looks at the database.
 
     import thumbwheel
 
-    answer = thumbwheel.trace("support", input="How do I reset it?", output="Hold the button for ten seconds.")
-    thumbwheel.feedback("support", answer, thumb=True, rater="customer-17")
+    answer = thumbwheel.trace("support", input="How do I reset it?", output="Hold the button for ten
+    seconds.") thumbwheel.feedback("support", answer, thumb=True, rater="customer-17")
 """
 
 from thumbwheel.sdk.collector import TraceCollector

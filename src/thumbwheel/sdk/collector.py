@@ -1,8 +1,9 @@
-"""`TraceCollector`: records runs of an agent while they happen, one JSON file a run in a folder of its day, and into the home's inbox too
-when it knows the agent's name.
+"""`TraceCollector`: records runs of an agent while they happen, one JSON file a run in a folder of
+its day, and into the home's inbox too when it knows the agent's name.
 
-Which run is meant is a matter of the context: tasks and threads of other sessions, and agents that call agents, each have their own.
-Not here: what an agent's own methods tell (`hook`), the form of the file (`tracefile`).
+Which run is meant is a matter of the context: tasks and threads of other sessions, and agents that
+call agents, each have their own. Not here: what an agent's own methods tell (`hook`), the form of
+the file (`tracefile`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ Day = date | str
 
 @dataclass(eq=False)
 class Run:
-    """A trace that is being recorded. `owner` is the hook that started it, None for `start_trace` by hand."""
+    """A trace that is being recorded. `owner` is the hook that started it, None for `start_trace`
+    by hand."""
 
     collector: TraceCollector
     trace: ExecutionTrace
@@ -55,33 +57,51 @@ RUNS: ContextVar[tuple[Run, ...]] = ContextVar("thumbwheel_runs", default=())
 
 
 class TraceCollector:
-    """Records runs below `storage_path` (default: rl_traces in the home), and with `agent` also as traces of that agent."""
+    """Records runs below `storage_path` (default: rl_traces in the home), and with `agent` also as
+    traces of that agent."""
 
     def __init__(self, storage_path: str | Path | None = None, *, agent: str | None = None) -> None:
         self.storage_path = Path(storage_path) if storage_path else record.home() / "rl_traces"
         self.agent = agent
         self._lock = threading.Lock()
 
-    def start_trace(self, session_id: str, user_query: str, *, user_id: str | None = None, owner: object | None = None) -> ExecutionTrace:
-        """Open the trace of a run in this context; what is recorded from now on, here and in tasks that start here, belongs to it.
+    def start_trace(
+        self,
+        session_id: str,
+        user_query: str,
+        *,
+        user_id: str | None = None,
+        owner: object | None = None,
+    ) -> ExecutionTrace:
+        """Open the trace of a run in this context; what is recorded from now on, here and in tasks
+        that start here, belongs to it.
 
         `user_id` says whose run it is: the subject, whom an erasure finds.
         """
         now = datetime.now().astimezone().isoformat()
-        trace = ExecutionTrace(uuid.uuid4().hex, clip(session_id, 512) or "default", now, str(plain(user_query)))
+        trace = ExecutionTrace(
+            uuid.uuid4().hex, clip(session_id, 512) or "default", now, str(plain(user_query))
+        )
         around = RUNS.get()
         parents = [run.trace.trace_id for run in around if not run.closed]
-        trace.extra = ({"agent": self.agent} if self.agent else {}) | ({"parent_trace_id": parents[-1]} if parents else {})
+        trace.extra = ({"agent": self.agent} if self.agent else {}) | (
+            {"parent_trace_id": parents[-1]} if parents else {}
+        )
         trace.extra |= {"user_id": str(plain(user_id))} if user_id else {}
         RUNS.set((*around, Run(self, trace, owner)))
         return trace
 
     def current(self, owner: object | None = None) -> ExecutionTrace | None:
-        """The open trace of this context that this collector started, with `owner` the one that `owner` or nobody in particular did."""
+        """The open trace of this context that this collector started, with `owner` the one that
+        `owner` or nobody in particular did."""
         return found.trace if (found := self._run(owner)) else None
 
     def _run(self, owner: object | None) -> Run | None:
-        own = (one for one in reversed(RUNS.get()) if one.collector is self and (owner is None or one.owner in (None, owner)))
+        own = (
+            one
+            for one in reversed(RUNS.get())
+            if one.collector is self and (owner is None or one.owner in (None, owner))
+        )
         found = next(own, None)
         return None if found is None or found.closed else found
 
@@ -102,9 +122,18 @@ class TraceCollector:
         *,
         trace: ExecutionTrace | None = None,
     ) -> None:
-        """Add a tool call to the open trace (or to `trace`). Raises RuntimeError where none is open, as all of these do."""
+        """Add a tool call to the open trace (or to `trace`). Raises RuntimeError where none is
+        open, as all of these do."""
         shown = None if error is None else clip(error, RESULT)
-        call = ToolCallTrace(str(plain(tool_name)), plain(arguments), clip(result, RESULT), success, duration_ms, shown, _now())
+        call = ToolCallTrace(
+            str(plain(tool_name)),
+            plain(arguments),
+            clip(result, RESULT),
+            success,
+            duration_ms,
+            shown,
+            _now(),
+        )
         self._open(trace).tool_calls.append(call)
 
     def record_reasoning_step(
@@ -118,7 +147,13 @@ class TraceCollector:
         trace: ExecutionTrace | None = None,
     ) -> None:
         """Add a step of reasoning."""
-        step = ReasoningStep(str(plain(step_type)), clip(content, CONTENT), plain(confidence), plain(insights or []), plain(issues or []))
+        step = ReasoningStep(
+            str(plain(step_type)),
+            clip(content, CONTENT),
+            plain(confidence),
+            plain(insights or []),
+            plain(issues or []),
+        )
         self._open(trace).reasoning_steps.append(step)
 
     def record_task(
@@ -128,12 +163,24 @@ class TraceCollector:
         *,
         trace: ExecutionTrace | None = None,
     ) -> None:
-        """Add what became of a task: `task_data` has task_id, type, description and result or error. Raises ValueError for other words."""
+        """Add what became of a task: `task_data` has task_id, type, description and result or
+        error. Raises ValueError for other words."""
         if status not in ("created", "completed", "failed"):
             raise ValueError(f"status {status!r} is none of created, completed, failed")
-        task = {key: clip(value, TASK) for key, value in task_data.items() if key in ("description", "result", "error") and value}
-        named = {"task_id": task_data.get("task_id", task_data.get("id")), "type": task_data.get("type")}
-        entry = {key: str(plain(value)) for key, value in named.items() if value is not None} | task | {"timestamp": _now()}
+        task = {
+            key: clip(value, TASK)
+            for key, value in task_data.items()
+            if key in ("description", "result", "error") and value
+        }
+        named = {
+            "task_id": task_data.get("task_id", task_data.get("id")),
+            "type": task_data.get("type"),
+        }
+        entry = (
+            {key: str(plain(value)) for key, value in named.items() if value is not None}
+            | task
+            | {"timestamp": _now()}
+        )
         getattr(self._open(trace), f"tasks_{status}").append(entry)
 
     def finish_trace(
@@ -147,7 +194,8 @@ class TraceCollector:
         *,
         trace: ExecutionTrace | None = None,
     ) -> ExecutionTrace:
-        """Close the open trace (or `trace`), write its file and, with an agent, its line in the inbox, both without secrets.
+        """Close the open trace (or `trace`), write its file and, with an agent, its line in the
+        inbox, both without secrets.
 
         Numbers nobody knows stay null. What a full disk refuses is dropped with a RuntimeWarning.
         """
@@ -159,24 +207,39 @@ class TraceCollector:
         found.llm_calls_count = llm_calls_count
         stored = ExecutionTrace.from_dict(redacted(found.as_dict()))
         try:
-            write_trace(self.storage_path / f"{datetime.now():%Y-%m-%d}" / f"{stored.trace_id}.json", stored)
+            write_trace(
+                self.storage_path / f"{datetime.now():%Y-%m-%d}" / f"{stored.trace_id}.json", stored
+            )
         except OSError as error:  # a full disk is no reason for the app to fail
-            text = f"the file of trace {stored.trace_id} is not written: {self.storage_path}: {error.strerror or error}"
+            text = (
+                f"the file of trace {stored.trace_id} is not written: {self.storage_path}: "
+                f"{error.strerror or error}"
+            )
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         if self.agent:
             record.record_or_drop(self.agent, {"type": "trace", **line_of(stored)})
         return found
 
     def leave(self, trace: ExecutionTrace) -> None:
-        """Nothing more is recorded for `trace`, in no context; what was around it in this one is current again."""
+        """Nothing more is recorded for `trace`, in no context; what was around it in this one is
+        current again."""
         for run in RUNS.get():
             run.closed = run.closed or run.trace is trace
         RUNS.set(tuple(run for run in RUNS.get() if run.trace is not trace))
 
     def files(self) -> list[Path]:
         """Every trace file, the oldest day first."""
-        days = sorted(path for path in self.storage_path.glob("*") if DAY.fullmatch(path.name) and path.is_dir())
-        return [path for day in days for path in sorted(day.glob("*.json")) if not path.name.startswith(".")]
+        days = sorted(
+            path
+            for path in self.storage_path.glob("*")
+            if DAY.fullmatch(path.name) and path.is_dir()
+        )
+        return [
+            path
+            for day in days
+            for path in sorted(day.glob("*.json"))
+            if not path.name.startswith(".")
+        ]
 
     def load_traces(
         self,
@@ -185,32 +248,56 @@ class TraceCollector:
         labeled_only: bool = False,
         min_tool_calls: int = 0,
     ) -> list[ExecutionTrace]:
-        """The traces of these days (both included), the oldest day first. A file that is no trace is left out with a warning."""
+        """The traces of these days (both included), the oldest day first. A file that is no trace
+        is left out with a warning."""
         first, last = (_day(given) for given in (start_date, end_date))
-        files = [one for one in self.files() if (not first or one.parent.name >= first) and (not last or one.parent.name <= last)]
-        return [one for one in _readable(files) if len(one.tool_calls) >= min_tool_calls and not (labeled_only and one.label is None)]
+        files = [
+            one
+            for one in self.files()
+            if (not first or one.parent.name >= first) and (not last or one.parent.name <= last)
+        ]
+        return [
+            one
+            for one in _readable(files)
+            if len(one.tool_calls) >= min_tool_calls and not (labeled_only and one.label is None)
+        ]
 
     def get_unlabeled_traces(self, limit: int = 100) -> list[ExecutionTrace]:
         """The newest traces that nobody labelled, at most so many."""
         return [one for one in reversed(self.load_traces()) if one.label is None][:limit]
 
     def label_trace(self, trace_id: str, label: bool, notes: str = "") -> ExecutionTrace:
-        """Say that a stored trace is good or bad; with an agent it is feedback too. Raises KeyError for an unknown trace, TypeError."""
+        """Say that a stored trace is good or bad; with an agent it is feedback too. Raises KeyError
+        for an unknown trace, TypeError."""
         if not isinstance(label, bool):
             raise TypeError(f"label {label!r} is neither True (good) nor False (bad)")
         with self._lock:
-            paths = [one for one in self.files() if one.stem == trace_id] if NAME.fullmatch(trace_id) else []
+            paths = (
+                [one for one in self.files() if one.stem == trace_id]
+                if NAME.fullmatch(trace_id)
+                else []
+            )
             if not paths:
                 raise KeyError(f"no trace {trace_id!r} below {self.storage_path}")
             found = read_trace(paths[-1])
-            found.label, found.manual_review, found.review_notes = label, True, str(redacted(plain(notes)))
+            found.label, found.manual_review, found.review_notes = (
+                label,
+                True,
+                str(redacted(plain(notes))),
+            )
             write_trace(paths[-1], found)
         if self.agent:
-            record.feedback(self.agent, found.trace_id, thumb=label, **({"comment": found.review_notes} if notes else {}))
+            record.feedback(
+                self.agent,
+                found.trace_id,
+                thumb=label,
+                **({"comment": found.review_notes} if notes else {}),
+            )
         return found
 
     def get_statistics(self) -> dict[str, Any]:
-        """total, labeled, unlabeled, positive_labels, negative_labels, and averages: null where there is nothing to average."""
+        """total, labeled, unlabeled, positive_labels, negative_labels, and averages: null where
+        there is nothing to average."""
         found = self.load_traces()
         labels = [one.label for one in found if one.label is not None]
         return {
@@ -236,7 +323,11 @@ def _readable(files: list[Path]) -> Iterator[ExecutionTrace]:
 def _day(given: Day | None) -> str | None:
     if given is None:
         return None
-    return date.fromisoformat(given[:10]).isoformat() if isinstance(given, str) else f"{given:%Y-%m-%d}"
+    return (
+        date.fromisoformat(given[:10]).isoformat()
+        if isinstance(given, str)
+        else f"{given:%Y-%m-%d}"
+    )
 
 
 def _mean(values: list[Any]) -> float | None:

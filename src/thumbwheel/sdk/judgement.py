@@ -1,6 +1,8 @@
-"""What `feedback()` takes: the same that an import takes, said at the call, where the mistake can still be seen.
+"""What `feedback()` takes: the same that an import takes, said at the call, where the mistake can
+still be seen.
 
-Not here: how it is written down (`record`), the rules for lines of files (`capture/types.py`, which a test holds to be the same).
+Not here: how it is written down (`record`), the rules for lines of files (`capture/types.py`, which
+a test holds to be the same).
 """
 
 from __future__ import annotations
@@ -13,7 +15,17 @@ from typing import Any
 
 SIGNALS = ("thumb", "rating", "score", "correction", "label", "outcome", "comment", "preference")
 """The kinds of feedback that `feedback()` takes as keywords."""
-BESIDE = ("name", "scale", "occurred_at", "supersedes", "retracts", "comment", "metadata", "source", "shown")
+BESIDE = (
+    "name",
+    "scale",
+    "occurred_at",
+    "supersedes",
+    "retracts",
+    "comment",
+    "metadata",
+    "source",
+    "shown",
+)
 """Further keywords."""
 SCALES = {"rating": (1.0, 5.0), "score": (0.0, 1.0), "outcome": (0.0, 1.0)}
 LONGEST_NAME = 512
@@ -24,15 +36,21 @@ def check_agent(agent: str) -> None:
     if not isinstance(agent, str):
         raise TypeError(f"agent {agent!r} is no text")
     if not any(letter.isascii() and letter.isalnum() for letter in agent):
-        raise ValueError(f"agent {agent!r} has neither a letter nor a digit; give a name such as 'support'")
+        raise ValueError(
+            f"agent {agent!r} has neither a letter nor a digit; give a name such as 'support'"
+        )
 
 
 def check_feedback(targets: Sequence[Any], rater: Any, signal: Mapping[str, Any]) -> str:
-    """The kind of the judgement; raises TypeError or ValueError with what was given and what is possible."""
+    """The kind of the judgement; raises TypeError or ValueError with what was given and what is
+    possible."""
     kind = _kind(signal)
     unknown = sorted(signal.keys() - {*SIGNALS, *BESIDE})
     if unknown:
-        raise TypeError(f"feedback() has no keyword {unknown[0]!r}; it takes {', '.join((*SIGNALS, 'rater', 'id', *BESIDE))}")
+        raise TypeError(
+            f"feedback() has no keyword {unknown[0]!r}; it takes "
+            f"{', '.join((*SIGNALS, 'rater', 'id', *BESIDE))}"
+        )
     _check_targets(kind, targets)
     if rater is not None and not isinstance(rater, Mapping):
         _check_name("rater", rater)
@@ -45,13 +63,19 @@ def check_feedback(targets: Sequence[Any], rater: Any, signal: Mapping[str, Any]
     CHECKS[kind](kind, signal[kind], targets, signal)
     try:
         text = json.dumps([list(targets), rater, dict(signal)], allow_nan=False)
-        json.dumps([list(targets), rater, dict(signal)], ensure_ascii=False).encode()  # half characters
+        json.dumps(
+            [list(targets), rater, dict(signal)], ensure_ascii=False
+        ).encode()  # half characters
     except TypeError as error:
         raise TypeError(f"feedback() takes JSON values only: {error}") from None
     except ValueError as error:
-        raise ValueError(f"feedback() takes JSON values and whole characters only: {error}") from None
+        raise ValueError(
+            f"feedback() takes JSON values and whole characters only: {error}"
+        ) from None
     if "\\u0000" in text:
-        raise ValueError("feedback() takes no NUL characters, which a database cannot keep in a text")
+        raise ValueError(
+            "feedback() takes no NUL characters, which a database cannot keep in a text"
+        )
     return kind
 
 
@@ -77,7 +101,10 @@ def _kind(signal: Mapping[str, Any]) -> str:
     if len(kinds) == 2 and "comment" in kinds:
         kinds.remove("comment")  # beside another signal it is that signal's remark
     if len(kinds) != 1:
-        raise TypeError(f"feedback() takes exactly one of {', '.join(SIGNALS)}; got {', '.join(kinds) or 'none'}")
+        raise TypeError(
+            f"feedback() takes exactly one of {', '.join(SIGNALS)}; got "
+            f"{', '.join(kinds) or 'none'}"
+        )
     return kinds[0]
 
 
@@ -111,14 +138,25 @@ def _number(kind: str, value: Any, targets: Sequence[Any], signal: Mapping[str, 
         raise TypeError(f"{kind} {value!r} is no number")
     low, high = _scale(kind, signal.get("scale"))
     if not low <= value <= high:
-        raise ValueError(f"{kind} {value!r} is outside its scale, {low:g} to {high:g}; for another one: scale={{'min': 1, 'max': 10}}")
+        raise ValueError(
+            f"{kind} {value!r} is outside its scale, {low:g} to {high:g}; for another one: "
+            f"scale={{'min': 1, 'max': 10}}"
+        )
 
 
 def _scale(kind: str, scale: Any) -> tuple[float, float]:
     if scale is None:
         return SCALES[kind]
-    ends = [scale.get(end) for end in ("min", "max")] if isinstance(scale, Mapping) and len(scale) == 2 else []
-    numbers = [end for end in ends if isinstance(end, int | float) and not isinstance(end, bool) and math.isfinite(end)]
+    ends = (
+        [scale.get(end) for end in ("min", "max")]
+        if isinstance(scale, Mapping) and len(scale) == 2
+        else []
+    )
+    numbers = [
+        end
+        for end in ends
+        if isinstance(end, int | float) and not isinstance(end, bool) and math.isfinite(end)
+    ]
     if len(numbers) != 2 or not numbers[0] < numbers[1]:
         raise ValueError(f"scale {scale!r} is none; it looks like {{'min': 1, 'max': 10}}")
     return numbers[0], numbers[1]
@@ -135,16 +173,23 @@ def _label(kind: str, value: Any, targets: Sequence[Any], signal: Mapping[str, A
     if not isinstance(value, str | bool) or value == "":
         raise TypeError(f"label {value!r} is neither a text nor True or False")
     if isinstance(value, bool) and not signal.get("name"):
-        raise ValueError(f"label {value!r} has no name; give label='spam', or name='spam' with label=True or False")
+        raise ValueError(
+            f"label {value!r} has no name; give label='spam', or name='spam' with label=True or "
+            "False"
+        )
 
 
 def _preference(kind: str, value: Any, targets: Sequence[Any], signal: Mapping[str, Any]) -> None:
     if value is None or isinstance(value, Mapping):  # a tie; a ranking is checked by the import
         return
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"preference {value!r} is neither the index of the better trace nor None for a tie")
+        raise TypeError(
+            f"preference {value!r} is neither the index of the better trace nor None for a tie"
+        )
     if not 0 <= value < len(targets):
-        raise ValueError(f"preference {value!r} is no index of {len(targets)} traces: 0 is the first")
+        raise ValueError(
+            f"preference {value!r} is no index of {len(targets)} traces: 0 is the first"
+        )
 
 
 CHECKS: Mapping[str, Callable[[str, Any, Sequence[Any], Mapping[str, Any]], None]] = {

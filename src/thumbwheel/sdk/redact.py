@@ -1,7 +1,9 @@
-"""Secrets are taken out before anything is stored: values under telling keys, texts that look like a key of a known kind, and every other
-place where a value stands that was found under a telling key.
+"""Secrets are taken out before anything is stored: values under telling keys, texts that look like
+a key of a known kind, and every other place where a value stands that was found under a telling
+key.
 
-Lives here: what counts as a secret. Not here: what else is left out of a format (`sources/`). To add a kind of key, add it to PATTERNS.
+Lives here: what counts as a secret. Not here: what else is left out of a format (`sources/`). To
+add a kind of key, add it to PATTERNS.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ SHORTEST = 6
 def telling(key: str) -> bool:
     """Whether a value under this key is secret.
 
-    >>> [telling(key) for key in ("api_key", "OPENAI_API_KEY", "aws_secret_access_key", "token", "total_tokens_in", "eos_token")]
-    [True, True, True, True, False, False]
+    >>> [telling(key) for key in ("api_key", "OPENAI_API_KEY", "aws_secret_access_key", "token",
+    "total_tokens_in", "eos_token")] [True, True, True, True, False, False]
     """
     return bool(KEYS.search(key)) or bool(KEYS.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key)))
 
@@ -57,7 +59,11 @@ def secrets_in(value: Any) -> set[str]:
 def _under(value: Any, secret: bool) -> Iterator[str]:
     if isinstance(value, Mapping):
         for key, one in value.items():
-            yield from _under(one, (_telling(key, value) and str(key) != "amd_data") or (secret and isinstance(one, Mapping | list)))
+            yield from _under(
+                one,
+                (_telling(key, value) and str(key) != "amd_data")
+                or (secret and isinstance(one, Mapping | list)),
+            )
     elif isinstance(value, list):
         for one in value:
             yield from _under(one, secret)
@@ -66,7 +72,8 @@ def _under(value: Any, secret: bool) -> Iterator[str]:
 
 
 def redacted(value: Any, known: Iterable[str] = ()) -> Any:
-    """`value` (JSON values) with secrets replaced by GONE; `known` are texts that are secret wherever they stand."""
+    """`value` (JSON values) with secrets replaced by GONE; `known` are texts that are secret
+    wherever they stand."""
     literal = sorted({*known, *secrets_in(value)}, key=len, reverse=True)
     pattern = re.compile("|".join(map(re.escape, literal))) if literal else None
     return _without(value, pattern)
@@ -76,5 +83,8 @@ def _without(value: Any, known: re.Pattern[str] | None) -> Any:
     if isinstance(value, str):
         return PATTERNS.sub(GONE, known.sub(GONE, value) if known else value)
     if isinstance(value, Mapping):
-        return {_without(key, known): GONE if _telling(key, value) and one else _without(one, known) for key, one in value.items()}
+        return {
+            _without(key, known): GONE if _telling(key, value) and one else _without(one, known)
+            for key, one in value.items()
+        }
     return [_without(one, known) for one in value] if isinstance(value, list) else value

@@ -1,8 +1,10 @@
-"""The form of a recorded run: `ExecutionTrace` with its tool calls and reasoning steps, its JSON file, and its line of our own format.
+"""The form of a recorded run: `ExecutionTrace` with its tool calls and reasoning steps, its JSON
+file, and its line of our own format.
 
-A file has exactly the keys of `ExecutionTrace`, and `agent`, `parent_trace_id` and `user_id` where there are such. Numbers that nobody
-knows are null, never 0. Reading is tolerant: unknown keys are kept in `extra`, missing ones get their default. Not here: when a file is
-written (`collector`), what else there is in somebody's folder (the source `flowagent`).
+A file has exactly the keys of `ExecutionTrace`, and `agent`, `parent_trace_id` and `user_id` where
+there are such. Numbers that nobody knows are null, never 0. Reading is tolerant: unknown keys are
+kept in `extra`, missing ones get their default. Not here: when a file is written (`collector`),
+what else there is in somebody's folder (the source `flowagent`).
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ FAILURES = {"execution_error": "error", "cancelled": "cancelled"}
 
 @dataclass
 class ToolCallTrace:
-    """One tool call; `success` false where it raised. `duration_ms` is null where nobody measured it."""
+    """One tool call; `success` false where it raised. `duration_ms` is null where nobody measured
+    it."""
 
     tool_name: str
     arguments: Any = None
@@ -38,7 +41,8 @@ class ToolCallTrace:
 
 @dataclass
 class ReasoningStep:
-    """One step of reasoning: internal_reasoning, outline_step, task_delegation, final_result, delegation or a word of your own."""
+    """One step of reasoning: internal_reasoning, outline_step, task_delegation, final_result,
+    delegation or a word of your own."""
 
     step_type: str
     content: str = ""
@@ -49,7 +53,8 @@ class ReasoningStep:
 
 @dataclass
 class ExecutionTrace:
-    """One run. Totals are those of this run alone and null where unknown; `label` is true (good), false (bad) or null (nobody judged)."""
+    """One run. Totals are those of this run alone and null where unknown; `label` is true (good),
+    false (bad) or null (nobody judged)."""
 
     trace_id: str
     session_id: str = "default"
@@ -76,7 +81,10 @@ class ExecutionTrace:
     @property
     def status(self) -> str:
         """ok, error or cancelled."""
-        return next((FAILURES[one["type"]] for one in self.tasks_failed if one.get("type") in FAILURES), "ok")
+        return next(
+            (FAILURES[one["type"]] for one in self.tasks_failed if one.get("type") in FAILURES),
+            "ok",
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The object of the file, JSON values only."""
@@ -90,7 +98,9 @@ class ExecutionTrace:
         known = {one.name for one in fields(cls)} - {"extra"}
         own = {key: value for key, value in found.items() if key in known and value is not None}
         own["tool_calls"] = [_part(ToolCallTrace, one) for one in own.get("tool_calls", [])]
-        own["reasoning_steps"] = [_part(ReasoningStep, one) for one in own.get("reasoning_steps", [])]
+        own["reasoning_steps"] = [
+            _part(ReasoningStep, one) for one in own.get("reasoning_steps", [])
+        ]
         for key in ("tasks_created", "tasks_completed", "tasks_failed"):
             if not all(isinstance(task, dict) for task in own.get(key, [])):
                 raise TypeError(f"{key} is no list of objects")
@@ -105,7 +115,8 @@ def _part(kind: type[Any], found: Any) -> Any:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """`value` as JSON has it: unknown objects, NaN and what is nested too deep become text, half characters and NUL are replaced."""
+    """`value` as JSON has it: unknown objects, NaN and what is nested too deep become text, half
+    characters and NUL are replaced."""
     if isinstance(value, str):
         return str(value).encode("utf-8", "replace").decode("utf-8").replace("\x00", "�")
     if value is None or isinstance(value, bool):
@@ -134,7 +145,8 @@ def clip(value: Any, most: int) -> str:
 
 
 def line_of(trace: ExecutionTrace) -> dict[str, Any]:
-    """The fields of a trace line for `trace`: its steps are reasoning, then tasks and tools by time, and the model's answer last."""
+    """The fields of a trace line for `trace`: its steps are reasoning, then tasks and tools by
+    time, and the model's answer last."""
     timed = [(one.timestamp, _tool(one)) for one in trace.tool_calls] + [
         (str(task.get("timestamp") or ""), _task(task, status))
         for status in ("created", "completed", "failed")
@@ -142,10 +154,16 @@ def line_of(trace: ExecutionTrace) -> dict[str, Any]:
         if task.get("type") not in FAILURES
     ]
     tokens = {"prompt": trace.total_tokens_in, "completion": trace.total_tokens_out}
-    answer = {"kind": "llm", "status": trace.status, "tokens": tokens if None not in tokens.values() else None}
+    answer = {
+        "kind": "llm",
+        "status": trace.status,
+        "tokens": tokens if None not in tokens.values() else None,
+    }
     known = ("total_cost", "execution_duration_ms", "llm_calls_count")
     metadata = {key: getattr(trace, key) for key in known if getattr(trace, key) is not None}
-    errors = [str(one.get("error", "")) for one in trace.tasks_failed if one.get("type") in FAILURES]
+    errors = [
+        str(one.get("error", "")) for one in trace.tasks_failed if one.get("type") in FAILURES
+    ]
     line = {
         "id": trace.trace_id,
         "session": trace.session_id or None,
@@ -155,10 +173,16 @@ def line_of(trace: ExecutionTrace) -> dict[str, Any]:
         "output": trace.final_response or None,
         "status": trace.status,
         "occurred_at": trace.timestamp or None,
-        "steps": [*map(_reasoning, trace.reasoning_steps), *(step for _, step in sorted(timed, key=lambda one: one[0])), answer],
+        "steps": [
+            *map(_reasoning, trace.reasoning_steps),
+            *(step for _, step in sorted(timed, key=lambda one: one[0])),
+            answer,
+        ],
         "metadata": metadata | ({"error": errors[0]} if errors else {}),
     }
-    return dict(plain({key: _known(value) for key, value in line.items() if value not in (None, {})}))
+    return dict(
+        plain({key: _known(value) for key, value in line.items() if value not in (None, {})})
+    )
 
 
 def _subject(trace: ExecutionTrace) -> str | None:
@@ -172,24 +196,44 @@ def _subject(trace: ExecutionTrace) -> str | None:
 
 
 def _known(value: Any) -> Any:
-    return [{key: part for key, part in step.items() if part not in (None, "")} for step in value] if isinstance(value, list) else value
+    return (
+        [{key: part for key, part in step.items() if part not in (None, "")} for step in value]
+        if isinstance(value, list)
+        else value
+    )
 
 
 def _tool(one: ToolCallTrace) -> dict[str, Any]:
-    step = {"kind": "tool", "name": one.tool_name[:512], "input": one.arguments, "output": one.error or one.result}
+    step = {
+        "kind": "tool",
+        "name": one.tool_name[:512],
+        "input": one.arguments,
+        "output": one.error or one.result,
+    }
     return step | {"status": "ok" if one.success else "error"}
 
 
 def _task(task: Mapping[str, Any], status: str) -> dict[str, Any]:
     output = task.get("error") if status == "failed" else task.get("result")
     about = {key: task[key] for key in ("task_id", "description") if task.get(key)}
-    return {"kind": "task", "name": str(task.get("type") or "task")[:512], "input": about, "output": output, "status": status}
+    return {
+        "kind": "task",
+        "name": str(task.get("type") or "task")[:512],
+        "input": about,
+        "output": output,
+        "status": status,
+    }
 
 
 def _reasoning(one: ReasoningStep) -> dict[str, Any]:
     beside = {"confidence": one.confidence, "insights": one.insights, "issues": one.issues}
     known = {key: value for key, value in beside.items() if value not in (None, [])}
-    return {"kind": "reasoning", "name": one.step_type[:512], "input": known or None, "output": one.content}
+    return {
+        "kind": "reasoning",
+        "name": one.step_type[:512],
+        "input": known or None,
+        "output": one.content,
+    }
 
 
 def write_trace(path: Path, trace: ExecutionTrace) -> None:
@@ -197,7 +241,10 @@ def write_trace(path: Path, trace: ExecutionTrace) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        beside.write_text(json.dumps(trace.as_dict(), indent=2, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+        beside.write_text(
+            json.dumps(trace.as_dict(), indent=2, ensure_ascii=False, allow_nan=False),
+            encoding="utf-8",
+        )
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

@@ -1,16 +1,21 @@
 """The mean of bounded values of which a rare great loss may not have been met: Gaffke's bound.
 
-A t interval learns the spread from the sample. Where a few items in a hundred may lose everything and the others gain a little, a sample
-that happened to meet few of the losses shows a gain and hardly any spread: at n = 300 with 2 % such losses it errs twice as often as it
-says, and five times over twenty looks. Gaffke's bound (Mathematical Methods of Statistics 14, 2005) adds one item at the worst possible
-value and weighs all items by a random partition of 1, uniform over all partitions; its quantile is the lower end. For values that are
-right or wrong it is the exact bound of Clopper and Pearson. That it covers for every distribution is proved for special cases only (see
-Phan, Thomas and Learned-Miller, ICML 2021), so `tests/unit/stats/test_coverage.py` and `benchmarks/graded.py` simulate it.
+A t interval learns the spread from the sample. Where a few items in a hundred may lose everything
+and the others gain a little, a sample that happened to meet few of the losses shows a gain and
+hardly any spread: at n = 300 with 2 % such losses it errs twice as often as it says, and five times
+over twenty looks. Gaffke's bound (Mathematical Methods of Statistics 14, 2005) adds one item at the
+worst possible value and weighs all items by a random partition of 1, uniform over all partitions;
+its quantile is the lower end. For values that are right or wrong it is the exact bound of Clopper
+and Pearson. That it covers for every distribution is proved for special cases only (see Phan,
+Thomas and Learned-Miller, ICML 2021), so `tests/unit/stats/test_coverage.py` and
+`benchmarks/graded.py` simulate it.
 
-The partition is (E_0, ..., E_n) / sum with independent exponential E, so the quantile asks for P(sum a_i E_i <= 0). The saddlepoint formula
-of Lugannani and Rice (Advances in Applied Probability 12, 1980) gives it at every level without a draw.
+The partition is (E_0, ..., E_n) / sum with independent exponential E, so the quantile asks for
+P(sum a_i E_i <= 0). The saddlepoint formula of Lugannani and Rice (Advances in Applied Probability
+12, 1980) gives it at every level without a draw.
 
-Items that come in clusters are weighed by cluster, of which the ratio of totals to sizes is the mean.
+Items that come in clusters are weighed by cluster, of which the ratio of totals to sizes is the
+mean.
 """
 
 from __future__ import annotations
@@ -30,19 +35,29 @@ FLAT = 1e-4
 
 def units_of(sums: Array, sizes: Array) -> Units:
     """Clusters by total and size."""
-    pairs, counts = np.unique(np.stack([np.round(sums, 9), sizes], axis=1), axis=0, return_counts=True)
-    return tuple((float(total), float(size), int(count)) for (total, size), count in zip(pairs, counts, strict=True))
+    pairs, counts = np.unique(
+        np.stack([np.round(sums, 9), sizes], axis=1), axis=0, return_counts=True
+    )
+    return tuple(
+        (float(total), float(size), int(count))
+        for (total, size), count in zip(pairs, counts, strict=True)
+    )
 
 
 def lowest(units: Units, limit: float, error: float) -> float:
-    """The lower end of the mean of values within +-`limit` that is above the true one with probability `error` at most."""
+    """The lower end of the mean of values within +-`limit` that is above the true one with
+    probability `error` at most."""
     from scipy import optimize
 
     sums, sizes, counts = _with_the_worst(units, limit)
     value = float((sums[1:] * counts[1:]).sum() / (sizes[1:] * counts[1:]).sum())
     if value <= -limit or chance_below(value, sums, sizes, counts) <= error:
         return value
-    return float(optimize.brentq(lambda mean: chance_below(mean, sums, sizes, counts) - error, -limit, value, xtol=1e-12))
+    return float(
+        optimize.brentq(
+            lambda mean: chance_below(mean, sums, sizes, counts) - error, -limit, value, xtol=1e-12
+        )
+    )
 
 
 def p_above(units: Units, limit: float) -> float:
@@ -89,7 +104,9 @@ def _chance(slopes: Array, counts: Array) -> float:
     if abs(signed) < FLAT:
         return 0.5 + third / (6 * math.sqrt(2 * math.pi) * second * math.sqrt(second))
     scaled = saddle * math.sqrt(second)
-    return min(1.0, max(0.0, _normal_cdf(signed) + _normal_density(signed) * (1 / signed - 1 / scaled)))
+    return min(
+        1.0, max(0.0, _normal_cdf(signed) + _normal_density(signed) * (1 / signed - 1 / scaled))
+    )
 
 
 def _normal_cdf(at: float) -> float:
@@ -101,6 +118,7 @@ def _normal_density(at: float) -> float:
 
 
 def graded(differences: Sequence[float] | Array, span: float) -> bool:
-    """Whether values lie between no change and the largest one, so that a few large ones may hide behind many small ones."""
+    """Whether values lie between no change and the largest one, so that a few large ones may hide
+    behind many small ones."""
     sizes = np.abs(np.asarray(differences, float))
     return bool(((sizes > 1e-9) & (sizes < span * (1 - 1e-9))).any())

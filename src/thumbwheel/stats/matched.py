@@ -1,8 +1,10 @@
-"""The same items with a yes or no before and after: exact second opinions beside `paired.compare`, for items that stand alone.
+"""The same items with a yes or no before and after: exact second opinions beside `paired.compare`,
+for items that stand alone.
 
-McNemar's test conditions on the items that changed (exact: binomial; mid-p: half the probability of what was seen, which Fagerland,
-Lydersen and Laake, BMC Medical Research Methodology 13, 2013, recommend). The interval is method 10 of Newcombe, Statistics in Medicine 17
-(1998) 2635-2650: Wilson's score intervals, squared and added, with the correlation corrected for continuity.
+McNemar's test conditions on the items that changed (exact: binomial; mid-p: half the probability of
+what was seen, which Fagerland, Lydersen and Laake, BMC Medical Research Methodology 13, 2013,
+recommend). The interval is method 10 of Newcombe, Statistics in Medicine 17 (1998) 2635-2650:
+Wilson's score intervals, squared and added, with the correlation corrected for continuity.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from thumbwheel.stats.types import Interval
 
 
 def mcnemar(better: int, worse: int, *, mid: bool = False) -> float:
-    """Two-sided p value of `better` changes for the better and `worse` for the worse; 1 where nothing changed.
+    """Two-sided p value of `better` changes for the better and `worse` for the worse; 1 where
+    nothing changed.
 
     >>> round(mcnemar(7, 1), 4), round(mcnemar(7, 1, mid=True), 4)
     (0.0703, 0.0391)
@@ -30,7 +33,8 @@ def mcnemar(better: int, worse: int, *, mid: bool = False) -> float:
 
 
 def newcombe(both: int, better: int, worse: int, neither: int, level: float = 0.95) -> Interval:
-    """Interval of rate after - rate before, of `both` right before and after, only after, only before, and never."""
+    """Interval of rate after - rate before, of `both` right before and after, only after, only
+    before, and never."""
     _check(both, better, worse, neither)
     check_level(level)
     n = both + better + worse + neither
@@ -49,11 +53,14 @@ def newcombe(both: int, better: int, worse: int, neither: int, level: float = 0.
 
 
 def _correlation(both: int, better: int, worse: int, neither: int) -> float:
-    """Of before and after; a positive one is corrected for continuity, and 0 where a side is constant."""
+    """Of before and after; a positive one is corrected for continuity, and 0 where a side is
+    constant."""
     n = both + better + worse + neither
     scale = (both + worse) * (better + neither) * (both + better) * (worse + neither)
     product = both * neither - better * worse
-    return (max(product - n / 2, 0.0) if product > 0 else product) / math.sqrt(scale) if scale else 0.0
+    return (
+        (max(product - n / 2, 0.0) if product > 0 else product) / math.sqrt(scale) if scale else 0.0
+    )
 
 
 def _check(*counts: int) -> None:

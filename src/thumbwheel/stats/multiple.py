@@ -1,7 +1,9 @@
-"""Several questions asked of the same data: p values corrected together, and a budget of errors spent over repeated looks.
+"""Several questions asked of the same data: p values corrected together, and a budget of errors
+spent over repeated looks.
 
-Holm, Scandinavian Journal of Statistics 6 (1979). The budget: the k-th look may err with alpha / (k (k + 1)), so that all looks together,
-however many there will be, err with less than alpha: a union bound, whatever ties them to each other, that needs no plan of their number.
+Holm, Scandinavian Journal of Statistics 6 (1979). The budget: the k-th look may err with alpha / (k
+(k + 1)), so that all looks together, however many there will be, err with less than alpha: a union
+bound, whatever ties them to each other, that needs no plan of their number.
 """
 
 from __future__ import annotations
@@ -12,13 +14,18 @@ from thumbwheel.core.errors import InputError
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p values adjusted by Holm's step-down method, in the order given; those under alpha may all be called different at alpha.
+    """The p values adjusted by Holm's step-down method, in the order given; those under alpha may
+    all be called different at alpha.
 
     >>> [round(one, 6) for one in holm([0.01, 0.04, 0.03, 0.005])]
     [0.03, 0.06, 0.06, 0.02]
     """
     if not all(0 <= one <= 1 for one in p_values):
-        raise InputError(f"p values {list(p_values)[:5]!r}", "a probability lies between 0 and 1", "Compute them again")
+        raise InputError(
+            f"p values {list(p_values)[:5]!r}",
+            "a probability lies between 0 and 1",
+            "Compute them again",
+        )
     count, found, largest = len(p_values), [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(count), key=lambda at: p_values[at])):
         largest = max(largest, min(1.0, (count - rank) * p_values[place]))
@@ -29,11 +36,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def look_level(alpha: float, look: int) -> float:
     """Two-sided confidence level of the `look`-th interval of which only the lower end decides.
 
-    The first has 1 - alpha, the usual one: its lower end errs with alpha / 2, and this is what the first look may spend.
+    The first has 1 - alpha, the usual one: its lower end errs with alpha / 2, and this is what the
+    first look may spend.
 
     >>> [look_level(0.05, look) for look in (1, 2, 20)]
     [0.95, 0.983333333333, 0.999761904762]
     """
     if not (0 < alpha < 1 and look >= 1):
-        raise InputError(f"look {look!r} at alpha {alpha!r}", "looks are counted from 1, and alpha lies between 0 and 1", "Use alpha 0.05")
+        raise InputError(
+            f"look {look!r} at alpha {alpha!r}",
+            "looks are counted from 1, and alpha lies between 0 and 1",
+            "Use alpha 0.05",
+        )
     return round(1 - 2 * alpha / (look * (look + 1)), 12)

@@ -1,14 +1,18 @@
-"""The same items judged before and after: the mean difference with an interval that respects clusters.
+"""The same items judged before and after: the mean difference with an interval that respects
+clusters.
 
-The default, `compare`, is a cluster-robust t interval: CR2 variance (Bell and McCaffrey 2002; Pustejovsky and Tipton 2018), which for a
-mean has a closed form, with their degrees of freedom. For values of a known span it adds two pseudo-clusters of typical size, one at
-+span and one at -span; over single items this is the Laplace adjustment of Bonett and Price (J. Educ. Behav. Stat. 37, 2012), which
-Fagerland, Lydersen and Laake (Statistics in Medicine 33, 2014) recommend for paired rates. It is why no discordance gives a narrow
-interval and not one of zero width, and why five changes for the better and none for the worse do not exclude zero, but six do
-(as in the exact test). Where values are graded, its interval is widened to that of `bounded`, which does not trust the sample's spread.
-`tests/unit/stats/test_coverage.py` holds the simulations that chose it.
+The default, `compare`, is a cluster-robust t interval: CR2 variance (Bell and McCaffrey 2002;
+Pustejovsky and Tipton 2018), which for a mean has a closed form, with their degrees of freedom. For
+values of a known span it adds two pseudo-clusters of typical size, one at +span and one at -span;
+over single items this is the Laplace adjustment of Bonett and Price (J. Educ. Behav. Stat. 37,
+2012), which Fagerland, Lydersen and Laake (Statistics in Medicine 33, 2014) recommend for paired
+rates. It is why no discordance gives a narrow interval and not one of zero width, and why five
+changes for the better and none for the worse do not exclude zero, but six do (as in the exact
+test). Where values are graded, its interval is widened to that of `bounded`, which does not trust
+the sample's spread. `tests/unit/stats/test_coverage.py` holds the simulations that chose it.
 
-`bootstrap` resamples whole clusters; it is the second opinion, and the interval of statistics that are no mean.
+`bootstrap` resamples whole clusters; it is the second opinion, and the interval of statistics that
+are no mean.
 """
 
 from __future__ import annotations
@@ -37,11 +41,13 @@ def compare(
     level: float = 0.95,
     span: float | None = 1.0,
 ) -> Comparison:
-    """Mean of after - before over items, with an interval clustered by `clusters` (default: every item its own).
+    """Mean of after - before over items, with an interval clustered by `clusters` (default: every
+    item its own).
 
-    `span` is the largest possible |difference| of one item (1 for rates and scores in 0..1); None for measures without one, whose
-    interval is the plain CR2 t interval. With fewer than two clusters nothing is known: (-span, span), or infinite. Raises InputError
-    for unequal lengths, no items, values that are no numbers or differences beyond the span.
+    `span` is the largest possible |difference| of one item (1 for rates and scores in 0..1); None
+    for measures without one, whose interval is the plain CR2 t interval. With fewer than two
+    clusters nothing is known: (-span, span), or infinite. Raises InputError for unequal lengths, no
+    items, values that are no numbers or differences beyond the span.
     """
     first, second = _checked(before, after, clusters, level, span)
     difference = second - first
@@ -52,11 +58,21 @@ def compare(
         found = replace(found, units=units_of(sums, sizes))
     changed = int((difference != 0).sum())
     before_mean, after_mean = float(first.mean()), float(second.mean())
-    return Comparison(before_mean, after_mean, found.value, found.interval(level), len(difference), len(sizes), changed, found)
+    return Comparison(
+        before_mean,
+        after_mean,
+        found.value,
+        found.interval(level),
+        len(difference),
+        len(sizes),
+        changed,
+        found,
+    )
 
 
 def mean(sums: Array, sizes: Array, span: float | None) -> Estimate:
-    """sum(sums) / sum(sizes), where `sums` [G] are cluster totals over `sizes` [G] items (or other weights: tokens)."""
+    """sum(sums) / sum(sizes), where `sums` [G] are cluster totals over `sizes` [G] items (or other
+    weights: tokens)."""
     limit = np.inf if span is None else span
     value = float(sums.sum() / sizes.sum())
     if len(sizes) < 2:
@@ -72,12 +88,18 @@ def mean(sums: Array, sizes: Array, span: float | None) -> Estimate:
 
 
 def unchanged(groups: float, level: float) -> float:
-    """Half the width of the interval of `compare` (span 1) over so many groups of one size in which nothing changed."""
-    return float(stats.t.isf((1 - level) / 2, groups - 1)) * float(np.sqrt(2 / (1 - 1 / (groups + 2)))) / (groups + 2)
+    """Half the width of the interval of `compare` (span 1) over so many groups of one size in which
+    nothing changed."""
+    return (
+        float(stats.t.isf((1 - level) / 2, groups - 1))
+        * float(np.sqrt(2 / (1 - 1 / (groups + 2))))
+        / (groups + 2)
+    )
 
 
 def _cr2(sums: Array, sizes: Array) -> tuple[float, float]:
-    """Mean and its CR2 standard error: residual totals of clusters, each divided by sqrt(1 - share of the cluster)."""
+    """Mean and its CR2 standard error: residual totals of clusters, each divided by sqrt(1 - share
+    of the cluster)."""
     n = sizes.sum()
     mean = sums.sum() / n
     residuals = (sums - mean * sizes) / np.sqrt(1 - sizes / n)
@@ -106,30 +128,45 @@ def bootstrap(
     seed: int = 0,
     corrected: bool = False,
 ) -> Interval:
-    """Percentile interval of `statistic(indices)` over resampled clusters; rounds in which it is None are left out.
+    """Percentile interval of `statistic(indices)` over resampled clusters; rounds in which it is
+    None are left out.
 
-    `corrected`: the bias-corrected and accelerated one (BCa; Efron, JASA 82, 1987). Too narrow below about 40 clusters, and of zero width
-    when nothing differs: use `compare` for a mean. Raises InputError for a single cluster, and where the statistic has no value in most
-    rounds.
+    `corrected`: the bias-corrected and accelerated one (BCa; Efron, JASA 82, 1987). Too narrow
+    below about 40 clusters, and of zero width when nothing differs: use `compare` for a mean.
+    Raises InputError for a single cluster, and where the statistic has no value in most rounds.
     """
     check_level(level)
     members = _members(clusters, n)
     if len(members) < 2:
-        raise InputError(f"a bootstrap over {len(members)} group", "every sample of it is the same", "Collect more groups")
+        raise InputError(
+            f"a bootstrap over {len(members)} group",
+            "every sample of it is the same",
+            "Collect more groups",
+        )
     random = np.random.default_rng(seed)
-    drawn = (np.concatenate([members[g] for g in random.integers(len(members), size=len(members))]) for _ in range(rounds))
+    drawn = (
+        np.concatenate([members[g] for g in random.integers(len(members), size=len(members))])
+        for _ in range(rounds)
+    )
     values = [value for indices in drawn if (value := statistic(indices)) is not None]
     if 2 * len(values) < rounds:
         raise InputError(
-            f"a bootstrap over {len(members)} groups", f"the statistic exists in {len(values)} of {rounds} rounds", "Collect more groups"
+            f"a bootstrap over {len(members)} groups",
+            f"the statistic exists in {len(values)} of {rounds} rounds",
+            "Collect more groups",
         )
     tails = np.array([(1 - level) / 2, (1 + level) / 2])
-    low, high = np.quantile(values, _accelerated(statistic, members, np.array(values), tails) if corrected else tails)
+    low, high = np.quantile(
+        values, _accelerated(statistic, members, np.array(values), tails) if corrected else tails
+    )
     return Interval(float(low), float(high), level)
 
 
-def _accelerated(statistic: Statistic, members: Sequence[NDArray[np.intp]], values: Array, tails: Array) -> Array:
-    """Where BCa reads the quantiles: shifted by the median bias, and by the skewness of what leaving out each cluster does."""
+def _accelerated(
+    statistic: Statistic, members: Sequence[NDArray[np.intp]], values: Array, tails: Array
+) -> Array:
+    """Where BCa reads the quantiles: shifted by the median bias, and by the skewness of what
+    leaving out each cluster does."""
     whole = statistic(np.concatenate(members)) or 0.0
     left = [value for value in _left_out(statistic, members) if value is not None]
     share = float(((values < whole).sum() + (values == whole).sum() / 2) / len(values))
@@ -144,12 +181,19 @@ def _accelerated(statistic: Statistic, members: Sequence[NDArray[np.intp]], valu
 
 
 def jackknife(
-    statistic: Statistic, n: int, clusters: Sequence[Hashable] | None = None, *, limit: float = np.inf, telling: int | None = None
+    statistic: Statistic,
+    n: int,
+    clusters: Sequence[Hashable] | None = None,
+    *,
+    limit: float = np.inf,
+    telling: int | None = None,
 ) -> Estimate:
-    """An estimate of any statistic by leaving out one cluster at a time, for what is no mean; it has an interval at every level.
+    """An estimate of any statistic by leaving out one cluster at a time, for what is no mean; it
+    has an interval at every level.
 
-    `telling`: how many of the clusters the error rests on, where that is not all of them; the degrees of freedom are one less. Nothing
-    is known (no error) where a cluster cannot be left out. Raises InputError where the statistic has no value at all.
+    `telling`: how many of the clusters the error rests on, where that is not all of them; the
+    degrees of freedom are one less. Nothing is known (no error) where a cluster cannot be left out.
+    Raises InputError where the statistic has no value at all.
     """
     members = _members(clusters, n)
     value = statistic(np.concatenate(members))
@@ -160,14 +204,24 @@ def jackknife(
     if not left or len(known) < len(left):
         return Estimate(value, value, None, 0.0, limit)
     spread = float(((np.array(known) - np.mean(known)) ** 2).sum())
-    return Estimate(value, value, float(np.sqrt(spread * (len(left) - 1) / len(left))), (telling or len(left)) - 1.0, limit)
+    return Estimate(
+        value,
+        value,
+        float(np.sqrt(spread * (len(left) - 1) / len(left))),
+        (telling or len(left)) - 1.0,
+        limit,
+    )
 
 
 def _left_out(statistic: Statistic, members: Sequence[NDArray[np.intp]]) -> list[float | None]:
     """The statistic without each cluster; nothing for a single one."""
     everything = np.concatenate(members)
     owner = np.repeat(np.arange(len(members)), [len(one) for one in members])
-    return [statistic(everything[owner != out]) for out in range(len(members))] if len(members) > 1 else []
+    return (
+        [statistic(everything[owner != out]) for out in range(len(members))]
+        if len(members) > 1
+        else []
+    )
 
 
 def _members(clusters: Sequence[Hashable] | None, n: int) -> list[NDArray[np.intp]]:
@@ -186,17 +240,27 @@ def _clusters(clusters: Sequence[Hashable] | None, n: int) -> tuple[NDArray[np.i
 
 
 def _checked(
-    before: Sequence[float], after: Sequence[float], clusters: Sequence[Hashable] | None, level: float, span: float | None
+    before: Sequence[float],
+    after: Sequence[float],
+    clusters: Sequence[Hashable] | None,
+    level: float,
+    span: float | None,
 ) -> tuple[Array, Array]:
     check_level(level)
     first, second = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
     lengths = {len(first), len(second)} | ({len(clusters)} if clusters is not None else set())
     if len(lengths) != 1 or not len(first):
         raise InputError(
-            f"a comparison of {sorted(lengths)} items", "before, after and clusters need the same items, one at least", "Pair them"
+            f"a comparison of {sorted(lengths)} items",
+            "before, after and clusters need the same items, one at least",
+            "Pair them",
         )
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
-        raise InputError("a comparison", "a value is NaN or infinite", "Leave out what has no value, on both sides")
+        raise InputError(
+            "a comparison",
+            "a value is NaN or infinite",
+            "Leave out what has no value, on both sides",
+        )
     if span is not None and np.abs(second - first).max() > span * (1 + 1e-9):
         raise InputError(
             f"a comparison with span {span!r}",

@@ -1,7 +1,7 @@
 """Intervals of a single rate (k of n), and how well scores rank good above bad.
 
-Sources: Wilson (1927), Clopper and Pearson (1934); vectors of Newcombe, Statistics in Medicine 17 (1998) 857-872. The area under the
-ROC curve is the Mann-Whitney statistic with ties at one half.
+Sources: Wilson (1927), Clopper and Pearson (1934); vectors of Newcombe, Statistics in Medicine 17
+(1998) 857-872. The area under the ROC curve is the Mann-Whitney statistic with ties at one half.
 """
 
 from __future__ import annotations
@@ -50,11 +50,17 @@ def ranking_area(scores: Sequence[float], good: Sequence[bool]) -> float | None:
 
 def _check(successes: int, n: int, level: float) -> None:
     if not 0 <= successes <= n:
-        raise InputError(f"{successes!r} successes of {n!r}", "a count lies between 0 and its total", "Count again")
+        raise InputError(
+            f"{successes!r} successes of {n!r}",
+            "a count lies between 0 and its total",
+            "Count again",
+        )
     check_level(level)
 
 
 def check_level(level: float) -> None:
     """Raise InputError for a confidence level outside (0, 1)."""
     if not 0 < level < 1:
-        raise InputError(f"confidence level {level!r}", "it lies strictly between 0 and 1", "Use 0.95")
+        raise InputError(
+            f"confidence level {level!r}", "it lies strictly between 0 and 1", "Use 0.95"
+        )

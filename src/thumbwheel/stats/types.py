@@ -1,4 +1,5 @@
-"""Nouns of this stage: an interval, an estimate that has one at every level, and a paired comparison."""
+"""Nouns of this stage: an interval, an estimate that has one at every level, and a paired
+comparison."""
 
 from __future__ import annotations
 
@@ -25,10 +26,12 @@ class Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its t interval at any level: `centre` +- quantile * `error`, widened to hold `value`, within +-`limit`.
+    """A value with its t interval at any level: `centre` +- quantile * `error`, widened to hold
+    `value`, within +-`limit`.
 
-    `error` None: nothing is known but the limit. Two estimates that differ by a constant differ in nothing else.
-    `units`: of graded values, where a rare great loss may not have been met; their interval is widened to that of `bounded`.
+    `error` None: nothing is known but the limit. Two estimates that differ by a constant differ in
+    nothing else. `units`: of graded values, where a rare great loss may not have been met; their
+    interval is widened to that of `bounded`.
     """
 
     value: float
@@ -37,9 +40,11 @@ class Estimate:
     degrees: float
     limit: float = math.inf
     drawn: float = 1.0
-    """How much nearer to zero than `value` the centre is drawn, as a factor (the pseudo-clusters of `paired.mean`)."""
+    """How much nearer to zero than `value` the centre is drawn, as a factor (the pseudo-clusters of
+    `paired.mean`)."""
     units: tuple[tuple[float, float, int], ...] = ()
-    """(total, size, how many) of the clusters of graded values; empty for values that are right or wrong, or without a limit."""
+    """(total, size, how many) of the clusters of graded values; empty for values that are right or
+    wrong, or without a limit."""
 
     def interval(self, level: float) -> Interval:
         """Two-sided, at confidence `level`."""
@@ -53,7 +58,9 @@ class Estimate:
             from thumbwheel.stats import bounded
 
             low = min(low, bounded.lowest(self.units, self.limit, (1 - level) / 2))
-            high = max(high, -bounded.lowest(bounded.turned(self.units), self.limit, (1 - level) / 2))
+            high = max(
+                high, -bounded.lowest(bounded.turned(self.units), self.limit, (1 - level) / 2)
+            )
         return Interval(max(low, -self.limit), min(high, self.limit), level)
 
     @property
@@ -63,7 +70,11 @@ class Estimate:
 
         if self.error is None or self.centre * self.value <= 0:
             return 1.0
-        found = float(2 * stats.t.sf(abs(self.centre) / self.error, self.degrees)) if self.error else 0.0
+        found = (
+            float(2 * stats.t.sf(abs(self.centre) / self.error, self.degrees))
+            if self.error
+            else 0.0
+        )
         if self.units:
             from thumbwheel.stats import bounded
 
@@ -72,7 +83,8 @@ class Estimate:
         return found
 
     def detectable(self, level: float, power: float) -> float | None:
-        """The true value whose interval at `level` lies above zero with probability `power`, at this error; None beyond the limit."""
+        """The true value whose interval at `level` lies above zero with probability `power`, at
+        this error; None beyond the limit."""
         from scipy import stats
 
         if not self.error:
@@ -86,7 +98,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`after` against `before` on the same items; `gain` is the mean of after - before, of which `estimate` knows the intervals."""
+    """`after` against `before` on the same items; `gain` is the mean of after - before, of which
+    `estimate` knows the intervals."""
 
     before: float
     after: float
@@ -100,7 +113,8 @@ class Comparison:
 
     @property
     def degrees(self) -> float:
-        """Degrees of freedom of the t reference (Bell and McCaffrey), which fall as clusters get few or unequal."""
+        """Degrees of freedom of the t reference (Bell and McCaffrey), which fall as clusters get
+        few or unequal."""
         return self.estimate.degrees
 
     @property

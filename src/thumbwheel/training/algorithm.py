@@ -1,11 +1,14 @@
-"""The contract of a training method: rows -> token-level examples, and log-probs -> a loss. Nothing else is a method's business.
+"""The contract of a training method: rows -> token-level examples, and log-probs -> a loss. Nothing
+else is a method's business.
 
-To add a method: one file in `algorithms/` with a subclass of `Algorithm` (it learns from recorded answers; here) or `OnlineAlgorithm`
-(it learns from its own fresh answers; online.py) and its `Config`, and one line in that folder's table.
-A method sees rows, token ids and log-probs; the model, the optimiser, files and the database belong to others.
+To add a method: one file in `algorithms/` with a subclass of `Algorithm` (it learns from recorded
+answers; here) or `OnlineAlgorithm` (it learns from its own fresh answers; online.py) and its
+`Config`, and one line in that folder's table. A method sees rows, token ids and log-probs; the
+model, the optimiser, files and the database belong to others.
 
-A loss is divided by the totals of the whole optimiser batch and summed over its micro-batches, so that the token budget changes
-memory and never the gradient. Metrics travel as (sum, count) for the same reason.
+A loss is divided by the totals of the whole optimiser batch and summed over its micro-batches, so
+that the token budget changes memory and never the gradient. Metrics travel as (sum, count) for the
+same reason.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ Metrics = dict[str, tuple["torch.Tensor", "torch.Tensor | float"]]
 
 Those by which a checkpoint may be chosen come by row."""
 Score = Callable[[Sequence[Example]], tuple["torch.Tensor", "torch.Tensor"]]
-"""No-grad sums in nats over the branches of some examples, in the order of the forward passes: (policy, reference), each [branches]."""
+"""No-grad sums in nats over the branches of some examples, in the order of the forward passes:
+(policy, reference), each [branches]."""
 
 
 class DropRow(Exception):
@@ -46,9 +50,11 @@ class DropRow(Exception):
 
 @dataclass
 class Prepared:
-    """What a method makes of some rows, with what was dropped and what was noticed, by reason. `rows` says which row each item is of.
+    """What a method makes of some rows, with what was dropped and what was noticed, by reason.
+    `rows` says which row each item is of.
 
-    `tokens` are counted after truncation, each prompt once an item; `scored` are those that are scored, 0 where answers come later.
+    `tokens` are counted after truncation, each prompt once an item; `scored` are those that are
+    scored, 0 where answers come later.
     """
 
     items: list[Any] = field(default_factory=list)
@@ -63,8 +69,8 @@ class Prepared:
 class Outcome:
     """Loss and metrics of one step, as plain numbers; `tokens` were computed.
 
-    `stop` is a reason to end the run that is no failure, with the best adapter from before this step or evaluation; `unfit` one why
-    the adapter of this evaluation must not be the best.
+    `stop` is a reason to end the run that is no failure, with the best adapter from before this
+    step or evaluation; `unfit` one why the adapter of this evaluation must not be the best.
     """
 
     loss: float
@@ -73,11 +79,13 @@ class Outcome:
     stop: str | None = None
     unfit: str | None = None
     rows: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    """Of an evaluation: metric -> a value for each item, whose mean is the metric; None where an item has none."""
+    """Of an evaluation: metric -> a value for each item, whose mean is the metric; None where an
+    item has none."""
 
 
 Apply = Callable[[float], float]
-"""Takes the loss whose gradients are in place, clips, updates, and gives back the gradient's norm; raises Wrong before any harm."""
+"""Takes the loss whose gradients are in place, clips, updates, and gives back the gradient's norm;
+raises Wrong before any harm."""
 
 
 class Wrong(Exception):
@@ -96,7 +104,8 @@ class Steps(Protocol):
         """Which items make which step."""
 
     def train(self, items: Sequence[Any], step: int, apply: Apply) -> Outcome:
-        """One step on `items`, the `step`-th of the run counted from 0, with one call of `apply` or several."""
+        """One step on `items`, the `step`-th of the run counted from 0, with one call of `apply` or
+        several."""
 
     def evaluate(self, items: Sequence[Any]) -> Outcome:
         """Loss and metrics of the dev items, without gradient."""
@@ -108,7 +117,8 @@ class Steps(Protocol):
         """Forward and backward as in a step on `units` of its budget, with nothing left of it."""
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run has to know besides adapter, optimiser and schedule: plain values and tensors."""
+        """What a resumed run has to know besides adapter, optimiser and schedule: plain values and
+        tensors."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Put `state()` back."""
@@ -119,7 +129,8 @@ class Steps(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """What a method works with: engine and prompt builder over one base, the home's reference cache, a reward model where one was named."""
+    """What a method works with: engine and prompt builder over one base, the home's reference
+    cache, a reward model where one was named."""
 
     engine: ScoreEngine
     builder: PromptBuilder
@@ -138,7 +149,8 @@ class Method(ABC, Generic[C]):
     """Learning rate of an adapter on a base 2,000 wide; see rate.py."""
     Config: ClassVar[type[TrainConfig]]
     good: ClassVar[frozenset[str]] = frozenset()
-    """Roles of the branches that are good answers: the anchor and the collapse detection look at them."""
+    """Roles of the branches that are good answers: the anchor and the collapse detection look at
+    them."""
     tether: ClassVar[str | None] = None
     """The setting that holds the model near what it was, where there is one."""
     judges: ClassVar[bool] = False
@@ -159,7 +171,8 @@ class Method(ABC, Generic[C]):
 
     @classmethod
     def settle(cls, config: C, rows: Sequence[Row]) -> C:
-        """`config` with what follows from the training rows filled in; raises DataError where they cannot support the method."""
+        """`config` with what follows from the training rows filled in; raises DataError where they
+        cannot support the method."""
         return config
 
     @abstractmethod
@@ -171,7 +184,8 @@ class Method(ABC, Generic[C]):
 class Scored:
     """A micro-batch with what the model says of it.
 
-    `logp` [targets], log-probs in nats, and `reference` where the method uses one; of a method that judges `last` [branches] instead.
+    `logp` [targets], log-probs in nats, and `reference` where the method uses one; of a method that
+    judges `last` [branches] instead.
     """
 
     batch: TreeBatch
@@ -182,20 +196,29 @@ class Scored:
     def sums(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(policy, reference, count) summed per branch, each [branches] in the order of `branches`."""
         policy = self.batch.branch_sum(self.logp)
-        reference = policy.detach() * 0 if self.reference is None else self.batch.branch_sum(self.reference)
+        reference = (
+            policy.detach() * 0 if self.reference is None else self.batch.branch_sum(self.reference)
+        )
         return policy, reference, self.batch.branch_count().to(policy)
 
     def weights(self) -> torch.Tensor:
         """Row weight of every branch, [branches]."""
         like = self.logp if self.last is None else self.last
-        return like.new_tensor([example.weight for example in self.batch.examples for _ in example.branches])
+        return like.new_tensor(
+            [example.weight for example in self.batch.examples for _ in example.branches]
+        )
 
     def by_row(self, values: torch.Tensor) -> torch.Tensor:
         """[branches] -> [examples], summed; differentiable."""
-        return values.new_zeros(len(self.batch.examples)).index_add(0, self.batch.example_of, values)
+        return values.new_zeros(len(self.batch.examples)).index_add(
+            0, self.batch.example_of, values
+        )
 
-    def mean(self, values: torch.Tensor, having: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """`values` [branches] as a metric by row: (sums, counts), detached; of those branches only that are `having`."""
+    def mean(
+        self, values: torch.Tensor, having: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`values` [branches] as a metric by row: (sums, counts), detached; of those branches only
+        that are `having`."""
         counted = values.new_ones(values.shape) if having is None else having.to(values)
         return self.by_row(values.detach() * counted), self.by_row(counted)
 
@@ -203,12 +226,15 @@ class Scored:
         """Which branches have one of these roles, bool [branches]."""
         import torch
 
-        return torch.tensor([branch.role in roles for branch in self.batch.branches], device=self.logp.device)
+        return torch.tensor(
+            [branch.role in roles for branch in self.batch.branches], device=self.logp.device
+        )
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Denominators of one optimiser batch: weight of its rows, and weighted scored tokens of its good answers."""
+    """Denominators of one optimiser batch: weight of its rows, and weighted scored tokens of its
+    good answers."""
 
     weight: float
     good_tokens: float
@@ -216,15 +242,16 @@ class Totals:
 
 @dataclass(frozen=True)
 class LossOut:
-    """This micro-batch's share of the optimiser batch's loss, whole or by row [examples], and its metrics as (sum, count)."""
+    """This micro-batch's share of the optimiser batch's loss, whole or by row [examples], and its
+    metrics as (sum, count)."""
 
     loss: torch.Tensor
     metrics: Metrics
 
 
 class Algorithm(Method[C]):
-    """A method that learns from recorded answers. `reference` says whether the loss compares with the base, `dev_reference` whether the
-    metrics of the dev rows do."""
+    """A method that learns from recorded answers. `reference` says whether the loss compares with
+    the base, `dev_reference` whether the metrics of the dev rows do."""
 
     reference: ClassVar[bool] = True
     dev_reference: ClassVar[bool] = True
@@ -259,7 +286,12 @@ class Algorithm(Method[C]):
 
     def totals(self, examples: Sequence[Example]) -> Totals:
         """The denominators of an optimiser batch, never 0."""
-        good = sum(one.weight * targets(branch) for one in examples for branch in one.branches if branch.role in self.good)
+        good = sum(
+            one.weight * targets(branch)
+            for one in examples
+            for branch in one.branches
+            if branch.role in self.good
+        )
         return Totals(max(sum(one.weight for one in examples), 1e-12), max(float(good), 1e-12))
 
     @abstractmethod
@@ -271,7 +303,8 @@ class Algorithm(Method[C]):
         return metrics
 
     def anchor(self, scored: Scored, totals: Totals) -> tuple[torch.Tensor, Metrics]:
-        """Negative log-likelihood of the good answers a token, as this micro-batch's share by row, and its metric `nll/good`."""
+        """Negative log-likelihood of the good answers a token, as this micro-batch's share by row,
+        and its metric `nll/good`."""
         policy, _, _ = scored.sums()
         good = scored.having(*self.good).to(policy)
         share = -scored.by_row(policy * scored.weights() * good) / totals.good_tokens
@@ -283,19 +316,33 @@ def targets(branch: Branch) -> int:
     return len(branch.targets)
 
 
-def fitted(row: Row, answers: Sequence[Target], builder: PromptBuilder, max_length: int, notes: Counter[str]) -> tuple[TokenRow, ...]:
-    """The tokens of `answers` after the row's one prompt, with what was noticed counted; raises DropRow with the reason."""
+def fitted(
+    row: Row,
+    answers: Sequence[Target],
+    builder: PromptBuilder,
+    max_length: int,
+    notes: Counter[str],
+) -> tuple[TokenRow, ...]:
+    """The tokens of `answers` after the row's one prompt, with what was noticed counted; raises
+    DropRow with the reason."""
     found = builder.fit(row["prompt"], answers, max_length, row.get("tools"))
     if found.refused:
         too_long = f"exceed {max_length}" in found.refused
-        raise DropRow(f"longer than max_length {max_length} even without its older turns" if too_long else found.refused)
+        raise DropRow(
+            f"longer than max_length {max_length} even without its older turns"
+            if too_long
+            else found.refused
+        )
     notes["rows that lost older turns"] += found.dropped_turns > 0
-    notes["completions whose first token merges with the prompt"] += sum(made.boundary_mismatch for made in found.rows)
+    notes["completions whose first token merges with the prompt"] += sum(
+        made.boundary_mismatch for made in found.rows
+    )
     return found.rows
 
 
 def likelihood(scored: Scored, good: torch.Tensor) -> Metrics:
-    """The metric `nll/good`: negative log-likelihood a token of the branches that are `good`, by row."""
+    """The metric `nll/good`: negative log-likelihood a token of the branches that are `good`, by
+    row."""
     policy, _, count = scored.sums()
     return {"nll/good": (-scored.by_row(policy.detach() * good), scored.by_row(count * good))}
 

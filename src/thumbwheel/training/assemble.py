@@ -1,4 +1,5 @@
-"""Puts a run together: base, adapter, engine, method, rows as tokens. The child process and the dry run both start here."""
+"""Puts a run together: base, adapter, engine, method, rows as tokens. The child process and the dry
+run both start here."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class Assembly:
 
     @cached_property
     def planned_tokens(self) -> float:
-        """Tokens of all steps, prompts that answers share counted once; answers that the run writes itself are taken at full length."""
+        """Tokens of all steps, prompts that answers share counted once; answers that the run writes
+        itself are taken at full length."""
         order, kind = Order.of(len(self.train.items), self.config), self.engine.layout.kind
         an_epoch = sum(one.rows(kind) for one in self.at_work.examples(self.train.items))
         return an_epoch * order.steps / max(1, order.steps_an_epoch)
@@ -62,7 +64,9 @@ class Assembly:
             "notes": dict(self.train.notes + self.dev.notes),
             "matched_modules": len(self.matched),
             "not_adapted": unadapted_experts(self.model),
-            "trainable_parameters": sum(one.numel() for one in self.model.parameters() if one.requires_grad),
+            "trainable_parameters": sum(
+                one.numel() for one in self.model.parameters() if one.requires_grad
+            ),
             "dtype": self.dtype,
             "learning_rate": self.config.learning_rate,
             "layout": str(self.engine.layout),
@@ -87,10 +91,11 @@ def assemble(
     start: Path | None = None,
     checkers: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Assembly:
-    """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or that of `start`, make tokens of `rows`.
+    """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or that
+    of `start`, make tokens of `rows`.
 
-    Raises DataError when no training row is left, ModelError for a base, an adapter or targets that cannot be used, TrainingError for a
-    base that is larger than the memory.
+    Raises DataError when no training row is left, ModelError for a base, an adapter or targets that
+    cannot be used, TrainingError for a base that is larger than the memory.
     """
     from thumbwheel.engine.reward_model import voice_of
     from thumbwheel.engine.score import Role, ScoreEngine
@@ -99,8 +104,15 @@ def assemble(
 
     where = device(config.device)
     parameters = count_parameters(str(folder))
-    dtype: Any = "float32" if config.tuning == "full" else choose_dtype(config.dtype, parameters, where)
-    refuse_weights(parameters, dtype if config.quantization == "none" else config.quantization, where, config.memory_limit_gb)
+    dtype: Any = (
+        "float32" if config.tuning == "full" else choose_dtype(config.dtype, parameters, where)
+    )
+    refuse_weights(
+        parameters,
+        dtype if config.quantization == "none" else config.quantization,
+        where,
+        config.memory_limit_gb,
+    )
     method = ALGORITHMS.get(algorithm)(config)
     model, builder = _loaded(method, folder, dtype, where)
     adapted, matched = _adapted(model, config, base, start)
@@ -108,10 +120,20 @@ def assemble(
     dev = method.prepare([row for row in rows if row["split"] == "dev"], builder)
     if not train.items:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in train.dropped.items())
-        raise DataError(f"{len(rows)} rows", f"none is left to train on: {reasons or 'none is in train'}", "See: thumbwheel dataset show")
-    engine = ScoreEngine(adapted if config.quantization != "none" else adapted.to(where), checkpointing=config.gradient_checkpointing)
+        raise DataError(
+            f"{len(rows)} rows",
+            f"none is left to train on: {reasons or 'none is in train'}",
+            "See: thumbwheel dataset show",
+        )
+    engine = ScoreEngine(
+        adapted if config.quantization != "none" else adapted.to(where),
+        checkpointing=config.gradient_checkpointing,
+    )
     if left := unadapted_experts(adapted):
-        log.say(f"no adapter is on the experts' weights {', '.join(left)}; name them in lora_targets to train them too")
+        log.say(
+            f"no adapter is on the experts' weights {', '.join(left)}; name them in lora_targets "
+            "to train them too"
+        )
     if method.judges:
         engine.add(Role.REWARD, voice_of(adapted))
     steps = steps_of(method, Parts(engine, builder, cache, reward_model, checkers or {}))
@@ -122,7 +144,9 @@ def steps_of(method: Method[Any], parts: Parts) -> Steps:
     """The method at work: on recorded answers, or on fresh ones."""
     if isinstance(method, Algorithm):
         return Stepper(parts.engine, method, RefCache(parts.cache), method.config.token_budget)
-    from thumbwheel.training.online_step import OnlineSteps  # with scipy and httpx, 25 MB that recorded answers do not need
+    from thumbwheel.training.online_step import (
+        OnlineSteps,
+    )  # with scipy and httpx, 25 MB that recorded answers do not need
 
     return OnlineSteps(cast("OnlineAlgorithm[Any]", method), parts)
 
@@ -133,7 +157,11 @@ def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[
     from thumbwheel.engine.prompt import PromptBuilder
     from thumbwheel.engine.reward_model import builder_for
 
-    given: dict[str, Any] = {"local_only": True, "quantization": method.config.quantization, "device": where}
+    given: dict[str, Any] = {
+        "local_only": True,
+        "quantization": method.config.quantization,
+        "device": where,
+    }
     if not method.judges:
         model, tokenizer = load_base(str(folder), dtype, **given)
         return model, PromptBuilder(tokenizer)
@@ -141,17 +169,31 @@ def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[
     return model, builder_for(model, tokenizer)
 
 
-def _adapted(model: Any, config: TrainConfig, base: str, start: Path | None) -> tuple[Any, list[str]]:
+def _adapted(
+    model: Any, config: TrainConfig, base: str, start: Path | None
+) -> tuple[Any, list[str]]:
     """(model with the adapter that trains, names of the adapted modules)."""
     from thumbwheel.engine.forward import classifies
-    from thumbwheel.engine.load import LoraSettings, adapted_modules, attach_full, attach_lora, load_adapter
+    from thumbwheel.engine.load import (
+        LoraSettings,
+        adapted_modules,
+        attach_full,
+        attach_lora,
+        load_adapter,
+    )
     from thumbwheel.engine.reward_model import start_trunk
 
     if config.tuning == "full":
         adapted, matched = attach_full(model)
     elif start is None or classifies(model):
-        targets: Any = config.lora_targets if config.lora_targets == "all-linear" else tuple(map(str.strip, config.lora_targets.split(",")))
-        lora = LoraSettings(rank=config.lora_r, alpha=config.lora_alpha, targets=targets, rslora=config.use_rslora)
+        targets: Any = (
+            config.lora_targets
+            if config.lora_targets == "all-linear"
+            else tuple(map(str.strip, config.lora_targets.split(",")))
+        )
+        lora = LoraSettings(
+            rank=config.lora_r, alpha=config.lora_alpha, targets=targets, rslora=config.use_rslora
+        )
         adapted, matched = attach_lora(model, lora, seed=config.seed)
         if start is not None:
             start_trunk(adapted, start)
@@ -160,5 +202,7 @@ def _adapted(model: Any, config: TrainConfig, base: str, start: Path | None) -> 
         matched = adapted_modules(adapted)
     for one in adapted.peft_config.values():
         one.base_model_name_or_path = base
-        one.target_modules = sorted(one.target_modules)  # a set's order would give equal runs different files
+        one.target_modules = sorted(
+            one.target_modules
+        )  # a set's order would give equal runs different files
     return adapted, matched

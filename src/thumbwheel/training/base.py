@@ -1,4 +1,5 @@
-"""Finds the files of a base model: a folder, or a hub id that is in the Hugging Face cache or can be downloaded."""
+"""Finds the files of a base model: a folder, or a hub id that is in the Hugging Face cache or can
+be downloaded."""
 
 from __future__ import annotations
 
@@ -21,22 +22,30 @@ def require_training() -> None:
 
 
 def locate(base: str) -> tuple[str, Path]:
-    """(name, folder) of `base`: a folder's name is its absolute path, a hub id stays one. Raises ModelError when it is neither."""
+    """(name, folder) of `base`: a folder's name is its absolute path, a hub id stays one. Raises
+    ModelError when it is neither."""
     if not base.strip():
         raise InputError(
-            f"base model {base!r}", "it is blank", "Name the folder with config.json and the safetensors, or a Hugging Face id"
+            f"base model {base!r}",
+            "it is blank",
+            "Name the folder with config.json and the safetensors, or a Hugging Face id",
         )
     folder = Path(base).expanduser()
     if folder.is_dir():
         return str(folder.resolve()), folder.resolve()
     if folder.exists() or base.startswith((".", "/", "~")) or base.count("/") > 1:
         why = "it is a file" if folder.exists() else "there is no such folder"
-        raise ModelError(f"base model {base!r}", why, "Name the folder with config.json and the safetensors, or a Hugging Face id")
+        raise ModelError(
+            f"base model {base!r}",
+            why,
+            "Name the folder with config.json and the safetensors, or a Hugging Face id",
+        )
     return base, _from_hub(base)
 
 
 def pristine(one: ModelVersion) -> tuple[str, Path]:
-    """As `locate`, of a version's base; raises ModelError where its weights are no longer those that the version was made with."""
+    """As `locate`, of a version's base; raises ModelError where its weights are no longer those
+    that the version was made with."""
     from thumbwheel.engine.load import base_fingerprint
 
     name, folder = locate(one.base)
@@ -56,17 +65,24 @@ def _from_hub(base: str) -> Path:
     try:
         return Path(snapshot_download(base, allow_patterns=FILES, local_files_only=True))
     except HFValidationError as error:
-        raise ModelError(f"base model {base!r}", f"no such folder, and no hub id: {error}", "Give a folder or NAME/MODEL") from None
+        raise ModelError(
+            f"base model {base!r}",
+            f"no such folder, and no hub id: {error}",
+            "Give a folder or NAME/MODEL",
+        ) from None
     except (OSError, ValueError):  # not in the cache
         pass
     try:
         return Path(snapshot_download(base, allow_patterns=FILES))
     except Exception as error:
-        if not type(error).__module__.startswith(("huggingface_hub", "httpx", "requests")) and not isinstance(error, (OSError, ValueError)):
+        if not type(error).__module__.startswith(
+            ("huggingface_hub", "httpx", "requests")
+        ) and not isinstance(error, (OSError, ValueError)):
             raise
         why = " ".join(str(error).split())[:200]
         raise ModelError(
             f"base model {base!r}",
-            f"there is no such folder here, it is not in the Hugging Face cache, and the hub did not give it ({why})",
+            "there is no such folder here, it is not in the Hugging Face cache, and the hub did "
+            f"not give it ({why})",
             "Give a folder saved with save_pretrained, or download the model once while online",
         ) from None

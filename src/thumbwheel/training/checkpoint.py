@@ -1,9 +1,11 @@
-"""Checkpoints under Hugging Face's file names, each there whole or not at all, verified before they are used.
+"""Checkpoints under Hugging Face's file names, each there whole or not at all, verified before they
+are used.
 
     checkpoint-120/  adapter_model.safetensors  adapter_config.json  optimizer.pt  scheduler.pt  rng_state.pth
                      trainer_state.json  method.pt (what the method has to remember)  checkpoint.json (sha256 of the others)
 
-Written into a temporary folder of the same place, synced and renamed; read with `weights_only=True`.
+Written into a temporary folder of the same place, synced and renamed; read with
+`weights_only=True`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,11 +53,16 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first."""
-        names = [path.name.removeprefix(PREFIX) for path in self._folder.glob(f"{PREFIX}*") if path.is_dir()]
+        names = [
+            path.name.removeprefix(PREFIX)
+            for path in self._folder.glob(f"{PREFIX}*")
+            if path.is_dir()
+        ]
         return sorted(int(name) for name in names if name.isdigit())
 
     def save(self, trained: Trained, state: TrainerState, method: Mapping[str, Any]) -> Path:
-        """Write the checkpoint of `state.global_step` and drop old ones; raises StorageError, leaving the older ones alone."""
+        """Write the checkpoint of `state.global_step` and drop old ones; raises StorageError,
+        leaving the older ones alone."""
         final = self.at(state.global_step)
         temporary = self._folder / f"tmp-{state.global_step}-{os.getpid()}"
         try:
@@ -82,7 +89,8 @@ class Checkpoints:
                 shutil.rmtree(self.at(step), ignore_errors=True)
 
     def newest_sound(self) -> int | None:
-        """The newest step whose files are what was written; damaged ones are said and passed over. None where there is no checkpoint.
+        """The newest step whose files are what was written; damaged ones are said and passed over.
+        None where there is no checkpoint.
 
         Raises StorageError when all that exist are damaged.
         """
@@ -91,15 +99,24 @@ class Checkpoints:
             damage = check(self.at(step))
             if damage is None:
                 return step
-            log.say(f"checkpoint {self.at(step).name} is damaged ({damage}); going back to the one before")
+            log.say(
+                f"checkpoint {self.at(step).name} is damaged ({damage}); going back to the one "
+                "before"
+            )
         if found:
-            raise StorageError(f"run folder {str(self._folder.parent)!r}", "every checkpoint in it is damaged", "Start a new run")
+            raise StorageError(
+                f"run folder {str(self._folder.parent)!r}",
+                "every checkpoint in it is damaged",
+                "Start a new run",
+            )
         return None
 
     def load(self, step: int, trained: Trained) -> tuple[TrainerState, dict[str, Any]]:
-        """Put model, optimiser, schedule and random state back to where they were after `step`; returns (trainer's state, method's).
+        """Put model, optimiser, schedule and random state back to where they were after `step`;
+        returns (trainer's state, method's).
 
-        Later checkpoints no longer count: they were damaged, and the run comes by their steps again.
+        Later checkpoints no longer count: they were damaged, and the run comes by their steps
+        again.
         """
         import torch
         from peft import set_peft_model_state_dict
@@ -107,7 +124,10 @@ class Checkpoints:
         from transformers import TrainerState
 
         folder = self.at(step)
-        read: Callable[[str], Any] = lambda name: torch.load(folder / name, map_location="cpu", weights_only=True)  # noqa: E731
+
+        def read(name: str) -> Any:
+            return torch.load(folder / name, map_location="cpu", weights_only=True)
+
         set_peft_model_state_dict(trained.model, load_file(folder / ADAPTER_FILES[0]))
         trained.optimizer.load_state_dict(read("optimizer.pt"))
         trained.scheduler.load_state_dict(read("scheduler.pt"))
@@ -116,7 +136,9 @@ class Checkpoints:
         found = state, read("method.pt")
         for later in (self.at(one) for one in self.steps() if one > step):
             try:
-                os.replace(later, later.with_name(f"tmp-{later.name}"))  # the next save removes it, where it can be
+                os.replace(
+                    later, later.with_name(f"tmp-{later.name}")
+                )  # the next save removes it, where it can be
             except OSError as error:
                 raise unwritable(later, error) from error
         return found
@@ -137,7 +159,9 @@ def check(folder: Path) -> str | None:
 def _write(folder: Path, trained: Trained, state: TrainerState, method: Mapping[str, Any]) -> None:
     import torch
 
-    trained.model.save_pretrained(folder, save_embedding_layers=False, selected_adapters=["default"])
+    trained.model.save_pretrained(
+        folder, save_embedding_layers=False, selected_adapters=["default"]
+    )
     (folder / "README.md").unlink(missing_ok=True)
     torch.save(trained.optimizer.state_dict(), folder / "optimizer.pt")
     torch.save(trained.scheduler.state_dict(), folder / "scheduler.pt")
@@ -157,7 +181,11 @@ def _seal(folder: Path) -> None:
 def _write_errors() -> tuple[type[Exception], ...]:
     from safetensors import SafetensorError
 
-    return (OSError, SafetensorError, RuntimeError)  # torch's archive writer reports a full disk as RuntimeError
+    return (
+        OSError,
+        SafetensorError,
+        RuntimeError,
+    )  # torch's archive writer reports a full disk as RuntimeError
 
 
 def random_state() -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""How `thumbwheel train METHOD` shows itself, and `thumbwheel hardware`. The command itself is in loop/cycle_commands.py, for it can go on
-to the gate and beyond."""
+"""How `thumbwheel train METHOD` shows itself, and `thumbwheel hardware`. The command itself is in
+loop/cycle_commands.py, for it can go on to the gate and beyond."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ import typer
 from thumbwheel.training.algorithms import ALGORITHMS
 
 NOT_APPROVED = 1
-"""Exit code of a run that ended as it should and gave no candidate: it learned nothing, or the gate rejected what it gave."""
+"""Exit code of a run that ended as it should and gave no candidate: it learned nothing, or the gate
+rejected what it gave."""
 
 
 def method_help(name: str) -> str:
     """What `train NAME --help` opens with."""
-    made = "a reward model: rm1, rm2, ..." if ALGORITHMS.get(name).name == "reward" else "a candidate version"
+    made = (
+        "a reward model: rm1, rm2, ..."
+        if ALGORITHMS.get(name).name == "reward"
+        else "a candidate version"
+    )
     example = f"thumbwheel train {name} --agent support --base ./my-base"
     return (
-        f"Train by {name}, on the {ALGORITHMS.get(name).needs} that the feedback gives, and keep the result as {made}.\n\n"
+        f"Train by {name}, on the {ALGORITHMS.get(name).needs} that the feedback gives, and keep "
+        f"the result as {made}.\n\n"
         f"Example: {example}\n\nSay what it would take first: {example} --dry-run"
     )
 
@@ -35,9 +41,15 @@ def show_result(result: dict[str, Any], agent: str, name: str) -> None:
     if result["state"] == "nothing_learned":
         log.say(f"nothing was made of it; next: {_after_nothing(agent, name)}")
     elif result["reward_model"]:
-        log.say(f"reward model {result['reward_model']}; next: thumbwheel reward-model show {result['reward_model']} --agent {agent}")
+        log.say(
+            f"reward model {result['reward_model']}; next: thumbwheel reward-model show "
+            f"{result['reward_model']} --agent {agent}"
+        )
     elif result["version"]:
-        log.say(f"candidate {result['version']}; next: thumbwheel evaluate {result['version']} --agent {agent}")
+        log.say(
+            f"candidate {result['version']}; next: thumbwheel evaluate {result['version']} "
+            f"--agent {agent}"
+        )
     else:
         command = f"thumbwheel train {name} --agent {agent} --resume {result['run_id']}"
         log.say(f"stopped at step {result['metrics'].get('steps', 0)}; go on: {command}")
@@ -46,7 +58,8 @@ def show_result(result: dict[str, Any], agent: str, name: str) -> None:
 def _after_nothing(agent: str, name: str) -> str:
     health = f"thumbwheel dataset health {ALGORITHMS.get(name).needs} --agent {agent}"
     return (
-        f"see what the feedback holds ({health}), collect more of it, or try another learning_rate or "
+        f"see what the feedback holds ({health}), collect more of it, or try another "
+        "learning_rate or "
         "more epochs. --no-require-gain keeps the result all the same"
     )
 
@@ -54,7 +67,10 @@ def _after_nothing(agent: str, name: str) -> str:
 def _figures(metrics: dict[str, Any]) -> list[tuple[str, str, str]]:
     base, best = metrics.get("dev_base") or {}, metrics.get("dev_best") or {}
     names = [name for name in best if name.startswith("eval_")]
-    rows = [(f"dev {name.removeprefix('eval_')}", _number(base.get(name)), _number(best[name])) for name in names]
+    rows = [
+        (f"dev {name.removeprefix('eval_')}", _number(base.get(name)), _number(best[name]))
+        for name in names
+    ]
     steps = f"{metrics.get('best_step') or '-'} of {metrics.get('steps')}"
     return [("step", "0", steps), *rows]
 
@@ -73,16 +89,36 @@ def show_dry_run(found: dict[str, Any], as_json: bool) -> None:
         return
     counted = {"dropped": "", "notes": "", "memory_gb": " GB"}
     told_below = {"held_out_rows", "detectable_gain", "detectable_gain_of", "scores"}
-    plain = {name: value for name, value in found.items() if name not in counted and name not in told_below}
-    rows = [(name.replace("_", " "), "; ".join(value) if isinstance(value, list) else value) for name, value in plain.items()]
+    plain = {
+        name: value
+        for name, value in found.items()
+        if name not in counted and name not in told_below
+    }
+    rows = [
+        (name.replace("_", " "), "; ".join(value) if isinstance(value, list) else value)
+        for name, value in plain.items()
+    ]
     for name, unit in counted.items():
-        rows += [(f"{name.removesuffix('_gb')}: {part.replace('_', ' ')}", f"{count}{unit}") for part, count in found[name].items()]
+        rows += [
+            (f"{name.removesuffix('_gb')}: {part.replace('_', ' ')}", f"{count}{unit}")
+            for part, count in found[name].items()
+        ]
     log.table("dry run: nothing was trained", ("", ""), rows)
     if scores := found["scores"]:
         log.say(f"scores: {Scores(**scores)}")
-    log.say(f"time and memory: {found['probed_steps']} real steps on this machine as it is now, and {found['past_runs']} past runs like it")
-    gain, about = found["detectable_gain"], {"answers": "at 30 % discordance", "AUC": "of AUC (good answers ranked above bad ones)"}
-    shows = "too few to decide on" if gain is None else f"about {100 * gain:.0f} points {about[found['detectable_gain_of']]}"
+    log.say(
+        f"time and memory: {found['probed_steps']} real steps on this machine as it is now, and "
+        f"{found['past_runs']} past runs like it"
+    )
+    gain, about = (
+        found["detectable_gain"],
+        {"answers": "at 30 % discordance", "AUC": "of AUC (good answers ranked above bad ones)"},
+    )
+    shows = (
+        "too few to decide on"
+        if gain is None
+        else f"about {100 * gain:.0f} points {about[found['detectable_gain_of']]}"
+    )
     log.say(f"held-out rows of the later evaluation: {found['held_out_rows']}, {shows}")
 
 
@@ -90,7 +126,8 @@ def hardware(
     ctx: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Processor, memory, accelerators and disk, what each preset chooses here, and which one `auto` means.
+    """Processor, memory, accelerators and disk, what each preset chooses here, and which one `auto`
+    means.
 
     Example: thumbwheel hardware
     """
@@ -107,11 +144,23 @@ def hardware(
         facts = asdict(found) | {"disk_free_gb": free, "comfortable_base": tier(found).model}
         log.answer({"machine": facts, "auto": choose(found), "presets": chosen})
         return
-    log.table("this machine", ("", ""), [*_machine_lines(asdict(found)), ("disk free", _size(free))])
-    rows = [(name, PRESETS[name].what if name in PRESETS else f"{choose(found)}, as far as it changes no result", _listed(values))
+    log.table(
+        "this machine", ("", ""), [*_machine_lines(asdict(found)), ("disk free", _size(free))]
+    )
+    rows = [(name, PRESETS[name].what if name in PRESETS else f"{choose(found)}, as far as it "
+    "changes "
+    "no "
+    "result", _listed(values))
             for name, values in chosen.items()]  # fmt: skip
-    log.table("presets (train METHOD --preset NAME; every setting can be overridden)", ("preset", "", "chooses here"), rows)
-    log.say(f"comfortable here: base models of about {tier(found).model} parameters; --dry-run measures a real one")
+    log.table(
+        "presets (train METHOD --preset NAME; every setting can be overridden)",
+        ("preset", "", "chooses here"),
+        rows,
+    )
+    log.say(
+        f"comfortable here: base models of about {tier(found).model} parameters; --dry-run "
+        "measures a real one"
+    )
 
 
 def _machine_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -123,7 +172,10 @@ def _machine_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("memory", f"{_size(found['ram_gb'])}, {_size(found['available_gb'])} available"),
     ]
     if found["gpus"] is None:
-        return [*lines, ("GPU", "unknown: torch is not installed (pip install 'thumbwheel[train]')")]
+        return [
+            *lines,
+            ("GPU", "unknown: torch is not installed (pip install 'thumbwheel[train]')"),
+        ]
     shown = [f"{gpu['name']} ({gpu['kind']}), {_size(gpu['memory_gb'])}" for gpu in found["gpus"]]
     return [*lines, *(("GPU", line) for line in shown or ["none"])]
 

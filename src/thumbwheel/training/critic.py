@@ -1,4 +1,5 @@
-"""The critic of an actor-critic method: a value head on the policy's own trunk, or an adapter and a head of its own on the frozen base."""
+"""The critic of an actor-critic method: a value head on the policy's own trunk, or an adapter and a
+head of its own on the frozen base."""
 
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ NAME = "critic"
 
 
 def shared(engine: ScoreEngine) -> Voice:
-    """A head of zeros on the policy's trunk: half the cost of an update, and value errors move the policy's adapter too."""
+    """A head of zeros on the policy's trunk: half the cost of an update, and value errors move the
+    policy's adapter too."""
     return Voice(engine.voice(Role.POLICY).adapter, _head(engine))
 
 
 def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> Voice:
-    """An adapter of its own: the reward model's with its head where that fits the base, else a new one with a head of zeros."""
+    """An adapter of its own: the reward model's with its head where that fits the base, else a new
+    one with a head of zeros."""
     mounted = _mounted(engine, reward_model)
     if mounted is None:
         _attach(engine.model, engine.voice(Role.POLICY).adapter, seed)
@@ -65,7 +68,11 @@ def _attach(model: Any, like: str | None, seed: int) -> None:
     from thumbwheel.engine.load import quiet
 
     if like is None:
-        raise ModelError("a critic with an adapter of its own", "the policy has no adapter", "Take critic: shared, or train with LoRA")
+        raise ModelError(
+            "a critic with an adapter of its own",
+            "the policy has no adapter",
+            "Take critic: shared, or train with LoRA",
+        )
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(seed)
         model.add_adapter(NAME, deepcopy(model.peft_config[like]))
@@ -77,7 +84,12 @@ def _head(engine: ScoreEngine) -> torch.nn.Linear:
     from thumbwheel.engine.head import wide
 
     config = engine.language_model.config.get_text_config()
-    head = torch.nn.Linear(config.hidden_size, 1, dtype=wide(next(engine.language_model.parameters())), device=engine.device)
+    head = torch.nn.Linear(
+        config.hidden_size,
+        1,
+        dtype=wide(next(engine.language_model.parameters())),
+        device=engine.device,
+    )
     for one in head.parameters():
         torch.nn.init.zeros_(one)
     return head

@@ -1,8 +1,9 @@
 """Easy to hard by measured success: which prompts a run that samples takes at which step.
 
-Before the first step every prompt is answered a few times, unless recorded answers say how hard each is; the share of prompts that may be
-drawn then grows from the easiest `START` to all of them by `FULL` of the run. Rates follow what the policy earns while it learns. What was
-measured is part of the checkpoint, so that a resumed run draws the same prompts.
+Before the first step every prompt is answered a few times, unless recorded answers say how hard
+each is; the share of prompts that may be drawn then grows from the easiest `START` to all of them
+by `FULL` of the run. Rates follow what the policy earns while it learns. What was measured is part
+of the checkpoint, so that a resumed run draws the same prompts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ NEWEST = 0.5
 
 @dataclass(frozen=True)
 class Curriculum(Order):
-    """`measure` gives the mean reward of every prompt that has one, by row number; `record` keeps it up to date."""
+    """`measure` gives the mean reward of every prompt that has one, by row number; `record` keeps
+    it up to date."""
 
     measure: Callable[[], Mapping[int, float]] = dict
     rates: dict[int, float] = field(default_factory=dict)
@@ -35,7 +37,8 @@ class Curriculum(Order):
         self.rates[row] = NEWEST * rate + (1 - NEWEST) * self.rates.get(row, rate)
 
     def batches(self, done: int = 0) -> Iterator[list[int]]:
-        """Row numbers of every step after the first `done` ones: of the open prompts those that were drawn least."""
+        """Row numbers of every step after the first `done` ones: of the open prompts those that
+        were drawn least."""
         if not self.rates:
             self.rates.update(self.measure())
         for step in range(done, self.steps):
@@ -46,7 +49,8 @@ class Curriculum(Order):
             yield chosen
 
     def pool(self, step: int) -> list[int]:
-        """The open prompts at `step`, easiest first; one that could not be judged counts as the hardest."""
+        """The open prompts at `step`, easiest first; one that could not be judged counts as the
+        hardest."""
         opened = START + (1 - START) * min(1.0, step / max(1.0, FULL * self.steps))
         ranked = sorted(range(self.rows), key=lambda row: (-self.rates.get(row, -math.inf), row))
         return ranked[: max(self.batch_size, math.ceil(opened * self.rows))]

@@ -1,7 +1,9 @@
-"""The dry run: what a run would be, from a trial of its first steps in a process of its own (trial.py) and from past runs here.
+"""The dry run: what a run would be, from a trial of its first steps in a process of its own
+(trial.py) and from past runs here.
 
-Minutes are those of a run without early stopping, and of a machine that is as busy as during the trial. Runs of the same method over the
-same base that this home has seen weigh as much as the trial.
+Minutes are those of a run without early stopping, and of a machine that is as busy as during the
+trial. Runs of the same method over the same base that this home has seen weigh as much as the
+trial.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import DryRun, Run, RunState, Status, TrainConfig
 
 DISCORDANCE = 0.3
-"""Share of held-out rows on which a tuned model and its base usually differ; the power of an evaluation depends on it."""
+"""Share of held-out rows on which a tuned model and its base usually differ; the power of an
+evaluation depends on it."""
 SAME = ("dev_rows", "dropped", "notes", "tokens", "steps", "token_budget", "changes", "matched_modules", "trainable_parameters", "dtype",
         "layout")  # fmt: skip
 """Figures that a dry run has from its trial as they are."""
@@ -48,14 +51,28 @@ def trial(run: RunDir) -> Status:
     found = run.status()
     if found is not None:
         return found
-    how = f"killed by signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-    return Status(RunState.FAILED, reason=f"the trial ended without a word ({how}): {run.log.read_text(encoding='utf-8')[-300:]}")
+    how = (
+        f"killed by signal {-done.returncode}"
+        if done.returncode < 0
+        else f"exit code {done.returncode}"
+    )
+    return Status(
+        RunState.FAILED,
+        reason=f"the trial ended without a word ({how}): "
+        f"{run.log.read_text(encoding='utf-8')[-300:]}",
+    )
 
 
 def estimate(
-    algorithm: str, config: TrainConfig, preset: str, data: tuple[Dataset, Sequence[Row]], found: Mapping[str, Any], past: Sequence[Run]
+    algorithm: str,
+    config: TrainConfig,
+    preset: str,
+    data: tuple[Dataset, Sequence[Row]],
+    found: Mapping[str, Any],
+    past: Sequence[Run],
 ) -> DryRun:
-    """What the run is, from its `data`, the figures `found` by its trial and the `past` runs of the agent over the same base."""
+    """What the run is, from its `data`, the figures `found` by its trial and the `past` runs of the
+    agent over the same base."""
     steps, tokens, dataset = found["steps"], found["planned_tokens"], data[0]
     seconds, memory = _seconds(config, found, steps), found["memory"]
     rates = _rates(algorithm, found, past, tokens)
@@ -70,7 +87,9 @@ def estimate(
         minutes=round(seconds / 60, 2),
         past_runs=len(rates),
         memory_gb={name: round(size, 6) for name, size in memory.items()},
-        disk_gb=round(found["checkpoint_gb"] * (min(config.save_total_limit, _saves(config, steps)) + 3), 6),
+        disk_gb=round(
+            found["checkpoint_gb"] * (min(config.save_total_limit, _saves(config, steps)) + 3), 6
+        ),
         held_out_rows=dataset.counts.get("gate", 0),
         detectable_gain=_detectable(*data),
         detectable_gain_of="AUC" if dataset.shape == "labels" else "answers",
@@ -81,10 +100,15 @@ def estimate(
 
 
 def _detectable(dataset: Dataset, rows: Sequence[Row]) -> float | None:
-    """Of the rows in the gate, as if each of their groups were one, with labels as the others have; None for too few."""
+    """Of the rows in the gate, as if each of their groups were one, with labels as the others have;
+    None for too few."""
     held = dataset.counts.get("gate", 0)
     good = [bool(row["label"]) for row in rows] if dataset.shape == "labels" else []
-    return foreseen(min(held, dataset.manifest.get("gate_groups", held)), DISCORDANCE, sum(good) / len(good) if good else None)
+    return foreseen(
+        min(held, dataset.manifest.get("gate_groups", held)),
+        DISCORDANCE,
+        sum(good) / len(good) if good else None,
+    )
 
 
 def _seconds(config: TrainConfig, found: Mapping[str, Any], steps: int) -> float:
@@ -93,9 +117,15 @@ def _seconds(config: TrainConfig, found: Mapping[str, Any], steps: int) -> float
     first = min(steps, a_epoch)
     every = config.eval_steps or max(1, steps // 10)
     evaluations = 1 + steps // every + bool(steps % every) if found["dev_rows"] else 0
-    learning = found["planned_tokens"] / max(1, steps) * (first * times["first"] + (steps - first) * times["later"])
+    learning = (
+        found["planned_tokens"]
+        / max(1, steps)
+        * (first * times["first"] + (steps - first) * times["later"])
+    )
     looking = (
-        bool(evaluations) * times["evaluation_first"] + max(0, evaluations - 1) * times["evaluation_later"] + evaluations * times["probe"]
+        bool(evaluations) * times["evaluation_first"]
+        + max(0, evaluations - 1) * times["evaluation_later"]
+        + evaluations * times["probe"]
     )
     return float(times["start"] + learning + looking + _saves(config, steps) * times["save"])
 
@@ -104,13 +134,23 @@ def _saves(config: TrainConfig, steps: int) -> int:
     return steps // (config.save_steps or config.eval_steps or max(1, steps // 10)) + 2
 
 
-def _rates(algorithm: str, found: Mapping[str, Any], past: Sequence[Run], tokens: float) -> list[float]:
+def _rates(
+    algorithm: str, found: Mapping[str, Any], past: Sequence[Run], tokens: float
+) -> list[float]:
     """Seconds a planned token of comparable past runs, all that happens in a run included."""
     rates = []
     for run in past:
         metrics = run.metrics or {}
-        seen = metrics.get("planned_tokens", 0.0) * metrics.get("steps", 0) / max(1, metrics.get("planned_steps", 1))
-        same = run.algorithm == algorithm and run.state in ENDED and metrics.get("dtype") == found["dtype"]
+        seen = (
+            metrics.get("planned_tokens", 0.0)
+            * metrics.get("steps", 0)
+            / max(1, metrics.get("planned_steps", 1))
+        )
+        same = (
+            run.algorithm == algorithm
+            and run.state in ENDED
+            and metrics.get("dtype") == found["dtype"]
+        )
         if same and seen and not metrics.get("resumed") and 1 / ALIKE < seen / tokens < ALIKE:
             rates.append(metrics["seconds"] / seen)
     return rates

@@ -1,9 +1,10 @@
 """Makes a run fit into the memory that there is, before its first step, and says what it changed.
 
-What a token costs is measured on the assembled run itself, by rehearsals of growing parts of a step. Where the settings do not fit, in this
-order: fewer tokens at once; the answers to one prompt apart, where the method samples them; activations computed twice; shorter rows, where
-it does not (the oldest turns go, as with any max_length). What cannot be made to fit is refused. What fails nevertheless during the run is
-memory.py's.
+What a token costs is measured on the assembled run itself, by rehearsals of growing parts of a
+step. Where the settings do not fit, in this order: fewer tokens at once; the answers to one prompt
+apart, where the method samples them; activations computed twice; shorter rows, where it does not
+(the oldest turns go, as with any max_length). What cannot be made to fit is refused. What fails
+nevertheless during the run is memory.py's.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ ADAM = 2
 
 @dataclass(frozen=True)
 class Need:
-    """What a run takes, in GB: `fixed` whatever the budget, `token` for each token that is computed at once; more than `most` at once ran
-    out of memory when it was tried."""
+    """What a run takes, in GB: `fixed` whatever the budget, `token` for each token that is computed
+    at once; more than `most` at once ran out of memory when it was tried."""
 
     fixed: float
     token: float
@@ -49,7 +50,9 @@ class Need:
     def fits(self, room: float) -> int:
         """Tokens at once for which `room` is enough."""
         left = SAFE * room - self.fixed
-        return min(self.most, int(left / self.token) if self.token > 0 else (1 << 40 if left > 0 else 0))
+        return min(
+            self.most, int(left / self.token) if self.token > 0 else (1 << 40 if left > 0 else 0)
+        )
 
 
 class NoRoom(Exception):
@@ -59,10 +62,14 @@ class NoRoom(Exception):
         self.tokens = tokens
 
 
-def fitted(make: Callable[[TrainConfig], Assembly], config: TrainConfig, *, shorten: bool = True) -> Assembly:
-    """The run that `make` puts together from `config`, with the budget, the checkpointing and the max_length that fit.
+def fitted(
+    make: Callable[[TrainConfig], Assembly], config: TrainConfig, *, shorten: bool = True
+) -> Assembly:
+    """The run that `make` puts together from `config`, with the budget, the checkpointing and the
+    max_length that fit.
 
-    Raises TrainingError for one that cannot be made to fit; without `shorten` max_length stays, because other rows would be another run.
+    Raises TrainingError for one that cannot be made to fit; without `shorten` max_length stays,
+    because other rows would be another run.
     """
     changes: list[str] = []
     while True:
@@ -78,14 +85,35 @@ def fitted(make: Callable[[TrainConfig], Assembly], config: TrainConfig, *, shor
         del made
         gc.collect()
         if not shorten:
-            why = "less memory is free than when the run began, and shorter rows would make it another run"
-            raise TrainingError(f"rows of up to {config.max_length} tokens", why, "Free some memory and resume again, or start a new run")
+            why = (
+                "less memory is free than when the run began, and shorter rows would make it "
+                "another run"
+            )
+            raise TrainingError(
+                f"rows of up to {config.max_length} tokens",
+                why,
+                "Free some memory and resume again, or start a new run",
+            )
         if divisible:
-            what = f"an answer of up to {getattr(config, 'max_completion_length', 0)} tokens to the longest prompt"
-            raise TrainingError(what, "it does not fit into memory even alone", f"Lower max_completion_length. {SMALLER}")
+            what = (
+                f"an answer of up to {getattr(config, 'max_completion_length', 0)} tokens to the "
+                "longest prompt"
+            )
+            raise TrainingError(
+                what,
+                "it does not fit into memory even alone",
+                f"Lower max_completion_length. {SMALLER}",
+            )
         if shorter < SHORTEST:
-            raise TrainingError(f"rows of up to {config.max_length} tokens", "not even much shorter ones would fit into memory", SMALLER)
-        changes.append(f"max_length {config.max_length} -> {shorter}: longer rows do not fit into memory, even one at a time")
+            raise TrainingError(
+                f"rows of up to {config.max_length} tokens",
+                "not even much shorter ones would fit into memory",
+                SMALLER,
+            )
+        changes.append(
+            f"max_length {config.max_length} -> {shorter}: longer rows do not fit into memory, "
+            "even one at a time"
+        )
         log.say(changes[-1])
         config = config.model_copy(update={"max_length": shorter})
 
@@ -109,7 +137,10 @@ def fit(made: Assembly) -> None:
     while True:
         largest = budget.largest(examples)
         need = measure(made, gauge, room)
-        tokens, why = need.fits(room), f"{need.of(max(budget.tokens, largest)):.2f} GB are needed, {room:.2f} GB are there"
+        tokens, why = (
+            need.fits(room),
+            f"{need.of(max(budget.tokens, largest)):.2f} GB are needed, {room:.2f} GB are there",
+        )
         if need.most < max(budget.tokens, largest):
             why = f"more than {need.most} tokens at once ran out of memory"
         if tokens >= max(budget.tokens, largest):
@@ -126,8 +157,15 @@ def fit(made: Assembly) -> None:
 
 
 def measure(made: Assembly, gauge: Meter, room: float) -> Need:
-    """What this run takes, from rehearsals of growing parts of a step, as far as they are foretold to fit into `room`; nothing is left."""
-    states = ADAM * sum(one.numel() * one.element_size() for one in made.model.parameters() if one.requires_grad) / GB
+    """What this run takes, from rehearsals of growing parts of a step, as far as they are foretold
+    to fit into `room`; nothing is left."""
+    states = (
+        ADAM
+        * sum(
+            one.numel() * one.element_size() for one in made.model.parameters() if one.requires_grad
+        )
+        / GB
+    )
     parts, points = _parts(made), list[tuple[int, float]]()
     try:
         made.at_work.rehearse(parts[0])  # what is allocated once, on first use
@@ -135,7 +173,13 @@ def measure(made: Assembly, gauge: Meter, room: float) -> Need:
         gauge.reset()
         points.append((0, gauge.now()))
         for units in parts:
-            if _apart(points) and (need := _line(points, states)).of(made.engine.at_once(units, made.at_work.budget.tokens)) > room:
+            if (
+                _apart(points)
+                and (need := _line(points, states)).of(
+                    made.engine.at_once(units, made.at_work.budget.tokens)
+                )
+                > room
+            ):
                 return need
             points.append(_peak(made, gauge, units))
         return _line(points, states)
@@ -143,7 +187,11 @@ def measure(made: Assembly, gauge: Meter, room: float) -> Need:
         if not out_of_memory(error):
             raise
     made.at_work.budget.free()  # here, where the traceback no longer holds the tensors
-    return replace(_line(points, states), most=points[-1][0]) if len(points) > 1 else Need(room, 0.0, 0)
+    return (
+        replace(_line(points, states), most=points[-1][0])
+        if len(points) > 1
+        else Need(room, 0.0, 0)
+    )
 
 
 def _apart(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -152,7 +200,8 @@ def _apart(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _line(points: Sequence[tuple[int, float]], states: float) -> Need:
-    """Through the last point (tokens at once, GB) and the nearest far enough below it, and what the optimiser will hold besides."""
+    """Through the last point (tokens at once, GB) and the nearest far enough below it, and what the
+    optimiser will hold besides."""
     low, high = (_apart(points) or points[:1])[-1], points[-1]
     token = max(0.0, high[1] - low[1]) / max(1, high[0] - low[0])
     return Need(high[1] - token * high[0] + states, token)
@@ -166,16 +215,22 @@ def _peak(made: Assembly, gauge: Meter, units: Sequence[Example]) -> tuple[int, 
 
 
 def _parts(made: Assembly) -> list[list[Example]]:
-    """The smallest unit, ones that are twice as large each, the largest, and units that fill the budget: those are computed side by side.
+    """The smallest unit, ones that are twice as large each, the largest, and units that fill the
+    budget: those are computed side by side.
 
     Where branches may be computed apart, the ones between are 1, 2, 4, ... branches of the largest.
     """
     budget, kind = made.at_work.budget, made.engine.layout.kind
-    units = sorted(budget.units(made.at_work.examples(made.train.items)), key=lambda one: one.rows(kind))
+    units = sorted(
+        budget.units(made.at_work.examples(made.train.items)), key=lambda one: one.rows(kind)
+    )
     small, largest, between = units[0], units[-1], units
     if budget.divisible:
         small = replace(small, branches=small.branches[:1])
-        between = [replace(largest, branches=largest.branches[: 1 << power]) for power in range(len(largest.branches).bit_length())]
+        between = [
+            replace(largest, branches=largest.branches[: 1 << power])
+            for power in range(len(largest.branches).bit_length())
+        ]
     rungs = [small]
     for one in between:
         if one.rows(kind) >= 2 * rungs[-1].rows(kind):

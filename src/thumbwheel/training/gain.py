@@ -1,8 +1,9 @@
 """Whether a run learned anything: the evaluation of what it keeps beside that of the base.
 
-The dev rows are few and their figures noisy. So the comparison is paired by row, its interval respects
-rows that belong together, and what a small split cannot tell counts for the run. The evaluation after it
-decides what a candidate is worth; this only keeps what gained nothing from becoming one.
+The dev rows are few and their figures noisy. So the comparison is paired by row, its interval
+respects rows that belong together, and what a small split cannot tell counts for the run. The
+evaluation after it decides what a candidate is worth; this only keeps what gained nothing from
+becoming one.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from thumbwheel.stats.paired import compare
 LEVEL = 0.95
 """Of the interval around the difference."""
 FEWEST = 8
-"""Groups of dev rows from which on an interval can tell that a run made things worse: when all of so
-many fell, it is no chance (sign test)."""
+"""Groups of dev rows from which on an interval can tell that a run made things worse: when all of
+so many fell, it is no chance (sign test)."""
 TELLING = 20
-"""Groups of dev rows from which on the lack of any gain counts. A policy that truly ranks 70 % of pairs
-right shows no gain on 20 of them in less than 2 of 100 cases, and one of ten evaluations is enough."""
+"""Groups of dev rows from which on the lack of any gain counts. A policy that truly ranks 70 % of
+pairs right shows no gain on 20 of them in less than 2 of 100 cases, and one of ten evaluations is
+enough."""
 SHARES = frozenset({"accuracy", "rewards/accuracies"})
-"""Metrics that count answers. They often stay as they were though the model has changed for the better,
-so the dev loss speaks for it too."""
+"""Metrics that count answers. They often stay as they were though the model has changed for the
+better, so the dev loss speaks for it too."""
 
 Rows = Sequence[float | None]
 """A value for each dev row, whose mean is the metric; None where a row has none."""
@@ -34,8 +36,8 @@ Rows = Sequence[float | None]
 class Gain:
     """A later evaluation against an earlier one, which is mostly that of the base.
 
-    `nothing` is the reason why there is nothing to keep, `unsure` what the dev rows leave open. Both are
-    None where a gain was seen beyond noise.
+    `nothing` is the reason why there is nothing to keep, `unsure` what the dev rows leave open.
+    Both are None where a gain was seen beyond noise.
     """
 
     metric: str
@@ -65,10 +67,11 @@ def gain_of(
     groups: Sequence[str],
     over: str = "the base",
 ) -> Gain | None:
-    """What the dev rows, which belong to `groups`, say by `metric` of a change from `base` to `best`.
+    """What the dev rows, which belong to `groups`, say by `metric` of a change from `base` to
+    `best`.
 
-    More of it is better if `rising`; `low` and `high` are the ends of the interval of the change for the
-    better. None where no row has a value in both evaluations.
+    More of it is better if `rising`; `low` and `high` are the ends of the interval of the change
+    for the better. None where no row has a value in both evaluations.
     """
     befores, afters = _values(metric, base), _values(metric, best)
     pairs = [
@@ -86,22 +89,31 @@ def gain_of(
         level=LEVEL,
         span=1.0 if metric in SHARES else None,
     )
-    gain = Gain(metric, sign * change.before, sign * change.after, change.clusters, change.low, change.high)
+    gain = Gain(
+        metric, sign * change.before, sign * change.after, change.clusters, change.low, change.high
+    )
     interval = f"gained {change.gain:.3g}, 95 % interval {change.low:.3g} to {change.high:.3g}"
-    figures = f"dev {metric} {gain.best:.3g}, {gain.base:.3g} under {over} ({interval}, {change.clusters} groups of dev rows)"
+    figures = (
+        f"dev {metric} {gain.best:.3g}, {gain.base:.3g} under {over} ({interval}, "
+        f"{change.clusters} groups of dev rows)"
+    )
     helped = change.gain > 0 or (metric in SHARES and _loss_fell(base, best))
     if gain.is_worse or (change.clusters >= TELLING and not helped):
-        return replace(gain, nothing=f"nothing learned: the result is no better than {over}: {figures}")
+        return replace(
+            gain, nothing=f"nothing learned: the result is no better than {over}: {figures}"
+        )
     if change.low > 0:
         return gain
     if change.clusters < TELLING:
-        return replace(gain, unsure=f"too few dev rows to tell whether it learned anything: {figures}")
+        return replace(
+            gain, unsure=f"too few dev rows to tell whether it learned anything: {figures}"
+        )
     return replace(gain, unsure=f"the gain on the dev rows is within noise: {figures}")
 
 
 def _values(metric: str, rows: Mapping[str, Rows]) -> Rows:
-    """Of a share of right orders, equal rewards are half right here: under the base all are equal, which
-    is chance and not wrong."""
+    """Of a share of right orders, equal rewards are half right here: under the base all are equal,
+    which is chance and not wrong."""
     values, margins = rows.get(metric, ()), rows.get("rewards/margins")
     if metric != "rewards/accuracies" or margins is None:
         return values

@@ -1,6 +1,8 @@
-"""The arithmetic of group-relative methods (grpo, grpo_offline): advantages within a group, the clipped surrogate, KL to the base.
+"""The arithmetic of group-relative methods (grpo, grpo_offline): advantages within a group, the
+clipped surrogate, KL to the base.
 
-Definitions are TRL 1.16's where it has one. Tensors in, tensors out; nothing here samples, scores or sums over a batch.
+Definitions are TRL 1.16's where it has one. Tensors in, tensors out; nothing here samples, scores
+or sums over a batch.
 """
 
 from __future__ import annotations
@@ -41,10 +43,11 @@ def flat(values: Sequence[float]) -> bool:
 
 
 def advantages(groups: Sequence[Sequence[float | None]], scale: Scale) -> list[list[float | None]]:
-    """Every reward less the mean of its group, over a standard deviation: the group's, that of all rewards, or 1.
+    """Every reward less the mean of its group, over a standard deviation: the group's, that of all
+    rewards, or 1.
 
-    A missing reward (None) has no advantage, and the others are compared without it; where all rewards of a group are alike the advantage
-    is 0.
+    A missing reward (None) has no advantage, and the others are compared without it; where all
+    rewards of a group are alike the advantage is 0.
 
     >>> advantages([[1.0, 0.0, None], [1.0, 1.0, 1.0]], "none")
     [[0.5, -0.5, None], [0.0, 0.0, 0.0]]
@@ -54,16 +57,29 @@ def advantages(groups: Sequence[Sequence[float | None]], scale: Scale) -> list[l
     found: list[list[float | None]] = []
     for group, values in zip(groups, known, strict=True):
         mean = sum(values) / len(values) if values else 0.0
-        divisor = 1.0 if scale == "none" else SCALE_FLOOR + (whole if scale == "batch" else spread(values))
-        found.append([None if value is None else 0.0 if flat(values) else (value - mean) / divisor for value in group])
+        divisor = (
+            1.0
+            if scale == "none"
+            else SCALE_FLOOR + (whole if scale == "batch" else spread(values))
+        )
+        found.append(
+            [
+                None if value is None else 0.0 if flat(values) else (value - mean) / divisor
+                for value in group
+            ]
+        )
     return found
 
 
-def shares(lengths: Sequence[int], counted: Sequence[bool], normaliser: Normaliser, longest: int) -> list[float]:
-    """Weight in the loss of each token of an answer, for answers of these `lengths`; those that are not `counted` have none.
+def shares(
+    lengths: Sequence[int], counted: Sequence[bool], normaliser: Normaliser, longest: int
+) -> list[float]:
+    """Weight in the loss of each token of an answer, for answers of these `lengths`; those that are
+    not `counted` have none.
 
-    dapo: every token alike; grpo: every answer alike, its tokens share that; dr_grpo: every token alike, over answers x `longest`, which
-    does not depend on how long they are. An answer that is not counted stays among the answers of grpo and dr_grpo.
+    dapo: every token alike; grpo: every answer alike, its tokens share that; dr_grpo: every token
+    alike, over answers x `longest`, which does not depend on how long they are. An answer that is
+    not counted stays among the answers of grpo and dr_grpo.
     """
     tokens = max(1, sum(length for length, counts in zip(lengths, counted, strict=True) if counts))
     of: dict[Normaliser, list[float]] = {
@@ -75,7 +91,8 @@ def shares(lengths: Sequence[int], counted: Sequence[bool], normaliser: Normalis
 
 
 def ratios(logp: torch.Tensor, old: torch.Tensor, batch: TreeBatch, level: Level) -> torch.Tensor:
-    """[M] how much likelier each token, or on geometric average each answer, is now than when it was sampled."""
+    """[M] how much likelier each token, or on geometric average each answer, is now than when it
+    was sampled."""
     import torch
 
     change = logp - old
@@ -91,7 +108,9 @@ def clipped(ratio: torch.Tensor, advantage: torch.Tensor, low: float, high: floa
     return -torch.min(ratio * advantage, torch.clamp(ratio, 1 - low, 1 + high) * advantage)
 
 
-def clip_metrics(ratio: torch.Tensor, advantage: torch.Tensor, low: float, high: float) -> dict[str, tuple[torch.Tensor, float]]:
+def clip_metrics(
+    ratio: torch.Tensor, advantage: torch.Tensor, low: float, high: float
+) -> dict[str, tuple[torch.Tensor, float]]:
     """Shares of tokens whose ratio is clipped, by side and together."""
     below = (ratio < 1 - low) & (advantage < 0)
     above = (ratio > 1 + high) & (advantage > 0)
@@ -101,9 +120,11 @@ def clip_metrics(ratio: torch.Tensor, advantage: torch.Tensor, low: float, high:
 
 
 def divergence(estimator: KlEstimator, logp: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """[M] estimates of KL(p || q) in nats from tokens of p (Schulman, "Approximating KL divergence").
+    """[M] estimates of KL(p || q) in nats from tokens of p (Schulman, "Approximating KL
+    divergence").
 
-    k1 = log p - log q, unbiased and noisy; k2 = k1^2 / 2, biased; k3 = q / p - 1 + k1, unbiased and never negative.
+    k1 = log p - log q, unbiased and noisy; k2 = k1^2 / 2, biased; k3 = q / p - 1 + k1, unbiased and
+    never negative.
     """
     gap = logp - other
     if estimator == "k1":
@@ -111,10 +132,13 @@ def divergence(estimator: KlEstimator, logp: torch.Tensor, other: torch.Tensor) 
     return gap**2 / 2 if estimator == "k2" else (-gap).expm1() + gap
 
 
-def kl(estimator: KlEstimator, logp: torch.Tensor, reference: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor:
-    """[M] the same of KL(policy || base) in a loss, from tokens that the old policy sampled: times the ratio of policy to old policy.
+def kl(
+    estimator: KlEstimator, logp: torch.Tensor, reference: torch.Tensor, ratio: torch.Tensor
+) -> torch.Tensor:
+    """[M] the same of KL(policy || base) in a loss, from tokens that the old policy sampled: times
+    the ratio of policy to old policy.
 
-    The gradients of all three are those of the KL itself in expectation, which is why the ratio of k2 is detached: k2's own gradient is
-    the KL's already.
+    The gradients of all three are those of the KL itself in expectation, which is why the ratio of
+    k2 is detached: k2's own gradient is the KL's already.
     """
     return (ratio.detach() if estimator == "k2" else ratio) * divergence(estimator, logp, reference)

@@ -1,6 +1,8 @@
-"""What this machine offers a run: processor, memory, accelerators, disk; the device, and the precision that pays on it.
+"""What this machine offers a run: processor, memory, accelerators, disk; the device, and the
+precision that pays on it.
 
-The base install has no torch: then the accelerators are unknown, and said to be. What follows from it all is presets.py.
+The base install has no torch: then the accelerators are unknown, and said to be. What follows from
+it all is presets.py.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from thumbwheel.core.errors import TrainingError
 Device = Literal["cpu", "cuda", "mps"]
 
 BF16_PAYS = 20_000_000
-"""Parameters from which half the memory traffic outweighs the conversions on a CPU (26M: measured in the engine's prototype)."""
+"""Parameters from which half the memory traffic outweighs the conversions on a CPU (26M: measured
+in the engine's prototype)."""
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """x86's and, as the last one, Arm's names in /proc/cpuinfo."""
 GB = 1e9
@@ -29,7 +32,8 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Gpu:
-    """An accelerator; on Apple silicon `memory_gb` is what Metal recommends to use of the shared memory."""
+    """An accelerator; on Apple silicon `memory_gb` is what Metal recommends to use of the shared
+    memory."""
 
     kind: Literal["cuda", "rocm", "mps"]
     name: str
@@ -38,7 +42,8 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was found; None is unknown. Sizes are in 10^9 bytes; a limit on this process's group counts as the memory there is."""
+    """What was found; None is unknown. Sizes are in 10^9 bytes; a limit on this process's group
+    counts as the memory there is."""
 
     cpu: str
     cores: int | None
@@ -65,7 +70,9 @@ def machine() -> Machine:
     """This machine, looked at once a process."""
     flags, cpu, cores = _processor()
     total, available = memory_gb()
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return Machine(
         cpu=cpu,
         cores=cores,
@@ -97,11 +104,20 @@ def _processor() -> tuple[set[str] | None, str, int | None]:
 
 def read_cpuinfo(text: str) -> tuple[set[str] | None, str, int | None]:
     """(features, model, physical cores) by Linux's /proc/cpuinfo."""
-    blocks = [dict(_pair(line) for line in block.splitlines() if ":" in line) for block in text.strip().split("\n\n")]
-    first: dict[str, str] = next((block for block in blocks if "flags" in block or "Features" in block), blocks[0])
+    blocks = [
+        dict(_pair(line) for line in block.splitlines() if ":" in line)
+        for block in text.strip().split("\n\n")
+    ]
+    first: dict[str, str] = next(
+        (block for block in blocks if "flags" in block or "Features" in block), blocks[0]
+    )
     flags = first.get("flags") or first.get("Features")
-    cores = {(block.get("physical id"), block.get("core id")) for block in blocks if "core id" in block}
-    name = first.get("model name") or first.get("Model") or platform.processor() or platform.machine()
+    cores = {
+        (block.get("physical id"), block.get("core id")) for block in blocks if "core id" in block
+    }
+    name = (
+        first.get("model name") or first.get("Model") or platform.processor() or platform.machine()
+    )
     return set(flags.lower().split()) if flags else None, name, len(cores) or None
 
 
@@ -111,7 +127,11 @@ def _pair(line: str) -> tuple[str, str]:
 
 
 def _darwin_processor() -> tuple[set[str] | None, str, int | None]:
-    names = {"avx2": "hw.optional.avx2_0", "avx512f": "hw.optional.avx512f", "bf16": "hw.optional.arm.FEAT_BF16"}
+    names = {
+        "avx2": "hw.optional.avx2_0",
+        "avx512f": "hw.optional.avx512f",
+        "bf16": "hw.optional.arm.FEAT_BF16",
+    }
     cores = _sysctl("hw.physicalcpu")
     return (
         {flag for flag, name in names.items() if _sysctl(name) == "1"},
@@ -121,7 +141,9 @@ def _darwin_processor() -> tuple[set[str] | None, str, int | None]:
 
 
 def _sysctl(name: str) -> str:
-    return subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(
+        ["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def memory_gb() -> tuple[float | None, float | None]:
@@ -130,8 +152,12 @@ def memory_gb() -> tuple[float | None, float | None]:
         total = _sysctl("hw.memsize")
         return (int(total) / GB, _darwin_available() / GB) if total else (None, None)
     try:
-        found = dict(_pair(line) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
-        total, available = (int(found[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+        found = dict(
+            _pair(line) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        )
+        total, available = (
+            int(found[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable")
+        )
     except (OSError, KeyError, ValueError):
         return None, None
     for limit, used in group_limits(Path("/")):
@@ -147,7 +173,8 @@ def _darwin_available() -> int:
 
 
 def group_limits(root: Path) -> list[tuple[int, int]]:
-    """(limit, used without what the kernel can take back) in bytes of every control group around this process that has a limit."""
+    """(limit, used without what the kernel can take back) in bytes of every control group around
+    this process that has a limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -158,12 +185,21 @@ def group_limits(root: Path) -> list[tuple[int, int]]:
         if number == "0":
             mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
-            mount, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            mount, names = (
+                root / "sys/fs/cgroup/memory",
+                ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+            )
         else:
             continue
         here = mount / path.lstrip("/")
-        groups = (here, *here.parents) if here.exists() else (mount,)  # inside a container the path may be the host's
-        found += [pair for group in groups if group.is_relative_to(mount) and (pair := _limit(group, *names))]
+        groups = (
+            (here, *here.parents) if here.exists() else (mount,)
+        )  # inside a container the path may be the host's
+        found += [
+            pair
+            for group in groups
+            if group.is_relative_to(mount) and (pair := _limit(group, *names))
+        ]
     return found
 
 
@@ -184,10 +220,18 @@ def _gpus() -> tuple[Gpu, ...]:
 
     if torch.cuda.is_available():
         kind: Literal["cuda", "rocm"] = "rocm" if torch.version.hip else "cuda"
-        found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-        return tuple(Gpu(kind, one.name, one.total_memory / GB) for one in found)  # what is free would need a context on each
+        found = [
+            torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())
+        ]
+        return tuple(
+            Gpu(kind, one.name, one.total_memory / GB) for one in found
+        )  # what is free would need a context on each
     if torch.backends.mps.is_available():
-        return (Gpu("mps", platform.processor() or "Apple GPU", torch.mps.recommended_max_memory() / GB),)
+        return (
+            Gpu(
+                "mps", platform.processor() or "Apple GPU", torch.mps.recommended_max_memory() / GB
+            ),
+        )
     return ()
 
 
@@ -204,12 +248,17 @@ def device(asked: Literal["auto"] | Device = "auto") -> Device:
     if asked == "auto":
         return best
     if asked not in ("cpu", best):
-        raise TrainingError(f"device {asked!r}", f"torch sees no such accelerator here (it sees: {best})", f"Leave it out, or say {best}")
+        raise TrainingError(
+            f"device {asked!r}",
+            f"torch sees no such accelerator here (it sees: {best})",
+            f"Leave it out, or say {best}",
+        )
     return asked
 
 
 def choose_dtype(asked: str, parameters: int, where: Device | None = None) -> str:
-    """`asked`, or for "auto" bfloat16 where the device (`where`, else the one that auto takes) has it and the model gains, else float32."""
+    """`asked`, or for "auto" bfloat16 where the device (`where`, else the one that auto takes) has
+    it and the model gains, else float32."""
     if asked != "auto":
         return asked
     return "bfloat16" if parameters >= BF16_PAYS and _has_bf16(where or device()) else "float32"
@@ -235,6 +284,8 @@ def count_parameters(folder: str) -> int:
 
     config = load_config(folder)
     with torch.device("meta"):
-        make: Any = (AutoModelForMaskedLM if is_encoder(config) else AutoModelForCausalLM).from_config
+        make: Any = (
+            AutoModelForMaskedLM if is_encoder(config) else AutoModelForCausalLM
+        ).from_config
         model = make(config)
     return sum(parameter.numel() for parameter in model.parameters())

@@ -1,12 +1,15 @@
-"""What fresh answers are worth: reward functions in processes beside the model, a reward model, and their weighted mean.
+"""What fresh answers are worth: reward functions in processes beside the model, a reward model, and
+their weighted mean.
 
-A function is `checker` (the one that the row names), a name of the reward functions' table, or "module:function" of the user's:
+A function is `checker` (the one that the row names), a name of the reward functions' table, or
+"module:function" of the user's:
 
     def reward(prompt, answer, reference, **row) -> float | None
 
-`prompt` is the list of messages, `answer` the text, `reference` that of the row (or None), `row` its other fields and `finish` ("stop" or
-"length"). None means that it does not apply. What raises, takes too long, ends its process or returns no finite number is a
-failure: it has a class, no value, and leaves the denominator like all that is missing; it is never 0.
+`prompt` is the list of messages, `answer` the text, `reference` that of the row (or None), `row`
+its other fields and `finish` ("stop" or "length"). None means that it does not apply. What raises,
+takes too long, ends its process or returns no finite number is a failure: it has a class, no value,
+and leaves the denominator like all that is missing; it is never 0.
 """
 
 from __future__ import annotations
@@ -69,7 +72,8 @@ class Judging:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """`value` is the weighted mean of the `parts` that have a value, None where none has; `failures`: part -> class of failure."""
+    """`value` is the weighted mean of the `parts` that have a value, None where none has;
+    `failures`: part -> class of failure."""
 
     value: float | None
     parts: Mapping[str, float | None]
@@ -78,10 +82,12 @@ class Reward:
 
 
 class Judge:
-    """Judges with `functions` (name -> weight) and with `model`, each function at most `timeout` seconds on an answer. `settings` are those
-    of the functions, `checkers` those that the owner gives functions which rows name.
+    """Judges with `functions` (name -> weight) and with `model`, each function at most `timeout`
+    seconds on an answer. `settings` are those of the functions, `checkers` those that the owner
+    gives functions which rows name.
 
-    Raises ConfigError for a function that cannot be had and for weights that give no mean. Close it: it holds processes.
+    Raises ConfigError for a function that cannot be had and for weights that give no mean. Close
+    it: it holds processes.
     """
 
     def __init__(
@@ -111,7 +117,8 @@ class Judge:
                 raise ConfigError(
                     f"reward function {name!r}",
                     f"it cannot be used ({found['failure']}: {found['reason']})",
-                    "Name checker, one of the table (with its reward_settings), or a module:function that can be imported from here",
+                    "Name checker, one of the table (with its reward_settings), or a "
+                    "module:function that can be imported from here",
                 )
         for process in self._processes:
             self._idle.put(process)
@@ -123,22 +130,34 @@ class Judge:
     def start(self, ask: Ask) -> Judging:
         """Let the functions judge `ask` in their processes while the caller goes on."""
         given = {"row": dict(ask.row), "text": ask.text, "finish": ask.finish, "prompt": ask.prompt}
-        return Judging(ask, {name: self._pool.submit(self._reply, name, given) for name in self._functions})
+        return Judging(
+            ask, {name: self._pool.submit(self._reply, name, given) for name in self._functions}
+        )
 
     def finish(self, started: Sequence[Judging]) -> list[Reward]:
-        """Their rewards, in this order. The reward model judges now, all together, on the caller's thread: it shares the policy's base."""
+        """Their rewards, in this order. The reward model judges now, all together, on the caller's
+        thread: it shares the policy's base."""
         modelled: list[Reply] = [{} for _ in started]
         if self._model is not None and started:
-            modelled = [{MODEL: _finite(value)} for value in self._opinions(self._model, [judging.ask for judging in started])]
+            modelled = [
+                {MODEL: _finite(value)}
+                for value in self._opinions(self._model, [judging.ask for judging in started])
+            ]
         waited = [{name: reply.result() for name, reply in one.replies.items()} for one in started]
         return [self._reward(own | more) for own, more in zip(waited, modelled, strict=True)]
 
     def _opinions(self, model: RewardModel, asks: Sequence[Ask]) -> list[float]:
-        """What the reward model pays for each; answers to one row stand side by side in `asks` and are read after one prompt."""
+        """What the reward model pays for each; answers to one row stand side by side in `asks` and
+        are read after one prompt."""
         from thumbwheel.engine.reward_model import Read
 
         by_row = [list(asked) for _, asked in groupby(asks, key=lambda ask: id(ask.row))]
-        paid = model.earned([[Read(ask.prompt, ask.text, ask.finish, ask.row.get("tools")) for ask in asked] for asked in by_row])
+        paid = model.earned(
+            [
+                [Read(ask.prompt, ask.text, ask.finish, ask.row.get("tools")) for ask in asked]
+                for asked in by_row
+            ]
+        )
         return [value for group in paid for value in group]
 
     def close(self) -> None:
@@ -156,17 +175,32 @@ class Judge:
 
     def _reward(self, replies: dict[str, Reply]) -> Reward:
         parts = {name: reply.get("value") for name, reply in replies.items()}
-        failures = {name: str(reply["failure"]) for name, reply in replies.items() if "failure" in reply}
+        failures = {
+            name: str(reply["failure"]) for name, reply in replies.items() if "failure" in reply
+        }
         for name, kind in failures.items():
             if (name, kind) not in self._said:
                 self._said.add((name, kind))
-                say(f"Reward function {name!r}: {kind} ({replies[name]['reason']}). No reward from it; further ones are only counted.")
-        forms = [reply["well_formed"] for reply in replies.values() if reply.get("well_formed") is not None]
-        return Reward(weighted_mean(parts, self._weights), parts, failures, all(forms) if forms else None)
+                say(
+                    f"Reward function {name!r}: {kind} ({replies[name]['reason']}). No reward "
+                    "from it; further ones are only counted."
+                )
+        forms = [
+            reply["well_formed"]
+            for reply in replies.values()
+            if reply.get("well_formed") is not None
+        ]
+        return Reward(
+            weighted_mean(parts, self._weights), parts, failures, all(forms) if forms else None
+        )
 
 
 def _check(weights: Mapping[str, float]) -> None:
-    if not weights or not any(weights.values()) or any(not (math.isfinite(weight) and weight >= 0) for weight in weights.values()):
+    if (
+        not weights
+        or not any(weights.values())
+        or any(not (math.isfinite(weight) and weight >= 0) for weight in weights.values())
+    ):
         raise ConfigError(
             f"rewards with the weights {dict(weights)!r}",
             "a mean needs at least one weight above zero, and none below",
@@ -180,13 +214,18 @@ def _check_settings(functions: Mapping[str, Any], settings: Mapping[str, Any]) -
             raise ConfigError(
                 f"settings of reward function {name!r}",
                 "it is none of the table that judges here",
-                f"Functions that judge: {', '.join(functions)}; settings of a row's checker stand under rewards: {{checkers: ...}}, "
+                f"Functions that judge: {', '.join(functions)}; settings of a row's checker stand "
+                f"under rewards: {{checkers: ...}}, "
                 "and a function of yours has its own",
             )
 
 
 def _finite(value: float) -> Reply:
-    return {"value": value} if math.isfinite(value) else _failure(f"returned {value}", "a reward is a finite number")
+    return (
+        {"value": value}
+        if math.isfinite(value)
+        else _failure(f"returned {value}", "a reward is a finite number")
+    )
 
 
 def _failure(kind: str, reason: str) -> Reply:
@@ -206,7 +245,13 @@ class _Process:
         """Start it, until it has loaded the functions; the ones that it cannot use."""
         self._read = b""
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "thumbwheel.training.judge_process", str(os.getpid()), json.dumps(self._functions)],
+            [
+                sys.executable,
+                "-m",
+                "thumbwheel.training.judge_process",
+                str(os.getpid()),
+                json.dumps(self._functions),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             umask=UMASK,
@@ -222,7 +267,9 @@ class _Process:
             return _failure("closed", "the judge was closed")
         if self._child is None and (refused := self.start()):
             return next(iter(refused.values()))
-        return self._answered(json.dumps({**request, "seconds": timeout}, default=str).encode() + b"\n", timeout)
+        return self._answered(
+            json.dumps({**request, "seconds": timeout}, default=str).encode() + b"\n", timeout
+        )
 
     def _answered(self, line: bytes, timeout: float = START) -> Reply:
         assert self._child is not None  # noqa: S101 - narrows the type
@@ -235,13 +282,17 @@ class _Process:
                 found = json.loads(self._line(timeout))
         except TimeoutError:
             self._end()
-            return _failure("timed out", f"no reply within {timeout:g} s, or it was not ready within {START:g} s")
+            return _failure(
+                "timed out",
+                f"no reply within {timeout:g} s, or it was not ready within {START:g} s",
+            )
         except (OSError, EOFError, ValueError):
             return _failure("process died", f"exit status {self._end()}")
         return found
 
     def _line(self, timeout: float) -> bytes:
-        """The next line; raises TimeoutError, and EOFError where the process ended or says too much."""
+        """The next line; raises TimeoutError, and EOFError where the process ended or says too
+        much."""
         assert self._child is not None  # noqa: S101 - narrows the type
         assert self._child.stdout is not None  # noqa: S101 - narrows the type
         until = time.monotonic() + timeout
@@ -258,7 +309,8 @@ class _Process:
         return line
 
     def _end(self, patience: float = 0.0) -> int | None:
-        """Let it end within `patience` seconds, then kill it with all that it started; the status that it has ended with."""
+        """Let it end within `patience` seconds, then kill it with all that it started; the status
+        that it has ended with."""
         child, self._child = self._child, None
         if child is None:
             return None

@@ -1,9 +1,10 @@
-"""A process that runs reward functions for judge.py: `python -m thumbwheel.training.judge_process PARENT FUNCTIONS`, the
-functions as a JSON object, name -> settings.
+"""A process that runs reward functions for judge.py: `python -m thumbwheel.training.judge_process
+PARENT FUNCTIONS`, the functions as a JSON object, name -> settings.
 
-One JSON line in; `READY` when the function and what it needs are there, and the clock may run; one JSON line out. Whatever a function
-prints goes nowhere, so that it cannot be taken for an answer. What a function does to this process (a loop, an exit, a crash, all the
-memory) costs one judgement; judge.py starts another process.
+One JSON line in; `READY` when the function and what it needs are there, and the clock may run; one
+JSON line out. Whatever a function prints goes nowhere, so that it cannot be taken for an answer.
+What a function does to this process (a loop, an exit, a crash, all the memory) costs one judgement;
+judge.py starts another process.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from thumbwheel.training.judge import READY
 from thumbwheel.training.process import die_with
 
 MEMORY = 4 << 30
-"""Bytes of address space; what needs more raises MemoryError (Linux; other systems do not enforce it)."""
+"""Bytes of address space; what needs more raises MemoryError (Linux; other systems do not enforce
+it)."""
 LONGEST_REASON = 300
 SETTINGS: dict[str, Mapping[str, Any]] = {}
-"""Name of a function of the table -> its settings here; of `checker`, the settings of the functions that rows name."""
+"""Name of a function of the table -> its settings here; of `checker`, the settings of the functions
+that rows name."""
 
 
 def main(parent: int, functions: Mapping[str, Mapping[str, Any]]) -> None:
@@ -38,7 +41,10 @@ def main(parent: int, functions: Mapping[str, Mapping[str, Any]]) -> None:
     die_with(parent)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    requests, replies = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    requests, replies = (
+        os.fdopen(os.dup(0), encoding="utf-8"),
+        os.fdopen(os.dup(1), "w", encoding="utf-8"),
+    )
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
@@ -55,7 +61,8 @@ def _say(replies: TextIO, value: Mapping[str, Any]) -> None:
 
 
 def guarded(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `step` says: `value` (or None), `well_formed`, and where it failed `failure` (its class) and `reason`."""
+    """What `step` says: `value` (or None), `well_formed`, and where it failed `failure` (its class)
+    and `reason`."""
     try:
         return step()
     except ThumbwheelError as error:
@@ -73,18 +80,33 @@ def known(name: str) -> dict[str, Any]:
     return {}
 
 
-def judged(name: str, ask: Mapping[str, Any], seconds: float, begin: Callable[[], None]) -> dict[str, Any]:
+def judged(
+    name: str, ask: Mapping[str, Any], seconds: float, begin: Callable[[], None]
+) -> dict[str, Any]:
     """One answer by one function, which has `seconds` from `begin` on."""
     row, reference = ask["row"], ask["row"].get("reference")
     if ":" in name:
         function = imported(name)
         begin()
-        rest = {key: value for key, value in row.items() if key not in ("prompt", "reference")} | {"finish": ask["finish"]}
-        return number(function(prompt=ask["prompt"], answer=ask["text"], reference=reference, **rest))
-    case = Case(ask["text"], reference, ask["prompt"], tools=row.get("tools"), finish=ask["finish"], metadata=row)
+        rest = {key: value for key, value in row.items() if key not in ("prompt", "reference")} | {
+            "finish": ask["finish"]
+        }
+        return number(
+            function(prompt=ask["prompt"], answer=ask["text"], reference=reference, **rest)
+        )
+    case = Case(
+        ask["text"],
+        reference,
+        ask["prompt"],
+        tools=row.get("tools"),
+        finish=ask["finish"],
+        metadata=row,
+    )
     if name == "checker":
         where = f"row {row.get('row_id', '')!r}"
-        found = checker(row.get("checker"), row.get("checker_config"), reference, where, SETTINGS.get(name, {}))
+        found = checker(
+            row.get("checker"), row.get("checker_config"), reference, where, SETTINGS.get(name, {})
+        )
     else:
         found = of_table(name)
     found = found.ready(seconds)
@@ -109,17 +131,24 @@ def scored(score: Score) -> dict[str, Any]:
     """A score as a reply; what does not apply is no failure."""
     if score.status in (Status.OK, Status.NOT_APPLICABLE):
         return {"value": score.value, "well_formed": score.well_formed}
-    return failed(str(score.status), str(score.evidence.get("reason", ""))) | {"well_formed": score.well_formed}
+    return failed(str(score.status), str(score.evidence.get("reason", ""))) | {
+        "well_formed": score.well_formed
+    }
 
 
 def number(value: Any) -> dict[str, Any]:
-    """What a function returned as a reply: a finite number, a truth value as 0 or 1, or None where it does not apply."""
+    """What a function returned as a reply: a finite number, a truth value as 0 or 1, or None where
+    it does not apply."""
     if value is None:
         return {"value": None}
     if not isinstance(value, Real) and type(value).__name__ not in ("bool_", "bool"):
         return failed(f"returned {type(value).__name__}", repr(value))
     found = float(value)
-    return {"value": found} if math.isfinite(found) else failed(f"returned {found}", "a reward is a finite number")
+    return (
+        {"value": found}
+        if math.isfinite(found)
+        else failed(f"returned {found}", "a reward is a finite number")
+    )
 
 
 def failed(kind: str, reason: str) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Runs whose process was killed: nobody was left to write that down, so whoever opens the home next does.
+"""Runs whose process was killed: nobody was left to write that down, so whoever opens the home next
+does.
 
-A run that is going on holds the lock of its folder; one that is recorded as running and whose lock is free was killed.
+A run that is going on holds the lock of its folder; one that is recorded as running and whose lock
+is free was killed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ def _settle(ws: Workspace, run: Run) -> str | None:
     """What became of a run; None for one that is going on."""
     folder = RunDir(ws.home.runs / run.id)
     if not folder.path.is_dir():
-        ws.db.write(lambda connection: store.end(connection, run.id, RunState.FAILED, "its folder is gone", {}))
+        ws.db.write(
+            lambda connection: store.end(
+                connection, run.id, RunState.FAILED, "its folder is gone", {}
+            )
+        )
         return f"run {run.id} was killed, and its folder is gone"
     try:
         handle = folder.lock()
@@ -37,4 +43,7 @@ def _settle(ws: Workspace, run: Run) -> str | None:
         ws.db.write(lambda connection: store.end(connection, run.id, RunState.STOPPED, REASON, {}))
     finally:
         os.close(handle)
-    return f"run {run.id} was killed; go on with: thumbwheel train {run.algorithm} --agent {run.agent} --resume {run.id}"
+    return (
+        f"run {run.id} was killed; go on with: thumbwheel train {run.algorithm} --agent "
+        f"{run.agent} --resume {run.id}"
+    )

@@ -1,4 +1,5 @@
-"""The parent's side of a run: start the child, follow its metrics, hand Ctrl-C on, and say how it ended."""
+"""The parent's side of a run: start the child, follow its metrics, hand Ctrl-C on, and say how it
+ended."""
 
 from __future__ import annotations
 
@@ -21,8 +22,14 @@ from thumbwheel.training.types import RunState, Status
 POLL = 0.1
 """Seconds between two looks at the child."""
 KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
-"""Primitives that oneDNN keeps: batches have many shapes, and the library's thousand took as much memory as all else in a run."""
-SHOWN = {"loss": "loss", "rewards/margins": "margin", "rewards/accuracies": "accuracy", "nll/good": "nll"}
+"""Primitives that oneDNN keeps: batches have many shapes, and the library's thousand took as much
+memory as all else in a run."""
+SHOWN = {
+    "loss": "loss",
+    "rewards/margins": "margin",
+    "rewards/accuracies": "accuracy",
+    "nll/good": "nll",
+}
 
 
 @dataclass
@@ -50,7 +57,8 @@ class Tail:
 
 
 def launch(run: RunDir, lock: int) -> Status:
-    """Run the folder's run in a child that inherits the lock, until it ends; Ctrl-C asks it to stop at a checkpoint, twice kills it."""
+    """Run the folder's run in a child that inherits the lock, until it ends; Ctrl-C asks it to stop
+    at a checkpoint, twice kills it."""
     run.write_status(Status(RunState.RUNNING))
     command = [sys.executable, "-P", "-m", "thumbwheel.training.process", str(run.path)]
     with run.log.open("ab") as out:
@@ -75,7 +83,12 @@ def launch(run: RunDir, lock: int) -> Status:
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
     """Of a child: `given`, offline and quiet."""
-    quiet = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    quiet = {
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     return KEPT | dict(given) | quiet | {"PYTHONUNBUFFERED": "1"}
 
 
@@ -122,12 +135,17 @@ def _planned(run: RunDir) -> int | None:
 
 def _note(line: Mapping[str, Any]) -> str:
     prefix = "eval_" if "eval_loss" in line else ""
-    found = [f"{short} {line[prefix + name]:.3f}" for name, short in SHOWN.items() if line.get(prefix + name) is not None]
+    found = [
+        f"{short} {line[prefix + name]:.3f}"
+        for name, short in SHOWN.items()
+        if line.get(prefix + name) is not None
+    ]
     return ("dev: " if prefix else "") + "  ".join(found)
 
 
 def _ended(run: RunDir, code: int, asked: int) -> Status:
-    """The child's last word, or what its exit code says where it had none; `asked` Ctrl-Cs had come."""
+    """The child's last word, or what its exit code says where it had none; `asked` Ctrl-Cs had
+    come."""
     status = run.status() or Status(RunState.RUNNING)
     if status.state is not RunState.RUNNING:
         return status
@@ -135,5 +153,11 @@ def _ended(run: RunDir, code: int, asked: int) -> Status:
         return replace(status, state=RunState.STOPPED, reason="interrupted before the first step")
     if asked > 1 and code == -signal.SIGKILL:
         return replace(status, state=RunState.STOPPED, reason="killed by a second Ctrl-C")
-    how = f"killed by signal {-code}" + (" (out of memory?)" if code == -signal.SIGKILL else "") if code < 0 else f"exit code {code}"
-    return replace(status, state=RunState.FAILED, reason=f"the training process ended without a word: {how}")
+    how = (
+        f"killed by signal {-code}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
+        if code < 0
+        else f"exit code {code}"
+    )
+    return replace(
+        status, state=RunState.FAILED, reason=f"the training process ended without a word: {how}"
+    )

@@ -1,8 +1,9 @@
-"""The training loop: order -> step -> clip -> update -> log, evaluate, save; with early stopping, and with Hugging Face's callbacks.
+"""The training loop: order -> step -> clip -> update -> log, evaluate, save; with early stopping,
+and with Hugging Face's callbacks.
 
-What a step computes is the method's (step.py, online.py); what is on disk is checkpoint.py and rundir.py; what goes wrong is watch.py.
-A resumed run does exactly what the uninterrupted one would have done: order and schedule follow from the step number, and
-the checkpoint holds the rest.
+What a step computes is the method's (step.py, online.py); what is on disk is checkpoint.py and
+rundir.py; what goes wrong is watch.py. A resumed run does exactly what the uninterrupted one would
+have done: order and schedule follow from the step number, and the checkpoint holds the rest.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ RISING = {"ratio/good", "rewards/margins", "rewards/accuracies", "reward", "accu
 
 @dataclass(frozen=True)
 class Ending:
-    """How the loop ended: `wrong` is a reason of watch.py, `reason` one that is no failure; `best` is the step to take the adapter from,
-    `gain` what the dev rows say of it, where there are such rows."""
+    """How the loop ended: `wrong` is a reason of watch.py, `reason` one that is no failure; `best`
+    is the step to take the adapter from, `gain` what the dev rows say of it, where there are such
+    rows."""
 
     step: int
     best: int | None
@@ -67,7 +69,12 @@ class Loop:
 
         self.config, self.order = config, steps.order(train)
         self._method, self._trained, self._train, self._dev = steps, trained, train, dev
-        self._metrics, self._checkpoints, self._probe, self._interrupted = metrics, checkpoints, probe, interrupted
+        self._metrics, self._checkpoints, self._probe, self._interrupted = (
+            metrics,
+            checkpoints,
+            probe,
+            interrupted,
+        )
         self._watch = Watch(config.collapse_nll)
         self._deciding: str = config.metric_for_best_model
         self.eval_steps = config.eval_steps or max(1, self.order.steps // 10)
@@ -91,13 +98,15 @@ class Loop:
         self._best_rows: Mapping[str, Rows] = {}
 
     def run(self, resume_from: int | None = None) -> Ending:
-        """Train to the end, or until something stops it; `resume_from` is a step that has a sound checkpoint."""
+        """Train to the end, or until something stops it; `resume_from` is a step that has a sound
+        checkpoint."""
         if resume_from is not None:
             self._resume(resume_from)
         self._fire("on_train_begin")
         if not self._dev:
             log.say(
-                "there are no dev rows: the last checkpoint counts as the best, nothing tells whether it gained anything, and no figure on "
+                "there are no dev rows: the last checkpoint counts as the best, nothing tells "
+                "whether it gained anything, and no figure on "
                 "dev rows can end the run early"
             )
         elif resume_from is None:
@@ -110,32 +119,50 @@ class Loop:
         return ending
 
     def _first_evaluation(self) -> dict[str, float]:
-        """Of the base; raises ConfigError when the metric that was asked to decide is none of this method's."""
+        """Of the base; raises ConfigError when the metric that was asked to decide is none of this
+        method's."""
         found, name = self._evaluate(), self._deciding
         usual = type(self.config).model_fields["metric_for_best_model"]
         if name not in found and name == usual.default:
-            log.say(f"the dev rows give no {name} (one kind of answer only?): the dev loss decides which checkpoint is best")
+            log.say(
+                f"the dev rows give no {name} (one kind of answer only?): the dev loss decides "
+                "which checkpoint is best"
+            )
             self._deciding = "loss"
         elif name not in found:
             known = ", ".join(key for key in found if key in get_args(usual.annotation))
-            raise ConfigError(f"metric_for_best_model {name!r}", "the dev rows give no such metric", f"Take one of: {known}")
+            raise ConfigError(
+                f"metric_for_best_model {name!r}",
+                "the dev rows give no such metric",
+                f"Take one of: {known}",
+            )
         return found
 
     def _gain(self) -> Gain | None:
         """What the dev rows say of the checkpoint that is kept."""
-        return self._change(self._base_rows, self._best_rows, self.config.continue_from or "the base")
+        return self._change(
+            self._base_rows, self._best_rows, self.config.continue_from or "the base"
+        )
 
-    def _change(self, before: Mapping[str, Rows], after: Mapping[str, Rows], over: str) -> Gain | None:
+    def _change(
+        self, before: Mapping[str, Rows], after: Mapping[str, Rows], over: str
+    ) -> Gain | None:
         """From one evaluation to another; None where one of them was not made."""
         if not before or not after:
             return None
-        groups = [item.group for item in self._dev][: len(before["loss"])]  # methods that answer take the first ones only
+        groups = [item.group for item in self._dev][
+            : len(before["loss"])
+        ]  # methods that answer take the first ones only
         return gain_of(self._deciding, self._deciding in RISING, before, after, groups, over)
 
     def _resume(self, step: int) -> None:
         self.state, saved = self._checkpoints.load(step, self._trained)
         self._method.restore(saved["method"])
-        self._base_rows, self._best_rows, self._rows = saved["base_rows"], saved["best_rows"], saved["rows"]
+        self._base_rows, self._best_rows, self._rows = (
+            saved["base_rows"],
+            saved["best_rows"],
+            saved["rows"],
+        )
         kept = cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"]
         self._watch.restore(kept["watch"])
         self._worse, self._deciding, self._unfit = kept["worse"], kept["deciding"], kept["unfit"]
@@ -152,7 +179,10 @@ class Loop:
                 self._fire("on_epoch_end")
             if self._stale():
                 steps = self.state.global_step - self._better_at
-                return self._ending(reason=f"early stopping: no better dev {self._deciding} in {self._worse} evaluations, {steps} steps")
+                return self._ending(
+                    reason=f"early stopping: no better dev {self._deciding} in {self._worse} "
+                    f"evaluations, {steps} steps"
+                )
             if self._stop:
                 return self._stopped(self._stop)
             if self._interrupted():
@@ -163,17 +193,25 @@ class Loop:
         return self._ending()
 
     def _keep_annealed(self) -> None:
-        """Make the weights at the end of the schedule those that are kept, unless an earlier checkpoint was better beyond noise.
+        """Make the weights at the end of the schedule those that are kept, unless an earlier
+        checkpoint was better beyond noise.
 
-        A checkpoint from the middle has seen no small learning rate, and among ten evaluations of few rows the highest is chance.
+        A checkpoint from the middle has seen no small learning rate, and among ten evaluations of
+        few rows the highest is chance.
         """
         best, last = self.state.best_global_step, self.state.global_step
         if best is None or best == last or self._unfit or self.config.load_best_model_at_end:
             return
         change = self._change(self._best_rows, self._rows, f"step {best}")
         if change is not None and change.is_worse:
-            figures = f"dev {change.metric} {change.best:.3g} at the end, {change.base:.3g} at step {best}"
-            log.say(f"the checkpoint of step {best} is kept, because it was better than the last one beyond noise: {figures}")
+            figures = (
+                f"dev {change.metric} {change.best:.3g} at the end, {change.base:.3g} at step "
+                f"{best}"
+            )
+            log.say(
+                f"the checkpoint of step {best} is kept, because it was better than the last one "
+                f"beyond noise: {figures}"
+            )
             return
         self.state.best_global_step, self._best_rows = last, self._rows
 
@@ -187,7 +225,8 @@ class Loop:
         return Ending(step, best or (None if how.get("wrong") else step), **how)
 
     def _stopped(self, reason: str) -> Ending:
-        """With the best adapter from before, or the last one that was saved; without any there is nothing to keep."""
+        """With the best adapter from before, or the last one that was saved; without any there is
+        nothing to keep."""
         step = self.state.global_step
         earlier = [] if self._unfit else [one for one in self._checkpoints.steps() if one < step]
         best = self.state.best_global_step or max(earlier, default=None)
@@ -213,17 +252,27 @@ class Loop:
         if self.control.should_log:
             seconds = {"step_seconds": round(time.monotonic() - started, 4)}
             seen = {"learning_rate": rate, "num_tokens": float(self.state.num_input_tokens_seen)}
-            lowered = {"token_budget": float(self._method.budget.tokens)} if self._method.budget.tokens != budget else {}
+            lowered = (
+                {"token_budget": float(self._method.budget.tokens)}
+                if self._method.budget.tokens != budget
+                else {}
+            )
             self._log({"loss": outcome.loss} | seen | outcome.metrics | lowered, seconds)
         return None
 
     def _apply(self, loss: float) -> float:
-        """One update with the gradients that are in place; every group of parameters is clipped by itself. Raises Wrong."""
+        """One update with the gradients that are in place; every group of parameters is clipped by
+        itself. Raises Wrong."""
         import torch
 
         optimizer = self._trained.optimizer
         clip = torch.nn.utils.clip_grad_norm_
-        norm = math.hypot(*(float(clip(group["params"], self.config.max_grad_norm)) for group in optimizer.param_groups))
+        norm = math.hypot(
+            *(
+                float(clip(group["params"], self.config.max_grad_norm))
+                for group in optimizer.param_groups
+            )
+        )
         wrong = self._watch.step(loss, norm)
         if wrong:
             raise Wrong(wrong)
@@ -259,7 +308,9 @@ class Loop:
         outcome: Outcome = self._method.evaluate(self._dev)
         self._stop, self._unfit = self._stop or outcome.stop, outcome.unfit
         self._rows = outcome.rows
-        found = {"loss": outcome.loss} | outcome.metrics | (self._probe.run() if self._probe else {})
+        found = (
+            {"loss": outcome.loss} | outcome.metrics | (self._probe.run() if self._probe else {})
+        )
         named = {f"eval_{name}": value for name, value in found.items()}
         self._log(named, {})
         self._fire("on_evaluate", metrics=named)
@@ -280,11 +331,13 @@ class Loop:
 
     @property
     def _better_at(self) -> int:
-        """The step of the newest evaluation that was better than those before it; 0 before there is one."""
+        """The step of the newest evaluation that was better than those before it; 0 before there is
+        one."""
         return self.state.best_global_step or 0
 
     def _stale(self) -> bool:
-        """A short run is evaluated after every step, and single steps are noise: patience is a part of the epochs asked for besides."""
+        """A short run is evaluated after every step, and single steps are noise: patience is a part
+        of the epochs asked for besides."""
         patience = self.config.early_stopping_patience
         if patience is None or self._worse < patience:
             return False
@@ -294,14 +347,22 @@ class Loop:
         cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"] = {
             "watch": self._watch.state(), "worse": self._worse, "deciding": self._deciding, "unfit": self._unfit,
         }  # fmt: skip
-        rows = {"base_rows": dict(self._base_rows), "best_rows": dict(self._best_rows), "rows": dict(self._rows)}
+        rows = {
+            "base_rows": dict(self._base_rows),
+            "best_rows": dict(self._best_rows),
+            "rows": dict(self._rows),
+        }
         saved = {"method": self._method.state()} | rows
         self._checkpoints.save(self._trained, self.state, saved)
         self._saved_at = time.monotonic()
         self._fire("on_save")
 
     def _log(self, values: Mapping[str, float], times: Mapping[str, float]) -> None:
-        line = {"step": self.state.global_step, "epoch": round(float(self.state.epoch), 4), **values}
+        line = {
+            "step": self.state.global_step,
+            "epoch": round(float(self.state.epoch), 4),
+            **values,
+        }
         self.state.log_history.append(line)
         self._metrics.write({**line, **times})
         self._fire("on_log", logs=dict(values))
@@ -316,7 +377,9 @@ class Loop:
             "eval_dataloader": None,
         }
         for callback in self._callbacks:
-            answer = getattr(callback, event)(self._arguments, self.state, self.control, **known, **more)
+            answer = getattr(callback, event)(
+                self._arguments, self.state, self.control, **known, **more
+            )
             self.control = answer or self.control
 
 

@@ -1,7 +1,8 @@
 """Memory of a run: measured, limited, and got along with when it runs out.
 
-A loss does not depend on how many tokens are computed at once (algorithm.py), so a step that did not fit is repeated under a smaller
-budget and comes to the same result. What a run will need is measured before it starts: fit.py.
+A loss does not depend on how many tokens are computed at once (algorithm.py), so a step that did
+not fit is repeated under a smaller budget and comes to the same result. What a run will need is
+measured before it starts: fit.py.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float64": 8.0, "nf4": 0.6, "int8": 1.1}
 """Of a parameter of the base."""
-SMALLER = "Choose a smaller base, a lower max_length or --quantization nf4, or free memory and raise memory_limit_gb"
+SMALLER = (
+    "Choose a smaller base, a lower max_length or --quantization nf4, or free memory and raise "
+    "memory_limit_gb"
+)
 
 
 def branch_by_branch(examples: Sequence[Example]) -> list[Example]:
@@ -35,9 +39,11 @@ def branch_by_branch(examples: Sequence[Example]) -> list[Example]:
 
 
 class Budget:
-    """How many tokens are computed at once. `changes` says what had to be changed since the run was asked for.
+    """How many tokens are computed at once. `changes` says what had to be changed since the run was
+    asked for.
 
-    `divisible`: the loss of an example is a sum over its branches, so that they may be computed apart where together they do not fit.
+    `divisible`: the loss of an example is a sum over its branches, so that they may be computed
+    apart where together they do not fit.
     """
 
     def __init__(self, engine: ScoreEngine, tokens: int, *, divisible: bool = False) -> None:
@@ -54,10 +60,11 @@ class Budget:
         return max(one.rows(self.engine.layout.kind) for one in self.units(examples))
 
     def run(self, examples: Sequence[Example], attempt: Callable[[], T]) -> T:
-        """`attempt()`, which scores `examples` under this budget; out of memory it is repeated under a smaller one.
+        """`attempt()`, which scores `examples` under this budget; out of memory it is repeated
+        under a smaller one.
 
-        All gradients are dropped before that, so there must be none that were made earlier. Raises TrainingError when one unit alone
-        does not fit even with its activations computed twice.
+        All gradients are dropped before that, so there must be none that were made earlier. Raises
+        TrainingError when one unit alone does not fit even with its activations computed twice.
         """
         while True:
             try:
@@ -93,7 +100,9 @@ class Budget:
         elif not self.engine.checkpointing:
             self.recompute(why)
         else:
-            raise TrainingError(f"a row of {largest} tokens", f"one such row alone does not fit: {why}", SMALLER)
+            raise TrainingError(
+                f"a row of {largest} tokens", f"one such row alone does not fit: {why}", SMALLER
+            )
 
     def _say(self, text: str) -> None:
         self.changes.append(text)
@@ -113,11 +122,20 @@ class Budget:
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
         changes = list(self.changes)
-        return {"tokens": self.tokens, "divided": self.divided, "recompute": self.engine.checkpointing, "changes": changes}
+        return {
+            "tokens": self.tokens,
+            "divided": self.divided,
+            "recompute": self.engine.checkpointing,
+            "changes": changes,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """From the checkpoint: the same batches as before it, with as many threads."""
-        self.tokens, self.divided, self.changes = state["tokens"], state["divided"], list(state["changes"])
+        self.tokens, self.divided, self.changes = (
+            state["tokens"],
+            state["divided"],
+            list(state["changes"]),
+        )
         self.engine.set_checkpointing(state["recompute"])
 
 
@@ -138,7 +156,8 @@ class Meter(Protocol):
 
 
 def trim() -> None:
-    """Have the C library give back what it keeps for later; glibc's can, and keeps much of what was aligned."""
+    """Have the C library give back what it keeps for later; glibc's can, and keeps much of what was
+    aligned."""
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         library.malloc_trim(0)
 
@@ -161,7 +180,8 @@ class ProcessMeter:
         return _status()["VmRSS"] / GB
 
     def reset(self) -> None:
-        """The kernel starts again from what is resident, after the C library has given back what it keeps for later."""
+        """The kernel starts again from what is resident, after the C library has given back what it
+        keeps for later."""
         trim()
         ProcessMeter.before = self.most()
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
@@ -222,11 +242,14 @@ def peak_memory_gb(device: str) -> float | None:
 def _status() -> dict[str, int]:
     """The sizes of /proc/self/status in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
+    return {
+        line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")
+    }
 
 
 def room_gb(device: str, limit: float | None) -> float | None:
-    """The most that this process may hold of the memory of `device`: `limit`, or what it holds and what is free; None is unknown."""
+    """The most that this process may hold of the memory of `device`: `limit`, or what it holds and
+    what is free; None is unknown."""
     if device == "cuda":
         import torch
 
@@ -249,21 +272,28 @@ def refuse_weights(parameters: int, kind: str, device: str, limit: float | None)
     size, room = parameters * BYTES[kind] / GB, room_gb(device, limit)
     if room is not None and size > room:
         raise TrainingError(
-            f"a base of {parameters:,} parameters in {kind}", f"it takes {size:.1f} GB, and there are {room:.1f} GB", SMALLER
+            f"a base of {parameters:,} parameters in {kind}",
+            f"it takes {size:.1f} GB, and there are {room:.1f} GB",
+            SMALLER,
         )
 
 
 def hold_to(device: str, room: float | None) -> None:
-    """Let an allocation that would take this process beyond `room` GB fail as an error, where the system would kill it later."""
+    """Let an allocation that would take this process beyond `room` GB fail as an error, where the
+    system would kill it later."""
     if room is None:
         return
     if device == "cuda":
         import torch
 
-        torch.cuda.set_per_process_memory_fraction(min(1.0, room * GB / torch.cuda.mem_get_info()[1]))
+        torch.cuda.set_per_process_memory_fraction(
+            min(1.0, room * GB / torch.cuda.mem_get_info()[1])
+        )
     elif device == "cpu" and sys.platform == "linux":
         import resource
 
         found = _status()
         most = found["VmData"] + max(0, int(room * GB) - found["VmRSS"])
-        resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+        resource.setrlimit(
+            resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1])
+        )

@@ -1,4 +1,5 @@
-"""metrics.jsonl of a run: one line an optimiser step or evaluation, on disk for whoever follows it, also after a kill."""
+"""metrics.jsonl of a run: one line an optimiser step or evaluation, on disk for whoever follows it,
+also after a kill."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ class MetricsFile:
 
     def write(self, values: Mapping[str, Any]) -> None:
         """One line; raises StorageError for a full disk."""
-        clean = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()}
+        clean = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
         try:
             self._stream.write(json.dumps(clean) + "\n")
             self._stream.flush()

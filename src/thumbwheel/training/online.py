@@ -1,8 +1,10 @@
-"""Methods that learn from their own fresh answers: sample, judge, turn into advantages, update. One step is one collected batch.
+"""Methods that learn from their own fresh answers: sample, judge, turn into advantages, update. One
+step is one collected batch.
 
-Lives here: the contract of such a method, `OnlineAlgorithm`, its settings, and what passes between it and the steps (online_step.py).
-Sampling is the engine's (rollout.py, sampler.py), judging judge.py's, stopping a run that games its reward guard.py's. A reward belongs
-to the text that earned it: only answers sampled here are credited, with what was found about them here.
+Lives here: the contract of such a method, `OnlineAlgorithm`, its settings, and what passes between
+it and the steps (online_step.py). Sampling is the engine's (rollout.py, sampler.py), judging
+judge.py's, stopping a run that games its reward guard.py's. A reward belongs to the text that
+earned it: only answers sampled here are credited, with what was found about them here.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ if TYPE_CHECKING:
 
 
 class OnlineConfig(TrainConfig):
-    """What methods that sample share. A step takes `batch_size` prompts and `num_generations` answers to each."""
+    """What methods that sample share. A step takes `batch_size` prompts and `num_generations`
+    answers to each."""
 
     learned_judge: ClassVar[Mapping[str, Any]] = {}
-    """Other defaults for runs with a reward model: it is wrong about answers unlike those that it learned from, so stay near the base."""
+    """Other defaults for runs with a reward model: it is wrong about answers unlike those that it
+    learned from, so stay near the base."""
 
     batch_size: int = Field(8, ge=1)
     """Prompts a step."""
@@ -46,25 +50,31 @@ class OnlineConfig(TrainConfig):
     temperature: float = Field(1.0, gt=0)
     """Of sampling; log-probabilities are taken at the same temperature."""
     top_k: int = Field(0, ge=0)
-    """Sample among so many tokens only; 0 takes all. Log-probabilities stay those of the whole distribution, so a cut is not corrected."""
+    """Sample among so many tokens only; 0 takes all. Log-probabilities stay those of the whole
+    distribution, so a cut is not corrected."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Sample among the likeliest tokens of this mass only; 1 takes all."""
     rollouts: str = "local"
-    """Who answers: local, the policy itself, or endpoint, a server. Dev answers are always the policy's own."""
+    """Who answers: local, the policy itself, or endpoint, a server. Dev answers are always the
+    policy's own."""
     endpoint_url: str | None = None
-    """Of an OpenAI-compatible server, as http://127.0.0.1:8000/v1; its key is read from THUMBWHEEL_ENDPOINT_KEY."""
+    """Of an OpenAI-compatible server, as http://127.0.0.1:8000/v1; its key is read from
+    THUMBWHEEL_ENDPOINT_KEY."""
     endpoint_model: str | None = None
     """The model's name there. It has to have this base's vocabulary."""
     endpoint_server: Server = "vllm"
     """What serves, which decides how it is asked for plain sampling and for token ids."""
     endpoint_logprobs: LogProbs = "raw"
-    """Its log-probabilities: raw at temperature 1, processed as sampled, or none, where it serves the very policy that is trained."""
+    """Its log-probabilities: raw at temperature 1, processed as sampled, or none, where it serves
+    the very policy that is trained."""
     importance_cap: float = Field(3.0, ge=1)
-    """Most that a token of an answer from elsewhere counts: its probability here over the one there, cut off at this."""
+    """Most that a token of an answer from elsewhere counts: its probability here over the one
+    there, cut off at this."""
     stop: tuple[str, ...] = ()
     """Texts that end an answer, besides the model's own turn-end tokens."""
     reward_functions: tuple[str, ...] = ("checker",)
-    """What judges: checker (the row's own), a reward function of the table, or "module:function"; "=2" behind it is its weight."""
+    """What judges: checker (the row's own), a reward function of the table, or "module:function";
+    "=2" behind it is its weight."""
     reward_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Settings of functions of the table that judge here, by name, as {length: {most: 60}}."""
     reward_model: str | None = None
@@ -72,44 +82,58 @@ class OnlineConfig(TrainConfig):
     reward_model_weight: float = Field(1.0, gt=0)
     """Its weight beside the functions."""
     reward_timeout: float = Field(10.0, gt=0)
-    """Seconds in which a function must have judged an answer; later is a failure of the function, which gives no reward. A program of an
-    answer is ended before that, and is wrong."""
+    """Seconds in which a function must have judged an answer; later is a failure of the function,
+    which gives no reward. A program of an answer is ended before that, and is wrong."""
     reward_workers: int = Field(2, ge=1)
     """Processes that run reward functions beside the model."""
     early_stopping_patience: int | None = Field(4, ge=1)
-    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation; needs dev rows."""
+    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation;
+    needs dev rows."""
     load_best_model_at_end: bool = True
-    """Keep the checkpoint that metric_for_best_model calls best: what is learned from fresh answers can fall apart late."""
+    """Keep the checkpoint that metric_for_best_model calls best: what is learned from fresh answers
+    can fall apart late."""
     metric_for_best_model: Metric = "reward"
     """The dev metric that decides which checkpoint is best."""
     eval_prompts: int = Field(256, ge=1)
     """Dev prompts answered greedily at an evaluation."""
     kl_budget: float | None = Field(None, gt=0)
-    """Nats a token by which the policy may leave the base before the run ends with what it has; unset, no limit."""
+    """Nats a token by which the policy may leave the base before the run ends with what it has;
+    unset, no limit."""
     curriculum: bool = False
-    """Take prompts from easy to hard, by how well they are answered; where recorded answers do not say that of every prompt, it costs a
-    first pass of four answers to each."""
+    """Take prompts from easy to hard, by how well they are answered; where recorded answers do not
+    say that of every prompt, it costs a first pass of four answers to each."""
     length_creep: float | None = Field(3.0, gt=1)
-    """The run ends when answers are so many times as long as the base's without a better dev reward."""
+    """The run ends when answers are so many times as long as the base's without a better dev
+    reward."""
     held_out: tuple[str, ...] = ()
-    """Reward functions that are watched on dev answers and never optimised; the run ends when one falls, or gains nothing over four
-    evaluations, while the reward rises."""
+    """Reward functions that are watched on dev answers and never optimised; the run ends when one
+    falls, or gains nothing over four evaluations, while the reward rises."""
 
     @model_validator(mode="before")
     @classmethod
     def _by_the_judge(cls, given: Any) -> Any:
-        return {**cls.learned_judge, **given} if isinstance(given, dict) and given.get("reward_model") else given
+        return (
+            {**cls.learned_judge, **given}
+            if isinstance(given, dict) and given.get("reward_model")
+            else given
+        )
 
     @model_validator(mode="after")
     def _room_for_a_prompt(self) -> Self:
         if self.max_completion_length >= self.max_length:
-            raise ValueError(f"max_completion_length ({self.max_completion_length}) leaves no room in max_length ({self.max_length})")
+            raise ValueError(
+                f"max_completion_length ({self.max_completion_length}) leaves no room in "
+                f"max_length ({self.max_length})"
+            )
         return self
 
     @model_validator(mode="after")
     def _an_endpoint_that_is_asked(self) -> Self:
         if self.endpoint_url is not None and self.rollouts != "endpoint":
-            raise ValueError(f"endpoint_url is given and rollouts is {self.rollouts}, so it would not be asked: set rollouts to endpoint")
+            raise ValueError(
+                f"endpoint_url is given and rollouts is {self.rollouts}, so it would not be "
+                "asked: set rollouts to endpoint"
+            )
         return self
 
     @field_validator("rollouts")
@@ -136,7 +160,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Collected:
-    """A batch of answers with what they earned, both [task][answer]; `off_policy` ones were drawn from another distribution."""
+    """A batch of answers with what they earned, both [task][answer]; `off_policy` ones were drawn
+    from another distribution."""
 
     tasks: Sequence[Task]
     rollouts: Sequence[Sequence[Rollout]]
@@ -149,7 +174,8 @@ class Collected:
         return [[one.value for one in several] for several in self.rewards]
 
     def replaced(self, places: Sequence[int], others: Collected) -> Collected:
-        """With the answers to the tasks at `places` exchanged for those of `others`, where any of these has a reward."""
+        """With the answers to the tasks at `places` exchanged for those of `others`, where any of
+        these has a reward."""
         rollouts, rewards = list(self.rollouts), list(self.rewards)
         for place, new, earned in zip(places, others.rollouts, others.rewards, strict=True):
             if any(one.value is not None for one in earned):
@@ -159,7 +185,8 @@ class Collected:
 
 @dataclass
 class Experience:
-    """What is learned from: branch b of example i is an answer; `tokens` has, by name, a flat [targets] tensor for every example.
+    """What is learned from: branch b of example i is an answer; `tokens` has, by name, a flat
+    [targets] tensor for every example.
 
     Answers without any value from a judge are no part of it.
     """
@@ -169,11 +196,15 @@ class Experience:
     metrics: dict[str, float] = field(default_factory=dict)
 
     def of(self, batch: TreeBatch) -> dict[str, torch.Tensor]:
-        """name -> [M] in the order of the targets of `batch`, which was planned from these examples."""
+        """name -> [M] in the order of the targets of `batch`, which was planned from these
+        examples."""
         import torch
 
         device = batch.input_ids.device
-        return {name: torch.cat([values[at] for at in batch.example_ids]).to(device) for name, values in self.tokens.items()}
+        return {
+            name: torch.cat([values[at] for at in batch.example_ids]).to(device)
+            for name, values in self.tokens.items()
+        }
 
     def only(self, members: Sequence[int]) -> Experience:
         """That of some of the examples."""
@@ -184,7 +215,9 @@ class Experience:
         """The same with an example a branch."""
         sizes = [[len(branch.ids) for branch in one.branches] for one in self.examples]
         tokens = {
-            name: [part for flat, own in zip(values, sizes, strict=True) for part in flat.split(own)]
+            name: [
+                part for flat, own in zip(values, sizes, strict=True) for part in flat.split(own)
+            ]
             for name, values in self.tokens.items()
         }
         return Experience(branch_by_branch(self.examples), tokens)
@@ -196,8 +229,11 @@ class Sweep(Protocol):
     def __call__(self, examples: Sequence[Example], role: Role) -> list[torch.Tensor]:
         """For every example its log-probs, [targets]."""
 
-    def several(self, examples: Sequence[Example], role: Role, *wants: str) -> dict[str, list[torch.Tensor]]:
-        """By what is wanted, for every example its flat values: [targets], or [branches] for `last`."""
+    def several(
+        self, examples: Sequence[Example], role: Role, *wants: str
+    ) -> dict[str, list[torch.Tensor]]:
+        """By what is wanted, for every example its flat values: [targets], or [branches] for
+        `last`."""
 
 
 class OnlineAlgorithm(Method[C]):
@@ -219,7 +255,9 @@ class OnlineAlgorithm(Method[C]):
                 made.dropped[f"{error.what}: {error.why}"] += 1
                 continue
             if len(ids) > room:
-                made.dropped[f"prompt longer than max_length less max_completion_length ({room} tokens)"] += 1
+                made.dropped[
+                    f"prompt longer than max_length less max_completion_length ({room} tokens)"
+                ] += 1
                 continue
             made.items.append(Task(ids, row, str(row["group"]), len(made.items)))
             made.rows.append(number)
@@ -227,7 +265,9 @@ class OnlineAlgorithm(Method[C]):
         return made
 
     def _judged(self, row: Row) -> bool:
-        alone = self.config.reward_model is None and all(name.partition("=")[0] == "checker" for name in self.config.reward_functions)
+        alone = self.config.reward_model is None and all(
+            name.partition("=")[0] == "checker" for name in self.config.reward_functions
+        )
         return not alone or row.get("checker") is not None or row.get("reference") is not None
 
     @abstractmethod
@@ -235,11 +275,19 @@ class OnlineAlgorithm(Method[C]):
         """Advantages and whatever the loss needs, from a collected batch; without gradient."""
 
     @abstractmethod
-    def loss(self, engine: ScoreEngine, batch: TreeBatch, values: Mapping[str, torch.Tensor], whole: Mapping[str, torch.Tensor]) -> LossOut:
-        """The share of one micro-batch: `values` are its tokens', `whole` those of all tokens of the update, for denominators."""
+    def loss(
+        self,
+        engine: ScoreEngine,
+        batch: TreeBatch,
+        values: Mapping[str, torch.Tensor],
+        whole: Mapping[str, torch.Tensor],
+    ) -> LossOut:
+        """The share of one micro-batch: `values` are its tokens', `whole` those of all tokens of
+        the update, for denominators."""
 
     def again(self, collected: Collected, turn: int) -> list[int]:
-        """Places of the tasks that have to be answered anew, asked for `turn` 1, 2, ... until there are none."""
+        """Places of the tasks that have to be answered anew, asked for `turn` 1, 2, ... until there
+        are none."""
         return []
 
     def passes(self, step: int) -> int:
@@ -251,7 +299,8 @@ class OnlineAlgorithm(Method[C]):
         return examples
 
     def verdict(self, metrics: Mapping[str, float]) -> Verdict:
-        """What to do about an update whose gradients are in place and gave these metrics: make it, skip it, or leave the batch."""
+        """What to do about an update whose gradients are in place and gave these metrics: make it,
+        skip it, or leave the batch."""
         return "update"
 
     def groups(self, engine: ScoreEngine) -> list[dict[str, Any]]:
@@ -274,12 +323,18 @@ def branches(rollouts: Sequence[Rollout]) -> tuple[Branch, ...]:
     return tuple(Branch(one.ids) for one in rollouts)
 
 
-def importance(logp: torch.Tensor, answers: Sequence[Rollout], cap: float) -> tuple[torch.Tensor, dict[str, float]]:
-    """([targets] how much likelier each token is by `logp` than where it was sampled, at most `cap`; metrics of that).
+def importance(
+    logp: torch.Tensor, answers: Sequence[Rollout], cap: float
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """([targets] how much likelier each token is by `logp` than where it was sampled, at most
+    `cap`; metrics of that).
 
     Truncated importance sampling as TRL 1.16's token_truncate: an advantage is multiplied by it.
     """
     sampled = logp.new_tensor([one for answer in answers for one in answer.logps or ()])
     ratio = (logp - sampled).exp().clamp(max=cap)
     figures = {"min": ratio.min(), "mean": ratio.mean(), "max": ratio.max()}
-    return ratio, {f"sampling/importance_sampling_ratio/{name}": float(value) for name, value in figures.items()}
+    return ratio, {
+        f"sampling/importance_sampling_ratio/{name}": float(value)
+        for name, value in figures.items()
+    }

@@ -1,4 +1,5 @@
-"""The steps of a method that learns from fresh answers: collect a batch, learn from it, look at dev answers."""
+"""The steps of a method that learns from fresh answers: collect a batch, learn from it, look at dev
+answers."""
 
 from __future__ import annotations
 
@@ -45,11 +46,16 @@ class EngineSweep:
         """For every example its log-probs, [targets]."""
         return self.several(examples, role, "logp")["logp"]
 
-    def several(self, examples: Sequence[Example], role: Role, *wants: str) -> dict[str, list[torch.Tensor]]:
-        """By what is wanted, for every example its flat values: [targets], or [branches] for `last`."""
+    def several(
+        self, examples: Sequence[Example], role: Role, *wants: str
+    ) -> dict[str, list[torch.Tensor]]:
+        """By what is wanted, for every example its flat values: [targets], or [branches] for
+        `last`."""
         return self._budget.run(examples, lambda: self._scored(examples, role, wants))
 
-    def _scored(self, examples: Sequence[Example], role: Role, wants: Sequence[str]) -> dict[str, list[torch.Tensor]]:
+    def _scored(
+        self, examples: Sequence[Example], role: Role, wants: Sequence[str]
+    ) -> dict[str, list[torch.Tensor]]:
         import torch
 
         found: dict[str, dict[int, torch.Tensor]] = {want: {} for want in wants}
@@ -57,19 +63,33 @@ class EngineSweep:
         score = lambda engine, batch: engine.score(batch, role, want=frozenset(wants))  # noqa: E731 - for the batches of this call
         for batch, scores in self.engine.each(units, self._budget.tokens, score):
             for want in wants:
-                sizes = [len(one.branches) if want == "last" else sum(len(part.targets) for part in one.branches) for one in batch.examples]
+                sizes = [
+                    len(one.branches)
+                    if want == "last"
+                    else sum(len(part.targets) for part in one.branches)
+                    for one in batch.examples
+                ]
                 parts = torch.split(getattr(scores, want).detach().cpu(), sizes)
                 found[want] |= dict(zip(batch.example_ids, parts, strict=True))
         counts = [len(one.branches) if self._budget.divided else 1 for one in examples]
         ends = list(accumulate(counts, initial=0))
-        return {want: [torch.cat([values[at] for at in range(*span)]) for span in pairwise(ends)] for want, values in found.items()}
+        return {
+            want: [torch.cat([values[at] for at in range(*span)]) for span in pairwise(ends)]
+            for want, values in found.items()
+        }
 
 
 class OnlineSteps:
-    """The steps of an online method over one engine; `source` gives the answers that are learned from."""
+    """The steps of an online method over one engine; `source` gives the answers that are learned
+    from."""
 
     def __init__(self, method: OnlineAlgorithm[Any], parts: Parts) -> None:
-        self.method, self.engine, self._builder, self.config = method, parts.engine, parts.builder, method.config
+        self.method, self.engine, self._builder, self.config = (
+            method,
+            parts.engine,
+            parts.builder,
+            method.config,
+        )
         self.engine.temperature = self.config.temperature
         method.begin(parts)
         self.budget = Budget(self.engine, self.config.token_budget, divisible=True)
@@ -93,7 +113,9 @@ class OnlineSteps:
         if not self.config.curriculum:
             return plain
         measure = lambda: self._measured(items)  # noqa: E731 - the first pass waits until the run begins
-        self._curriculum = Curriculum(plain.rows, plain.batch_size, plain.steps, plain.seed, measure)
+        self._curriculum = Curriculum(
+            plain.rows, plain.batch_size, plain.steps, plain.seed, measure
+        )
         return self._curriculum
 
     def train(self, items: Sequence[Task], step: int, apply: Apply) -> Outcome:
@@ -104,7 +126,11 @@ class OnlineSteps:
             again = self.method.again(collected, turn)
             if not again:
                 break
-            others = self.collect([items[at] for at in again], self.config.num_generations, self._sampling(step + turn * PASS))
+            others = self.collect(
+                [items[at] for at in again],
+                self.config.num_generations,
+                self._sampling(step + turn * PASS),
+            )
             collected = collected.replaced(again, others)
         if self._curriculum:
             for task, rate in success(collected):
@@ -114,16 +140,22 @@ class OnlineSteps:
         metrics = collected_metrics(collected) | experience.metrics | metrics
         return Outcome(loss, metrics, tokens, self._guard.step(metrics))
 
-    def collect(self, tasks: Sequence[Task], n: int, sampling: Sampling, source: RolloutSource | None = None) -> Collected:
+    def collect(
+        self, tasks: Sequence[Task], n: int, sampling: Sampling, source: RolloutSource | None = None
+    ) -> Collected:
         """`n` answers of `source` (by default the one that is learned from) to every task, judged."""
         source = source or self.source
-        started: dict[tuple[int, int], tuple[Rollout, Judging]] = {}  # holds the answers, so that no other one gets the name of one
+        started: dict[
+            tuple[int, int], tuple[Rollout, Judging]
+        ] = {}  # holds the answers, so that no other one gets the name of one
 
         def ended(place: int, one: Rollout) -> None:
             started[place, id(one)] = one, self._judge.start(_ask(tasks[place], one))
 
         rollouts = source.sample([task.prompt for task in tasks], n, sampling, ended)
-        return Collected(tasks, rollouts, self._judged(self._judge, tasks, rollouts, started), source.off_policy)
+        return Collected(
+            tasks, rollouts, self._judged(self._judge, tasks, rollouts, started), source.off_policy
+        )
 
     def _judged(
         self,
@@ -154,17 +186,26 @@ class OnlineSteps:
         )
 
     def _measured(self, items: Sequence[Task]) -> dict[int, float]:
-        """Row -> how well recorded answers to the prompt did; where some prompts have none, what a few answers of the base earn."""
-        logged = {at: item.row["success"] for at, item in enumerate(items) if item.row.get("success") is not None}
+        """Row -> how well recorded answers to the prompt did; where some prompts have none, what a
+        few answers of the base earn."""
+        logged = {
+            at: item.row["success"]
+            for at, item in enumerate(items)
+            if item.row.get("success") is not None
+        }
         if len(logged) == len(items):
             return logged
         size = max(1, self.config.batch_size * self.config.num_generations // MEASURED)
         found: dict[int, float] = {}
         for at in range(0, len(items), size):
-            found |= success(self.collect(items[at : at + size], MEASURED, self._sampling(PASS - 1 - at // size)))
+            found |= success(
+                self.collect(items[at : at + size], MEASURED, self._sampling(PASS - 1 - at // size))
+            )
         return found
 
-    def _updates(self, experience: Experience, step: int, apply: Apply) -> tuple[float, dict[str, float], int]:
+    def _updates(
+        self, experience: Experience, step: int, apply: Apply
+    ) -> tuple[float, dict[str, float], int]:
         """(mean loss, mean metrics, computed tokens) of all updates on one batch."""
         losses: list[float] = []
         found: list[dict[str, float]] = []
@@ -193,7 +234,9 @@ class OnlineSteps:
                 random.Random(f"{self.config.seed}:{step}:{turn}").shuffle(order)
             yield from (sorted(order[at : at + size]) for at in range(0, examples, size))
 
-    def _update(self, experience: Experience, members: Sequence[int]) -> tuple[float, dict[str, float], int]:
+    def _update(
+        self, experience: Experience, members: Sequence[int]
+    ) -> tuple[float, dict[str, float], int]:
         chosen = experience.only(members)
         return self.budget.run(chosen.examples, lambda: self._gradients(chosen))
 
@@ -210,31 +253,42 @@ class OnlineSteps:
             out = self.method.loss(engine, batch.to(engine.device), experience.of(batch), whole)
             return out.loss, out.metrics
 
-        for batch, (loss, metrics) in self.engine.backward(experience.examples, self.budget.tokens, work):
+        for batch, (loss, metrics) in self.engine.backward(
+            experience.examples, self.budget.tokens, work
+        ):
             losses.append(loss)
             found.append(metrics)
             tokens += batch.n_rows
         return float(sum(losses)), means(found), tokens
 
     def evaluate(self, items: Sequence[Task]) -> Outcome:
-        """Greedy answers to dev prompts; the loss is the reward turned round, so that less is better there too."""
+        """Greedy answers to dev prompts; the loss is the reward turned round, so that less is
+        better there too."""
         tasks = items[: self.config.eval_prompts]
         self._own.sync()
         collected = rewarded(self.collect(tasks, 1, self._sampling(0, greedy=True), self._own))
         metrics = collected_metrics(collected)
-        seen = Seen([one.value for (one,) in collected.rewards], [len(one.ids) for (one,) in collected.rollouts], metrics)
+        seen = Seen(
+            [one.value for (one,) in collected.rewards],
+            [len(one.ids) for (one,) in collected.rollouts],
+            metrics,
+        )
         if self._learned_judge:
             seen.kept = _kept(collected)
             for name in KEPT:
                 metrics |= _known(name, seen.kept[name])
         if self._watchers:
             watched = self._judged(self._watchers, tasks, collected.rollouts, {})
-            seen.held_out = {name: [one.parts.get(name) for (one,) in watched] for name in self.config.held_out}
+            seen.held_out = {
+                name: [one.parts.get(name) for (one,) in watched] for name in self.config.held_out
+            }
             for name, values in seen.held_out.items():
                 metrics |= _known(f"held_out/{name}", values)
         losses = [None if value is None else -value for value in seen.rewards]
         rows = {"reward": seen.rewards, "loss": losses}
-        return Outcome(-metrics["reward"], metrics, 0, self._guard.evaluation(seen), self._guard.unfit(), rows)
+        return Outcome(
+            -metrics["reward"], metrics, 0, self._guard.evaluation(seen), self._guard.unfit(), rows
+        )
 
     def examples(self, items: Sequence[Task]) -> Sequence[Example]:
         """Every prompt with its answers at full length, no two of them alike."""
@@ -248,7 +302,10 @@ class OnlineSteps:
         def work(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, None]:
             total = engine.score(batch, Role.POLICY, grad=True).logp.sum()
             if Role.CRITIC in engine.roles:
-                total = total + engine.score(batch, Role.CRITIC, frozenset({"value"}), grad=True).value.sum()
+                total = (
+                    total
+                    + engine.score(batch, Role.CRITIC, frozenset({"value"}), grad=True).value.sum()
+                )
             return total, None
 
         for _ in self.engine.backward(units, self.budget.tokens, work):
@@ -257,7 +314,12 @@ class OnlineSteps:
 
     def state(self) -> dict[str, Any]:
         """The method's, the guard's, the token budget and the curriculum's."""
-        found = {"method": self.method.state(), "guard": self._guard.state(), "budget": self.budget.state(), "exact": self._own.exact}
+        found = {
+            "method": self.method.state(),
+            "guard": self._guard.state(),
+            "budget": self.budget.state(),
+            "exact": self._own.exact,
+        }
         return found | ({"curriculum": self._curriculum.state()} if self._curriculum else {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -265,8 +327,12 @@ class OnlineSteps:
         self.method.restore(state["method"])
         self._guard.restore(state["guard"])
         self.budget.restore(state["budget"])
-        if state["exact"] != self._own.exact:  # a copy is the policy up to rounding, which can decide a token
-            self._answer_by(GroupSampler(self.engine.model, self._builder.tokenizer, merge=not state["exact"]))
+        if (
+            state["exact"] != self._own.exact
+        ):  # a copy is the policy up to rounding, which can decide a token
+            self._answer_by(
+                GroupSampler(self.engine.model, self._builder.tokenizer, merge=not state["exact"])
+            )
         if self._curriculum:
             self._curriculum.restore(state["curriculum"])
 
@@ -279,7 +345,8 @@ class OnlineSteps:
 
 
 def judges(config: Any, parts: Parts) -> tuple[Judge, Judge | None]:
-    """What rewards, and what only watches, where something does. Raises ConfigError when nothing rewards."""
+    """What rewards, and what only watches, where something does. Raises ConfigError when nothing
+    rewards."""
     functions = dict(weighted(name) for name in config.reward_functions)
     model = None
     if parts.reward_model is not None:
@@ -288,11 +355,17 @@ def judges(config: Any, parts: Parts) -> tuple[Judge, Judge | None]:
         beside = RewardModel.beside(parts.engine, parts.builder.tokenizer, parts.reward_model)
         model = beside or RewardModel.load(parts.reward_model, device=str(parts.engine.device))
     if not functions and model is None:
-        raise ConfigError("reward_functions and reward_model", "nothing is left that judges", "Name a function or a reward model")
+        raise ConfigError(
+            "reward_functions and reward_model",
+            "nothing is left that judges",
+            "Name a function or a reward model",
+        )
     watched = dict.fromkeys(config.held_out, 1.0)
     settings = config.reward_settings
     watching = {name: own for name, own in settings.items() if name in watched}
-    judging = {name: own for name, own in settings.items() if name in functions or name not in watched}
+    judging = {
+        name: own for name, own in settings.items() if name in functions or name not in watched
+    }
     rewards = Judge(
         functions,
         model,
@@ -302,7 +375,11 @@ def judges(config: Any, parts: Parts) -> tuple[Judge, Judge | None]:
         judging,
         parts.checkers,
     )
-    watcher = Judge(watched, None, 0.0, config.reward_timeout, 1, watching, parts.checkers) if watched else None
+    watcher = (
+        Judge(watched, None, 0.0, config.reward_timeout, 1, watching, parts.checkers)
+        if watched
+        else None
+    )
     return rewards, watcher
 
 
@@ -318,7 +395,11 @@ def weighted(given: str) -> tuple[str, float]:
     except ValueError:
         value = 0.0
     if not value > 0:
-        raise ConfigError(f"reward function {given!r}", f"{weight!r} is no weight", 'Write it as "checker=2", with a number above 0')
+        raise ConfigError(
+            f"reward function {given!r}",
+            f"{weight!r} is no weight",
+            'Write it as "checker=2", with a number above 0',
+        )
     return name, value
 
 
@@ -330,7 +411,9 @@ def rewarded(collected: Collected) -> Collected:
     """The same; raises DataError when not one answer has a reward."""
     rewards = [one for several in collected.rewards for one in several]
     if all(one.value is None for one in rewards):
-        why = "; ".join(sorted({f"{name}: {kind}" for one in rewards for name, kind in one.failures.items()}))
+        why = "; ".join(
+            sorted({f"{name}: {kind}" for one in rewards for name, kind in one.failures.items()})
+        )
         raise DataError(
             f"{len(rewards)} answers to {len(collected.tasks)} prompts",
             f"none of them has a reward ({why or 'nothing that judges applies to these rows'})",
@@ -347,7 +430,8 @@ def success(collected: Collected) -> list[tuple[int, float]]:
 
 
 def collected_metrics(collected: Collected) -> dict[str, float]:
-    """Mean reward and its parts, failures, and the shape of the answers; a reward that is missing leaves its mean."""
+    """Mean reward and its parts, failures, and the shape of the answers; a reward that is missing
+    leaves its mean."""
     rewards = [one for several in collected.rewards for one in several]
     rollouts = [one for several in collected.rollouts for one in several]
     lengths = [float(len(one.ids)) for one in rollouts]
@@ -358,18 +442,28 @@ def collected_metrics(collected: Collected) -> dict[str, float]:
         "reward_failures": _mean([float(one.value is None) for one in rewards]), "eos_rate": ended, "completions/clipped_ratio": 1 - ended,
         "completions/mean_length": _mean(lengths), "completions/min_length": min(lengths), "completions/max_length": max(lengths),
     }  # fmt: skip
-    found |= _known("format_rate", [None if one.well_formed is None else float(one.well_formed) for one in rewards])
+    found |= _known(
+        "format_rate",
+        [None if one.well_formed is None else float(one.well_formed) for one in rewards],
+    )
     for name in dict.fromkeys(name for one in rewards for name in one.parts):
         found |= _known(f"rewards/{name}/mean", [one.parts.get(name) for one in rewards])
     return found
 
 
 def _kept(collected: Collected) -> dict[str, list[float | None]]:
-    """By the metrics of watch.KEPT, whether each answer, one a task, has what training must not take from it; None where nobody knows."""
+    """By the metrics of watch.KEPT, whether each answer, one a task, has what training must not
+    take from it; None where nobody knows."""
     found: dict[str, list[float | None]] = {name: [] for name in KEPT}
-    for task, (answer,), (reward,) in zip(collected.tasks, collected.rollouts, collected.rewards, strict=True):
+    for task, (answer,), (reward,) in zip(
+        collected.tasks, collected.rollouts, collected.rewards, strict=True
+    ):
         liked = task.row.get("liked")
-        same = checker(None, None, liked, "what people liked", {}).score([Case(answer.text, liked)])[0] if liked else None
+        same = (
+            checker(None, None, liked, "what people liked", {}).score([Case(answer.text, liked)])[0]
+            if liked
+            else None
+        )
         formed = same.well_formed if same and reward.well_formed is None else reward.well_formed
         found["format_rate"].append(None if formed is None else float(formed))
         found["eos_rate"].append(float(answer.finish == "stop"))

@@ -13,8 +13,11 @@ SCHEDULES = {"constant": "constant_with_warmup"}
 """Our name -> transformers' name, where they differ."""
 
 
-def prepare(model: Any, config: TrainConfig, steps: int, groups: Sequence[dict[str, Any]] = ()) -> Trained:
-    """Model, optimiser and schedule for `steps` steps; `groups` are those of the optimiser where not all of the model trains alike."""
+def prepare(
+    model: Any, config: TrainConfig, steps: int, groups: Sequence[dict[str, Any]] = ()
+) -> Trained:
+    """Model, optimiser and schedule for `steps` steps; `groups` are those of the optimiser where
+    not all of the model trains alike."""
     import torch
     from torch.optim.lr_scheduler import LambdaLR
     from transformers import get_scheduler
@@ -26,8 +29,12 @@ def prepare(model: Any, config: TrainConfig, steps: int, groups: Sequence[dict[s
     )
     name = SCHEDULES.get(config.lr_scheduler_type, config.lr_scheduler_type)
     warm = math.ceil(steps * config.warmup_ratio)
-    found: Any = get_scheduler(name, optimizer, num_warmup_steps=warm, num_training_steps=steps + bool(warm))
+    found: Any = get_scheduler(
+        name, optimizer, num_warmup_steps=warm, num_training_steps=steps + bool(warm)
+    )
     factor = found.lr_lambdas[0]
     if not warm:
         return Trained(model, optimizer, found)
-    return Trained(model, optimizer, LambdaLR(optimizer, lambda step: factor(step + 1)))  # a first step at rate 0 would teach nothing
+    return Trained(
+        model, optimizer, LambdaLR(optimizer, lambda step: factor(step + 1))
+    )  # a first step at rate 0 would teach nothing

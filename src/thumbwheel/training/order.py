@@ -1,4 +1,5 @@
-"""Which rows make which optimiser step: a pure function of counts and seed, so that a resumed run needs to remember nothing."""
+"""Which rows make which optimiser step: a pure function of counts and seed, so that a resumed run
+needs to remember nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Presets: settings by name, some of them sized by the machine. A setting that is given anywhere else wins over a preset's.
+"""Presets: settings by name, some of them sized by the machine. A setting that is given anywhere
+else wins over a preset's.
 
-To add one, write its line in PRESETS. A named preset sets everything that it lists (as far as the method has such settings). `auto`,
-the default, looks at the machine for a preset and takes only what changes memory and speed from it, so that one command teaches
-the same on every machine.
+To add one, write its line in PRESETS. A named preset sets everything that it lists (as far as the
+method has such settings). `auto`, the default, looks at the machine for a preset and takes only
+what changes memory and speed from it, so that one command teaches the same on every machine.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ C = TypeVar("C", bound=TrainConfig)
 NEUTRAL = frozenset({"device", "token_budget", "gradient_checkpointing"})
 """Settings that change no result."""
 ROW = 768
-"""Tokens of memory for a row that is computed at once; on a processor, whose threads compute side by side, twice as many."""
+"""Tokens of memory for a row that is computed at once; on a processor, whose threads compute side
+by side, twice as many."""
 
 
 RYZEN = ("5950X", "5900X")
@@ -28,7 +30,8 @@ RYZEN = ("5950X", "5900X")
 
 @dataclass(frozen=True)
 class Tier:
-    """What `memory_gb` and more allow: rows at once, the largest base that is comfortable, rank of the adapter, answers a prompt."""
+    """What `memory_gb` and more allow: rows at once, the largest base that is comfortable, rank of
+    the adapter, answers a prompt."""
 
     memory_gb: float
     rows: int
@@ -41,11 +44,28 @@ class Tier:
     def settings(self) -> dict[str, Any]:
         """As settings of a method."""
         answers = {} if self.generations is None else {"num_generations": self.generations}
-        return {"token_budget": self.row * self.rows, "lora_r": self.rank, "lora_alpha": 2 * self.rank} | answers
+        return {
+            "token_budget": self.row * self.rows,
+            "lora_r": self.rank,
+            "lora_alpha": 2 * self.rank,
+        } | answers
 
 
-BY_RAM = tuple(Tier(*one, 2 * ROW) for one in ((64, 4, "3B", 16, 8), (32, 2, "1.5B", 16, 6), (16, 1, "0.5B", 8, 4), (0, 1, "0.5B", 4, 2)))
-BY_GPU = (Tier(24, 8, "7B", 32), Tier(16, 4, "3B", 16), Tier(8, 2, "1.5B", 16), Tier(0, 1, "0.5B", 8))
+BY_RAM = tuple(
+    Tier(*one, 2 * ROW)
+    for one in (
+        (64, 4, "3B", 16, 8),
+        (32, 2, "1.5B", 16, 6),
+        (16, 1, "0.5B", 8, 4),
+        (0, 1, "0.5B", 4, 2),
+    )
+)
+BY_GPU = (
+    Tier(24, 8, "7B", 32),
+    Tier(16, 4, "3B", 16),
+    Tier(8, 2, "1.5B", 16),
+    Tier(0, 1, "0.5B", 8),
+)
 
 
 def tier_of(table: tuple[Tier, ...], memory_gb: float) -> Tier:
@@ -90,19 +110,30 @@ def _high_quality(machine: Machine) -> dict[str, Any]:
 
 PRESETS: dict[str, Preset] = {
     "cpu": Preset("processor only, sized by its memory", _cpu),
-    "small_gpu": Preset("a GPU of less than 16 GB: 4-bit base, activations computed twice", _small_gpu),
+    "small_gpu": Preset(
+        "a GPU of less than 16 GB: 4-bit base, activations computed twice", _small_gpu
+    ),
     "default": Preset("the recommended settings, memory used by the machine's size", _at_once),
     "high_quality": Preset("24 GB and more: more epochs, larger rank", _high_quality),
-    "quick_test": Preset("does it run at all: 50 small steps", lambda _: {"max_steps": 50, "batch_size": 4, "probe_prompts": 4}),
+    "quick_test": Preset(
+        "does it run at all: 50 small steps",
+        lambda _: {"max_steps": 50, "batch_size": 4, "probe_prompts": 4},
+    ),
     "ryzen": Preset("a Ryzen 9 5950X or 5900X with 32 GB and more", _ryzen),
-    "apple_silicon": Preset("a Mac with Metal", lambda machine: _at_once(machine) | {"device": "mps"}),
+    "apple_silicon": Preset(
+        "a Mac with Metal", lambda machine: _at_once(machine) | {"device": "mps"}
+    ),
 }
 
 
 def choose(machine: Machine) -> str:
     """The preset that `auto` means on `machine`."""
     if machine.gpu is None:
-        return "ryzen" if any(name in machine.cpu for name in RYZEN) and (machine.ram_gb or 0) >= 32 else "cpu"
+        return (
+            "ryzen"
+            if any(name in machine.cpu for name in RYZEN) and (machine.ram_gb or 0) >= 32
+            else "cpu"
+        )
     if machine.gpu.kind == "mps":
         return "apple_silicon"
     return "default" if machine.gpu.memory_gb >= 16 else "small_gpu"
@@ -113,13 +144,20 @@ def preset_settings(name: str, machine: Machine) -> tuple[str, dict[str, Any]]:
     if name != "auto":
         return name, PRESETS[name].of(machine)
     chosen = choose(machine)
-    return chosen, {key: value for key, value in PRESETS[chosen].of(machine).items() if key in NEUTRAL}
+    return chosen, {
+        key: value for key, value in PRESETS[chosen].of(machine).items() if key in NEUTRAL
+    }
 
 
 def with_preset(config: C, machine: Machine) -> tuple[C, str]:
-    """(`config` with its preset's values where nothing else was given, one line that says so); raises ConfigError for values that clash."""
+    """(`config` with its preset's values where nothing else was given, one line that says so);
+    raises ConfigError for values that clash."""
     chosen, values = preset_settings(config.preset, machine)
-    taken = {key: value for key, value in values.items() if key in type(config).model_fields and key not in config.model_fields_set}
+    taken = {
+        key: value
+        for key, value in values.items()
+        if key in type(config).model_fields and key not in config.model_fields_set
+    }
     merged = build(type(config), config.model_dump(exclude_unset=True) | taken, f"preset {chosen}")
     how = f"{chosen} (chosen by auto)" if config.preset == "auto" else chosen
     return merged, f"preset {how}: {_listed(taken) or 'nothing to set'}"

@@ -1,7 +1,8 @@
-"""A small test of fresh answers during training: do greedy generations on dev prompts still end, and still have the format of good answers?
+"""A small test of fresh answers during training: do greedy generations on dev prompts still end,
+and still have the format of good answers?
 
-Losses can look healthy while generation has fallen apart, so the answers themselves are looked at. No judgement of quality lives
-here; that is evaluation's business, on other rows.
+Losses can look healthy while generation has fallen apart, so the answers themselves are looked at.
+No judgement of quality lives here; that is evaluation's business, on other rows.
 """
 
 from __future__ import annotations
@@ -22,25 +23,54 @@ BATCH = 16
 
 
 class Probe:
-    """`prompts` [n] token ids; `run` answers them and says which share ended (`eos_rate`) and had the format (`format_rate`)."""
+    """`prompts` [n] token ids; `run` answers them and says which share ended (`eos_rate`) and had
+    the format (`format_rate`)."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], stops: Sequence[int], limit: int, as_json: bool
+        self,
+        model: Any,
+        tokenizer: Any,
+        prompts: Sequence[Sequence[int]],
+        stops: Sequence[int],
+        limit: int,
+        as_json: bool,
     ) -> None:
-        self._sampler, self.prompts, self._as_json = GroupSampler(model, tokenizer, rows=BATCH), prompts, as_json
+        self._sampler, self.prompts, self._as_json = (
+            GroupSampler(model, tokenizer, rows=BATCH),
+            prompts,
+            as_json,
+        )
         self._sampling = Sampling(max_new_tokens=limit, temperature=0.0, stop_ids=tuple(stops))
 
     @classmethod
-    def of(cls, model: Any, builder: PromptBuilder, dev: Sequence[Example], good: frozenset[str], count: int, limit: int) -> Probe | None:
-        """A probe on up to `count` different dev prompts; None where nothing can be probed. Good answers show format and length."""
+    def of(
+        cls,
+        model: Any,
+        builder: PromptBuilder,
+        dev: Sequence[Example],
+        good: frozenset[str],
+        count: int,
+        limit: int,
+    ) -> Probe | None:
+        """A probe on up to `count` different dev prompts; None where nothing can be probed. Good
+        answers show format and length."""
         tokenizer = builder.tokenizer
-        answers = [branch.ids for example in dev for branch in example.branches if branch.role in good]
+        answers = [
+            branch.ids for example in dev for branch in example.branches if branch.role in good
+        ]
         prompts = list(dict.fromkeys(example.prompt for example in dev))[:count]
         if not answers or not prompts:
             return None
         longest = max(len(ids) for ids in answers)
         texts = [_text(tokenizer, ids) for ids in answers]
-        return cls(model, tokenizer, prompts, builder.stop_ids, min(limit, longest + longest // 2 + 8), all(map(_is_json, texts)))
+        return cls(
+            model,
+            tokenizer,
+            prompts,
+            builder.stop_ids,
+            min(limit, longest + longest // 2 + 8),
+            all(map(_is_json, texts)),
+        )
 
     def run(self) -> dict[str, float]:
         """Rates between 0 and 1."""

@@ -1,7 +1,9 @@
-"""The child process of a run: `python -m thumbwheel.training.process RUN_DIR [--lock-fd N]`. It needs no database.
+"""The child process of a run: `python -m thumbwheel.training.process RUN_DIR [--lock-fd N]`. It
+needs no database.
 
-It holds the run's lock, dies with its parent, stops at a checkpoint on SIGINT or SIGTERM, and goes on from the newest sound
-checkpoint when the folder has one. Whatever happens, except a kill, ends up in status.json.
+It holds the run's lock, dies with its parent, stops at a checkpoint on SIGINT or SIGTERM, and goes
+on from the newest sound checkpoint when the folder has one. Whatever happens, except a kill, ends
+up in status.json.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ def main(arguments: list[str]) -> int:
 
 
 def die_with(parent: int) -> None:
-    """Be killed when `parent` dies, so that no run goes on unseen (Linux; elsewhere the lock still protects the run)."""
+    """Be killed when `parent` dies, so that no run goes on unseen (Linux; elsewhere the lock still
+    protects the run)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the call
@@ -85,7 +88,12 @@ def guarded(run: RunDir, work: Callable[[], int]) -> int:
         return work()
     except ThumbwheelError as error:
         log.say(f"error: {error}")
-        kind = {"class": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}
+        kind = {
+            "class": type(error).__name__,
+            "what": error.what,
+            "why": error.why,
+            "fix": error.fix,
+        }
         _try_status(run, Status(RunState.FAILED, reason=f"{error.what}: {error.why}", error=kind))
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - whatever it was, the parent must read it
@@ -99,7 +107,12 @@ def _crashed(run: RunDir, error: Exception) -> int:
 
     text = f"{type(error).__name__}: {error}"
     if out_of_memory(error):
-        kind = {"class": "TrainingError", "what": f"run {run.path.name!r}", "why": f"out of memory ({text})", "fix": SMALLER}
+        kind = {
+            "class": "TrainingError",
+            "what": f"run {run.path.name!r}",
+            "why": f"out of memory ({text})",
+            "fix": SMALLER,
+        }
         _try_status(run, Status(RunState.FAILED, reason="out of memory", error=kind))
         return TrainingError.exit_code
     _try_status(run, Status(RunState.FAILED, reason=f"crashed: {text}"))
@@ -127,12 +140,18 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     noise = weigh(made, rows)
     ending = _loop(run, made, interrupt)
     raters = {"rater_error_rates": noise.error_rates if noise else None}
-    result = made.facts | raters | _result(run, made, ending) | {"seconds": round(time.monotonic() - started, 1), "resumed": resumed}
+    result = (
+        made.facts
+        | raters
+        | _result(run, made, ending)
+        | {"seconds": round(time.monotonic() - started, 1), "resumed": resumed}
+    )
     return _finish(run, spec, made, ending, result)
 
 
 def made_to_fit(run: RunDir, spec: RunSpec, rows: Sequence[Mapping[str, Any]]) -> Assembly:
-    """What the loop needs, put together from the folder of a run; raises TrainingError for what does not fit into memory."""
+    """What the loop needs, put together from the folder of a run; raises TrainingError for what
+    does not fit into memory."""
     from thumbwheel.training.assemble import assemble, settings
     from thumbwheel.training.fit import fitted
 
@@ -179,7 +198,10 @@ def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
         metrics,
         checkpoints,
         probe=probe_of(made),
-        callbacks=[*reporters(config.report_to, run.path), *(_callback(name) for name in config.callbacks)],
+        callbacks=[
+            *reporters(config.report_to, run.path),
+            *(_callback(name) for name in config.callbacks),
+        ],
         name=run.path.name,
         interrupted=interrupt,
         tokenizer=made.builder.tokenizer,
@@ -198,7 +220,14 @@ def probe_of(made: Assembly) -> Probe | None:
     config = made.config
     if not config.probe_prompts or not made.method.good:
         return None
-    return Probe.of(made.model, made.builder, made.dev.items, made.method.good, config.probe_prompts, config.probe_tokens)
+    return Probe.of(
+        made.model,
+        made.builder,
+        made.dev.items,
+        made.method.good,
+        config.probe_prompts,
+        config.probe_tokens,
+    )
 
 
 def _callback(location: str) -> Any:
@@ -206,11 +235,14 @@ def _callback(location: str) -> Any:
     try:
         return getattr(import_module(module), name)()
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ConfigError(f"callback {location!r}", str(error), 'Name it as "module:Class" without arguments') from None
+        raise ConfigError(
+            f"callback {location!r}", str(error), 'Name it as "module:Class" without arguments'
+        ) from None
 
 
 def _result(run: RunDir, made: Assembly, ending: Ending) -> dict[str, Any]:
-    """The figures of the run: the base's evaluation, the best one, the last training step, and what memory it took."""
+    """The figures of the run: the base's evaluation, the best one, the last training step, and what
+    memory it took."""
     from thumbwheel.training.memory import peak_memory_gb
 
     lines = run.read_metrics()
@@ -231,12 +263,18 @@ def _result(run: RunDir, made: Assembly, ending: Ending) -> dict[str, Any]:
     }
 
 
-def _finish(run: RunDir, spec: RunSpec, made: Assembly, ending: Ending, result: dict[str, Any]) -> int:
+def _finish(
+    run: RunDir, spec: RunSpec, made: Assembly, ending: Ending, result: dict[str, Any]
+) -> int:
     if ending.interrupted:
         run.write_status(Status(RunState.STOPPED, ending.step, "interrupted", result=result))
         return INTERRUPTED
     if ending.wrong:
-        kept = f"the checkpoint of step {ending.best} was the best one" if ending.best else "no checkpoint was better than the base"
+        kept = (
+            f"the checkpoint of step {ending.best} was the best one"
+            if ending.best
+            else "no checkpoint was better than the base"
+        )
         hold = f" or raise {made.method.tether}" if made.method.tether else ""
         error = {
             "class": "TrainingError",
@@ -251,13 +289,20 @@ def _finish(run: RunDir, spec: RunSpec, made: Assembly, ending: Ending, result: 
         run.write_status(Status(RunState.NOTHING_LEARNED, ending.step, gain.nothing, result=result))
         return 0
     write_adapter(run, spec, made, ending.best or ending.step, result["dev_best"] or {})
-    reasons = [reason for reason in (ending.reason, gain and (gain.nothing or gain.unsure)) if reason]
-    run.write_status(Status(RunState.FINISHED, ending.step, "; ".join(reasons) or None, result=result))
+    reasons = [
+        reason for reason in (ending.reason, gain and (gain.nothing or gain.unsure)) if reason
+    ]
+    run.write_status(
+        Status(RunState.FINISHED, ending.step, "; ".join(reasons) or None, result=result)
+    )
     return 0
 
 
-def write_adapter(run: RunDir, spec: RunSpec, made: Assembly, step: int, dev: Mapping[str, float]) -> None:
-    """Copy the adapter of `step`, with the tokenizer files, to the run's result folder; whole or not at all.
+def write_adapter(
+    run: RunDir, spec: RunSpec, made: Assembly, step: int, dev: Mapping[str, float]
+) -> None:
+    """Copy the adapter of `step`, with the tokenizer files, to the run's result folder; whole or
+    not at all.
 
     What judges also gets its card, with the `dev` figures of that step.
     """
@@ -284,9 +329,18 @@ def _card(spec: RunSpec, made: Assembly, dev: Mapping[str, float]) -> Card:
     from thumbwheel.engine.reward_model import Card, Scale
 
     known = made.config.model_dump()
-    figures = {name.removeprefix("eval_"): value for name, value in dev.items() if name.startswith("eval_")}
+    figures = {
+        name.removeprefix("eval_"): value for name, value in dev.items() if name.startswith("eval_")
+    }
     scale = Scale(*known["scale"]) if known["scale"] else None
-    return Card(known["loss_type"], spec.base, base_fingerprint(spec.folder), made.config.max_length, scale, figures)
+    return Card(
+        known["loss_type"],
+        spec.base,
+        base_fingerprint(spec.folder),
+        made.config.max_length,
+        scale,
+        figures,
+    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
 """How likely each judgement is right, estimated from the base's own probabilities.
 
-A base is right more often where it is sure. So raters who call its surest answers bad and its wildest guesses good, more often than
-other raters do, press the wrong thumb more often. This needs no answer that two people judged. The model is that of Raykar et al. 2010
-("Learning From Crowds", JMLR 11), with one error rate for each rater:
+A base is right more often where it is sure. So raters who call its surest answers bad and its
+wildest guesses good, more often than other raters do, press the wrong thumb more often. This needs
+no answer that two people judged. The model is that of Raykar et al. 2010 ("Learning From Crowds",
+JMLR 11), with one error rate for each rater:
 
     P(answer is right)  =  sigmoid(slope * confidence + offset)
     P(rater is wrong)   =  the rater's error rate, below one half
 
-Slope, offset and rates are fitted together to the judgements (maximum a posteriori). Where the base's confidence says nothing about
-what people like, the slope is near zero, the rates stay at their common prior, and all judgements weigh nearly alike.
+Slope, offset and rates are fitted together to the judgements (maximum a posteriori). Where the
+base's confidence says nothing about what people like, the slope is near zero, the rates stay at
+their common prior, and all judgements weigh nearly alike.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ SURE = 1e-6
 
 @dataclass(frozen=True)
 class Judgement:
-    """`logp` is the base's log-probability of the whole answer, in nats; `raters` called it good, or bad."""
+    """`logp` is the base's log-probability of the whole answer, in nats; `raters` called it good,
+    or bad."""
 
     logp: float
     good: bool
@@ -63,7 +66,8 @@ class RaterNoise:
 
 
 def estimate(judgements: Sequence[Judgement]) -> RaterNoise | None:
-    """The model of these judgements; None where they are too few, or all good or all bad, so that nothing can be told."""
+    """The model of these judgements; None where they are too few, or all good or all bad, so that
+    nothing can be told."""
     import numpy as np
     from scipy.optimize import minimize
 
@@ -79,7 +83,13 @@ def estimate(judgements: Sequence[Judgement]) -> RaterNoise | None:
     start = np.array([0.5, 0.0, *[prior] * len(raters)])
     fit = minimize(_loss, start, args=(confidence, votes, good), method="L-BFGS-B", jac=True)
     rates = _rates(fit.x[2:])
-    return RaterNoise(float(fit.x[0]), float(fit.x[1]), centre, spread, dict(zip(raters, map(float, rates), strict=True)))
+    return RaterNoise(
+        float(fit.x[0]),
+        float(fit.x[1]),
+        centre,
+        spread,
+        dict(zip(raters, map(float, rates), strict=True)),
+    )
 
 
 def log_odds(logp: float) -> float:
@@ -104,7 +114,9 @@ def _votes(judgements: Sequence[Judgement], raters: Sequence[str]) -> sparse.csr
         for rater in judgement.raters:
             rows.append(row)
             columns.append(column[rater])
-    return sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(judgements), len(raters)))
+    return sparse.csr_array(
+        (np.ones(len(rows)), (rows, columns)), shape=(len(judgements), len(raters))
+    )
 
 
 def _rates(logits: np.ndarray) -> np.ndarray:
@@ -120,7 +132,9 @@ def _logit_of_rate(rate: float) -> float:
     return math.log(2 * rate / (1 - 2 * rate))
 
 
-def _loss(parameters: np.ndarray, confidence: np.ndarray, votes: sparse.csr_array, good: np.ndarray) -> tuple[float, np.ndarray]:
+def _loss(
+    parameters: np.ndarray, confidence: np.ndarray, votes: sparse.csr_array, good: np.ndarray
+) -> tuple[float, np.ndarray]:
     """(negative log-posterior of slope, offset and a logit for each rater, its gradient)."""
     import numpy as np
     from scipy.special import expit
@@ -136,7 +150,9 @@ def _loss(parameters: np.ndarray, confidence: np.ndarray, votes: sparse.csr_arra
     prior = PRIOR_VOTES * np.sum(PRIOR_RATE * np.log(rates) + (1 - PRIOR_RATE) * np.log(1 - rates))
     loss = -likelihood.sum() - prior + 0.5 * (slope / SLOPE_SPREAD) ** 2
 
-    truly = np.exp(judged_truly - likelihood)  # probability that the judgement is right, given all parameters
+    truly = np.exp(
+        judged_truly - likelihood
+    )  # probability that the judgement is right, given all parameters
     surprise = np.where(good, truly, 1 - truly) - expit(right)
     false_votes = votes.T @ (1 - truly) + PRIOR_VOTES * PRIOR_RATE
     true_votes = votes.T @ truly + PRIOR_VOTES * (1 - PRIOR_RATE)

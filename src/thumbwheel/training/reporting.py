@@ -1,4 +1,5 @@
-"""Metrics for the dashboards that people have: transformers' own reporters, told where the logs of a run belong.
+"""Metrics for the dashboards that people have: transformers' own reporters, told where the logs of
+a run belong.
 
 To add a dashboard that transformers reports to, add its name to DASHBOARDS (types.py).
 """
@@ -19,7 +20,8 @@ PROJECT = "thumbwheel"
 
 
 def reporters(names: Sequence[str], run: Path) -> list[TrainerCallback]:
-    """A reporter for each of `names`; TensorBoard's logs lie in the folder of the run unless TENSORBOARD_LOGGING_DIR says where.
+    """A reporter for each of `names`; TensorBoard's logs lie in the folder of the run unless
+    TENSORBOARD_LOGGING_DIR says where.
 
     Raises ConfigError for one whose package is missing.
     """
@@ -35,5 +37,9 @@ def reporters(names: Sequence[str], run: Path) -> list[TrainerCallback]:
         try:
             found.append(reporter())
         except (RuntimeError, ImportError) as error:
-            raise ConfigError(f"report_to {name!r}", " ".join(str(error).split()), f"Install it: pip install {name}") from None
+            raise ConfigError(
+                f"report_to {name!r}",
+                " ".join(str(error).split()),
+                f"Install it: pip install {name}",
+            ) from None
     return found

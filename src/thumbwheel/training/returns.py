@@ -1,6 +1,8 @@
-"""The arithmetic of PPO: from scores to per-token rewards, advantages and returns. No model, no configuration.
+"""The arithmetic of PPO: from scores to per-token rewards, advantages and returns. No model, no
+configuration.
 
-Units: scores in those of the judge, or in standard deviations once normalised; KL in nats; the KL horizon in answers.
+Units: scores in those of the judge, or in standard deviations once normalised; KL in nats; the KL
+horizon in answers.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ if TYPE_CHECKING:
     import torch
 
 STEP = 0.2
-"""Largest relative error of the KL that the adaptive coefficient answers to (Ziegler et al. 2019, arXiv 1909.08593)."""
+"""Largest relative error of the KL that the adaptive coefficient answers to (Ziegler et al. 2019,
+arXiv 1909.08593)."""
 
 
-def gae(rewards: Sequence[float], values: Sequence[float], after: float, gamma: float, lam: float) -> list[float]:
+def gae(
+    rewards: Sequence[float], values: Sequence[float], after: float, gamma: float, lam: float
+) -> list[float]:
     """Generalised advantage estimates (Schulman et al. 2015, arXiv 1506.02438), one a token.
 
-    `values[t]` is the critic's opinion before token t, `after` the one behind the last token: 0 where the episode is over.
+    `values[t]` is the critic's opinion before token t, `after` the one behind the last token: 0
+    where the episode is over.
 
     >>> gae([0.0, 1.0], [0.5, 0.25], 0.0, 1.0, 0.5)
     [0.125, 0.75]
@@ -40,14 +46,16 @@ def whiten(values: torch.Tensor) -> torch.Tensor:
 
 
 def explained_variance(values: torch.Tensor, returns: torch.Tensor) -> float:
-    """1 - Var(returns - values) / Var(returns): 1 for a perfect critic, 0 for one that knows no more than the mean."""
+    """1 - Var(returns - values) / Var(returns): 1 for a perfect critic, 0 for one that knows no
+    more than the mean."""
     spread = float(returns.var(correction=0))
     return 1 - float((returns - values).var(correction=0)) / spread if spread > 0 else 0.0
 
 
 @dataclass
 class Moments:
-    """Running mean and (biased) variance of all scores seen, merged batch by batch (Chan et al. 1979)."""
+    """Running mean and (biased) variance of all scores seen, merged batch by batch (Chan et al.
+    1979)."""
 
     count: int = 0
     mean: float = 0.0
@@ -85,9 +93,11 @@ class Moments:
 
 @dataclass
 class KlController:
-    """The weight of the KL penalty: raised while the KL is above `target` (nats a token), lowered below it; no target, no change.
+    """The weight of the KL penalty: raised while the KL is above `target` (nats a token), lowered
+    below it; no target, no change.
 
-    One batch of n answers changes it by the factor 1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon, n / horizon being 1 at most.
+    One batch of n answers changes it by the factor 1 + clip(kl / target - 1, -0.2, 0.2) * n /
+    horizon, n / horizon being 1 at most.
 
     >>> controller = KlController(0.2, target=0.1, horizon=1000)
     >>> controller.update(0.15, answers=100)

@@ -32,14 +32,24 @@ def list_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
         log.answer([_as_json(one) for one in found])
         return
     rows = [
-        (one.name, one.metrics["loss_type"], _held_out(one.metrics["held_out"]), one.base, f"{one.recorded_at:%Y-%m-%d}") for one in found
+        (
+            one.name,
+            one.metrics["loss_type"],
+            _held_out(one.metrics["held_out"]),
+            one.base,
+            f"{one.recorded_at:%Y-%m-%d}",
+        )
+        for one in found
     ]
-    log.table(f"reward models of {agent}", ("name", "learned by", "on dev rows", "base", "recorded"), rows)
+    log.table(
+        f"reward models of {agent}", ("name", "learned by", "on dev rows", "base", "recorded"), rows
+    )
 
 
 @reward_model.command()
 def show(ctx: typer.Context, name: Name, agent: Agent, as_json: AsJson = False) -> None:
-    """One reward model: what it is made of, and its figures on dev rows, while it learned and at the end.
+    """One reward model: what it is made of, and its figures on dev rows, while it learned and at
+    the end.
 
     Example: thumbwheel reward-model show latest --agent support
     """
@@ -51,10 +61,17 @@ def show(ctx: typer.Context, name: Name, agent: Agent, as_json: AsJson = False) 
     if as_json:
         log.answer(_as_json(one))
         return
-    rows = [("learned by", one.metrics["loss_type"]), ("on dev rows", _held_out(one.metrics["held_out"]))]
+    rows = [
+        ("learned by", one.metrics["loss_type"]),
+        ("on dev rows", _held_out(one.metrics["held_out"])),
+    ]
     rows += [(f"dev {key}", f"{value:.4g}") for key, value in one.metrics["dev"].items()]
     rows += [("base", one.base), ("fingerprint", one.base_fingerprint), ("run", one.run_id)]
-    log.table(f"{agent} {one.name}", ("", ""), rows + [(f"file {file}", sha256) for file, sha256 in one.files.items()])
+    log.table(
+        f"{agent} {one.name}",
+        ("", ""),
+        rows + [(f"file {file}", sha256) for file, sha256 in one.files.items()],
+    )
 
 
 @reward_model.command()
@@ -65,13 +82,19 @@ def score(
     prompt: Annotated[str | None, typer.Option(help="What was asked.")] = None,
     answer: Annotated[str | None, typer.Option(help="The answer to score.")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="JSON lines instead: prompt (text or messages), with answer, or chosen and rejected.")
+        Path | None,
+        typer.Option(
+            help="JSON lines instead: prompt (text or messages), with answer, or chosen and "
+            "rejected."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a reward model gives answers: in raw units after regression, a chance of being good after classification.
+    """What a reward model gives answers: in raw units after regression, a chance of being good
+    after classification.
 
-    Example: thumbwheel reward-model score rm1 --agent support --prompt "Where is my parcel?" --answer "On its way."
+    Example: thumbwheel reward-model score rm1 --agent support --prompt "Where is my parcel?"
+    --answer "On its way."
     """
     from thumbwheel.core import log
     from thumbwheel.engine.reward_model import Read, RewardModel
@@ -82,9 +105,15 @@ def score(
     asked = list(_asked(prompt, answer, file))
     require_training()
     with ctx.obj() as ws:
-        model = RewardModel.load(reward_models.folder(ws, reward_models.find(ws, agent, name)), device=device("auto"))
-    by_line = [list(answers) for _, answers in groupby(asked, key=itemgetter(0))]  # a line's answers are read after the same turns
-    compared = model.score_together([[Read(messages, text) for _, messages, text in answers] for answers in by_line])
+        model = RewardModel.load(
+            reward_models.folder(ws, reward_models.find(ws, agent, name)), device=device("auto")
+        )
+    by_line = [
+        list(answers) for _, answers in groupby(asked, key=itemgetter(0))
+    ]  # a line's answers are read after the same turns
+    compared = model.score_together(
+        [[Read(messages, text) for _, messages, text in answers] for answers in by_line]
+    )
     scores = [score for line_scores in compared for score in line_scores]
     found = [{"line": line, "answer": text, "score": None if value != value else value, **_meaning(model, value)}
              for (line, _, text), value in zip(asked, scores, strict=True)]  # fmt: skip
@@ -95,22 +124,37 @@ def score(
     log.table(f"scores by {name}", ("line", "answer", "score", ""), rows)
 
 
-def _asked(prompt: str | None, answer: str | None, file: Path | None) -> Iterator[tuple[int, Sequence[dict[str, Any]], str]]:
+def _asked(
+    prompt: str | None, answer: str | None, file: Path | None
+) -> Iterator[tuple[int, Sequence[dict[str, Any]], str]]:
     from thumbwheel.core.errors import InputError
 
     if file is None:
         if prompt is None or answer is None:
-            raise InputError("reward-model score", "there is nothing to score", "Give --prompt and --answer, or --file")
+            raise InputError(
+                "reward-model score",
+                "there is nothing to score",
+                "Give --prompt and --answer, or --file",
+            )
         yield 1, _messages(prompt), answer
         return
     try:
         lines = file.read_text(encoding="utf-8").split("\n")
-        rows = [(number, json.loads(line)) for number, line in enumerate(lines, start=1) if line.strip()]
+        rows = [
+            (number, json.loads(line)) for number, line in enumerate(lines, start=1) if line.strip()
+        ]
         for number, row in rows:
-            yield from ((number, _messages(row["prompt"]), str(row[key])) for key in ANSWERS if key in row)
+            yield from (
+                (number, _messages(row["prompt"]), str(row[key])) for key in ANSWERS if key in row
+            )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"it cannot be read as JSON lines with prompt and answer ({type(error).__name__}: {error})"
-        raise InputError(f"--file {str(file)!r}", why, 'A line looks like {"prompt": "...", "answer": "..."}') from None
+        why = (
+            f"it cannot be read as JSON lines with prompt and answer ({type(error).__name__}: "
+            f"{error})"
+        )
+        raise InputError(
+            f"--file {str(file)!r}", why, 'A line looks like {"prompt": "...", "answer": "..."}'
+        ) from None
 
 
 def _messages(prompt: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -130,7 +174,9 @@ def _meaning(model: Any, score: float) -> dict[str, float]:
 def _shown(one: dict[str, Any]) -> tuple[str, str]:
     if one["score"] is None:
         return "-", "longer than the reward model reads"
-    return f"{one['score']:.3f}", "".join(f"{key} {one[key]:.3f}" for key in ("raw", "chance") if key in one)
+    return f"{one['score']:.3f}", "".join(
+        f"{key} {one[key]:.3f}" for key in ("raw", "chance") if key in one
+    )
 
 
 def _short(text: str) -> str:
@@ -141,8 +187,15 @@ def _held_out(figures: dict[str, Any]) -> str:
     if not figures["n"]:
         return "no rows"
     if "accuracy" in figures:
-        right = f"{figures['accuracy']:.1%} of {figures['n']} right [{figures['low']:.1%}, {figures['high']:.1%}]"
-        return right + (f", {figures['majority']:.1%} by always saying the same" if "majority" in figures else "")
+        right = (
+            f"{figures['accuracy']:.1%} of {figures['n']} right [{figures['low']:.1%}, "
+            f"{figures['high']:.1%}]"
+        )
+        return right + (
+            f", {figures['majority']:.1%} by always saying the same"
+            if "majority" in figures
+            else ""
+        )
     squared = f"squared {figures['mse']:.3g}, where their mean has {figures['mse_of_mean']:.3g}"
     return f"mean absolute error {figures['mae']:.3g} on {figures['n']}, {squared}"
 

@@ -1,8 +1,10 @@
-"""The folder of one run: what the child is told, how it stands, its metrics, its lock. The only thing that parent and child share.
+"""The folder of one run: what the child is told, how it stands, its metrics, its lock. The only
+thing that parent and child share.
 
     spec.json  rows.jsonl  status.json  metrics.jsonl  log.txt  lock  checkpoints/  adapter/
 
-Small files are replaced atomically, so that a reader or a kill never meets half of one. Checkpoints: checkpoint.py.
+Small files are replaced atomically, so that a reader or a kill never meets half of one.
+Checkpoints: checkpoint.py.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ class RunDir:
         return made
 
     def fitted(self) -> dict[str, Any]:
-        """Settings that the run came down to when it began, so that it goes on with the same rows; none where nothing is known."""
+        """Settings that the run came down to when it began, so that it goes on with the same rows;
+        none where nothing is known."""
         try:
             return dict(json.loads((self.path / "fitted.json").read_text(encoding="utf-8")))
         except (OSError, ValueError):
@@ -78,14 +81,23 @@ class RunDir:
             raise unwritable(self.path, error) from error
 
     def spec(self) -> RunSpec:
-        """What the run was told; raises StorageError where it is missing or damaged, or the rows have changed since."""
+        """What the run was told; raises StorageError where it is missing or damaged, or the rows
+        have changed since."""
         try:
             spec = RunSpec(**json.loads((self.path / "spec.json").read_text(encoding="utf-8")))
             same = ids.file_hash(self.rows) == spec.rows_sha256
         except (OSError, ValueError, TypeError) as error:
-            raise StorageError(f"run folder {str(self.path)!r}", f"its spec cannot be read: {error}", "Start a new run") from None
+            raise StorageError(
+                f"run folder {str(self.path)!r}",
+                f"its spec cannot be read: {error}",
+                "Start a new run",
+            ) from None
         if not same:
-            raise StorageError(f"{str(self.rows)!r}", "the rows are not those that the run started with", "Start a new run")
+            raise StorageError(
+                f"{str(self.rows)!r}",
+                "the rows are not those that the run started with",
+                "Start a new run",
+            )
         return spec
 
     def read_rows(self) -> list[dict[str, Any]]:
@@ -109,14 +121,17 @@ class RunDir:
         return Status(**found | {"state": RunState(found["state"])})
 
     def lock(self) -> int:
-        """Take the run for this process; the returned handle holds it until every copy is closed. Raises Conflict when it is taken."""
+        """Take the run for this process; the returned handle holds it until every copy is closed.
+        Raises Conflict when it is taken."""
         handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(handle)
             raise Conflict(
-                f"run {self.path.name!r}", "another process is training it at this moment", "Wait for it, or stop it with Ctrl-C there"
+                f"run {self.path.name!r}",
+                "another process is training it at this moment",
+                "Wait for it, or stop it with Ctrl-C there",
             ) from None
         return handle
 
@@ -125,7 +140,8 @@ class RunDir:
         return list(_lines(self.metrics))
 
     def forget_metrics_after(self, step: int) -> None:
-        """Drop the lines of steps that a resumed run will do again, and half a line that a kill left."""
+        """Drop the lines of steps that a resumed run will do again, and half a line that a kill
+        left."""
         kept = [line for line in _lines(self.metrics) if line["step"] <= step]
         replace(self.metrics, "".join(json.dumps(line) + "\n" for line in kept))
 
@@ -151,7 +167,13 @@ def replace(path: Path, text: str) -> None:
 def unwritable(path: Path, error: BaseException) -> StorageError:
     """The error for a run folder or checkpoint that could not be written."""
     text = str(error).split("\n")[0]
-    why = (error.strerror or text) if isinstance(error, OSError) else f"the disk took only a part of it ({text})"
+    why = (
+        (error.strerror or text)
+        if isinstance(error, OSError)
+        else f"the disk took only a part of it ({text})"
+    )
     return StorageError(
-        f"{str(path)!r}", f"it cannot be written: {why}", "Free space or make the home writable, then go on with --resume RUN"
+        f"{str(path)!r}",
+        f"it cannot be written: {why}",
+        "Free space or make the home writable, then go on with --resume RUN",
     )

@@ -1,4 +1,5 @@
-"""Where a run's fresh answers come from: the policy in this process, or another source of the table."""
+"""Where a run's fresh answers come from: the policy in this process, or another source of the
+table."""
 
 from __future__ import annotations
 
@@ -25,13 +26,19 @@ def policy(parts: Parts, limit: float | None) -> GroupSampler:
     size, free = merged.size(model) / GB, free_gb(device, limit)
     merge = free is None or size <= SHARE * free
     if not merge:
-        log.say(f"Sampling without a merged copy of the weights, which is slower: it takes {size:.2f} GB, and {free:.2f} GB are free.")
+        log.say(
+            f"Sampling without a merged copy of the weights, which is slower: it takes {size:.2f} "
+            f"GB, and {free:.2f} GB are free."
+        )
     return GroupSampler(model, parts.builder.tokenizer, merge=merge)
 
 
 def source_of(config: OnlineConfig, own: GroupSampler) -> RolloutSource:
     """Where the answers come from that are learned from."""
     if config.top_k or config.top_p < 1:
-        log.say("top_k and top_p cut the distribution that answers are drawn from; it is learned from as if they did not.")
+        log.say(
+            "top_k and top_p cut the distribution that answers are drawn from; it is learned from "
+            "as if they did not."
+        )
     found: RolloutSource = SOURCES.get(config.rollouts).of(config, own)
     return found

@@ -1,4 +1,5 @@
-"""One optimiser batch: planned under the token budget, scored by the engine, turned into a loss by the method, summed and divided once."""
+"""One optimiser batch: planned under the token budget, scored by the engine, turned into a loss by
+the method, summed and divided once."""
 
 from __future__ import annotations
 
@@ -24,8 +25,15 @@ Known: TypeAlias = "dict[bytes, torch.Tensor]"
 class Stepper:
     """The steps of a method that learns from recorded answers."""
 
-    def __init__(self, engine: ScoreEngine, algorithm: Algorithm[Any], cache: RefCache, token_budget: int) -> None:
-        self.engine, self.algorithm, self._cache, self.budget = engine, algorithm, cache, Budget(engine, token_budget)
+    def __init__(
+        self, engine: ScoreEngine, algorithm: Algorithm[Any], cache: RefCache, token_budget: int
+    ) -> None:
+        self.engine, self.algorithm, self._cache, self.budget = (
+            engine,
+            algorithm,
+            cache,
+            Budget(engine, token_budget),
+        )
 
     def groups(self) -> list[dict[str, Any]]:
         """One for all."""
@@ -70,18 +78,22 @@ class Stepper:
         """The base's log-probability of each example's one answer, in nats."""
         known = self._references(examples)
         identity = self.engine.reference_identity
-        return [float(known[branch_key(identity, example.prompt, example.branches[0])].double().sum()) for example in examples]
+        return [
+            float(known[branch_key(identity, example.prompt, example.branches[0])].double().sum())
+            for example in examples
+        ]
 
     def close(self) -> None:
         """The cache's connection."""
         self._cache.close()
 
     def run(self, examples: Sequence[Example], grad: bool, unchanged: bool = False) -> Outcome:
-        """The loss of `examples` as one optimiser batch, whatever number of forward passes the budget makes of it.
+        """The loss of `examples` as one optimiser batch, whatever number of forward passes the
+        budget makes of it.
 
-        With `grad` the gradients are added to the adapter's. `unchanged`: the adapter changes nothing yet, so
-        the policy's own log-probs are the reference. Those of another pass differ by rounding, and rounding
-        would decide which of two equal rewards is larger.
+        With `grad` the gradients are added to the adapter's. `unchanged`: the adapter changes
+        nothing yet, so the policy's own log-probs are the reference. Those of another pass differ
+        by rounding, and rounding would decide which of two equal rewards is larger.
         """
 
         totals = self.algorithm.totals(examples)
@@ -105,8 +117,11 @@ class Stepper:
         rows = {} if grad else self._rows(losses, found, places)
         return Outcome(total, self.algorithm.derived(means(found)), tokens, rows=rows)
 
-    def _rows(self, losses: Sequence[torch.Tensor], found: Sequence[Metrics], places: Sequence[int]) -> dict[str, list[float | None]]:
-        """metric -> the value of each example; `places` says which one each row of the micro-batches is."""
+    def _rows(
+        self, losses: Sequence[torch.Tensor], found: Sequence[Metrics], places: Sequence[int]
+    ) -> dict[str, list[float | None]]:
+        """metric -> the value of each example; `places` says which one each row of the
+        micro-batches is."""
         import torch
 
         count = len(places)
@@ -119,10 +134,17 @@ class Stepper:
                 continue
             counted = float(sum(float(torch.as_tensor(counts).sum()) for _, counts in parts))
             if counted:
-                by_name[name] = (torch.cat([sums for sums, _ in parts]).double() * count / counted).tolist()
-        derived = [self.algorithm.derived(dict(zip(by_name, values, strict=True))) for values in zip(*by_name.values(), strict=True)]
+                by_name[name] = (
+                    torch.cat([sums for sums, _ in parts]).double() * count / counted
+                ).tolist()
+        derived = [
+            self.algorithm.derived(dict(zip(by_name, values, strict=True)))
+            for values in zip(*by_name.values(), strict=True)
+        ]
         order = sorted(range(count), key=lambda row: places[row])
-        return {name: [derived[row][name] for row in order] for name in derived[0]} if derived else {}
+        return (
+            {name: [derived[row][name] for row in order] for name in derived[0]} if derived else {}
+        )
 
     def _lost(
         self,
@@ -134,23 +156,32 @@ class Stepper:
         engine: ScoreEngine,
         batch: TreeBatch,
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, Metrics]]:
-        """(loss, (the loss by row where the method gives that, metrics)) of one micro-batch, whose references are `known`."""
+        """(loss, (the loss by row where the method gives that, metrics)) of one micro-batch, whose
+        references are `known`."""
         batch = batch.to(engine.device)
         role, want = (Role.REWARD, LAST) if self.algorithm.judges else (Role.POLICY, LOGP)
         found = engine.score(batch, role, want, grad)
         reference = None
         if known is not None:
             reference = found.logp.detach() if unchanged else reference_logp(engine, batch, known)
-        out = self.algorithm.loss(Scored(batch, found.logp, reference, found.last), totals, baseline)
+        out = self.algorithm.loss(
+            Scored(batch, found.logp, reference, found.last), totals, baseline
+        )
         return out.loss.sum(), (out.loss.detach(), out.metrics)
 
-    def _sums(self, beside: Sequence[Example], unchanged: bool, examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums a branch without gradient, for baselines. References are found together with those of `beside`, whose prompts they share;
-        they are cached too, since dev rows and another run of the same seed pair up alike."""
+    def _sums(
+        self, beside: Sequence[Example], unchanged: bool, examples: Sequence[Example]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums a branch without gradient, for baselines. References are found together with those
+        of `beside`, whose prompts they share; they are cached too, since dev rows and another run
+        of the same seed pair up alike."""
         import torch
 
         known = self._references([*beside, *examples])
-        sums = [found for _, found in self.engine.each(examples, self.budget.tokens, partial(_both, known))]
+        sums = [
+            found
+            for _, found in self.engine.each(examples, self.budget.tokens, partial(_both, known))
+        ]
         policy = torch.cat([policy for policy, _ in sums])
         return policy, policy if unchanged else torch.cat([reference for _, reference in sums])
 
@@ -161,7 +192,9 @@ class Stepper:
 def _both(known: Known, engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums a branch of policy and reference."""
     batch = batch.to(engine.device)
-    return batch.branch_sum(engine.score(batch, Role.POLICY).logp), batch.branch_sum(reference_logp(engine, batch, known))
+    return batch.branch_sum(engine.score(batch, Role.POLICY).logp), batch.branch_sum(
+        reference_logp(engine, batch, known)
+    )
 
 
 def _total(count: torch.Tensor | float) -> float:
@@ -173,4 +206,8 @@ def means(found: Sequence[Metrics]) -> dict[str, float]:
     names = dict.fromkeys(name for metrics in found for name in metrics)
     sums = {name: [metrics[name] for metrics in found if name in metrics] for name in names}
     counts = {name: sum(_total(count) for _, count in parts) for name, parts in sums.items()}
-    return {name: sum(float(total.sum()) for total, _ in parts) / counts[name] for name, parts in sums.items() if counts[name]}
+    return {
+        name: sum(float(total.sum()) for total, _ in parts) / counts[name]
+        for name, parts in sums.items()
+        if counts[name]
+    }

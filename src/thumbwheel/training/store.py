@@ -17,34 +17,60 @@ _JOINED = sa.select(runs, agents.c.slug.label("agent")).join(agents, agents.c.id
 
 def add(connection: sa.Connection, values: Mapping[str, Any]) -> None:
     """Insert a run that starts now."""
-    connection.execute(runs.insert().values(state=RunState.RUNNING, recorded_at=datetime.now(UTC), **values))
+    connection.execute(
+        runs.insert().values(state=RunState.RUNNING, recorded_at=datetime.now(UTC), **values)
+    )
 
 
 def restart(connection: sa.Connection, run_id: str) -> None:
     """The run goes on."""
-    connection.execute(runs.update().where(runs.c.id == run_id).values(state=RunState.RUNNING, reason=None, ended_at=None))
+    connection.execute(
+        runs.update()
+        .where(runs.c.id == run_id)
+        .values(state=RunState.RUNNING, reason=None, ended_at=None)
+    )
 
 
-def end(connection: sa.Connection, run_id: str, state: RunState, reason: str | None, metrics: Mapping[str, Any]) -> None:
+def end(
+    connection: sa.Connection,
+    run_id: str,
+    state: RunState,
+    reason: str | None,
+    metrics: Mapping[str, Any],
+) -> None:
     """How the run ended."""
-    values = {"state": state, "reason": reason, "metrics": dict(metrics), "ended_at": datetime.now(UTC)}
+    values = {
+        "state": state,
+        "reason": reason,
+        "metrics": dict(metrics),
+        "ended_at": datetime.now(UTC),
+    }
     connection.execute(runs.update().where(runs.c.id == run_id).values(**values))
 
 
 def by_id(connection: sa.Connection, run_id: str) -> list[Run]:
     """The runs whose id is this or begins with it."""
-    return [_run(row) for row in connection.execute(_JOINED.where(has_id(runs.c.id, run_id))).mappings()]
+    return [
+        _run(row) for row in connection.execute(_JOINED.where(has_id(runs.c.id, run_id))).mappings()
+    ]
 
 
 def by_state(connection: sa.Connection, state: RunState) -> list[Run]:
     """The runs of all agents that are in this state, oldest first."""
-    rows = connection.execute(_JOINED.where(runs.c.state == state).order_by(runs.c.recorded_at)).mappings()
+    rows = connection.execute(
+        _JOINED.where(runs.c.state == state).order_by(runs.c.recorded_at)
+    ).mappings()
     return [_run(row) for row in rows]
 
 
 def by_agent(connection: sa.Connection, agent: str) -> list[Run]:
     """The runs of `agent`, oldest first."""
-    return [_run(row) for row in connection.execute(_JOINED.where(agents.c.slug == agent).order_by(runs.c.recorded_at)).mappings()]
+    return [
+        _run(row)
+        for row in connection.execute(
+            _JOINED.where(agents.c.slug == agent).order_by(runs.c.recorded_at)
+        ).mappings()
+    ]
 
 
 def _run(row: sa.RowMapping) -> Run:

@@ -1,7 +1,9 @@
-"""The verbs of this stage: train a candidate, go on with a run that stopped, say beforehand what a run would do.
+"""The verbs of this stage: train a candidate, go on with a run that stopped, say beforehand what a
+run would do.
 
-Every run starts from the base, with the base as its reference. The run itself happens in a child process (process.py); here is
-what surrounds it: the dataset, the base's version, the record in the database, the candidate.
+Every run starts from the base, with the base as its reference. The run itself happens in a child
+process (process.py); here is what surrounds it: the dataset, the base's version, the record in the
+database, the candidate.
 """
 
 from __future__ import annotations
@@ -18,14 +20,27 @@ from typing import Any
 
 import thumbwheel
 from thumbwheel.core import errors, ids, log
-from thumbwheel.core.errors import Conflict, DataError, InputError, NotFound, ThumbwheelError, TrainingError
+from thumbwheel.core.errors import (
+    Conflict,
+    DataError,
+    InputError,
+    NotFound,
+    ThumbwheelError,
+    TrainingError,
+)
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.build import build, find, load_rows
 from thumbwheel.datasets.types import Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import reward_models
 from thumbwheel.models.types import ModelVersion
-from thumbwheel.models.versions import adapter_folder, add_candidate, check_base, ensure_base, require_agent
+from thumbwheel.models.versions import (
+    adapter_folder,
+    add_candidate,
+    check_base,
+    ensure_base,
+    require_agent,
+)
 from thumbwheel.models.versions import version as find_version
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import located
@@ -40,7 +55,16 @@ from thumbwheel.training.launch import launch
 from thumbwheel.training.presets import with_preset
 from thumbwheel.training.rate import with_rate
 from thumbwheel.training.rundir import RunDir
-from thumbwheel.training.types import JUDGED, DryRun, Run, RunResult, RunState, Status, TrainConfig, TrainingSwitch
+from thumbwheel.training.types import (
+    JUDGED,
+    DryRun,
+    Run,
+    RunResult,
+    RunState,
+    Status,
+    TrainConfig,
+    TrainingSwitch,
+)
 
 SHOWN_RATERS = 3
 UNNAMED = "unnamed"
@@ -83,14 +107,19 @@ def train(
 ) -> RunResult:
     """Train a candidate, or a reward model, by `algorithm` over `base`, or go on with run `resume`.
 
-    `run_id` is that of the new run, for a caller who notes it first. `dataset` is built from the feedback in force by default.
-    A finished run has a candidate version. One that learned nothing has none; a stopped one (Ctrl-C) can be resumed. Raises the
-    error of a failed run: TrainingError for one that stopped itself or died, StorageError for a full disk, DataError, ModelError,
+    `run_id` is that of the new run, for a caller who notes it first. `dataset` is built from the
+    feedback in force by default. A finished run has a candidate version. One that learned nothing
+    has none; a stopped one (Ctrl-C) can be resumed. Raises the error of a failed run: TrainingError
+    for one that stopped itself or died, StorageError for a full disk, DataError, ModelError,
     Conflict for a run in progress.
     """
     require_training()
     if not ws.settings(TrainingSwitch, "training").enabled:
-        raise Conflict("training", "it is switched off: training.enabled is false in the settings", "Switch it on, then train")
+        raise Conflict(
+            "training",
+            "it is switched off: training.enabled is false in the settings",
+            "Switch it on, then train",
+        )
     if resume is not None:
         return _resume(ws, agent, algorithm, resume, base, dataset, options)
     plan = _plan(ws, agent, algorithm, base, dataset, options)
@@ -102,7 +131,10 @@ def train(
     try:
         ws.db.write(lambda c: store.add(c, _record(plan, run_id)))
         log.say(plan.preset)
-        log.say(f"run {run_id}: {algorithm} on {len(plan.rows)} rows of dataset {plan.dataset.id}; log: {run.log}")
+        log.say(
+            f"run {run_id}: {algorithm} on {len(plan.rows)} rows of dataset {plan.dataset.id}; "
+            f"log: {run.log}"
+        )
         return _supervise(ws, agent, run, run_id, parent, handle)
     finally:
         os.close(handle)
@@ -117,23 +149,31 @@ def dry_run(
     dataset: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> DryRun:
-    """What `train` would do: rows, tokens, steps, drops, and time and memory from a few real steps. Nothing is recorded."""
+    """What `train` would do: rows, tokens, steps, drops, and time and memory from a few real steps.
+    Nothing is recorded."""
     require_training()
     plan = _plan(ws, agent, algorithm, base, dataset, options)
     with tempfile.TemporaryDirectory() as scratch:
         run = RunDir(Path(scratch))
-        run.create(_spec(ws, plan, "dry-run") | {"reference_cache": str(run.path / "reference.db")}, plan.rows)
+        run.create(
+            _spec(ws, plan, "dry-run") | {"reference_cache": str(run.path / "reference.db")},
+            plan.rows,
+        )
         status = trial(run)
         if status.state is RunState.FAILED:
             raise _error(run, "dry-run", status)
     past = [one for one in runs(ws, agent) if one.base_fingerprint == plan.fingerprint]
-    found = estimate(algorithm, plan.config, plan.preset, (plan.dataset, plan.rows), status.result, past)
+    found = estimate(
+        algorithm, plan.config, plan.preset, (plan.dataset, plan.rows), status.result, past
+    )
     free = disk_free_gb(ws.home.runs)
     if found.disk_gb > free:
         raise TrainingError(
             f"a run of {algorithm}",
-            f"its checkpoints and adapter take about {found.disk_gb:.3g} GB, and {free:.3g} GB are free in {ws.home.runs}",
-            f"Free some, or keep fewer checkpoints (save_total_limit, now {plan.config.save_total_limit})",
+            f"its checkpoints and adapter take about {found.disk_gb:.3g} GB, and {free:.3g} GB "
+            f"are free in {ws.home.runs}",
+            "Free some, or keep fewer checkpoints (save_total_limit, now "
+            f"{plan.config.save_total_limit})",
         )
     return found
 
@@ -150,12 +190,25 @@ def run_dir(ws: Workspace, run: Run) -> RunDir:
     return RunDir(ws.home.runs / run.id)
 
 
-def _plan(ws: Workspace, agent: str, algorithm: str, base: str | None, dataset: str | None, options: Mapping[str, Any] | None) -> Plan:
+def _plan(
+    ws: Workspace,
+    agent: str,
+    algorithm: str,
+    base: str | None,
+    dataset: str | None,
+    options: Mapping[str, Any] | None,
+) -> Plan:
     method = ALGORITHMS.get(algorithm)
     agent_id = require_agent(ws, agent)
-    config, preset = with_preset(ws.settings(method.Config, f"train.{algorithm}", options), machine())
+    config, preset = with_preset(
+        ws.settings(method.Config, f"train.{algorithm}", options), machine()
+    )
     if base is None:
-        raise InputError("--base", "no base model was named", "Give a folder saved with save_pretrained, or a Hugging Face id")
+        raise InputError(
+            "--base",
+            "no base model was named",
+            "Give a folder saved with save_pretrained, or a Hugging Face id",
+        )
     device(config.device)
     name, folder = locate(base)
     check_base(ws, folder)
@@ -163,37 +216,82 @@ def _plan(ws: Workspace, agent: str, algorithm: str, base: str | None, dataset: 
     start, config = _start(ws, agent, config, fingerprint)
     shape = method.shape(config)
     frozen = find(ws, agent, dataset) if dataset else None
-    rules = DatasetConfig(**frozen.manifest.get("config", {})) if frozen else ws.settings(DatasetConfig, "dataset")
+    rules = (
+        DatasetConfig(**frozen.manifest.get("config", {}))
+        if frozen
+        else ws.settings(DatasetConfig, "dataset")
+    )
     judged = list(_judgements(ws, agent, rules)) if method.weighs(config) else []
     found = frozen or build(ws, agent, shape, rules)
     if found.shape != shape:
         raise DataError(
-            f"dataset {found.id!r}", f"it has {found.shape}, and {algorithm} learns from {shape}", "Leave --dataset out to build one"
+            f"dataset {found.id!r}",
+            f"it has {found.shape}, and {algorithm} learns from {shape}",
+            "Leave --dataset out to build one",
         )
     rows = list(_rows(ws, found))
     train_rows = [row for row in rows if row["split"] == "train"]
     if not train_rows:
-        raise DataError(f"dataset {found.id!r}", "it has no training rows", f"See what is missing: thumbwheel dataset plan --agent {agent}")
+        raise DataError(
+            f"dataset {found.id!r}",
+            "it has no training rows",
+            f"See what is missing: thumbwheel dataset plan --agent {agent}",
+        )
     config = with_rate(method.settle(config, train_rows), method.rate, folder)
     if len(train_rows) < config.min_rows:
-        why = f"it has {len(train_rows)} training rows, and a run of {algorithm} begins with {config.min_rows} or more"
-        raise DataError(f"dataset {found.id!r}", why, "Collect more feedback, or train all the same: --min-rows 1")
-    return Plan(agent, agent_id, algorithm, config, found, rows, name, folder, fingerprint, preset, start, judged)
+        why = (
+            f"it has {len(train_rows)} training rows, and a run of {algorithm} begins with "
+            f"{config.min_rows} or more"
+        )
+        raise DataError(
+            f"dataset {found.id!r}",
+            why,
+            "Collect more feedback, or train all the same: --min-rows 1",
+        )
+    return Plan(
+        agent,
+        agent_id,
+        algorithm,
+        config,
+        found,
+        rows,
+        name,
+        folder,
+        fingerprint,
+        preset,
+        start,
+        judged,
+    )
 
 
-def _start(ws: Workspace, agent: str, config: TrainConfig, fingerprint: str) -> tuple[ModelVersion | None, TrainConfig]:
-    """(the version to start from, the settings with the rank and targets of its adapter); raises Conflict for one that cannot be."""
+def _start(
+    ws: Workspace, agent: str, config: TrainConfig, fingerprint: str
+) -> tuple[ModelVersion | None, TrainConfig]:
+    """(the version to start from, the settings with the rank and targets of its adapter); raises
+    Conflict for one that cannot be."""
     if config.continue_from is None:
         return None, config
     found = find_version(ws, agent, config.continue_from)
     what, adapter = f"continue_from {config.continue_from!r}", adapter_folder(ws, found)
     if adapter is None:
-        raise Conflict(what, "it is a base without an adapter", "Leave it out: every run starts from its base by default")
+        raise Conflict(
+            what,
+            "it is a base without an adapter",
+            "Leave it out: every run starts from its base by default",
+        )
     if found.tainted:
-        raise Conflict(what, "it is tainted: data that it was trained on was erased", "Train anew from the base")
+        raise Conflict(
+            what,
+            "it is tainted: data that it was trained on was erased",
+            "Train anew from the base",
+        )
     if found.base_fingerprint != fingerprint:
-        raise Conflict(what, f"it was trained over other weights ({found.base})", "Name that base with --base")
-    return found, config.model_copy(update=_adapter_settings(adapter) | {"continue_from": found.name})
+        raise Conflict(
+            what, f"it was trained over other weights ({found.base})", "Name that base with --base"
+        )
+    return found, config.model_copy(
+        update=_adapter_settings(adapter) | {"continue_from": found.name}
+    )
 
 
 def _adapter_settings(adapter: Path) -> dict[str, Any]:
@@ -201,9 +299,17 @@ def _adapter_settings(adapter: Path) -> dict[str, Any]:
     stored = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
     if stored["peft_type"] != "LORA":
         why = "it was fully fine-tuned, and only a LoRA adapter can be gone on with"
-        raise Conflict(f"adapter {stored['peft_type']!r}", why, "Leave continue_from out: every run starts from its base by default")
+        raise Conflict(
+            f"adapter {stored['peft_type']!r}",
+            why,
+            "Leave continue_from out: every run starts from its base by default",
+        )
     targets = stored["target_modules"]
-    named = {"lora_r": stored["r"], "lora_alpha": int(stored["lora_alpha"]), "use_rslora": stored["use_rslora"]}
+    named = {
+        "lora_r": stored["r"],
+        "lora_alpha": int(stored["lora_alpha"]),
+        "use_rslora": stored["use_rslora"],
+    }
     return named | {"lora_targets": targets if isinstance(targets, str) else ",".join(targets)}
 
 
@@ -215,7 +321,8 @@ def _rows(ws: Workspace, dataset: Dataset) -> Iterator[dict[str, Any]]:
 
 
 def _judgements(ws: Workspace, agent: str, rules: DatasetConfig) -> Iterator[dict[str, Any]]:
-    """The recorded answers of the training split that somebody judged, good and bad ones, with who judged them."""
+    """The recorded answers of the training split that somebody judged, good and bad ones, with who
+    judged them."""
     try:
         labels = build(ws, agent, "labels", rules)
     except DataError:  # as where answers are of one kind only, and nothing tells their raters apart
@@ -253,7 +360,8 @@ def _spec(ws: Workspace, plan: Plan, run_id: str) -> dict[str, Any]:
 
 
 def _reward_model(ws: Workspace, agent: str, settings: Mapping[str, Any]) -> str | None:
-    """Where the reward model lies that `settings` name: one of the agent's in the cache, or a folder as it is."""
+    """Where the reward model lies that `settings` name: one of the agent's in the cache, or a
+    folder as it is."""
     named = settings.get("reward_model")
     if named is None or Path(named).expanduser().is_dir():
         return named and str(Path(named).expanduser().resolve())
@@ -261,7 +369,8 @@ def _reward_model(ws: Workspace, agent: str, settings: Mapping[str, Any]) -> str
 
 
 def _parent(ws: Workspace, plan: Plan) -> ModelVersion | None:
-    """The version that the candidate is over; what judges gives none, and its base is no version of the agent."""
+    """The version that the candidate is over; what judges gives none, and its base is no version of
+    the agent."""
     if ALGORITHMS.get(plan.algorithm).judges:
         return None
     return plan.start or ensure_base(ws, plan.agent, plan.base, plan.fingerprint)
@@ -283,7 +392,11 @@ def _record(plan: Plan, run_id: str) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """What a rerun has to have in order to give the same numbers."""
-    found = {"python": platform.python_version(), "platform": platform.platform(), "cpus": os.cpu_count()}
+    found = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+    }
     found["thumbwheel"] = thumbwheel.__version__
     for package in LOCKED:
         try:
@@ -320,11 +433,19 @@ def _resume(
         spec = run.spec()
         check_base(ws, Path(spec.folder))
         if _fingerprint(Path(spec.folder)) != found.base_fingerprint:
-            raise Conflict(f"run {run_id!r}", f"the weights of its base {found.base!r} have changed since", "Start a new run")
+            raise Conflict(
+                f"run {run_id!r}",
+                f"the weights of its base {found.base!r} have changed since",
+                "Start a new run",
+            )
         start = spec.config.get("continue_from")
         parent = None
         if not ALGORITHMS.get(algorithm).judges:
-            parent = find_version(ws, agent, start) if start else ensure_base(ws, agent, found.base, str(found.base_fingerprint))
+            parent = (
+                find_version(ws, agent, start)
+                if start
+                else ensure_base(ws, agent, found.base, str(found.base_fingerprint))
+            )
             adapter_folder(ws, parent)  # in the cache again, should somebody have emptied it
             _reward_model(ws, agent, spec.config)
         ws.db.write(lambda c: store.restart(c, run_id))
@@ -333,19 +454,40 @@ def _resume(
         os.close(handle)
 
 
-def _same(run: Run, algorithm: str, base: str | None, dataset: str | None, options: Mapping[str, Any] | None) -> None:
-    """A resumed run is the run that was started: raise InputError for anything else that is asked of it."""
-    name = str(Path(base).expanduser().resolve()) if base and Path(base).expanduser().is_dir() else base
-    given: dict[str, tuple[Any, Any]] = {"algorithm": (algorithm, run.algorithm), "base": (name, run.base)}
+def _same(
+    run: Run,
+    algorithm: str,
+    base: str | None,
+    dataset: str | None,
+    options: Mapping[str, Any] | None,
+) -> None:
+    """A resumed run is the run that was started: raise InputError for anything else that is asked
+    of it."""
+    name = (
+        str(Path(base).expanduser().resolve())
+        if base and Path(base).expanduser().is_dir()
+        else base
+    )
+    given: dict[str, tuple[Any, Any]] = {
+        "algorithm": (algorithm, run.algorithm),
+        "base": (name, run.base),
+    }
     given["dataset"] = (dataset, run.dataset_id)
-    given |= {key: (list(value) if isinstance(value, tuple) else value, run.config.get(key)) for key, value in (options or {}).items()}
+    given |= {
+        key: (list(value) if isinstance(value, tuple) else value, run.config.get(key))
+        for key, value in (options or {}).items()
+    }
     for key, (asked, was) in given.items():
         if asked is not None and asked != was:
             why = f"it was started with {was!r} and resumes as it was"
-            raise InputError(f"{key} {asked!r} for run {run.id!r}", why, "Leave it out, or start a new run")
+            raise InputError(
+                f"{key} {asked!r} for run {run.id!r}", why, "Leave it out, or start a new run"
+            )
 
 
-def _supervise(ws: Workspace, agent: str, run: RunDir, run_id: str, parent: ModelVersion | None, handle: int) -> RunResult:
+def _supervise(
+    ws: Workspace, agent: str, run: RunDir, run_id: str, parent: ModelVersion | None, handle: int
+) -> RunResult:
     """Run the child to its end and record how it ended."""
     status = launch(run, handle)
     metrics = dict(status.result)
@@ -363,14 +505,20 @@ def _supervise(ws: Workspace, agent: str, run: RunDir, run_id: str, parent: Mode
 
 
 def _say_who_errs(ws: Workspace, agent: str, error_rates: Mapping[str, float]) -> None:
-    """The raters who press the wrong thumb most often, by estimate. Runs keep ids only, so that an erased rater's name is nowhere left."""
+    """The raters who press the wrong thumb most often, by estimate. Runs keep ids only, so that an
+    erased rater's name is nowhere left."""
     if not error_rates:
         return
     with ws.db.read() as connection:
         names = rater_names(connection, agent)
     least_reliable = sorted(error_rates, key=lambda rater: -error_rates[rater])[:SHOWN_RATERS]
-    shown = ", ".join(f"{names.get(rater, rater)} {error_rates[rater]:.0%}" for rater in least_reliable)
-    log.say(f"estimated share of wrong thumbs (high also for raters who know better than the base): {shown}")
+    shown = ", ".join(
+        f"{names.get(rater, rater)} {error_rates[rater]:.0%}" for rater in least_reliable
+    )
+    log.say(
+        "estimated share of wrong thumbs (high also for raters who know better than the base): "
+        f"{shown}"
+    )
 
 
 def _error(run: RunDir, run_id: str, status: Status) -> ThumbwheelError:
@@ -387,5 +535,9 @@ def find_run(ws: Workspace, run_id: str) -> Run:
         found = store.by_id(connection, run_id)
     ids.require_single(run_id, [run.id for run in found])
     if not found:
-        raise NotFound(f"run {run_id!r}", "there is no such run", "Runs are named in the lineage: thumbwheel models show")
+        raise NotFound(
+            f"run {run_id!r}",
+            "there is no such run",
+            "Runs are named in the lineage: thumbwheel models show",
+        )
     return found[0]

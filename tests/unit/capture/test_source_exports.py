@@ -42,10 +42,37 @@ def said(records: list[AnyRecord]) -> list[tuple[str, Any]]:
 class TestOpenWebUI:
     def row(self, data: dict[str, Any] | None = None, **answer: Any) -> dict[str, Any]:
         messages = {
-            "a": {"id": "a", "parentId": None, "childrenIds": ["b"], "role": "user", "content": "Hi"},
-            "b": {"id": "b", "parentId": "a", "childrenIds": ["c"], "role": "assistant", "content": "Hello!", "model": "m1"},
-            "c": {"id": "c", "parentId": "b", "childrenIds": ["d", "e"], "role": "user", "content": "Is it wet?"},
-            "d": {"id": "d", "parentId": "c", "role": "assistant", "content": "Yes.", "model": "m1", "timestamp": 1767600000} | answer,
+            "a": {
+                "id": "a",
+                "parentId": None,
+                "childrenIds": ["b"],
+                "role": "user",
+                "content": "Hi",
+            },
+            "b": {
+                "id": "b",
+                "parentId": "a",
+                "childrenIds": ["c"],
+                "role": "assistant",
+                "content": "Hello!",
+                "model": "m1",
+            },
+            "c": {
+                "id": "c",
+                "parentId": "b",
+                "childrenIds": ["d", "e"],
+                "role": "user",
+                "content": "Is it wet?",
+            },
+            "d": {
+                "id": "d",
+                "parentId": "c",
+                "role": "assistant",
+                "content": "Yes.",
+                "model": "m1",
+                "timestamp": 1767600000,
+            }
+            | answer,
             "e": {"id": "e", "parentId": "c", "role": "assistant", "content": "No.", "model": "m2"},
         }
         return {
@@ -59,10 +86,24 @@ class TestOpenWebUI:
     def test_the_rated_message_is_the_trace_and_what_came_before_it_the_prompt(self) -> None:
         (trace, thumb) = read("openwebui", self.row())
         assert isinstance(trace, TraceRecord)
-        assert [(one["role"], one["content"]) for one in trace.input] == [("user", "Hi"), ("assistant", "Hello!"), ("user", "Is it wet?")]
-        assert (trace.id, trace.output, trace.session, trace.subject, trace.steps[0].served_model) == ("d", "Yes.", "chat-1", "u9", "m1")
+        assert [(one["role"], one["content"]) for one in trace.input] == [
+            ("user", "Hi"),
+            ("assistant", "Hello!"),
+            ("user", "Is it wet?"),
+        ]
+        assert (
+            trace.id,
+            trace.output,
+            trace.session,
+            trace.subject,
+            trace.steps[0].served_model,
+        ) == ("d", "Yes.", "chat-1", "u9", "m1")
         assert isinstance(thumb, FeedbackRecord)
-        assert (thumb.kind, thumb.value, thumb.rater.id if thumb.rater else None) == ("thumb", True, "u1")
+        assert (thumb.kind, thumb.value, thumb.rater.id if thumb.rater else None) == (
+            "thumb",
+            True,
+            "u1",
+        )
         assert thumb.occurred_at and thumb.occurred_at.timestamp() == 1767600009
 
     @pytest.mark.parametrize(("rating", "up"), [(1, True), (-1, False), ("1", True), ("-1", False)])
@@ -70,7 +111,15 @@ class TestOpenWebUI:
         assert said(read("openwebui", self.row({"rating": rating}))) == [("thumb", up)]
 
     def test_details_are_a_rating_of_ten_and_a_comment_stays_with_them(self) -> None:
-        row = self.row({"rating": None, "details": {"rating": 7}, "comment": "long", "reason": "too_verbose", "tags": ["style"]})
+        row = self.row(
+            {
+                "rating": None,
+                "details": {"rating": 7},
+                "comment": "long",
+                "reason": "too_verbose",
+                "tags": ["style"],
+            }
+        )
         (found,) = [one for one in read("openwebui", row) if isinstance(one, FeedbackRecord)]
         assert (found.kind, found.value, found.comment) == ("rating", 7, "long")
         assert found.scale and (found.scale.min, found.scale.max) == (1, 10)
@@ -97,13 +146,22 @@ class TestOpenWebUI:
 
     def test_a_changed_rating_is_another_one(self) -> None:
         first, later = self.row(), self.row({"rating": -1}) | {"updated_at": 1767600999}
-        names = [one.id for row in (first, later) for one in read("openwebui", row) if isinstance(one, FeedbackRecord)]
+        names = [
+            one.id
+            for row in (first, later)
+            for one in read("openwebui", row)
+            if isinstance(one, FeedbackRecord)
+        ]
         assert len(set(names)) == 2
 
     def test_rated_messages_of_exported_chats(self) -> None:
-        chat = self.row(annotation={"rating": -1, "comment": "wrong"}, feedbackId="f7")["snapshot"]["chat"]
+        chat = self.row(annotation={"rating": -1, "comment": "wrong"}, feedbackId="f7")["snapshot"][
+            "chat"
+        ]
         assert said(read("openwebui", chat)) == [("thumb", False)]
-        assert "none of its messages was rated" in reason("openwebui", self.row()["snapshot"]["chat"])
+        assert "none of its messages was rated" in reason(
+            "openwebui", self.row()["snapshot"]["chat"]
+        )
 
     def test_a_sibling_that_failed_costs_no_rating(self) -> None:
         row = self.row({"sibling_model_ids": ["m2"]})
@@ -116,13 +174,26 @@ class TestOpenWebUI:
 
     def test_in_an_arena_the_model_is_the_one_that_was_chosen(self) -> None:
         row = self.row({"sibling_model_ids": ["m2"]}, model="arena-model", selectedModelId="m1")
-        row["snapshot"]["chat"]["chat"]["history"]["messages"]["e"] |= {"model": "arena-model", "selectedModelId": "m2"}
+        row["snapshot"]["chat"]["chat"]["history"]["messages"]["e"] |= {
+            "model": "arena-model",
+            "selectedModelId": "m2",
+        }
         records = read("openwebui", row)
-        assert [one.steps[0].served_model for one in traces(records)] == ["m1", "m2"] and said(records)[-1][0] == "preference"
+        assert [one.steps[0].served_model for one in traces(records)] == ["m1", "m2"] and said(
+            records
+        )[-1][0] == "preference"
 
     def test_a_thumb_that_was_turned_in_a_chat_is_another_one(self) -> None:
-        given = [self.row(annotation={"rating": rating}, feedbackId="f7")["snapshot"]["chat"] for rating in (1, -1, -1)]
-        names = [one.id for chat in given for one in read("openwebui", chat) if isinstance(one, FeedbackRecord)]
+        given = [
+            self.row(annotation={"rating": rating}, feedbackId="f7")["snapshot"]["chat"]
+            for rating in (1, -1, -1)
+        ]
+        names = [
+            one.id
+            for chat in given
+            for one in read("openwebui", chat)
+            if isinstance(one, FeedbackRecord)
+        ]
         assert names[0] != names[1] == names[2]
 
     def test_what_cannot_be_is_refused(self) -> None:
@@ -137,11 +208,26 @@ class TestOpenWebUI:
 
 class TestLangfuse:
     def score(self, **more: Any) -> dict[str, Any]:
-        base = {"id": "s1", "traceId": "t1", "name": "user-feedback", "value": 1, "dataType": "NUMERIC", "source": "API", "comment": None}
+        base = {
+            "id": "s1",
+            "traceId": "t1",
+            "name": "user-feedback",
+            "value": 1,
+            "dataType": "NUMERIC",
+            "source": "API",
+            "comment": None,
+        }
         return base | more
 
     def trace(self, **more: Any) -> dict[str, Any]:
-        base = {"id": "t1", "timestamp": "2026-01-05T09:00:00Z", "input": "Hi", "output": "Hello!", "sessionId": "s", "userId": "u"}
+        base = {
+            "id": "t1",
+            "timestamp": "2026-01-05T09:00:00Z",
+            "input": "Hi",
+            "output": "Hello!",
+            "sessionId": "s",
+            "userId": "u",
+        }
         return {"trace": base | more, "observations": []}
 
     @pytest.mark.parametrize(
@@ -172,7 +258,11 @@ class TestLangfuse:
             {"candidates": [{"content": {"role": "model", "parts": [{"text": "That."}]}}]},
             [
                 {"role": "user", "content": "no"},
-                {"role": "assistant", "parts": [{"type": "text", "content": "That."}], "finish_reason": "stop"},
+                {
+                    "role": "assistant",
+                    "parts": [{"type": "text", "content": "That."}],
+                    "finish_reason": "stop",
+                },
             ],
         ],
     )
@@ -181,12 +271,18 @@ class TestLangfuse:
 
     def test_a_metric_of_unknown_direction_teaches_nothing_and_is_kept(self) -> None:
         for name, value in (("toxicity", 0.8), ("hallucination", 1)):
-            assert said(read("langfuse", self.score(name=name, value=value, source="EVAL"))) == [("label", f"{value:g}")]
+            assert said(read("langfuse", self.score(name=name, value=value, source="EVAL"))) == [
+                ("label", f"{value:g}")
+            ]
 
     def test_opinions_are_known_by_name_and_by_what_a_person_says(self) -> None:
         assert said(read("langfuse", self.score())) == [("thumb", True)]
-        assert said(read("langfuse", self.score(name="user_feedback", value=0))) == [("thumb", False)]
-        assert said(read("langfuse", self.score(name="helpful", value=1, dataType="BOOLEAN"))) == [("label", True)]
+        assert said(read("langfuse", self.score(name="user_feedback", value=0))) == [
+            ("thumb", False)
+        ]
+        assert said(read("langfuse", self.score(name="helpful", value=1, dataType="BOOLEAN"))) == [
+            ("label", True)
+        ]
         assert "--scale quality=LOW:HIGH" in reason("langfuse", self.score(name="quality", value=4))
         told: Any = SOURCES.get("langfuse")
         told = told.with_mapping({"score": "brand fit"}, {"brand fit": (1.0, 10.0)})
@@ -205,13 +301,32 @@ class TestLangfuse:
         }
         (found,) = read("langfuse", snake)
         assert isinstance(found, FeedbackRecord)
-        assert (found.kind, found.value, found.rater and found.rater.id, found.targets[0].id) == ("rating", 4, "ann", "t1")
+        assert (found.kind, found.value, found.rater and found.rater.id, found.targets[0].id) == (
+            "rating",
+            4,
+            "ann",
+            "t1",
+        )
         session = self.score(traceId=None, sessionId="x")
-        assert [one.targets[0].kind for one in read("langfuse", session) if isinstance(one, FeedbackRecord)] == ["session"]
+        assert [
+            one.targets[0].kind
+            for one in read("langfuse", session)
+            if isinstance(one, FeedbackRecord)
+        ] == ["session"]
 
     def test_an_element_of_a_page_costs_no_other(self, tmp_path: Path) -> None:
-        page = {"data": [self.score(), {"id": "t9", "timestamp": "x", "input": None}, 5, self.score(id="s2")], "meta": {"page": 1}}
-        (path := tmp_path / "page.jsonl").write_text(json.dumps(page) + "\n" + json.dumps(self.score(id="s3")) + "\n")
+        page = {
+            "data": [
+                self.score(),
+                {"id": "t9", "timestamp": "x", "input": None},
+                5,
+                self.score(id="s2"),
+            ],
+            "meta": {"page": 1},
+        }
+        (path := tmp_path / "page.jsonl").write_text(
+            json.dumps(page) + "\n" + json.dumps(self.score(id="s3")) + "\n"
+        )
         items = list(SOURCES.get("langfuse").read(path, lambda position: None))
         assert [type(one) for one in items] == [Line, Refused, Refused, Line, Line]
         assert [one.number for one in items] == [1, 2, 3, 4, 5]
@@ -219,8 +334,14 @@ class TestLangfuse:
     def test_a_score_that_was_changed_is_another_one(self) -> None:
         at = {"timestamp": "2026-01-05T09:00:00Z"}
         given = [at, at, at | {"updatedAt": "2026-01-06T09:00:00Z"}]
-        first, again, later = (one for more in given for one in read("langfuse", self.score(**more)))
-        assert first.id == again.id != later.id and isinstance(later, FeedbackRecord) and later.occurred_at is not None
+        first, again, later = (
+            one for more in given for one in read("langfuse", self.score(**more))
+        )
+        assert (
+            first.id == again.id != later.id
+            and isinstance(later, FeedbackRecord)
+            and later.occurred_at is not None
+        )
         assert later.occurred_at.day == 6
 
     def test_what_cannot_be_is_refused(self) -> None:
@@ -250,7 +371,9 @@ class TestLangfuse:
         trace, *given = item.records
         assert isinstance(trace, TraceRecord)
         assert (trace.id, len(trace.steps)) == (raw["trace"]["id"], steps)
-        assert sum(one.kind == "tool" for one in trace.steps) == sum(one["type"] == "TOOL" for one in raw["observations"])
+        assert sum(one.kind == "tool" for one in trace.steps) == sum(
+            one["type"] == "TOOL" for one in raw["observations"]
+        )
         assert trace.output and not trace.output.startswith("null")
         kinds = [one.kind for one in given if isinstance(one, FeedbackRecord)]
         assert kinds == ["label"] * scores + ["correction"] * corrections
@@ -261,7 +384,14 @@ class TestOpenAI:
 
     def test_a_chat_is_a_good_answer_with_its_tools(self) -> None:
         tools = [{"type": "function", "function": {"name": "add"}}]
-        row = {"messages": [{"role": "system", "content": "Be short."}, self.ASKED, {"role": "assistant", "content": "4"}], "tools": tools}
+        row = {
+            "messages": [
+                {"role": "system", "content": "Be short."},
+                self.ASKED,
+                {"role": "assistant", "content": "4"},
+            ],
+            "tools": tools,
+        }
         records = read("openai", row)
         (trace,) = traces(records)
         assert (len(trace.input), trace.output, trace.metadata) == (2, "4", {"tools": tools})
@@ -270,27 +400,61 @@ class TestOpenAI:
         assert traces(older)[0].metadata == {"tools": tools}
 
     def test_calls_in_their_older_form_are_calls(self) -> None:
-        call = {"role": "assistant", "content": None, "function_call": {"name": "look_up", "arguments": "{}"}}
-        asked, told = {"role": "user", "content": "Hours?"}, {"role": "function", "name": "look_up", "content": "9-17"}
-        (trace, *_) = traces(read("openai", {"messages": [asked, call, told, {"role": "assistant", "content": "Nine."}]}))
-        assert trace.input[1]["tool_calls"][0]["function"]["name"] == "look_up" and trace.input[1]["content"] is None
+        call = {
+            "role": "assistant",
+            "content": None,
+            "function_call": {"name": "look_up", "arguments": "{}"},
+        }
+        asked, told = (
+            {"role": "user", "content": "Hours?"},
+            {"role": "function", "name": "look_up", "content": "9-17"},
+        )
+        (trace, *_) = traces(
+            read(
+                "openai",
+                {"messages": [asked, call, told, {"role": "assistant", "content": "Nine."}]},
+            )
+        )
+        assert (
+            trace.input[1]["tool_calls"][0]["function"]["name"] == "look_up"
+            and trace.input[1]["content"] is None
+        )
         assert "does not end in a text" in reason("openai", {"messages": [asked, call]})
 
     def test_weight_zero_says_nothing(self) -> None:
-        assert said(read("openai", {"messages": [self.ASKED, {"role": "assistant", "content": "5", "weight": 0}]})) == []
+        assert (
+            said(
+                read(
+                    "openai",
+                    {"messages": [self.ASKED, {"role": "assistant", "content": "5", "weight": 0}]},
+                )
+            )
+            == []
+        )
 
     def test_a_preference(self) -> None:
         outputs = {
             "preferred_output": [{"role": "assistant", "content": "4"}],
             "non_preferred_output": [{"role": "assistant", "content": "5"}],
         }
-        records = read("openai", {"input": {"messages": [self.ASKED], "tools": [], "parallel_tool_calls": True}} | outputs)
+        records = read(
+            "openai",
+            {"input": {"messages": [self.ASKED], "tools": [], "parallel_tool_calls": True}}
+            | outputs,
+        )
         assert [one.output for one in traces(records)] == ["4", "5"]
         assert said(records) == [("preference", {"ranking": [[0], [1]]})]
 
     def test_what_cannot_be_is_refused(self) -> None:
         assert "no answer of the assistant" in reason("openai", {"messages": [self.ASKED]})
-        assert "not one text" in reason("openai", {"input": {"messages": [self.ASKED]}, "preferred_output": [], "non_preferred_output": []})
+        assert "not one text" in reason(
+            "openai",
+            {
+                "input": {"messages": [self.ASKED]},
+                "preferred_output": [],
+                "non_preferred_output": [],
+            },
+        )
 
 
 class TestTrl:
@@ -298,24 +462,41 @@ class TestTrl:
 
     @pytest.mark.parametrize(("prompt", "completion"), [("Hi", "Hello!"), CHAT])
     def test_layouts_of_one_answer(self, prompt: Any, completion: Any) -> None:
-        for label, wanted in ((None, ("label", True)), (True, ("thumb", True)), ("False", ("thumb", False)), (0, ("thumb", False))):
-            row = {"prompt": prompt, "completion": completion} | ({} if label is None else {"label": label})
+        for label, wanted in (
+            (None, ("label", True)),
+            (True, ("thumb", True)),
+            ("False", ("thumb", False)),
+            (0, ("thumb", False)),
+        ):
+            row = {"prompt": prompt, "completion": completion} | (
+                {} if label is None else {"label": label}
+            )
             records = read("trl", row)
             assert (traces(records)[0].input, traces(records)[0].output) == (self.CHAT[0], "Hello!")
             assert said(records) == [wanted]
         assert traces(read("trl", {"prompt": prompt}))[0].output is None
 
     def test_pairs_with_and_without_a_prompt(self) -> None:
-        for row in ({"prompt": "Hi", "chosen": "Hello!", "rejected": "What?"}, {"chosen": "Hi Hello!", "rejected": "Hi What?"}):
+        for row in (
+            {"prompt": "Hi", "chosen": "Hello!", "rejected": "What?"},
+            {"chosen": "Hi Hello!", "rejected": "Hi What?"},
+        ):
             records = read("trl", row)
             assert [one.output for one in traces(records)] == ["Hello!", "What?"]
             assert SOURCES.get("preference").claims(row) and not SOURCES.get("trl").claims(row)
 
     def test_stepwise_completions_are_judged_steps(self) -> None:
-        row = {"prompt": "2 + 3 * 4?", "completions": ["3 * 4 = 12.", "12 + 2 = 15."], "labels": [True, False]}
+        row = {
+            "prompt": "2 + 3 * 4?",
+            "completions": ["3 * 4 = 12.", "12 + 2 = 15."],
+            "labels": [True, False],
+        }
         records = read("trl", row)
         given = [one for one in records if isinstance(one, FeedbackRecord)]
-        assert [(one.targets[0].kind, one.targets[0].step, one.value) for one in given] == [("step", 0, True), ("step", 1, False)]
+        assert [(one.targets[0].kind, one.targets[0].step, one.value) for one in given] == [
+            ("step", 0, True),
+            ("step", 1, False),
+        ]
         assert [one.output for one in traces(records)[0].steps[:2]] == row["completions"]
         assert "1 labels for 2 completions" in reason("trl", row | {"labels": [True]})
 
@@ -323,11 +504,38 @@ class TestTrl:
         assert "does not say what was asked" in reason("trl", {"text": "The sky is blue."})
 
 
-HOSTILE = [None, True, 7, -1.5, "", "x" * 3, [], {}, [[]], [{}], {"role": 1}, [None], {"a": {"b": [{}]}}]
+HOSTILE = [
+    None,
+    True,
+    7,
+    -1.5,
+    "",
+    "x" * 3,
+    [],
+    {},
+    [[]],
+    [{}],
+    {"role": 1},
+    [None],
+    {"a": {"b": [{}]}},
+]
 
 
 @pytest.mark.parametrize(
-    "name", ["openwebui", "langfuse", "openai", "trl", "n3", "feedback_jsonl", "tau", "bfcl", "mbpp", "humaneval", "llmfao"]
+    "name",
+    [
+        "openwebui",
+        "langfuse",
+        "openai",
+        "trl",
+        "n3",
+        "feedback_jsonl",
+        "tau",
+        "bfcl",
+        "mbpp",
+        "humaneval",
+        "llmfao",
+    ],
 )
 def test_wrong_types_anywhere_are_refused_in_words(name: str) -> None:
     source = SOURCES.get(name)
@@ -335,9 +543,17 @@ def test_wrong_types_anywhere_are_refused_in_words(name: str) -> None:
 
     def spoilt(value: Any, bad: Any) -> list[Any]:
         if isinstance(value, dict):
-            return [value | {key: one} for key, part in value.items() for one in (bad, *spoilt(part, bad))]
+            return [
+                value | {key: one}
+                for key, part in value.items()
+                for one in (bad, *spoilt(part, bad))
+            ]
         if isinstance(value, list):
-            return [[*value[:at], one, *value[at + 1 :]] for at, part in enumerate(value) for one in (bad, *spoilt(part, bad))]
+            return [
+                [*value[:at], one, *value[at + 1 :]]
+                for at, part in enumerate(value)
+                for one in (bad, *spoilt(part, bad))
+            ]
         return []
 
     for text in source.example.splitlines():

@@ -25,7 +25,9 @@ def refusal(module: Any, row: dict[str, Any]) -> str:
     raise AssertionError(f"{row} was taken")
 
 
-def split(records: list[AnyRecord]) -> tuple[list[TraceRecord], list[FeedbackRecord], list[CaseRecord]]:
+def split(
+    records: list[AnyRecord],
+) -> tuple[list[TraceRecord], list[FeedbackRecord], list[CaseRecord]]:
     return (
         [one for one in records if isinstance(one, TraceRecord)],
         [one for one in records if isinstance(one, FeedbackRecord)],
@@ -40,21 +42,48 @@ class TestJsonl:
         return record
 
     def feedback(self, **row: Any) -> FeedbackRecord:
-        (record,) = jsonl.parse({"type": "feedback", "target": {"trace": "t"}, "kind": "thumb", "value": True, **row})
+        (record,) = jsonl.parse(
+            {"type": "feedback", "target": {"trace": "t"}, "kind": "thumb", "value": True, **row}
+        )
         assert isinstance(record, FeedbackRecord)
         return record
 
     def test_the_model_call_is_the_one_step(self) -> None:
-        (step,) = self.trace(output="ho", model="a", served_model="b", finish_reason="stop", tokens={"prompt": 3}).steps
-        assert (step.kind, step.model, step.served_model, step.finish_reason) == ("llm", "a", "b", "stop")
+        (step,) = self.trace(
+            output="ho", model="a", served_model="b", finish_reason="stop", tokens={"prompt": 3}
+        ).steps
+        assert (step.kind, step.model, step.served_model, step.finish_reason) == (
+            "llm",
+            "a",
+            "b",
+            "stop",
+        )
         assert step.tokens and (step.tokens.prompt, step.tokens.completion) == (3, None)
 
     def test_with_steps_the_model_call_belongs_to_the_last_llm_step(self) -> None:
-        steps = [{"kind": "llm", "model": "plan"}, {"kind": "tool", "name": "search"}, {"kind": "llm"}, {"kind": "task"}]
-        assert [step.model for step in self.trace(steps=steps, model="m").steps] == ["plan", None, "m", None]
-        assert [step.kind for step in self.trace(steps=steps[1:2], model="m").steps] == ["tool", "llm"]
+        steps = [
+            {"kind": "llm", "model": "plan"},
+            {"kind": "tool", "name": "search"},
+            {"kind": "llm"},
+            {"kind": "task"},
+        ]
+        assert [step.model for step in self.trace(steps=steps, model="m").steps] == [
+            "plan",
+            None,
+            "m",
+            None,
+        ]
+        assert [step.kind for step in self.trace(steps=steps[1:2], model="m").steps] == [
+            "tool",
+            "llm",
+        ]
         assert [step.kind for step in self.trace(steps=steps[1:2]).steps] == ["tool"]
-        row = {"type": "trace", "input": "hi", "steps": [{"kind": "llm", "model": "a"}], "model": "b"}
+        row = {
+            "type": "trace",
+            "input": "hi",
+            "steps": [{"kind": "llm", "model": "a"}],
+            "model": "b",
+        }
         assert "differ about 'model'" in refusal(jsonl, row)
 
     def test_targets(self) -> None:
@@ -72,25 +101,50 @@ class TestJsonl:
             3,
             {"trace": "t", "x": 1},
         ):
-            assert refusal(jsonl, {"type": "feedback", "target": target, "kind": "thumb", "value": True})
+            assert refusal(
+                jsonl, {"type": "feedback", "target": target, "kind": "thumb", "value": True}
+            )
 
     @pytest.mark.parametrize(
-        ("value", "ranking"), [(1, [[1], [0, 2]]), (None, [[0, 1, 2]]), ({"ranking": [[2], [0], [1]]}, [[2], [0], [1]])]
+        ("value", "ranking"),
+        [(1, [[1], [0, 2]]), (None, [[0, 1, 2]]), ({"ranking": [[2], [0], [1]]}, [[2], [0], [1]])],
     )
     def test_preferences_may_be_short(self, value: Any, ranking: Any) -> None:
         targets = [{"trace": name} for name in "abc"]
-        (record,) = jsonl.parse({"type": "feedback", "targets": targets, "kind": "preference", "value": value, "shown": [2, 0, 1]})
+        (record,) = jsonl.parse(
+            {
+                "type": "feedback",
+                "targets": targets,
+                "kind": "preference",
+                "value": value,
+                "shown": [2, 0, 1],
+            }
+        )
         assert isinstance(record, FeedbackRecord)
         assert record.value == {"ranking": ranking}
         assert record.metadata == {"shown": [2, 0, 1]}
 
     def test_impossible_preferences(self) -> None:
-        row = {"type": "feedback", "targets": [{"trace": "a"}, {"trace": "b"}], "kind": "preference"}
-        for more in ({"value": 2}, {"value": True}, {"value": -1}, {"value": 0, "shown": [0, 0]}, {"value": 0, "shown": 1}, {}):
+        row = {
+            "type": "feedback",
+            "targets": [{"trace": "a"}, {"trace": "b"}],
+            "kind": "preference",
+        }
+        for more in (
+            {"value": 2},
+            {"value": True},
+            {"value": -1},
+            {"value": 0, "shown": [0, 0]},
+            {"value": 0, "shown": 1},
+            {},
+        ):
             assert refusal(jsonl, row | more)
 
     def test_labels_and_outcomes_may_go_without_a_name(self) -> None:
-        assert (self.feedback(kind="label", value="spam").name, self.feedback(kind="label", value="spam").value) == ("spam", True)
+        assert (
+            self.feedback(kind="label", value="spam").name,
+            self.feedback(kind="label", value="spam").value,
+        ) == ("spam", True)
         assert self.feedback(kind="outcome", value=1.0).name == "outcome"
 
     def test_a_rater_is_an_id_or_an_object(self) -> None:
@@ -101,18 +155,35 @@ class TestJsonl:
     def test_a_retraction_is_short(self) -> None:
         (record,) = jsonl.parse({"type": "feedback", "id": "f2", "retracts": "f1"})
         assert isinstance(record, FeedbackRecord)
-        assert (record.kind, record.value, record.targets, record.retracts) == ("comment", "", [], "f1")
+        assert (record.kind, record.value, record.targets, record.retracts) == (
+            "comment",
+            "",
+            [],
+            "f1",
+        )
 
     @pytest.mark.parametrize(
         ("row", "hint"),
         [
             ({"type": "trase"}, "Did you mean 'trace'"),
             ({"type": "trace", "input": "x", "ouput": "y"}, "Did you mean 'output'"),
-            ({"type": "feedback", "target": {"trace": "t"}, "kind": "thumb", "valu": True}, "Did you mean 'value'"),
+            (
+                {"type": "feedback", "target": {"trace": "t"}, "kind": "thumb", "valu": True},
+                "Did you mean 'value'",
+            ),
             ({"type": "case", "input": "x", "refrence": "y"}, "Did you mean 'reference'"),
             ({"type": ["trace"]}, "none of trace, feedback, case"),
             ({"input": "x"}, "type None"),
-            ({"type": "feedback", "target": {"trace": "t"}, "targets": [], "kind": "thumb", "value": True}, "both target and targets"),
+            (
+                {
+                    "type": "feedback",
+                    "target": {"trace": "t"},
+                    "targets": [],
+                    "kind": "thumb",
+                    "value": True,
+                },
+                "both target and targets",
+            ),
         ],
     )
     def test_what_is_unknown_names_the_nearest(self, row: dict[str, Any], hint: str) -> None:
@@ -139,10 +210,15 @@ class TestCollector:
 
     def test_null_beside_a_thumb_is_fine(self) -> None:
         assert self.signals() == [("thumb", True)]
-        assert self.signals(feedback_type="thumbs_down", rating=1) == [("thumb", False), ("rating", 1)]
+        assert self.signals(feedback_type="thumbs_down", rating=1) == [
+            ("thumb", False),
+            ("rating", 1),
+        ]
 
     def test_a_correction_is_kept(self) -> None:
-        assert self.signals(feedback_type="correction", correction="better") == [("correction", "better")]
+        assert self.signals(feedback_type="correction", correction="better") == [
+            ("correction", "better")
+        ]
         assert self.signals(feedback_type="rating", rating=3) == [("rating", 3)]
 
     @pytest.mark.parametrize(
@@ -168,7 +244,9 @@ class TestPreference:
         traces, judged, _ = split(preference.parse(row))
         chosen, rejected = traces
         assert chosen.input == rejected.input
-        assert [target.id for target in judged[0].targets] == [trace.identified()[0] for trace in traces]
+        assert [target.id for target in judged[0].targets] == [
+            trace.identified()[0] for trace in traces
+        ]
         assert judged[0].value == {"ranking": [[0], [1]]}
         return chosen.input, chosen.output or "", rejected.output or ""
 
@@ -180,12 +258,31 @@ class TestPreference:
     def test_the_same_pair_in_every_form(self) -> None:
         wanted = ([self.USER], "Hello!", "What?")
         assert self.pair(prompt="Hi", chosen="Hello!", rejected="What?") == wanted
-        assert self.pair(prompt=[self.USER], chosen=[self.said("Hello!")], rejected=[self.said("What?")]) == wanted
-        assert self.pair(prompt="Hi", chosen=[self.USER, self.said("Hello!")], rejected=[self.USER, self.said("What?")]) == wanted
-        assert self.pair(chosen=[self.USER, self.said("Hello!")], rejected=[self.USER, self.said("What?")]) == wanted
+        assert (
+            self.pair(
+                prompt=[self.USER], chosen=[self.said("Hello!")], rejected=[self.said("What?")]
+            )
+            == wanted
+        )
+        assert (
+            self.pair(
+                prompt="Hi",
+                chosen=[self.USER, self.said("Hello!")],
+                rejected=[self.USER, self.said("What?")],
+            )
+            == wanted
+        )
+        assert (
+            self.pair(
+                chosen=[self.USER, self.said("Hello!")], rejected=[self.USER, self.said("What?")]
+            )
+            == wanted
+        )
         human = "\n\nHuman: Hi\n\nAssistant:"
         assert self.pair(chosen=human + " Hello!", rejected=human + " What?") == wanted
-        assert self.pair(prompt=human, chosen=human + " Hello!", rejected=human + " What?") == wanted
+        assert (
+            self.pair(prompt=human, chosen=human + " Hello!", rejected=human + " What?") == wanted
+        )
         assert self.pair(prompt=human, chosen="Hello!", rejected="What?")[1:] == wanted[1:]
 
     def test_texts_without_a_prompt_share_their_beginning(self) -> None:
@@ -202,7 +299,9 @@ class TestPreference:
         assert (chosen, rejected) == ("d", "")
 
     def test_other_columns_are_kept(self) -> None:
-        _, judged, _ = split(preference.parse({"prompt": "p", "chosen": "a", "rejected": "b", "margin": 2}))
+        _, judged, _ = split(
+            preference.parse({"prompt": "p", "chosen": "a", "rejected": "b", "margin": 2})
+        )
         assert judged[0].metadata == {"margin": 2}
 
     @pytest.mark.parametrize(
@@ -213,9 +312,16 @@ class TestPreference:
             {"prompt": "p", "chosen": "a", "rejected": "a"},
             {"chosen": "a", "rejected": "b"},
             {"prompt": 3, "chosen": "a", "rejected": "b"},
-            {"prompt": {}, "chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"},
+            {
+                "prompt": {},
+                "chosen": "\n\nHuman: a\n\nAssistant: b",
+                "rejected": "\n\nHuman: a\n\nAssistant: c",
+            },
             {"chosen": [1, 2], "rejected": [1, 3]},
-            {"chosen": [{"role": "user", "content": "x"}], "rejected": [{"role": "user", "content": "x"}]},
+            {
+                "chosen": [{"role": "user", "content": "x"}],
+                "rejected": [{"role": "user", "content": "x"}],
+            },
             {"prompt": "p", "chosen": ["a"], "rejected": "b"},
             {"instruction": "i", "response1": "a", "response2": "b"},
             {"instruction": "i", "response1": "a", "response2": "b", "annotator1": 3},
@@ -288,16 +394,38 @@ class TestGraded:
 @pytest.mark.parametrize(
     ("source", "file", "lines", "counts"),
     [
-        ("preference", "preferences/hh-rlhf-harmless-base-test.jsonl", 1156, {"TraceRecord": 2312, "FeedbackRecord": 1156}),
-        ("preference", "preferences/pandalm-testset-v1-3annotators.jsonl", 404, {"TraceRecord": 808, "FeedbackRecord": 1212}),
-        ("graded", "math/gsm8k-model-solutions-graded.jsonl", 652, {"CaseRecord": 652, "TraceRecord": 2608, "FeedbackRecord": 2608}),
+        (
+            "preference",
+            "preferences/hh-rlhf-harmless-base-test.jsonl",
+            1156,
+            {"TraceRecord": 2312, "FeedbackRecord": 1156},
+        ),
+        (
+            "preference",
+            "preferences/pandalm-testset-v1-3annotators.jsonl",
+            404,
+            {"TraceRecord": 808, "FeedbackRecord": 1212},
+        ),
+        (
+            "graded",
+            "math/gsm8k-model-solutions-graded.jsonl",
+            652,
+            {"CaseRecord": 652, "TraceRecord": 2608, "FeedbackRecord": 2608},
+        ),
         ("graded", "math/gsm8k-train.jsonl", 3739, {"CaseRecord": 3739}),
     ],
 )
-def test_the_real_files_are_read_to_the_last_line(source: str, file: str, lines: int, counts: dict[str, int]) -> None:
+def test_the_real_files_are_read_to_the_last_line(
+    source: str, file: str, lines: int, counts: dict[str, int]
+) -> None:
     items = list(SOURCES.get(source).read(public_data(file), lambda position: None))
     assert [item.number for item in items] == list(range(1, lines + 1))
-    assert Counter(type(one).__name__ for item in items if isinstance(item, Line) for one in item.records) == counts
+    assert (
+        Counter(
+            type(one).__name__ for item in items if isinstance(item, Line) for one in item.records
+        )
+        == counts
+    )
 
 
 def test_pandalm_keeps_ties_and_disagreement() -> None:
@@ -308,7 +436,9 @@ def test_pandalm_keeps_ties_and_disagreement() -> None:
     for item, row in zip(items, rows, strict=True):
         assert isinstance(item, Line)
         rankings = [one.value["ranking"] for one in item.records if isinstance(one, FeedbackRecord)]
-        assert rankings == [{0: [[0, 1]], 1: [[0], [1]], 2: [[1], [0]]}[row[f"annotator{n}"]] for n in (1, 2, 3)]
+        assert rankings == [
+            {0: [[0, 1]], 1: [[0], [1]], 2: [[1], [0]]}[row[f"annotator{n}"]] for n in (1, 2, 3)
+        ]
         ties += rankings.count([[0, 1]])
         disagreements += any(one != rankings[0] for one in rankings)
     assert ties > 30
@@ -318,11 +448,18 @@ def test_pandalm_keeps_ties_and_disagreement() -> None:
 def test_hh_answers_are_the_end_of_the_dialogue() -> None:
     path = public_data("preferences/hh-rlhf-harmless-base-test.jsonl")
     for item, text in zip(
-        SOURCES.get("preference").read(path, lambda position: None), path.read_text(encoding="utf-8").splitlines(), strict=True
+        SOURCES.get("preference").read(path, lambda position: None),
+        path.read_text(encoding="utf-8").splitlines(),
+        strict=True,
     ):
         assert isinstance(item, Line)
         row = json.loads(text)
         traces, _, _ = split(item.records)
         for trace, key in zip(traces, ("chosen", "rejected"), strict=True):
-            said = "".join(f"\n\n{'Human' if m['role'] == 'user' else 'Assistant'}: {m['content']}" for m in trace.input)
-            assert "".join(row[key].split()) == "".join(f"{said}\n\nAssistant: {trace.output}".split())
+            said = "".join(
+                f"\n\n{'Human' if m['role'] == 'user' else 'Assistant'}: {m['content']}"
+                for m in trace.input
+            )
+            assert "".join(row[key].split()) == "".join(
+                f"{said}\n\nAssistant: {trace.output}".split()
+            )

@@ -34,18 +34,37 @@ def write(path: Path, text: str) -> Path:
 
 
 def flat(path: Path, name: str = "csv", **options: Any) -> list[Any]:
-    return [one for item in items(path, name, **options) if isinstance(item, Line) for one in item.records]
+    return [
+        one
+        for item in items(path, name, **options)
+        if isinstance(item, Line)
+        for one in item.records
+    ]
 
 
 class TestCsv:
     def test_columns_are_guessed_by_name_and_said(self, tmp_path: Path) -> None:
-        path = write(tmp_path / "r.csv", 'Question,Answer,Stars,user id,topic\n"How, ""so""?","Like\nthis.",5,c1,x\nWhy?,So.,2,,y\n')
+        path = write(
+            tmp_path / "r.csv",
+            'Question,Answer,Stars,user id,topic\n"How, '
+            '""so""?","Like\nthis.",5,c1,x\nWhy?,So.,2,,y\n',
+        )
         found = detect(path)
-        assert (found.source, found.mapping[0]) == ("csv", "prompt <- Question (guessed from its name)")
-        assert "rating <- Stars (guessed from its name, from 1 to 5 (other: --scale rating=LOW:HIGH))" in found.mapping
+        assert (found.source, found.mapping[0]) == (
+            "csv",
+            "prompt <- Question (guessed from its name)",
+        )
+        assert (
+            "rating <- Stars (guessed from its name, from 1 to 5 (other: --scale rating=LOW:HIGH))"
+            in found.mapping
+        )
         trace, rating, other, _ = flat(path)
         assert isinstance(trace, TraceRecord) and isinstance(rating, FeedbackRecord)
-        assert (trace.input[0]["content"], trace.output, trace.metadata) == ('How, "so"?', "Like\nthis.", {"topic": "x"})
+        assert (trace.input[0]["content"], trace.output, trace.metadata) == (
+            'How, "so"?',
+            "Like\nthis.",
+            {"topic": "x"},
+        )
         assert (rating.kind, rating.value) == ("rating", 5)
         assert other.subject is None
         assert [item.number for item in items(path)] == [2, 4]
@@ -74,19 +93,29 @@ class TestCsv:
         with pytest.raises(InputError, match="own keys"):
             source_of("graded", Options({"prompt": "query"}))
 
-    @pytest.mark.parametrize(("word", "up"), [("true", True), ("1", True), ("👍", True), ("Down", False), ("-1", False), ("no", False)])
+    @pytest.mark.parametrize(
+        ("word", "up"),
+        [("true", True), ("1", True), ("👍", True), ("Down", False), ("-1", False), ("no", False)],
+    )
     def test_thumbs_in_words(self, word: str, up: bool, tmp_path: Path) -> None:
-        assert flat(write(tmp_path / "r.csv", f"prompt,response,thumb\np,r,{word}\n"))[1].value is up
+        assert (
+            flat(write(tmp_path / "r.csv", f"prompt,response,thumb\np,r,{word}\n"))[1].value is up
+        )
 
     def test_an_empty_cell_is_no_opinion_and_nonsense_is_refused(self, tmp_path: Path) -> None:
-        path = write(tmp_path / "r.csv", "prompt,response,thumb,comment\np,r,,\np,r,maybe,\n,r,1,\np,r,,nice\n")
+        path = write(
+            tmp_path / "r.csv",
+            "prompt,response,thumb,comment\np,r,,\np,r,maybe,\n,r,1,\np,r,,nice\n",
+        )
         found = items(path)
         assert [type(one) for one in found] == [Line, Refused, Refused, Line]
         assert [one.kind for one in flat(path) if isinstance(one, FeedbackRecord)] == ["comment"]
 
     def test_pairs_and_cases(self, tmp_path: Path) -> None:
         pair = flat(write(tmp_path / "p.csv", "question,preferred,worse,annotator\nq,a,b,ann\n"))
-        assert [getattr(one, "output", None) for one in pair[:2]] == ["a", "b"] and pair[2].rater.id == "ann"
+        assert [getattr(one, "output", None) for one in pair[:2]] == ["a", "b"] and pair[
+            2
+        ].rater.id == "ann"
         (case,) = flat(write(tmp_path / "c.csv", "question,ground_truth\nq,42\n"))
         assert isinstance(case, CaseRecord) and case.reference == "42"
 
@@ -94,22 +123,38 @@ class TestCsv:
         good = b"p,r,1\r\n"
         bad = [b"p,r\r\n", b"p,r,1,2\r\n", b"\xff\xfe,r,1\r\n", b"p\x00,r,1\r\n", b'"p"x,r,1\r\n']
         path = tmp_path / "r.csv"
-        path.write_bytes(b"\xef\xbb\xbfprompt,response,thumb\r\n" + b"".join(good * 300 + one for one in bad) + b"\r\n" + good)
+        path.write_bytes(
+            b"\xef\xbb\xbfprompt,response,thumb\r\n"
+            + b"".join(good * 300 + one for one in bad)
+            + b"\r\n"
+            + good
+        )
         found = items(path)
         refused = [one for one in found if isinstance(one, Refused)]
         assert [one.number for one in refused] == [302 + 301 * at for at in range(5)]
         assert [one.reason.split(":")[0][:26] for one in refused] == [
-            "it has 2 cells, the header", "it has 4 cells, the header", "it is not UTF-8", "it holds a NUL character, ", "it is no CSV",
+            "it has 2 cells, the header", "it has 4 cells, the header", "it is not UTF-8", "it holds a NUL "
+            "character, ", "it "
+            "is "
+            "no "
+            "CSV",
         ]  # fmt: skip
         assert refused[4].text == '"p"x,r,1'
         assert len(found) == 5 * 301 + 1
 
-    def test_an_open_quote_does_not_eat_the_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_open_quote_does_not_eat_the_memory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("thumbwheel.capture.tables.LONGEST", 1000)
-        path = write(tmp_path / "r.csv", 'prompt,response\np,r\n"open,r\n' + "p,r\n" * 500 + "p,r\n")
+        path = write(
+            tmp_path / "r.csv", 'prompt,response\np,r\n"open,r\n' + "p,r\n" * 500 + "p,r\n"
+        )
         found = items(path)
         assert isinstance(found[0], Line)
-        assert any(isinstance(one, Refused) and "more than the 1,000 characters" in one.reason for one in found)
+        assert any(
+            isinstance(one, Refused) and "more than the 1,000 characters" in one.reason
+            for one in found
+        )
 
     def test_separators_gzip_and_no_header(self, tmp_path: Path) -> None:
         packed = tmp_path / "r.tsv.gz"
@@ -132,24 +177,44 @@ class TestParquet:
 
     def test_a_table_with_types(self, tmp_path: Path) -> None:
         at = datetime(2026, 1, 5, tzinfo=UTC)
-        columns = {"question": ["p", "q"], "answer": ["r", "s"], "stars": [4.0, float("nan")], "date": [at, None], "raw": [b"x", None]}
-        path = self.table(tmp_path / "r.parquet", {key: column for key, column in columns.items() if key != "raw"})
+        columns = {
+            "question": ["p", "q"],
+            "answer": ["r", "s"],
+            "stars": [4.0, float("nan")],
+            "date": [at, None],
+            "raw": [b"x", None],
+        }
+        path = self.table(
+            tmp_path / "r.parquet", {key: column for key, column in columns.items() if key != "raw"}
+        )
         assert detect(path).source == "parquet"
         trace, rating, other = flat(path, "parquet")
         assert (trace.occurred_at, rating.value, other.output) == (at, 4.0, "s")
         binary = items(self.table(tmp_path / "b.parquet", columns), "parquet")
-        assert isinstance(binary[0], Refused) and "bytes data" in binary[0].reason and isinstance(binary[1], Line)
+        assert (
+            isinstance(binary[0], Refused)
+            and "bytes data" in binary[0].reason
+            and isinstance(binary[1], Line)
+        )
 
     def test_what_another_source_knows_is_that_sources(self, tmp_path: Path) -> None:
         chats = [[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]]
         assert detect(self.table(tmp_path / "a.parquet", {"messages": chats})).source == "openai"
-        path = self.table(tmp_path / "b.parquet", {"prompt": ["p"], "completion": ["c"], "label": [False]})
+        path = self.table(
+            tmp_path / "b.parquet", {"prompt": ["p"], "completion": ["c"], "label": [False]}
+        )
         assert detect(path).source == "trl"
-        assert [one.value for one in flat(path, "trl") if isinstance(one, FeedbackRecord)] == [False]
+        assert [one.value for one in flat(path, "trl") if isinstance(one, FeedbackRecord)] == [
+            False
+        ]
 
     def test_broken_files_are_one_error(self, tmp_path: Path) -> None:
         whole = self.table(tmp_path / "r.parquet", {"prompt": ["p"] * 5000}).read_bytes()
-        for name, content in {"torn": whole[:200], "fake": b"PAR1" + b"x" * 99, "text": b"prompt\n"}.items():
+        for name, content in {
+            "torn": whole[:200],
+            "fake": b"PAR1" + b"x" * 99,
+            "text": b"prompt\n",
+        }.items():
             path = tmp_path / name
             path.write_bytes(content)
             with pytest.raises(InputError):
@@ -159,7 +224,11 @@ class TestParquet:
 class TestElements:
     def pieces(self, text: bytes, size: int, array: bool = True) -> list[bytes]:
         stream = io.BytesIO(text)
-        return [raw for raw, problem in elements(lambda: stream.read(size), 10**6, 20, array) if problem is None]
+        return [
+            raw
+            for raw, problem in elements(lambda: stream.read(size), 10**6, 20, array)
+            if problem is None
+        ]
 
     def test_any_value_cut_anywhere_comes_out_whole(self) -> None:
         random.seed(5)
@@ -167,7 +236,11 @@ class TestElements:
 
         def some(depth: int) -> Any:
             if depth and random.random() < 0.6:
-                return [some(depth - 1) for _ in range(3)] if random.random() < 0.5 else {f'k"{at}\\': some(depth - 1) for at in range(3)}
+                return (
+                    [some(depth - 1) for _ in range(3)]
+                    if random.random() < 0.5
+                    else {f'k"{at}\\': some(depth - 1) for at in range(3)}
+                )
             return random.choice(values)
 
         for _ in range(15):
@@ -190,23 +263,32 @@ class TestElements:
 
 class TestDetect:
     def test_two_sources_that_fit_are_said_and_not_chosen_between(self, tmp_path: Path) -> None:
-        both = json.loads(SOURCES.get("trl").example.splitlines()[0]) | json.loads(SOURCES.get("feedback_jsonl").example)
+        both = json.loads(SOURCES.get("trl").example.splitlines()[0]) | json.loads(
+            SOURCES.get("feedback_jsonl").example
+        )
         path = write(tmp_path / "both.jsonl", json.dumps(both))
-        with pytest.raises(InputError, match=r"ambiguous: feedback_jsonl \(1 of the first rows\), trl \(1"):
+        with pytest.raises(
+            InputError, match=r"ambiguous: feedback_jsonl \(1 of the first rows\), trl \(1"
+        ):
             detect(path)
         mixed = [SOURCES.get(name).example.splitlines()[0] for name in ("trl", "jsonl", "jsonl")]
         with pytest.raises(InputError, match=r"ambiguous: jsonl \(2 of the first rows\), trl"):
             plan_file(write(tmp_path / "mixed.jsonl", "\n".join(mixed)))
 
     def test_its_first_rows_in_words(self, tmp_path: Path) -> None:
-        path = write(tmp_path / "a.json", '[{"prompt": "Hi", "completion": "Hello!", "label": true}, {"prompt": "Hi"}, 3, 4]')
+        path = write(
+            tmp_path / "a.json",
+            '[{"prompt": "Hi", "completion": "Hello!", "label": true}, {"prompt": "Hi"}, 3, 4]',
+        )
         found = sample(path, detect(path).source)
         assert found[0] == {"number": 1, "records": ["trace: Hi -> Hello!", "thumb: true"]}
         assert found[2]["refused"] == "it is a JSON int, not an object"
         assert len(found) == 3
 
     def test_options_are_pairs(self) -> None:
-        assert Options.parsed(["prompt=a=b"], ["rating=1:10"]) == Options({"prompt": "a=b"}, {"rating": (1, 10)})
+        assert Options.parsed(["prompt=a=b"], ["rating=1:10"]) == Options(
+            {"prompt": "a=b"}, {"rating": (1, 10)}
+        )
         for columns, scales in (
             ([["prompt"], []]),
             ([["=x"], []]),
@@ -219,12 +301,25 @@ class TestDetect:
 
     def test_the_commands(self, tmp_path: Path, command_line: Run) -> None:
         path = write(tmp_path / "r.csv", "frage,antwort,note_\nWhy?,So.,2\n")
-        told = ["--column", "prompt=frage", "--column", "response=antwort", "--column", "rating=note_", "--scale", "rating=0:2"]
+        told = [
+            "--column",
+            "prompt=frage",
+            "--column",
+            "response=antwort",
+            "--column",
+            "rating=note_",
+            "--scale",
+            "rating=0:2",
+        ]
         shown = json.loads(command_line("import", "--detect", str(path), *told, "--json")[1])
         assert shown["source"] == "csv"
-        assert shown["rows"] == [{"number": 2, "records": ["trace: Why? -> So.", "rating: 2.0 of 0 to 2"]}]
+        assert shown["rows"] == [
+            {"number": 2, "records": ["trace: Why? -> So.", "rating: 2.0 of 0 to 2"]}
+        ]
         plan = json.loads(command_line("plan", str(path), *told, "--json")[1])
         assert plan["read_as"][0] == "source csv: a table whose columns are known by their names"
         assert plan["traces"] == 1
-        stored = json.loads(command_line("import", "csv", str(path), "--agent", "a", *told, "--json")[1])
+        stored = json.loads(
+            command_line("import", "csv", str(path), "--agent", "a", *told, "--json")[1]
+        )
         assert stored["records"] == {"trace": 1, "feedback": 1, "rating": 1}

@@ -1,4 +1,5 @@
-"""Which feedback stands: what is said again, who may take back what, and that a judgement counts once in the statistics."""
+"""Which feedback stands: what is said again, who may take back what, and that a judgement counts
+once in the statistics."""
 
 from __future__ import annotations
 
@@ -44,7 +45,14 @@ def verdicts(ws: Workspace) -> list[bool | None]:
 
 
 def run_with(label: bool | None, score: float | None = None) -> dict[str, Any]:
-    return {"trace_id": "t1", "session_id": "s", "user_query": "q", "final_response": "a", "label": label, "reward_score": score}
+    return {
+        "trace_id": "t1",
+        "session_id": "s",
+        "user_query": "q",
+        "final_response": "a",
+        "label": label,
+        "reward_score": score,
+    }
 
 
 TRACE = {"type": "trace", "id": "t1", "input": "q", "output": "a"}
@@ -64,8 +72,11 @@ def test_a_relabelled_trace_file_has_its_newest_label(ws: Workspace, tmp_path: P
         assert report.duplicates == (turn == 3), "only what says what stands already is a duplicate"
 
 
-def test_a_trace_that_is_labelled_anew_on_another_day_has_its_newest_label(ws: Workspace, tmp_path: Path) -> None:
-    """A collector saves what it labels in the folder of the day, so that two files tell of one trace."""
+def test_a_trace_that_is_labelled_anew_on_another_day_has_its_newest_label(
+    ws: Workspace, tmp_path: Path
+) -> None:
+    """A collector saves what it labels in the folder of the day, so that two files tell of one
+    trace."""
     folder = tmp_path / "rl_traces"
     for day, label in (("2026-01-02", False), ("2026-01-09", True)):
         (folder / day).mkdir(parents=True)
@@ -76,27 +87,38 @@ def test_a_trace_that_is_labelled_anew_on_another_day_has_its_newest_label(ws: W
 
 
 def test_a_decision_s_row_without_times_has_the_newest_word(ws: Workspace, tmp_path: Path) -> None:
-    row = {"id": "d1", "agentType": "FILER", "state": {"item": {"title": "Bank"}}, "action": {"swimlane": "HOME"}}
+    row = {
+        "id": "d1",
+        "agentType": "FILER",
+        "state": {"item": {"title": "Bank"}},
+        "action": {"swimlane": "HOME"},
+    }
     for word, good in (("CONFIRMED", True), ("CORRECTED", False), ("CONFIRMED", True)):
         put(ws, tmp_path, row | {"userFeedback": word}, source="decisions")
         assert verdicts(ws) == [good]
 
 
-def test_a_stored_reward_that_returns_to_an_older_value_counts_again(ws: Workspace, tmp_path: Path) -> None:
+def test_a_stored_reward_that_returns_to_an_older_value_counts_again(
+    ws: Workspace, tmp_path: Path
+) -> None:
     for score in (0.9, 0.1, 0.9):
         put(ws, tmp_path, run_with(None, score), source="flowagent")
     assert verdicts(ws) == [True]
 
 
 @pytest.mark.parametrize("rater", [{"rater": "ann"}, {}], ids=["named", "unnamed"])
-def test_the_newest_import_of_a_rater_without_times_counts(ws: Workspace, tmp_path: Path, rater: dict[str, str]) -> None:
+def test_the_newest_import_of_a_rater_without_times_counts(
+    ws: Workspace, tmp_path: Path, rater: dict[str, str]
+) -> None:
     put(ws, tmp_path, TRACE)
     for value in (False, True, False):
         put(ws, tmp_path, thumb(value, **rater))
         assert verdicts(ws) == [value]
 
 
-def test_importing_twice_is_once_whatever_the_file_says_of_itself(ws: Workspace, tmp_path: Path) -> None:
+def test_importing_twice_is_once_whatever_the_file_says_of_itself(
+    ws: Workspace, tmp_path: Path
+) -> None:
     rows = [TRACE, thumb(True, rater="ann"), thumb(False, rater="ann"), thumb(True), thumb(False)]
     assert put(ws, tmp_path, *rows).stored == 5
     assert put(ws, tmp_path, *rows).duplicates == 5
@@ -107,13 +129,22 @@ def test_a_rater_who_contradicts_himself_in_one_import_is_not_heard_in_whatever_
     ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("thumbwheel.capture.ingest.LINES", 1)
-    put(ws, tmp_path, TRACE, thumb(True, rater="ann"), thumb(False, rater="ann"), thumb(True, rater="ben"))
+    put(
+        ws,
+        tmp_path,
+        TRACE,
+        thumb(True, rater="ann"),
+        thumb(False, rater="ann"),
+        thumb(True, rater="ben"),
+    )
     with ws.db.read() as connection:
         (found,) = judgements(connection, AGENT)
     assert (found.good, found.conflict, len(found.feedback_ids)) == (True, True, 1)
 
 
-def test_statements_about_a_text_without_a_name_are_voices_of_their_own_in_every_file(ws: Workspace, tmp_path: Path) -> None:
+def test_statements_about_a_text_without_a_name_are_voices_of_their_own_in_every_file(
+    ws: Workspace, tmp_path: Path
+) -> None:
     up, down = ({"prompt": "q", "completion": "a", "label": value} for value in (True, False))
     for row in (up, down, up):
         put(ws, tmp_path, row, source="trl")
@@ -138,19 +169,31 @@ def test_a_line_may_not_take_back_somebody_else_s_word(ws: Workspace, tmp_path: 
     put(ws, tmp_path, TRACE, thumb(True, id="f1", rater="ann"))
     for key in ("retracts", "supersedes"):
         for who in ({"rater": "ben"}, {}):
-            line = {"type": "feedback", "retracts": "f1"} if key == "retracts" else thumb(False, supersedes="f1")
+            line = (
+                {"type": "feedback", "retracts": "f1"}
+                if key == "retracts"
+                else thumb(False, supersedes="f1")
+            )
             report = put(ws, tmp_path, TRACE, line | who)
             reason = report.refusals[0]["reason"]
-            assert key in reason and "another rater or source" in reason and f"thumbwheel feedback add --{key}" in reason
+            assert (
+                key in reason
+                and "another rater or source" in reason
+                and f"thumbwheel feedback add --{key}" in reason
+            )
     assert verdicts(ws) == [True]
     report = put(ws, tmp_path, {"type": "feedback", "retracts": "f1", "rater": "ann"})
     assert (report.stored, verdicts(ws)) == (1, [])
 
 
-def test_a_line_cannot_speak_for_another_source_or_for_the_owner(ws: Workspace, tmp_path: Path) -> None:
+def test_a_line_cannot_speak_for_another_source_or_for_the_owner(
+    ws: Workspace, tmp_path: Path
+) -> None:
     put(ws, tmp_path, json.loads(OPENWEBUI), source="openwebui")
     with ws.db.read() as connection:
-        thumbs = connection.execute(schema.feedback.select().where(schema.feedback.c.kind == "thumb"))
+        thumbs = connection.execute(
+            schema.feedback.select().where(schema.feedback.c.kind == "thumb")
+        )
         (feedback_id,) = thumbs.scalars()
     forged = {"type": "feedback", "retracts": feedback_id, "rater": "u1"}
     for line in (forged, forged | {"source": "openwebui"}):
@@ -160,8 +203,13 @@ def test_a_line_cannot_speak_for_another_source_or_for_the_owner(ws: Workspace, 
     assert verdicts(ws) == [True]
 
 
-def test_a_retraction_that_comes_first_takes_back_its_own_rater_s_word_only(ws: Workspace, tmp_path: Path) -> None:
-    rows = [thumb(True, id="f1", rater="ann"), {"type": "feedback", "id": "r1", "retracts": "f1", "rater": "ben"}]
+def test_a_retraction_that_comes_first_takes_back_its_own_rater_s_word_only(
+    ws: Workspace, tmp_path: Path
+) -> None:
+    rows = [
+        thumb(True, id="f1", rater="ann"),
+        {"type": "feedback", "id": "r1", "retracts": "f1", "rater": "ben"},
+    ]
     put(ws, tmp_path, TRACE, rows[1])
     put(ws, tmp_path, rows[0])
     assert verdicts(ws) == [True]
@@ -181,7 +229,9 @@ def test_the_owner_takes_back_whatever_there_is(ws: Workspace, tmp_path: Path) -
 # Statistics
 
 
-def test_a_collector_s_label_counts_once(command_line: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_s_label_counts_once(
+    command_line: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path / "home"))
     collector = TraceCollector(tmp_path / "runs", agent=AGENT)
     collector.start_trace("s1", "Opening hours?")
@@ -206,7 +256,13 @@ def history() -> World:
     for number in range(12):
         model = "old" if number < 8 else "new"
         trace = world.trace(f"t{number}", f"q{number}", "a", model=model)
-        world.say("thumb", number % 4 == 0 or number >= 8, trace, rater=f"r{number}", at=number * 24 * 60 * 3)
+        world.say(
+            "thumb",
+            number % 4 == 0 or number >= 8,
+            trace,
+            rater=f"r{number}",
+            at=number * 24 * 60 * 3,
+        )
     world.say("rating", 5, world.trace("t0", "q0", "a", model="old"), rater="r0", at=0)
     world.say("comment", "hm", world.trace("t0", "q0", "a", model="old"), rater="r0", at=0)
     machine = world.trace("m", "qm", "a", model="new")
@@ -223,16 +279,32 @@ def test_the_share_of_positive_feedback_over_time_and_by_version(tmp_path: Path)
         weeks = feedback_stats(opened, "helper")
         with pytest.raises(NotFound, match="Known: day, week, month"):
             feedback_stats(opened, "helper", "moon")
-    assert {name: (count.judged, count.positive) for name, count in stats.versions.items()} == {"old": (9, 3), "new": (4, 4)}
+    assert {name: (count.judged, count.positive) for name, count in stats.versions.items()} == {
+        "old": (9, 3),
+        "new": (4, 4),
+    }
     assert stats.versions["old"].share == pytest.approx(1 / 3)
-    assert {name: (count.judged, count.positive) for name, count in stats.periods.items()} == {"2026-01": (10, 4), "2026-02": (3, 3)}
+    assert {name: (count.judged, count.positive) for name, count in stats.periods.items()} == {
+        "2026-01": (10, 4),
+        "2026-02": (3, 3),
+    }
     first_week = f"{START:%G-W%V}"
     assert weeks.periods[first_week].judged == 4
-    assert list(weeks.periods) == sorted(f"{START + timedelta(weeks=week):%G-W%V}" for week in range(len(weeks.periods)))
+    assert list(weeks.periods) == sorted(
+        f"{START + timedelta(weeks=week):%G-W%V}" for week in range(len(weeks.periods))
+    )
     told = stats.as_dict()
-    assert told["by_version"][0] == {"version": "new", "count": 4, "judged": 4, "positive": 4, "share_positive": 1.0}
+    assert told["by_version"][0] == {
+        "version": "new",
+        "count": 4,
+        "judged": 4,
+        "positive": 4,
+        "share_positive": 1.0,
+    }
     assert told["over_time"][0]["month"] == "2026-01"
-    assert told["signals"]["score"]["count"] == 1, "a checker's score is feedback, and no positive feedback of people"
+    assert told["signals"]["score"]["count"] == 1, (
+        "a checker's score is feedback, and no positive feedback of people"
+    )
 
 
 def test_stats_of_the_command_fit_a_terminal(command_line: Run, tmp_path: Path) -> None:
@@ -241,13 +313,21 @@ def test_stats_of_the_command_fit_a_terminal(command_line: Run, tmp_path: Path) 
     assert command_line("import", "jsonl", "lines.jsonl", "--agent", AGENT)[0] == 0
     code, out, _ = command_line("feedback", "stats", "--agent", AGENT, "--period", "day")
     assert code == 0
-    assert "positive feedback of people by day" in out and "positive feedback of people by version" in out
+    assert (
+        "positive feedback of people by day" in out
+        and "positive feedback of people by version" in out
+    )
     assert max(map(len, out.splitlines())) <= 80
 
 
 def test_the_order_of_files_with_times_decides_nothing(tmp_path: Path) -> None:
     at = "2026-01-0{}T08:00:00Z".format
-    rows = [TRACE, thumb(True, rater="ann", occurred_at=at(3)), thumb(False, rater="ann", occurred_at=at(1)), thumb(False, rater="ben")]
+    rows = [
+        TRACE,
+        thumb(True, rater="ann", occurred_at=at(3)),
+        thumb(False, rater="ann", occurred_at=at(1)),
+        thumb(False, rater="ben"),
+    ]
     for number, order in enumerate(permutations(rows)):
         if number % 5:
             continue

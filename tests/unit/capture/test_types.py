@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from thumbwheel.capture.types import CaseRecord, FeedbackRecord, StepRecord, TargetRef, TraceRecord, Unreadable, explain, parse_time
+from thumbwheel.capture.types import (
+    CaseRecord,
+    FeedbackRecord,
+    StepRecord,
+    TargetRef,
+    TraceRecord,
+    Unreadable,
+    explain,
+    parse_time,
+)
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
@@ -43,7 +52,17 @@ def test_any_written_time_is_read_back(at: datetime, hours: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["2026-13-01", "2026-02-30T00:00:00Z", "yesterday", "", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59-12:00", 1700000000, None, True],
+    [
+        "2026-13-01",
+        "2026-02-30T00:00:00Z",
+        "yesterday",
+        "",
+        "0001-01-01T00:00:00Z",
+        "9999-12-31T23:59:59-12:00",
+        1700000000,
+        None,
+        True,
+    ],
 )
 def test_impossible_times_are_refused(text: Any) -> None:
     with pytest.raises(Unreadable, match="time"):
@@ -111,7 +130,9 @@ def test_possible_feedback(kind: str, value: Any, more: dict[str, Any]) -> None:
         ("thumbs", True, {}, "kind"),
     ],
 )
-def test_impossible_feedback_is_refused_with_the_reason(kind: str, value: Any, more: dict[str, Any], why: str) -> None:
+def test_impossible_feedback_is_refused_with_the_reason(
+    kind: str, value: Any, more: dict[str, Any], why: str
+) -> None:
     assert re.search(why, reason(kind, value, **more))
 
 
@@ -126,7 +147,20 @@ def test_every_ranking_of_all_targets_is_a_preference(order: list[int], joins: l
     assert feedback("preference", {"ranking": ranking}, 4).value == {"ranking": ranking}
 
 
-@pytest.mark.parametrize("ranking", [[], [[0]], [[0], [0]], [[0], [2]], [[0, 1], []], [[False], [True]], "x", [0, 1], [[0], [1], [2]]])
+@pytest.mark.parametrize(
+    "ranking",
+    [
+        [],
+        [[0]],
+        [[0], [0]],
+        [[0], [2]],
+        [[0, 1], []],
+        [[False], [True]],
+        "x",
+        [0, 1],
+        [[0], [1], [2]],
+    ],
+)
 def test_other_rankings_are_refused(ranking: Any) -> None:
     assert "ranking" in reason("preference", {"ranking": ranking}, 2)
 
@@ -174,7 +208,10 @@ def test_steps_are_coherent() -> None:
         ({"token_ids": [1, 2], "token_logprobs": [-0.1]}, "1 token_logprobs for 2"),
         ({"token_ids": [1], "token_logprobs": [0.5]}, "less than or equal to 0"),
         ({"token_ids": [2**40]}, "token_ids.0"),
-        ({"started_at": "2026-01-05T12:00:00Z", "ended_at": "2026-01-05T11:00:00Z"}, "before it starts"),
+        (
+            {"started_at": "2026-01-05T12:00:00Z", "ended_at": "2026-01-05T11:00:00Z"},
+            "before it starts",
+        ),
         ({"kind": "thought"}, "kind"),
         ({"sampling": {"t": 1}, "temperature": 1}, "'temperature' is unknown"),
     ):
@@ -213,7 +250,9 @@ def test_identity_is_the_content() -> None:
 
 
 def test_the_hash_of_a_record_stays_what_it_was() -> None:
-    record = TraceRecord(input="hi", output="ho", occurred_at="2026-01-05 12:00:00", metadata={"ü": 1})
+    record = TraceRecord(
+        input="hi", output="ho", occurred_at="2026-01-05 12:00:00", metadata={"ü": 1}
+    )
     content = (
         '{"input":[{"content":"hi","role":"user"}],"metadata":{"ü":1},"occurred_at":"2026-01-05T12:00:00Z",'
         '"output":"ho","status":"ok","steps":[{"kind":"llm","status":"ok"}]}'

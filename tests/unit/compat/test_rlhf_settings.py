@@ -1,4 +1,5 @@
-"""The plan's YAML as our settings: every documented key is read, is a word of a command, or is left out with its reason."""
+"""The plan's YAML as our settings: every documented key is read, is a word of a command, or is left
+out with its reason."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ import yaml
 from command_line import Run
 from thumbwheel.app.open import opener
 from thumbwheel.app.settings import sections
-from thumbwheel.compat.rlhf_plan.settings import COMMANDS, KNOWN, LEFT_OUT, SETTINGS, convert_settings
+from thumbwheel.compat.rlhf_plan.settings import (
+    COMMANDS,
+    KNOWN,
+    LEFT_OUT,
+    SETTINGS,
+    convert_settings,
+)
 from thumbwheel.core.config import Sources
 from thumbwheel.core.errors import ConfigError, Conflict
 from thumbwheel.training.train import train
@@ -54,11 +61,19 @@ def test_every_documented_key_becomes_something(tmp_path: Path, command_line: Ru
     assert (len(converted.commands), converted.left_out) == (len(COMMANDS), LEFT_OUT)
     code, out, err = command_line("settings", "convert", "rlhf.yaml", "--out", "ours.yaml")
     assert (code, out) == (0, ""), err
-    assert "run: thumbwheel import feedback_jsonl data/feedback.jsonl" in err and "every rating counts" in err
+    assert (
+        "run: thumbwheel import feedback_jsonl data/feedback.jsonl" in err
+        and "every rating counts" in err
+    )
     ours = Sources.read(tmp_path / "ours.yaml", {})
     reward, ppo = (ours.load(sections()[name], name) for name in ("train.reward", "train.ppo"))
     assert (reward.num_train_epochs, reward.batch_size, reward.learning_rate) == (3, 8, 2e-5)  # type: ignore[attr-defined]
-    assert (ppo.max_steps, ppo.batch_size, ppo.learning_rate, ppo.init_kl_coef) == (100, 8, 1e-5, 0.2)  # type: ignore[attr-defined]
+    assert (ppo.max_steps, ppo.batch_size, ppo.learning_rate, ppo.init_kl_coef) == (
+        100,
+        8,
+        1e-5,
+        0.2,
+    )  # type: ignore[attr-defined]
     code, out, err = command_line("settings", "convert", "rlhf.yaml", "--json")
     assert code == 0 and json.loads(out)["settings"]["training"] == {"enabled": True}
     code, _, err = command_line("settings", "convert", "rlhf.yaml", "--out", "ours.yaml")
@@ -76,13 +91,17 @@ def test_every_documented_key_becomes_something(tmp_path: Path, command_line: Ru
         ({"rlhf": {"enabled": {"deep": 1}}}, "enabled"),
     ],
 )
-def test_what_cannot_be_taken_is_an_error_with_its_key(tmp_path: Path, plan: object, why: str) -> None:
+def test_what_cannot_be_taken_is_an_error_with_its_key(
+    tmp_path: Path, plan: object, why: str
+) -> None:
     with pytest.raises(ConfigError) as raised:
         convert_settings(write(tmp_path, plan))
     assert why in str(raised.value)
 
 
-def test_the_master_switch_stops_training_and_nothing_else(tmp_path: Path, command_line: Run) -> None:
+def test_the_master_switch_stops_training_and_nothing_else(
+    tmp_path: Path, command_line: Run
+) -> None:
     pytest.importorskip("torch")
     converted = convert_settings(write(tmp_path, {"rlhf": {"enabled": False}}))
     (tmp_path / "thumbwheel.yaml").write_text(converted.as_yaml())
@@ -90,7 +109,9 @@ def test_the_master_switch_stops_training_and_nothing_else(tmp_path: Path, comma
         for resume in (None, "run_1"):
             with pytest.raises(Conflict, match="switched off"):
                 train(ws, "desk", "kto", "base", resume=resume)
-    (tmp_path / "rows.jsonl").write_text('{"type": "trace", "id": "t1", "input": "q", "output": "a"}')
+    (tmp_path / "rows.jsonl").write_text(
+        '{"type": "trace", "id": "t1", "input": "q", "output": "a"}'
+    )
     assert command_line("import", "jsonl", "rows.jsonl", "--agent", "desk")[0] == 0
 
 

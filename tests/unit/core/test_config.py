@@ -51,7 +51,9 @@ def sources(file: dict[str, Any], **environment: str) -> Sources:
 
 def test_options_win_over_environment_over_file_over_default() -> None:
     read = sources(
-        {"train": {"x": {"rate": 0.1, "mode": "fast", "limit": 3}}}, THUMBWHEEL_TRAIN__X__RATE="0.2", THUMBWHEEL_TRAIN__X__LIMIT="4"
+        {"train": {"x": {"rate": 0.1, "mode": "fast", "limit": 3}}},
+        THUMBWHEEL_TRAIN__X__RATE="0.2",
+        THUMBWHEEL_TRAIN__X__LIMIT="4",
     )
     found = read.load(Sample, "train.x", {"rate": 0.3, "limit": None})
     assert (found.rate, found.mode, found.limit, found.loud) == (0.3, "fast", None, False)

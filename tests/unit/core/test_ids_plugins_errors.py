@@ -21,7 +21,9 @@ def test_docstring_examples(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["../x", "", "a/b", "a..b", ".a", "A", "ä", "a" * 64, "a\n", "-a", "a\0"])
+@pytest.mark.parametrize(
+    "name", ["../x", "", "a/b", "a..b", ".a", "A", "ä", "a" * 64, "a\n", "-a", "a\0"]
+)
 def test_a_slug_is_never_a_path(name: str) -> None:
     with pytest.raises(InputError, match="agent name"):
         ids.slug(name)
@@ -51,14 +53,20 @@ def test_new_ids_are_unique_and_fit_the_column() -> None:
 
 
 def test_an_unknown_variant_names_the_known_ones() -> None:
-    table: plugins.Table[object] = plugins.Table("source", "thumbwheel.none", {"jsonl": "json:loads"})
+    table: plugins.Table[object] = plugins.Table(
+        "source", "thumbwheel.none", {"jsonl": "json:loads"}
+    )
     assert table.get("jsonl") is not None
     with pytest.raises(NotFound, match=r"'jsnl'.*Known: jsonl\..*Did you mean 'jsonl'"):
         table.get("jsnl")
 
 
 def test_every_error_has_an_exit_code_and_survives_pickling() -> None:
-    tree = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, ThumbwheelError)]
+    tree = [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, ThumbwheelError)
+    ]
     assert len(tree) == 10
     for kind in tree:
         error = kind("this 'x'", "it cannot be", "Do that")

@@ -1,4 +1,5 @@
-"""Nothing that was imported reaches the terminal as a control character, whatever way it is printed."""
+"""Nothing that was imported reaches the terminal as a control character, whatever way it is
+printed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from thumbwheel.core import log
 
 ROOT = Path(__file__).parents[3]
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\x7f\rgone\u202etxt\u2066"
-CHILDREN = ("sandbox/inside", "llm/library_child.py", "datasets/collect.py", "capture/parquet_child.py", "engine/template_child.py")
+CHILDREN = (
+    "sandbox/inside",
+    "llm/library_child.py",
+    "datasets/collect.py",
+    "capture/parquet_child.py",
+    "engine/template_child.py",
+)
 """Programs whose standard output is read by a program."""
 
 
@@ -23,7 +30,9 @@ def harmless(text: str) -> bool:
     return not log.CONTROL.search(text)
 
 
-def test_everything_that_prints_shows_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_that_prints_shows_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     log.console.cache_clear()
     log.configure()
     log.say(EVIL)
@@ -74,20 +83,57 @@ def test_nobody_else_writes_to_the_terminal() -> None:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-            if called in ("print", "typer.echo", "typer.secho", "Console", "sys.stdout.write", "sys.stderr.write"):
+            if called in (
+                "print",
+                "typer.echo",
+                "typer.secho",
+                "Console",
+                "sys.stdout.write",
+                "sys.stderr.write",
+            ):
                 writers.add((name, called))
     assert not writers
 
 
-def test_commands_show_hostile_data_as_it_is_and_do_not_obey_it(command_line: Run, tmp_path: Path) -> None:
+def test_commands_show_hostile_data_as_it_is_and_do_not_obey_it(
+    command_line: Run, tmp_path: Path
+) -> None:
     evil = tmp_path / f"a{EVIL.replace('/', '')}.csv"
-    evil.write_text(f"question,answer,thumb,user_id,note{EVIL[:5]}\nHi{EVIL.replace(chr(13), '')},Hello{EVIL[:5]},{EVIL[:7]},u,x\n")
+    evil.write_text(
+        f"question,answer,thumb,user_id,note{EVIL[:5]}\nHi{EVIL.replace(chr(13), '')},Hello{EVIL[:5]},{EVIL[:7]},u,x\n"
+    )
     good = tmp_path / "good.jsonl"
     lines = [
-        {"type": "trace", "id": f"t{EVIL}", "input": EVIL, "output": EVIL, "session": EVIL, "subject": EVIL},
-        {"type": "feedback", "target": {"trace": f"t{EVIL}"}, "kind": "thumb", "value": True, "rater": EVIL, "comment": EVIL},
-        {"type": "feedback", "target": {"trace": f"t{EVIL}"}, "kind": "label", "name": EVIL, "value": EVIL},
-        {"type": "case", "input": EVIL, "reference": EVIL, "checker": "exact_answer", "slices": {"a": EVIL}},
+        {
+            "type": "trace",
+            "id": f"t{EVIL}",
+            "input": EVIL,
+            "output": EVIL,
+            "session": EVIL,
+            "subject": EVIL,
+        },
+        {
+            "type": "feedback",
+            "target": {"trace": f"t{EVIL}"},
+            "kind": "thumb",
+            "value": True,
+            "rater": EVIL,
+            "comment": EVIL,
+        },
+        {
+            "type": "feedback",
+            "target": {"trace": f"t{EVIL}"},
+            "kind": "label",
+            "name": EVIL,
+            "value": EVIL,
+        },
+        {
+            "type": "case",
+            "input": EVIL,
+            "reference": EVIL,
+            "checker": "exact_answer",
+            "slices": {"a": EVIL},
+        },
         {"type": EVIL},
     ]
     good.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -13,7 +13,9 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     log.console.cache_clear()
 
 
-def test_a_table_that_is_too_wide_abbreviates_ids_and_fits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_that_is_too_wide_abbreviates_ids_and_fits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     row_ids = [ids.derived("trc", str(number)) for number in range(40)]
     log.table("t", ("id", "text"), [(row_id, "text " * 12) for row_id in row_ids])
     lines = capsys.readouterr().out.splitlines()

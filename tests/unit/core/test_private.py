@@ -29,7 +29,11 @@ def careless():
 
 def readable(folder: Path) -> list[str]:
     """What is not its owner's alone."""
-    return [str(path) for path in [folder, *folder.rglob("*")] if not path.is_symlink() and path.stat().st_mode & 0o077]
+    return [
+        str(path)
+        for path in [folder, *folder.rglob("*")]
+        if not path.is_symlink() and path.stat().st_mode & 0o077
+    ]
 
 
 def thumbwheel(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -44,7 +48,9 @@ def test_a_command_writes_for_its_owner_only(tmp_path: Path) -> None:
     assert readable(tmp_path / "home") == []
 
 
-def test_a_program_that_opens_a_home_and_an_app_that_records_do_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_opens_a_home_and_an_app_that_records_do_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         versions.ensure_agent(ws, "support")
         assert readable(tmp_path / "home") == []

@@ -1,4 +1,5 @@
-"""What is said on the way where nobody looks at a terminal: a line every ten seconds, here every half of one."""
+"""What is said on the way where nobody looks at a terminal: a line every ten seconds, here every
+half of one."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ with log.progress("training", 40, "steps") as advance:
     out, lines = piped(code)
     assert out == "" and 3 <= len(lines) <= 4
     assert re.fullmatch(r"training: 0 of 40 steps, 0:0\d passed", lines[0])
-    assert re.fullmatch(r"training: 10 of 40 steps, 0:0\d passed, about 0:0\d left; loss 0\.1", lines[1])
+    assert re.fullmatch(
+        r"training: 10 of 40 steps, 0:0\d passed, about 0:0\d left; loss 0\.1", lines[1]
+    )
 
 
 def test_a_line_has_what_is_known() -> None:
@@ -40,9 +43,15 @@ def test_a_line_has_what_is_known() -> None:
     assert log._Work("training", 100, "steps", 12, "loss 0.52", began).line() == (
         "training: 12 of 100 steps, 1:05 passed, about 7:57 left; loss 0.52"
     )
-    assert log._Work("downloading", None, "bytes", 4096.0, "", began).line() == "downloading: 4096 bytes, 1:05 passed"
+    assert (
+        log._Work("downloading", None, "bytes", 4096.0, "", began).line()
+        == "downloading: 4096 bytes, 1:05 passed"
+    )
     assert log._Work("evaluate", None, "", 0, "", began - 7200).line() == "evaluate: 2:01:05 passed"
-    assert log._Work("merging", 3, "layers", 3, "", began).line() == "merging: 3 of 3 layers, 1:05 passed"
+    assert (
+        log._Work("merging", 3, "layers", 3, "", began).line()
+        == "merging: 3 of 3 layers, 1:05 passed"
+    )
 
 
 def test_short_work_and_work_that_speaks_says_nothing_more() -> None:
@@ -86,7 +95,10 @@ def test_a_terminal_gets_a_bar_and_no_lines() -> None:
     import os
     import pty
 
-    code = SHORTER + 'with log.progress("training", 4, "steps") as advance:\n    advance(1)\n    time.sleep(0.8)\n'
+    code = (
+        SHORTER + 'with log.progress("training", 4, "steps") as advance:\n    advance(1)\n    '
+        "time.sleep(0.8)\n"
+    )
     reader, writer = pty.openpty()
     child = subprocess.Popen([sys.executable, "-c", code], stderr=writer, stdout=subprocess.PIPE)
     os.close(writer)
@@ -105,7 +117,9 @@ def test_a_terminal_gets_a_bar_and_no_lines() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "speaks"), [(["demo", "--emit"], True), (["serve"], False)])
-def test_every_command_speaks_unless_it_is_endless(arguments: list[str], speaks: bool, tmp_path: Path) -> None:
+def test_every_command_speaks_unless_it_is_endless(
+    arguments: list[str], speaks: bool, tmp_path: Path
+) -> None:
     """Whatever the command itself says: here its work is a pause."""
     code = """
 import typer

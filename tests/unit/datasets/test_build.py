@@ -21,7 +21,9 @@ from thumbwheel.db.workspace import Workspace
 ALL_TRAIN = DatasetConfig(dev=0, gate=0)
 
 
-def built(world: World, home: Path, shape: str, config: DatasetConfig = ALL_TRAIN) -> tuple[Dataset, list[Any]]:
+def built(
+    world: World, home: Path, shape: str, config: DatasetConfig = ALL_TRAIN
+) -> tuple[Dataset, list[Any]]:
     with world.into(Path(tempfile.mkdtemp(dir=home))) as ws:
         dataset = build(ws, AGENT, shape, config)
         return dataset, everything(ws, dataset)
@@ -36,13 +38,26 @@ def test_a_correction_is_a_pair_a_chat_and_two_labels(tmp_path: Path) -> None:
     trace = world.trace("a", "Capital of France?", "Lyon.", subject="u7", session="s1")
     said = world.say("correction", "Paris.", trace)
     _, (pair,) = built(world, tmp_path, "pairs")
-    assert (pair.chosen, pair.rejected, pair.origin, pair.weight) == ("Paris.", "Lyon.", "correction", 1.0)
+    assert (pair.chosen, pair.rejected, pair.origin, pair.weight) == (
+        "Paris.",
+        "Lyon.",
+        "correction",
+        1.0,
+    )
     assert pair.prompt == [{"role": "user", "content": "Capital of France?"}]
     assert (pair.feedback_ids, pair.trace_ids, len(pair.subject_ids)) == ([said], [trace], 1)
     _, (chat,) = built(world, tmp_path, "chats")
-    assert (chat.completion, chat.origin, chat.token_ids, chat.feedback_ids) == ("Paris.", "correction", None, [said])
+    assert (chat.completion, chat.origin, chat.token_ids, chat.feedback_ids) == (
+        "Paris.",
+        "correction",
+        None,
+        [said],
+    )
     _, labels = built(world, tmp_path, "labels")
-    assert {(row.completion, row.label, row.origin) for row in labels} == {("Paris.", True, "correction"), ("Lyon.", False, "correction")}
+    assert {(row.completion, row.label, row.origin) for row in labels} == {
+        ("Paris.", True, "correction"),
+        ("Lyon.", False, "correction"),
+    }
 
 
 def test_corrections_need_not_be_labels(tmp_path: Path) -> None:
@@ -50,7 +65,9 @@ def test_corrections_need_not_be_labels(tmp_path: Path) -> None:
     world.say("correction", "Paris.", world.trace("a", "q1", "Lyon."))
     world.say("thumb", True, world.trace("b", "q2", "yes"))
     world.say("thumb", False, world.trace("c", "q3", "no"))
-    _, rows = built(world, tmp_path, "labels", DatasetConfig(dev=0, gate=0, labels_from_corrections=False))
+    _, rows = built(
+        world, tmp_path, "labels", DatasetConfig(dev=0, gate=0, labels_from_corrections=False)
+    )
     assert {row.completion for row in rows} == {"yes", "no"}
 
 
@@ -75,7 +92,12 @@ def test_good_answers_carry_their_strength_and_captured_tokens(tmp_path: Path) -
         world.say("thumb", up, trace, rater=rater)
     world.say("rating", 2, world.trace("b", "q", "bad"))
     dataset, (row,) = built(world, tmp_path, "chats")
-    assert (row.completion, row.origin, row.token_ids, row.finish_reason) == ("good", "upvote", [5, 6, 7], "stop")
+    assert (row.completion, row.origin, row.token_ids, row.finish_reason) == (
+        "good",
+        "upvote",
+        [5, 6, 7],
+        "stop",
+    )
     assert row.weight == pytest.approx(1 / 3)
     assert dataset.manifest["notes"] == {"answers with disagreeing raters": 1}
     assert dataset.manifest["drops"] == {"the answer was judged bad": 1}
@@ -88,8 +110,12 @@ def test_preferences_are_chats_only_on_request(tmp_path: Path) -> None:
     with world.into(tmp_path) as ws:
         with pytest.raises(DataError, match=r"no chats.*no judgement that calls the answer good"):
             build(ws, AGENT, "chats", ALL_TRAIN)
-        dataset = build(ws, AGENT, "chats", DatasetConfig(dev=0, gate=0, chats_from_preferences=True))
-        assert [(row.completion, row.origin) for row in everything(ws, dataset)] == [("better", "preference")]
+        dataset = build(
+            ws, AGENT, "chats", DatasetConfig(dev=0, gate=0, chats_from_preferences=True)
+        )
+        assert [(row.completion, row.origin) for row in everything(ws, dataset)] == [
+            ("better", "preference")
+        ]
 
 
 def test_siblings_are_bounded_and_use_every_good_answer_once_a_round(tmp_path: Path) -> None:
@@ -135,7 +161,8 @@ def test_what_is_left_out_is_counted_with_its_reason(tmp_path: Path) -> None:
     assert reasons == {
         "the same answer to the same prompt: counted once": 1,
         "the trace has no output": 1,
-        "the answer took several model or tool steps, which do not tell what the last one was shown": 1,
+        "the answer took several model or tool steps, which do not tell what the last one was "
+        "shown": 1,
         "the correction changes nothing": 1,
         "the compared answers have different prompts": 1,
         "the compared answers are tied": 1,
@@ -166,7 +193,9 @@ def test_the_same_text_judged_in_several_traces_follows_the_rule(tmp_path: Path)
 def test_gold_prompts_never_appear_whatever_their_system_prompt(tmp_path: Path) -> None:
     world = World()
     world.case("gold", world.prompt("What is  2+2?", system="v1"))
-    world.say("thumb", True, world.trace("a", world.prompt("What is 2+2?", system="v2, Monday"), "4"))
+    world.say(
+        "thumb", True, world.trace("a", world.prompt("What is 2+2?", system="v2, Monday"), "4")
+    )
     world.say("thumb", True, world.trace("b", "What is 3+3?", "6"))
     dataset, (row,) = built(world, tmp_path, "chats")
     assert row.completion == "6"
@@ -176,14 +205,21 @@ def test_gold_prompts_never_appear_whatever_their_system_prompt(tmp_path: Path) 
 def test_class_weights_are_fitted_on_train_only_and_multiplied_in(tmp_path: Path) -> None:
     world = World()
     for number in range(60):
-        world.say("thumb", number % 5 != 0, world.trace(f"t{number}", f"q{number}", f"answer {number}"))
+        world.say(
+            "thumb", number % 5 != 0, world.trace(f"t{number}", f"q{number}", f"answer {number}")
+        )
     dataset, rows = built(world, tmp_path, "labels", DatasetConfig(dev=0.2, gate=0.2))
     train = [row.label for row in rows if row.split == "train"]
     weights = dataset.manifest["fitted"]["class_weights"]
     assert weights["desirable"] == 1.0
     assert 1.0 <= train.count(True) / (weights["undesirable"] * train.count(False)) <= 4 / 3
-    assert {(row.label, row.weight) for row in rows} == {(True, 1.0), (False, weights["undesirable"])}
-    fixed, rows = built(world, tmp_path, "labels", DatasetConfig(desirable_weight=0.5, undesirable_weight=2.0))
+    assert {(row.label, row.weight) for row in rows} == {
+        (True, 1.0),
+        (False, weights["undesirable"]),
+    }
+    fixed, rows = built(
+        world, tmp_path, "labels", DatasetConfig(desirable_weight=0.5, undesirable_weight=2.0)
+    )
     assert {(row.label, row.weight) for row in rows} == {(True, 0.5), (False, 2.0)}
     assert fixed.id != dataset.id
 
@@ -192,7 +228,12 @@ def test_one_class_only_says_which_is_missing(tmp_path: Path) -> None:
     world = World()
     for number in range(5):
         world.say("thumb", True, world.trace(f"t{number}", f"q{number}", "a"))
-    with world.into(tmp_path) as ws, pytest.raises(DataError, match="all labels in train are desirable; KTO needs undesirable ones too"):
+    with (
+        world.into(tmp_path) as ws,
+        pytest.raises(
+            DataError, match="all labels in train are desirable; KTO needs undesirable ones too"
+        ),
+    ):
         build(ws, AGENT, "labels", ALL_TRAIN)
 
 
@@ -216,7 +257,11 @@ def test_same_evidence_same_dataset_and_new_evidence_a_new_one(tmp_path: Path) -
     with world.into(tmp_path) as ws:
         one = build(ws, AGENT, "chats", ALL_TRAIN)
         again = build(ws, AGENT, "chats", ALL_TRAIN)
-        assert (again.id, again.fingerprint, again.recorded_at) == (one.id, one.fingerprint, one.recorded_at)
+        assert (again.id, again.fingerprint, again.recorded_at) == (
+            one.id,
+            one.fingerprint,
+            one.recorded_at,
+        )
         assert [found.id for found in datasets(ws, AGENT)] == [one.id]
     more = World(clock=10)
     more.say("thumb", True, more.trace("b", "q2", "y"), recorded=START + timedelta(days=1))
@@ -240,7 +285,11 @@ def test_find_by_id_shape_and_latest(tmp_path: Path) -> None:
     world.say("correction", "y", world.trace("a", "q", "x"))
     with world.into(tmp_path) as ws:
         chats, pairs = build(ws, AGENT, "chats", ALL_TRAIN), build(ws, AGENT, "pairs", ALL_TRAIN)
-        assert [find(ws, AGENT, name).id for name in ("latest", "chats", pairs.id)] == [pairs.id, chats.id, pairs.id]
+        assert [find(ws, AGENT, name).id for name in ("latest", "chats", pairs.id)] == [
+            pairs.id,
+            chats.id,
+            pairs.id,
+        ]
         with pytest.raises(NotFound, match="Known"):
             find(ws, AGENT, "dst_nothing")
         with pytest.raises(InputError, match="train, dev, gate"):
@@ -268,7 +317,9 @@ def test_odd_text_survives(tmp_path: Path) -> None:
     assert (row.chosen, row.prompt[0]["content"]) == (odd, odd)
 
 
-def test_what_fails_while_files_are_written_does_not_wait_for_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_while_files_are_written_does_not_wait_for_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken = []
 
     def slowly(self: Selected, split: str, names: list[str] | None = None) -> Iterator[Any]:

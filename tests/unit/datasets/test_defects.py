@@ -1,4 +1,5 @@
-"""What other systems got wrong with training data, one test a defect; the names are those of our list of them."""
+"""What other systems got wrong with training data, one test a defect; the names are those of our
+list of them."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def everything(ws: Workspace, dataset: Dataset) -> list[Any]:
     return [row for split in SPLITS for row in load_rows(ws, dataset.id, split)]
 
 
-def built(world: World, home: Path, shape: str, config: DatasetConfig = TRAIN) -> tuple[Dataset, list[Any]]:
+def built(
+    world: World, home: Path, shape: str, config: DatasetConfig = TRAIN
+) -> tuple[Dataset, list[Any]]:
     with world.into(home) as ws:
         dataset = build(ws, AGENT, shape, config)
         return dataset, everything(ws, dataset)
@@ -45,11 +48,17 @@ def test_defect_0c13_recorded_rewards_belong_to_the_recorded_answers(tmp_path: P
     for number, value in enumerate((0.0, 0.5, 1.0)):
         rated(world, f"t{number}", "q", f"answer {number}", value)
     _, (row,) = built(world, tmp_path, "groups")
-    assert dict(zip(row.completions, row.values, strict=True)) == {"answer 0": 0.0, "answer 1": 0.5, "answer 2": 1.0}
+    assert dict(zip(row.completions, row.values, strict=True)) == {
+        "answer 0": 0.0,
+        "answer 1": 0.5,
+        "answer 2": 1.0,
+    }
     assert row.success == pytest.approx(0.5)
 
 
-def test_defect_0c14_groups_form_by_the_normalised_prompt_and_train_on_the_original(tmp_path: Path) -> None:
+def test_defect_0c14_groups_form_by_the_normalised_prompt_and_train_on_the_original(
+    tmp_path: Path,
+) -> None:
     world = World()
     original = "What IS the  Größe of " + "x" * 300 + "?"
     rated(world, "a", original, "one", 1.0)
@@ -78,9 +87,13 @@ def test_defect_0b_balance_is_by_weights_and_rows_go_only_where_asked(tmp_path: 
         world.say("thumb", number % 5 > 0, world.trace(f"t{number}", f"q{number}", f"a{number}"))
     weighted, rows = built(world, tmp_path / "w", "labels")
     assert len(rows) == 30 and weighted.manifest["fitted"]["class_weights"]["undesirable"] > 1
-    fewer, rows = built(world, tmp_path / "d", "labels", DatasetConfig(dev=0, gate=0, balance="downsample"))
+    fewer, rows = built(
+        world, tmp_path / "d", "labels", DatasetConfig(dev=0, gate=0, balance="downsample")
+    )
     assert sorted(row.label for row in rows) == [False] * 6 + [True] * 6
-    assert fewer.manifest["drops"] == {"more desirable labels in train than others (balance: downsample)": 18}
+    assert fewer.manifest["drops"] == {
+        "more desirable labels in train than others (balance: downsample)": 18
+    }
     assert fewer.manifest["fitted"]["class_weights"] == {"desirable": 1.0, "undesirable": 1.0}
     assert fewer.counts["train"] == 12
 
@@ -89,21 +102,31 @@ def test_golden_1b_scores_are_normalised_as_the_n3_server_does(tmp_path: Path) -
     world = World()
     for number, value in enumerate((0.5, 0.6, 0.7, 0.8, 0.9)):
         rated(world, f"t{number}", f"q{number}", f"a{number}", value)
-    dataset, rows = built(world, tmp_path, "scored", DatasetConfig(dev=0, gate=0, normalise="range"))
+    dataset, rows = built(
+        world, tmp_path, "scored", DatasetConfig(dev=0, gate=0, normalise="range")
+    )
     assert sorted(row.value for row in rows) == pytest.approx([-1, -0.5, 0, 0.5, 1])
     assert all(row.scale == [-1, 1] for row in rows)
-    assert dataset.manifest["fitted"] == {"scale": [0, 1], "normalised": {"from": [0.5, 0.9], "to": [-1, 1]}}
+    assert dataset.manifest["fitted"] == {
+        "scale": [0, 1],
+        "normalised": {"from": [0.5, 0.9], "to": [-1, 1]},
+    }
 
 
 def test_defect_1c6_the_scale_is_fitted_on_train_and_used_for_the_others(tmp_path: Path) -> None:
     world = World()
     for number in range(60):
         rated(world, f"t{number}", f"q{number}", f"a{number}", (number % 10) / 10)
-    dataset, rows = built(world, tmp_path, "scored", DatasetConfig(dev=0.3, gate=0.3, normalise="range"))
+    dataset, rows = built(
+        world, tmp_path, "scored", DatasetConfig(dev=0.3, gate=0.3, normalise="range")
+    )
     low, high = dataset.manifest["fitted"]["normalised"]["from"]
     _, raw = built(world, tmp_path / "raw", "scored", DatasetConfig(dev=0.3, gate=0.3))
     values = {row.completion: row for row in raw}
-    assert (low, high) == (min(one.value for one in raw if one.split == "train"), max(one.value for one in raw if one.split == "train"))
+    assert (low, high) == (
+        min(one.value for one in raw if one.split == "train"),
+        max(one.value for one in raw if one.split == "train"),
+    )
     for row in rows:
         cut = min(max(values[row.completion].value, low), high)
         assert row.value == pytest.approx(2 * (cut - low) / (high - low) - 1)
@@ -115,38 +138,60 @@ def test_defect_2c8_the_worst_are_not_left_out_by_default(tmp_path: Path) -> Non
         rated(world, f"t{number}", f"q{number}", f"a{number}", value)
     _, rows = built(world, tmp_path / "all", "scored")
     assert min(row.value for row in rows) == 0
-    dataset, rows = built(world, tmp_path / "some", "scored", DatasetConfig(dev=0, gate=0, min_reward=0.2))
+    dataset, rows = built(
+        world, tmp_path / "some", "scored", DatasetConfig(dev=0, gate=0, min_reward=0.2)
+    )
     assert sorted(row.value for row in rows) == [0.2, 0.9]
     assert dataset.manifest["drops"]["the number of the answer is below min_reward (0.2)"] == 1
 
 
-def test_defect_2c10_min_reward_leaves_out_corrected_answers_with_their_corrections(tmp_path: Path) -> None:
+def test_defect_2c10_min_reward_leaves_out_corrected_answers_with_their_corrections(
+    tmp_path: Path,
+) -> None:
     world = World()
     for number, value in enumerate((0.1, 0.9)):
         for place in range(2):
-            trace = rated(world, f"t{number}-{place}", f"q{number}-{place}", f"answer {number}", value)
+            trace = rated(
+                world, f"t{number}-{place}", f"q{number}-{place}", f"answer {number}", value
+            )
             world.say("correction", f"edit {number}", trace, rater="r2")
-        world.say("thumb", number == 0, world.trace(f"other{number}", f"o{number}", f"other {number}"))
+        world.say(
+            "thumb", number == 0, world.trace(f"other{number}", f"o{number}", f"other {number}")
+        )
     floor = DatasetConfig(dev=0, gate=0, min_reward=0.5)
     reason = "the number of the answer is below min_reward (0.5)"
-    for shape, texts in (("pairs", {"edit 1"}), ("chats", {"edit 1", "other 0"}), ("labels", {"edit 1", "other 0", "other 1"})):
+    for shape, texts in (
+        ("pairs", {"edit 1"}),
+        ("chats", {"edit 1", "other 0"}),
+        ("labels", {"edit 1", "other 0", "other 1"}),
+    ):
         dataset, rows = built(world, tmp_path / shape, shape, floor)
         assert {getattr(row, "chosen", None) or row.completion for row in rows} == texts
         assert dataset.manifest["drops"][reason] == 2
-        assert "edit 0" not in json.dumps([asdict(row) for row in rows]) and "answer 0" not in json.dumps([asdict(row) for row in rows])
+        assert "edit 0" not in json.dumps(
+            [asdict(row) for row in rows]
+        ) and "answer 0" not in json.dumps([asdict(row) for row in rows])
 
 
 def test_defect_2c8_min_reward_reads_numbers_and_no_thumb(tmp_path: Path) -> None:
-    """A decision with the stored reward 0.5 and a thumb down stood at -5, the end of the scale, and was left out with the worst ones."""
+    """A decision with the stored reward 0.5 and a thumb down stood at -5, the end of the scale, and
+    was left out with the worst ones."""
     world = World()
-    for number, (reward, thumb) in enumerate(((0.5, False), (-3.2, False), (-3.0, True), (1.6, True), (None, False))):
+    for number, (reward, thumb) in enumerate(
+        ((0.5, False), (-3.2, False), (-3.0, True), (1.6, True), (None, False))
+    ):
         trace = world.trace(f"t{number}", f"q{number}", f"answer {number}")
         world.say("thumb", thumb, trace, rater="ann")
         if reward is not None:
             world.say("score", reward, trace, rater="machine", scale={"min": -5.0, "max": 5.0})
     machine(world, "machine")
     dataset, rows = built(world, tmp_path, "labels", DatasetConfig(dev=0, gate=0, min_reward=-2.0))
-    assert {row.completion: row.label for row in rows} == {"answer 0": False, "answer 2": True, "answer 3": True, "answer 4": False}
+    assert {row.completion: row.label for row in rows} == {
+        "answer 0": False,
+        "answer 2": True,
+        "answer 3": True,
+        "answer 4": False,
+    }
     assert dataset.manifest["drops"]["the number of the answer is below min_reward (-2)"] == 1
 
 
@@ -175,7 +220,8 @@ def test_defect_2c11_a_stored_reward_is_no_feedback(tmp_path: Path) -> None:
 
 
 def test_what_is_a_row_is_not_reported_as_left_out_of_the_gate(tmp_path: Path) -> None:
-    """A reward that a program stored beside a person's thumb is no reason to count the thumb's row as left out."""
+    """A reward that a program stored beside a person's thumb is no reason to count the thumb's row
+    as left out."""
     world = World()
     for number in range(40):
         trace = world.trace(f"t{number}", f"q{number}", f"a{number}")
@@ -186,7 +232,9 @@ def test_what_is_a_row_is_not_reported_as_left_out_of_the_gate(tmp_path: Path) -
     labels, rows = built(world, tmp_path / "labels", "labels", DatasetConfig(dev=0, gate=0.4))
     assert len(rows) == 40 and labels.counts["gate"] and reason not in labels.manifest["drops"]
     scored, rows = built(world, tmp_path / "scored", "scored", DatasetConfig(dev=0, gate=0.4))
-    assert scored.manifest["drops"] == {reason: 40 - len(rows)} and len(rows) == labels.counts["train"]
+    assert (
+        scored.manifest["drops"] == {reason: 40 - len(rows)} and len(rows) == labels.counts["train"]
+    )
 
 
 def test_defect_2c9_require_feedback_needs_no_reward(tmp_path: Path) -> None:
@@ -195,7 +243,9 @@ def test_defect_2c9_require_feedback_needs_no_reward(tmp_path: Path) -> None:
     world.say("thumb", True, world.trace("judged", "q2", "b"))
     _, rows = built(world, tmp_path / "all", "prompts")
     assert {(row.prompt[0]["content"], row.success) for row in rows} == {("q1", None), ("q2", 1.0)}
-    _, rows = built(world, tmp_path / "some", "prompts", DatasetConfig(dev=0, gate=0, require_feedback=True))
+    _, rows = built(
+        world, tmp_path / "some", "prompts", DatasetConfig(dev=0, gate=0, require_feedback=True)
+    )
     assert [row.prompt[0]["content"] for row in rows] == ["q2"]
 
 
@@ -205,13 +255,19 @@ def test_defect_2c16_a_corrected_decision_is_a_pair_and_the_split_is_ours(tmp_pa
         trace = world.trace(f"d{number}", f"file item {number}", '{"action": "AREA"}')
         world.say("correction", '{"action": "PROJECT"}', trace)
     dataset, rows = built(world, tmp_path, "pairs", DatasetConfig(dev=0.2, gate=0.2))
-    assert {(row.chosen, row.rejected) for row in rows} == {('{"action": "PROJECT"}', '{"action": "AREA"}')}
+    assert {(row.chosen, row.rejected) for row in rows} == {
+        ('{"action": "PROJECT"}', '{"action": "AREA"}')
+    }
     assert all(dataset.counts.values())
 
 
-def test_defect_4c3_chosen_is_never_rejected_and_both_answer_the_same_prompt(tmp_path: Path) -> None:
+def test_defect_4c3_chosen_is_never_rejected_and_both_answer_the_same_prompt(
+    tmp_path: Path,
+) -> None:
     world = World()
-    for number, (text, up) in enumerate((("kpi", True), ("kpi ", False), ("trend", False), ("gauge", True), ("map", False))):
+    for number, (text, up) in enumerate(
+        (("kpi", True), ("kpi ", False), ("trend", False), ("gauge", True), ("map", False))
+    ):
         world.say("thumb", up, world.trace(f"t{number}", "which widget?", text), rater=f"r{number}")
     world.say("thumb", False, world.trace("elsewhere", "which fixture?", "bar"))
     _, rows = built(world, tmp_path, "pairs")
@@ -225,7 +281,11 @@ def test_defect_4c7_pairs_are_split_by_question(tmp_path: Path) -> None:
             world.say(
                 "thumb",
                 side == 0,
-                world.trace(f"t{number}-{side}", f"question {number // 2 * 2}{' ' * (number % 2)}", f"a{side}-{number}"),
+                world.trace(
+                    f"t{number}-{side}",
+                    f"question {number // 2 * 2}{' ' * (number % 2)}",
+                    f"a{side}-{number}",
+                ),
             )
     dataset, rows = built(world, tmp_path, "pairs", DatasetConfig(dev=0.3, gate=0.3))
     assert all(dataset.counts.values())
@@ -243,7 +303,9 @@ def test_defect_4c12_the_cap_of_a_question_binds(tmp_path: Path) -> None:
     dataset, rows = built(world, tmp_path / "five", "pairs")
     assert len(rows) == 5
     assert dataset.manifest["drops"]["more siblings than are taken from one prompt"] == 11
-    capped, rows = built(world, tmp_path / "two", "pairs", DatasetConfig(dev=0, gate=0, per_prompt=2))
+    capped, rows = built(
+        world, tmp_path / "two", "pairs", DatasetConfig(dev=0, gate=0, per_prompt=2)
+    )
     assert len(rows) == 2
     assert capped.manifest["drops"]["more than 2 rows of one prompt"] == 3
 
@@ -268,11 +330,25 @@ def test_filters_say_what_they_left_out_and_choose_without_regard_to_order(tmp_p
     for config, reason, left in (
         (DatasetConfig(**limits, limit=10), "more than 10 training rows", 10),
         (DatasetConfig(**limits, per_subject=5), "more than 5 rows of one subject", 10),
-        (DatasetConfig(**limits, per_rater=8), "no judgement that calls the answer good or bad", 16),
-        (DatasetConfig(**limits, since=START + timedelta(hours=30)), "no judgement that calls the answer good or bad", 10),
-        (DatasetConfig(**limits, until=START + timedelta(hours=30)), "no judgement that calls the answer good or bad", 30),
+        (
+            DatasetConfig(**limits, per_rater=8),
+            "no judgement that calls the answer good or bad",
+            16,
+        ),
+        (
+            DatasetConfig(**limits, since=START + timedelta(hours=30)),
+            "no judgement that calls the answer good or bad",
+            10,
+        ),
+        (
+            DatasetConfig(**limits, until=START + timedelta(hours=30)),
+            "no judgement that calls the answer good or bad",
+            30,
+        ),
     ):
-        dataset, rows = built(world, tmp_path / reason.replace(" ", "") / str(left), "labels", config)
+        dataset, rows = built(
+            world, tmp_path / reason.replace(" ", "") / str(left), "labels", config
+        )
         assert len(rows) == left == dataset.counts["train"]
         assert dataset.manifest["drops"] == {reason: 40 - left}
     half, rows = built(world, tmp_path / "half", "labels", DatasetConfig(**limits, sample=0.5))
@@ -313,17 +389,28 @@ def test_a_person_who_says_neither_does_not_let_machines_fill_the_gate(tmp_path:
     _, rows = built(world, tmp_path / "scored", "scored", config)
     assert {row.split for row in rows} == {"train"}
     for number in range(40):
-        world.say("rating", 3, world.trace(f"t{number}", f"q{number}", f"a{number}"), rater="person")
+        world.say(
+            "rating", 3, world.trace(f"t{number}", f"q{number}", f"a{number}"), rater="person"
+        )
     _, rows = built(world, tmp_path / "rated", "scored", config)
-    assert {(row.split, row.value) for row in rows} == {("train", 3.0), ("gate", 3.0)}, "the person's number is the value"
+    assert {(row.split, row.value) for row in rows} == {("train", 3.0), ("gate", 3.0)}, (
+        "the person's number is the value"
+    )
 
 
 @pytest.mark.slow
-def test_several_processes_build_the_same_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_build_the_same_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World()
     world.case("gold", world.prompt("q7"))
     for number in range(60):
-        trace = world.trace(f"t{number}", f"q{number // 3 * 3 + number % 2}" + " " * (number % 3), f"a{number}", session=f"s{number // 4}")
+        trace = world.trace(
+            f"t{number}",
+            f"q{number // 3 * 3 + number % 2}" + " " * (number % 3),
+            f"a{number}",
+            session=f"s{number // 4}",
+        )
         world.say(("thumb", "score")[number % 2], (number % 4 == 0, number / 60)[number % 2], trace)
         if number % 5 == 0:
             world.say("correction", f"edit {number}", trace, rater="r2")
@@ -338,24 +425,32 @@ def test_several_processes_build_the_same_dataset(tmp_path: Path, monkeypatch: p
             shared, rows = built(world, tmp_path / f"{shape}-shared", shape, config)
         assert rows
         assert (shared.id, shared.manifest["files"]) == (alone.id, alone.manifest["files"])
-        assert {name: shared.manifest[name] for name in ("drops", "notes", "prompts", "origins")} == {
-            name: alone.manifest[name] for name in ("drops", "notes", "prompts", "origins")
-        }
+        assert {
+            name: shared.manifest[name] for name in ("drops", "notes", "prompts", "origins")
+        } == {name: alone.manifest[name] for name in ("drops", "notes", "prompts", "origins")}
 
 
 @pytest.mark.slow
-def test_processes_agree_where_prompts_that_nobody_judged_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_agree_where_prompts_that_nobody_judged_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World()
     for number in range(60):
         for system in "abc":
-            prompt = world.prompt(f"What is the plan number {number}?", system=f"It is day {system}")
+            prompt = world.prompt(
+                f"What is the plan number {number}?", system=f"It is day {system}"
+            )
             world.trace(f"{system}{number}", prompt, "x", session=f"{system}{number}")
     for number in range(10):
-        world.say("thumb", True, world.trace(f"j{number}", f"What is the plan number {number}?", "y"))
+        world.say(
+            "thumb", True, world.trace(f"j{number}", f"What is the plan number {number}?", "y")
+        )
     found = []
     for shared in (10**9, 20):
         monkeypatch.setattr(collect, "SHARED", shared)
-        dataset, rows = built(world, tmp_path / str(shared), "prompts", DatasetConfig(dev=0, gate=0.5))
+        dataset, rows = built(
+            world, tmp_path / str(shared), "prompts", DatasetConfig(dev=0, gate=0.5)
+        )
         splits: dict[bytes, set[str]] = {}
         for row in rows:
             splits.setdefault(prompt_key(row.prompt), set()).add(row.split)
@@ -365,34 +460,79 @@ def test_processes_agree_where_prompts_that_nobody_judged_stand(tmp_path: Path, 
 
 
 def runs(folder: Path, *, gold: bool) -> Workspace:
-    """Twelve runs of two answers; what the second one was shown is also a gold case, or the prompt of a trace of another session."""
+    """Twelve runs of two answers; what the second one was shown is also a gold case, or the prompt
+    of a trace of another session."""
     lines: list[dict[str, Any]] = []
     for number in range(12):
-        first, between = {"role": "user", "content": f"Cancel order {number}."}, {"role": "assistant", "content": "Which one?"}
+        first, between = (
+            {"role": "user", "content": f"Cancel order {number}."},
+            {"role": "assistant", "content": "Which one?"},
+        )
         second = {"role": "user", "content": f"The one of day {number}."}
-        steps = [{"kind": "llm", "output": "Which one?"}, {"kind": "llm", "input": {"messages": [second]}, "output": "Done."}]
-        lines.append({"type": "trace", "id": f"run{number}", "session": f"a{number}", "input": [first], "output": "Done.", "steps": steps})
+        steps = [
+            {"kind": "llm", "output": "Which one?"},
+            {"kind": "llm", "input": {"messages": [second]}, "output": "Done."},
+        ]
+        lines.append(
+            {
+                "type": "trace",
+                "id": f"run{number}",
+                "session": f"a{number}",
+                "input": [first],
+                "output": "Done.",
+                "steps": steps,
+            }
+        )
         shown = [first, between, second]
         if gold:
             lines.append({"type": "case", "id": f"c{number}", "input": shown, "reference": "Done."})
         else:
-            lines.append({"type": "trace", "id": f"one{number}", "session": f"b{number}", "input": shown, "output": "It is done."})
+            lines.append(
+                {
+                    "type": "trace",
+                    "id": f"one{number}",
+                    "session": f"b{number}",
+                    "input": shown,
+                    "output": "It is done.",
+                }
+            )
     for number in range(12):
         for name in ("run",) if gold else ("run", "one"):
-            said = {"type": "feedback", "kind": "thumb", "value": number % 2 == 0, "target": {"trace": f"{name}{number}"}, "rater": "p"}
+            said = {
+                "type": "feedback",
+                "kind": "thumb",
+                "value": number % 2 == 0,
+                "target": {"trace": f"{name}{number}"},
+                "rater": "p",
+            }
             lines.append(said)
     for number in range(4):
         lines.append({"type": "trace", "id": f"o{number}", "input": f"q{number}", "output": "x"})
-        lines.append({"type": "feedback", "kind": "thumb", "value": number % 2 == 0, "target": {"trace": f"o{number}"}, "rater": "p"})
+        lines.append(
+            {
+                "type": "feedback",
+                "kind": "thumb",
+                "value": number % 2 == 0,
+                "target": {"trace": f"o{number}"},
+                "rater": "p",
+            }
+        )
     folder.mkdir()
     (folder / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     ws = Workspace.open(Home.at(folder / "home"), Sources({}, "test.yaml", {}))
-    assert ingest(ws, AGENT, "jsonl", folder / "lines.jsonl", reviewer="owner" if gold else None).refused == 0
+    assert (
+        ingest(
+            ws, AGENT, "jsonl", folder / "lines.jsonl", reviewer="owner" if gold else None
+        ).refused
+        == 0
+    )
     return ws
 
 
 @pytest.mark.slow
-def test_the_history_of_a_run_is_a_prompt_that_stands_in_one_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_of_a_run_is_a_prompt_that_stands_in_one_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ws = runs(tmp_path / "split", gold=False)
     ids = []
     for shared in (10**9, 6):
@@ -401,7 +541,9 @@ def test_the_history_of_a_run_is_a_prompt_that_stands_in_one_split(tmp_path: Pat
         splits: dict[str, set[str]] = {}
         for row in everything(ws, dataset):
             splits.setdefault(json.dumps(row.prompt), set()).add(row.split)
-        assert {len(prompt) > 80 for prompt in splits} == {True, False} and all(len(some) == 1 for some in splits.values())
+        assert {len(prompt) > 80 for prompt in splits} == {True, False} and all(
+            len(some) == 1 for some in splits.values()
+        )
         assert "the prompt also stands in gate" not in dataset.manifest["drops"]
         ids.append(dataset.id)
     assert ids[0] == ids[1]
@@ -417,20 +559,47 @@ def test_the_same_history_of_two_tasks_is_two_rows(tmp_path: Path) -> None:
     """Their row ids were one, and whichever came last won."""
     steps = [
         {"kind": "llm", "output": "Which one?"},
-        {"kind": "llm", "input": {"messages": [{"role": "user", "content": "R1."}]}, "output": "Done."},
+        {
+            "kind": "llm",
+            "input": {"messages": [{"role": "user", "content": "R1."}]},
+            "output": "Done.",
+        },
     ]
-    lines: list[dict[str, Any]] = [{"type": "trace", "id": f"o{number}", "input": f"q{number}", "output": "x"} for number in range(2)]
+    lines: list[dict[str, Any]] = [
+        {"type": "trace", "id": f"o{number}", "input": f"q{number}", "output": "x"}
+        for number in range(2)
+    ]
     for number, task in enumerate(("a", "a", "b")):
         lines.append({"type": "case", "id": task, "input": f"Task {task}", "reference": "Done."})
-        lines.append({"type": "trace", "id": f"run{number}", "case": task, "input": "Cancel it.", "output": "Done.", "steps": steps})
+        lines.append(
+            {
+                "type": "trace",
+                "id": f"run{number}",
+                "case": task,
+                "input": "Cancel it.",
+                "output": "Done.",
+                "steps": steps,
+            }
+        )
     said = {"run0": True, "run1": True, "run2": False, "o0": True, "o1": False}
     lines += [
-        {"type": "feedback", "kind": "thumb", "value": value, "target": {"trace": name}, "rater": "p"} for name, value in said.items()
+        {
+            "type": "feedback",
+            "kind": "thumb",
+            "value": value,
+            "target": {"trace": name},
+            "rater": "p",
+        }
+        for name, value in said.items()
     ]
     (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with Workspace.open(Home.at(tmp_path / "home"), Sources({}, "test.yaml", {})) as ws:
         ingest(ws, AGENT, "jsonl", tmp_path / "lines.jsonl")
-        rows = [row for row in everything(ws, build(ws, AGENT, "labels", TRAIN)) if row.completion == "Done."]
+        rows = [
+            row
+            for row in everything(ws, build(ws, AGENT, "labels", TRAIN))
+            if row.completion == "Done."
+        ]
     assert sorted(row.label for row in rows) == [False, True]
     assert len({row.row_id for row in rows}) == 2
 
@@ -444,7 +613,9 @@ def test_a_method_picks_its_shape_and_says_why(tmp_path: Path) -> None:
         assert (choice.method, choice.shape) == ("kto", "labels")
         assert "8 labels" not in choice.why[0] and "4 from" in choice.why[0]
         assert "more are needed" in choice.why[-1]
-        with pytest.raises(DataError, match=r"there are no pairs.*Methods with data: sft, kto, grpo, ppo"):
+        with pytest.raises(
+            DataError, match=r"there are no pairs.*Methods with data: sft, kto, grpo, ppo"
+        ):
             choose(ws, AGENT, "dpo", TRAIN)
         with pytest.raises(DataError, match="Do not train yet"):
             choose(ws, AGENT, "auto", TRAIN)

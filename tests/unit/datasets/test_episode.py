@@ -1,4 +1,5 @@
-"""Runs of several steps: what their last answer was shown, told by the steps in either form, or the reason why it is not known."""
+"""Runs of several steps: what their last answer was shown, told by the steps in either form, or the
+reason why it is not known."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ import pytest
 from thumbwheel.datasets.episode import CALLS, OTHER, UNTOLD, RunStep, history
 
 ASKED = [{"role": "user", "content": "Cancel it."}]
-CALL = {"content": None, "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "cancel", "arguments": "{}"}}]}
+CALL = {
+    "content": None,
+    "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "cancel", "arguments": "{}"}}
+    ],
+}
 CALLED = {"role": "assistant", **CALL}
 GIVEN = {"role": "tool", "tool_call_id": "c1", "content": "ok"}
 
@@ -18,7 +24,9 @@ def step(output: Any, *messages: dict[str, Any]) -> RunStep:
     return RunStep("llm", {"messages": list(messages)} if messages else None, output)
 
 
-@pytest.mark.parametrize("messages", [[GIVEN], [*ASKED, CALLED, GIVEN]], ids=["what came since", "all of it"])
+@pytest.mark.parametrize(
+    "messages", [[GIVEN], [*ASKED, CALLED, GIVEN]], ids=["what came since", "all of it"]
+)
 def test_the_history_is_the_same_in_both_forms(messages: list[dict[str, Any]]) -> None:
     steps = [step(CALL), RunStep("tool", {}, "ok"), step("Done.", *messages)]
     assert history(ASKED, steps, "Done.") == [*ASKED, CALLED, GIVEN]

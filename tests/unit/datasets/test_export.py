@@ -25,7 +25,9 @@ CONFIG = DatasetConfig(dev=0.3, gate=0.3)
 def ws(tmp_path: Path) -> Any:
     world = World()
     for number in range(30):
-        trace = world.trace(f"t{number}", world.prompt(f"q{number}", system="be kind"), f"worse {number}")
+        trace = world.trace(
+            f"t{number}", world.prompt(f"q{number}", system="be kind"), f"worse {number}"
+        )
         world.say("correction", f"better {number}", trace)
     with world.into(tmp_path / "home") as opened:
         yield opened
@@ -39,7 +41,9 @@ def test_jsonl_holds_every_row(ws: Workspace, tmp_path: Path) -> None:
     made = pairs(ws)
     folder = export(ws, made.id, tmp_path / "out", "jsonl")
     lines = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
-    assert [line["row_id"] for line in lines] == [row.row_id for row in load_rows(ws, made.id, "train")]
+    assert [line["row_id"] for line in lines] == [
+        row.row_id for row in load_rows(ws, made.id, "train")
+    ]
     assert lines[0]["prompt"][0] == {"role": "system", "content": "be kind"}
     assert json.loads((folder / "manifest.json").read_text())["fingerprint"] == made.fingerprint
 
@@ -47,14 +51,22 @@ def test_jsonl_holds_every_row(ws: Workspace, tmp_path: Path) -> None:
 def test_parquet_is_the_frozen_file(ws: Workspace, tmp_path: Path) -> None:
     made = pairs(ws)
     folder = export(ws, made.id, tmp_path / "out", "parquet")
-    assert list(read_parquet(folder / "gate.parquet", PairRow)) == list(load_rows(ws, made.id, "gate"))
+    assert list(read_parquet(folder / "gate.parquet", PairRow)) == list(
+        load_rows(ws, made.id, "gate")
+    )
 
 
 @pytest.mark.parametrize(
     ("shape", "columns"),
-    [("pairs", {"prompt", "chosen", "rejected"}), ("chats", {"messages"}), ("labels", {"prompt", "completion", "label"})],
+    [
+        ("pairs", {"prompt", "chosen", "rejected"}),
+        ("chats", {"messages"}),
+        ("labels", {"prompt", "completion", "label"}),
+    ],
 )
-def test_hugging_face_loads_it_in_the_columns_of_trl(ws: Workspace, tmp_path: Path, shape: str, columns: set[str]) -> None:
+def test_hugging_face_loads_it_in_the_columns_of_trl(
+    ws: Workspace, tmp_path: Path, shape: str, columns: set[str]
+) -> None:
     hf = pytest.importorskip("datasets")
     made = build(ws, AGENT, shape, CONFIG)
     loaded = hf.load_from_disk(str(export(ws, made.id, tmp_path / shape, "hf")))
@@ -80,7 +92,9 @@ def test_nothing_is_overwritten(ws: Workspace, tmp_path: Path) -> None:
 
 def test_commands(ws: Workspace, tmp_path: Path) -> None:
     def call(*arguments: str) -> Any:
-        done = CliRunner().invoke(commands, [*arguments, "--json"], obj=lambda: ws, catch_exceptions=False)
+        done = CliRunner().invoke(
+            commands, [*arguments, "--json"], obj=lambda: ws, catch_exceptions=False
+        )
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
@@ -89,7 +103,10 @@ def test_commands(ws: Workspace, tmp_path: Path) -> None:
     assert [one["id"] for one in call("list", "--agent", AGENT)] == [made["id"]]
     assert len(call("show", "latest", "--agent", AGENT, "--rows", "2")["rows"]) == 2
     assert "rows" in call("show", made["id"])
-    assert call("export", "pairs", "--agent", AGENT, "--to", str(tmp_path / "e"))["counts"] == made["manifest"]["counts"]
+    assert (
+        call("export", "pairs", "--agent", AGENT, "--to", str(tmp_path / "e"))["counts"]
+        == made["manifest"]["counts"]
+    )
     assert call("plan", "--agent", AGENT)["missing"]["dpo"] == {"pairs": 20}
 
 
@@ -102,6 +119,8 @@ def test_latest_needs_an_agent(ws: Workspace) -> None:
 def test_commands_speak_to_people(ws: Workspace) -> None:
     pairs(ws)
     for arguments in (["show", "latest"], ["list"], ["plan"]):
-        done = CliRunner().invoke(commands, [*arguments, "--agent", AGENT], obj=lambda: ws, catch_exceptions=False)
+        done = CliRunner().invoke(
+            commands, [*arguments, "--agent", AGENT], obj=lambda: ws, catch_exceptions=False
+        )
         assert done.exit_code == 0
         assert "better" in done.stdout or "pairs" in done.stdout

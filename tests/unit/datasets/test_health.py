@@ -1,4 +1,5 @@
-"""Checks of rows before training: each finds what it is for, names the rows, and stops the build where it must."""
+"""Checks of rows before training: each finds what it is for, names the rows, and stops the build
+where it must."""
 
 from __future__ import annotations
 
@@ -19,14 +20,25 @@ from thumbwheel.datasets.near import near_pairs
 from thumbwheel.datasets.types import DatasetConfig
 from training_rows import row as training_row
 
-WORDS = [f"{one}{two}" for one in ("ka", "lo", "mi", "nu", "pe") for two in ("r", "s", "t", "v", "b", "d")]
+WORDS = [
+    f"{one}{two}"
+    for one in ("ka", "lo", "mi", "nu", "pe")
+    for two in ("r", "s", "t", "v", "b", "d")
+]
 
 
 def words(seed: int, count: int = 30) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
-def row(number: int, prompt: str, *answers: str, split: str = "train", label: bool | None = None, strength: float = 1.0) -> Text:
+def row(
+    number: int,
+    prompt: str,
+    *answers: str,
+    split: str = "train",
+    label: bool | None = None,
+    strength: float = 1.0,
+) -> Text:
     return Text(f"row_{number}", split, prompt, answers, label, len(answers) == 2, strength)
 
 
@@ -37,8 +49,20 @@ def finding(name: str, *rows: Text, **more: object) -> Finding:
 def test_near_copies_are_found_and_others_are_not() -> None:
     text = words(1, 60)
     changed = text.replace(text.split()[30], "otherwise", 1)
-    texts = [text, words(2, 60), changed, text.upper() + "  ", "short one", "Short  one", words(3, 60)]
-    assert {(one, two): round(overlap, 1) for one, two, overlap in near_pairs(texts)}.keys() == {(0, 3), (4, 5), (0, 2)}
+    texts = [
+        text,
+        words(2, 60),
+        changed,
+        text.upper() + "  ",
+        "short one",
+        "Short  one",
+        words(3, 60),
+    ]
+    assert {(one, two): round(overlap, 1) for one, two, overlap in near_pairs(texts)}.keys() == {
+        (0, 3),
+        (4, 5),
+        (0, 2),
+    }
     assert next(overlap for one, two, overlap in near_pairs(texts) if (one, two) == (0, 3)) == 1.0
 
 
@@ -58,7 +82,9 @@ def test_leakage_is_an_error_where_much_of_what_is_held_out_stands_in_train() ->
     train = [row(number, words(number), "a") for number in range(60)]
     fresh = [row(100 + number, words(1000 + number), "b", split="gate") for number in range(60)]
     assert finding("leakage", *train, *fresh).verdict == "ok"
-    copied = [row(200 + number, f"{words(number)} please", "b", split="gate") for number in range(30)]
+    copied = [
+        row(200 + number, f"{words(number)} please", "b", split="gate") for number in range(30)
+    ]
     found = finding("leakage", *train, *fresh[:30], *copied)
     assert (found.verdict, found.count) == ("error", 30)
     assert set(found.rows) <= {one.row_id for one in copied}
@@ -67,18 +93,28 @@ def test_leakage_is_an_error_where_much_of_what_is_held_out_stands_in_train() ->
 
 
 def test_length_bias_of_pairs_and_of_labels() -> None:
-    pairs = [row(number, words(number), words(number, 20), words(number, 5)) for number in range(30)]
+    pairs = [
+        row(number, words(number), words(number, 20), words(number, 5)) for number in range(30)
+    ]
     assert finding("length", *pairs).verdict == "warning"
-    fair = [row(number, words(number), words(number, 5 + number % 2), words(number, 6 - number % 2)) for number in range(30)]
+    fair = [
+        row(number, words(number), words(number, 5 + number % 2), words(number, 6 - number % 2))
+        for number in range(30)
+    ]
     assert finding("length", *fair).verdict == "ok"
-    labels = [row(number, words(number), words(number, 5 + 10 * (number % 2)), label=bool(number % 2)) for number in range(40)]
+    labels = [
+        row(number, words(number), words(number, 5 + 10 * (number % 2)), label=bool(number % 2))
+        for number in range(40)
+    ]
     assert finding("length", *labels).verdict == "warning"
     assert finding("length", row(1, "q", "a")).verdict == "not applicable"
 
 
 def test_noise_is_estimated_from_equal_answers_with_different_labels() -> None:
     rows = [
-        row(2 * number + side, words(number), "same answer", label=side == 0 or number % 4 > 0) for number in range(60) for side in (0, 1)
+        row(2 * number + side, words(number), "same answer", label=side == 0 or number % 4 > 0)
+        for number in range(60)
+        for side in (0, 1)
     ]
     found = finding("noise", *rows)
     assert found.verdict == "warning"
@@ -88,10 +124,15 @@ def test_noise_is_estimated_from_equal_answers_with_different_labels() -> None:
 
 
 def test_balance_conflict_and_copies() -> None:
-    rows = [row(number, words(number), "a", label=number > 2, strength=0.5 if number < 20 else 1.0) for number in range(60)]
+    rows = [
+        row(number, words(number), "a", label=number > 2, strength=0.5 if number < 20 else 1.0)
+        for number in range(60)
+    ]
     assert (finding("balance", *rows).verdict, finding("balance", *rows).count) == ("warning", 3)
     assert (finding("conflict", *rows).verdict, finding("conflict", *rows).count) == ("warning", 20)
-    found = finding("duplicates", *rows, *(row(100 + number, words(number), "a") for number in range(10)))
+    found = finding(
+        "duplicates", *rows, *(row(100 + number, words(number), "a") for number in range(10))
+    )
     assert (found.verdict, found.count) == ("warning", 20)
     assert "10 exact" in found.text
 
@@ -134,14 +175,20 @@ def test_truncation_says_how_it_counted() -> None:
     guessed = finding("truncation", *rows, length=100)
     assert (guessed.verdict, guessed.rows) == ("warning", ("row_1",))
     assert "estimated at 4 characters" in guessed.text
-    assert "by the tokenizer" in finding("truncation", *rows, length=100, tokens=lambda text: 1).text
+    assert (
+        "by the tokenizer" in finding("truncation", *rows, length=100, tokens=lambda text: 1).text
+    )
 
 
 def test_an_error_stops_the_build_unless_it_is_named(tmp_path: Path) -> None:
     world = World()
     for number in range(30):
         key = " my key is ghp_" + "a1B2" * 10 if number == 3 else ""
-        world.say("thumb", number % 2 == 0, world.trace(f"t{number}", f"{words(number)}{key}", words(100 + number)))
+        world.say(
+            "thumb",
+            number % 2 == 0,
+            world.trace(f"t{number}", f"{words(number)}{key}", words(100 + number)),
+        )
     config = {"dev": 0.1, "gate": 0.1}
     with world.into(tmp_path) as ws:
         with pytest.raises(DataError, match=r"pii: api key in 1 rows \(such as row_.*--allow pii"):
@@ -160,14 +207,18 @@ def test_no_rows_give_findings_too() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1))
-def test_the_share_of_longer_desirable_answers_counts_ties_half(judged: list[tuple[int, bool]]) -> None:
+def test_the_share_of_longer_desirable_answers_counts_ties_half(
+    judged: list[tuple[int, bool]],
+) -> None:
     """As the sum over all pairs of a good and a bad answer has it."""
     good, bad = ([length for length, label in judged if label is side] for side in (True, False))
     each = [1.0 if one > other else 0.5 if one == other else 0.0 for one in good for other in bad]
     assert _auc(judged) == pytest.approx(sum(each) / len(each) if each else 0.5)
 
 
-def test_near_copies_are_found_across_the_parts_in_which_texts_are_split_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_copies_are_found_across_the_parts_in_which_texts_are_split_into_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     texts = [words(seed) for seed in range(7)]
     texts += [f"{texts[0]} more", f"{texts[6]} more"]
     whole = list(near_pairs(texts))
@@ -180,9 +231,18 @@ def test_a_dialogue_that_is_cut_apart_is_found() -> None:
     texts = Texts()
     for number in range(30):
         opening = [{"role": "user", "content": f"Where is parcel {number}?"}]
-        later = [*opening, {"role": "assistant", "content": f"On shelf {number}."}, {"role": "user", "content": "And when does it leave?"}]
-        for split, prompt, answer in (("train", opening, f"On shelf {number}."), ("gate", later, "Today.")):
-            texts.take([replace(training_row("labels", number, split), prompt=prompt, completion=answer)])
+        later = [
+            *opening,
+            {"role": "assistant", "content": f"On shelf {number}."},
+            {"role": "user", "content": "And when does it leave?"},
+        ]
+        for split, prompt, answer in (
+            ("train", opening, f"On shelf {number}."),
+            ("gate", later, "Today."),
+        ):
+            texts.take(
+                [replace(training_row("labels", number, split), prompt=prompt, completion=answer)]
+            )
     leakage = CHECKS["leakage"](texts)
     assert (leakage.verdict, leakage.count) == ("error", 30)
     assert "30 are of one dialogue" in leakage.text

@@ -1,4 +1,5 @@
-"""However the prompts are shared between processes, the rows and what is said about them are those of one process."""
+"""However the prompts are shared between processes, the rows and what is said about them are those
+of one process."""
 
 from __future__ import annotations
 
@@ -23,15 +24,28 @@ from thumbwheel.datasets.types import SPLITS, DatasetConfig
 from thumbwheel.db.schema import messages
 
 CONFIG = DatasetConfig(dev=0.3, gate=0.3)
-SAID = {"thumb": st.booleans(), "score": st.sampled_from([0.0, 0.4, 1.0]), "correction": st.sampled_from(["better", "best"])}
+SAID = {
+    "thumb": st.booleans(),
+    "score": st.sampled_from([0.0, 0.4, 1.0]),
+    "correction": st.sampled_from(["better", "best"]),
+}
 TRACES = st.lists(
-    st.tuples(st.integers(0, 5), st.sampled_from(["", " ", "  "]), st.sampled_from("xyz"), st.integers(0, 4)), min_size=1, max_size=12
+    st.tuples(
+        st.integers(0, 5),
+        st.sampled_from(["", " ", "  "]),
+        st.sampled_from("xyz"),
+        st.integers(0, 4),
+    ),
+    min_size=1,
+    max_size=12,
 )
 """Question, white space after it, answer, session."""
 STATEMENTS = st.lists(
     st.tuples(
         st.integers(0, 11),
-        st.sampled_from(sorted(SAID)).flatmap(lambda kind: SAID[kind].map(lambda value: (kind, value))),
+        st.sampled_from(sorted(SAID)).flatmap(
+            lambda kind: SAID[kind].map(lambda value: (kind, value))
+        ),
         st.sampled_from(["ann", "ben"]),
     ),
     max_size=20,
@@ -49,18 +63,29 @@ def world_of(traces: Any, statements: Any, compared: Any, gold: set[int]) -> Wor
         world.say(kind, value, names[number % len(names)], rater=rater)
     for one, other in compared:
         if one % len(names) != other % len(names):
-            world.say("preference", {"ranking": [[0], [1]]}, names[one % len(names)], names[other % len(names)], rater="cleo")
+            world.say(
+                "preference",
+                {"ranking": [[0], [1]]},
+                names[one % len(names)],
+                names[other % len(names)],
+                rater="cleo",
+            )
     for number in gold:
         world.case(f"gold{number}", f"question {number}")
     return world
 
 
-def collected(connection: sa.Connection, shape: str, folder: Path, cuts: list[str]) -> tuple[list[Any], dict[str, Counter[str]]]:
+def collected(
+    connection: sa.Connection, shape: str, folder: Path, cuts: list[str]
+) -> tuple[list[Any], dict[str, Counter[str]]]:
     """Rows and tallies of as many parts as `cuts` make, which settle their claims with each other."""
     kind = SHAPES.get(shape)()
     bounds = list(pairwise([None, *cuts, None]))
     agent_id = ids.derived("agt", AGENT)
-    parts = [SplitAssignment(connection, agent_id, CONFIG, CONFIG.scope(*bound), unjudged=kind.unjudged) for bound in bounds]
+    parts = [
+        SplitAssignment(connection, agent_id, CONFIG, CONFIG.scope(*bound), unjudged=kind.unjudged)
+        for bound in bounds
+    ]
     settled = assign([part.claims() for part in parts], CONFIG)
     for part in parts:
         part.settle(*settled)
@@ -72,18 +97,37 @@ def collected(connection: sa.Connection, shape: str, folder: Path, cuts: list[st
         for name, counts in _spill(connection, task, part, folders[-1]).items():
             said[name].update(counts)
     spilled = Spilled(folders, kind.row)
-    return [row for split in SPLITS for table in spilled.tables(split) for row in spilled.columns.decoded(table)], said
+    return [
+        row
+        for split in SPLITS
+        for table in spilled.tables(split)
+        for row in spilled.columns.decoded(table)
+    ], said
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["labels", "pairs", "chats", "scored", "prompts"])
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(TRACES, STATEMENTS, COMPARED, st.sets(st.integers(0, 5), max_size=1), st.lists(st.integers(0, 30), max_size=3))
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(
+    TRACES,
+    STATEMENTS,
+    COMPARED,
+    st.sets(st.integers(0, 5), max_size=1),
+    st.lists(st.integers(0, 30), max_size=3),
+)
 def test_parts_say_together_what_one_says(
     shape: str, traces: Any, statements: Any, compared: Any, gold: set[int], places: list[int]
 ) -> None:
     world = world_of(traces, statements, compared, gold)
-    with tempfile.TemporaryDirectory() as name, world.into(Path(name) / "home") as ws, ws.db.read() as connection:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        world.into(Path(name) / "home") as ws,
+        ws.db.read() as connection,
+    ):
         known = sorted(connection.execute(sa.select(messages.c.id)).scalars())
         cuts = sorted({known[place % len(known)] for place in places})
         alone = collected(connection, shape, Path(name) / "alone", [])

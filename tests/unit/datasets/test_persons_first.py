@@ -1,4 +1,5 @@
-"""A person's word wins over what was computed, in every shape; computed numbers fill what nobody judged."""
+"""A person's word wins over what was computed, in every shape; computed numbers fill what nobody
+judged."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from feedback_world import AGENT, World
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
 
-CONFIG = DatasetConfig(dev=0, gate=0, allow=("leakage", "balance", "duplicates", "conflict", "noise"))
+CONFIG = DatasetConfig(
+    dev=0, gate=0, allow=("leakage", "balance", "duplicates", "conflict", "noise")
+)
 
 
 def computed(world: World, *names: str) -> None:
@@ -30,9 +33,15 @@ def built(world: World, folder: Path, shape: str) -> list[Any]:
 
 
 def thumbs_against_scores() -> World:
-    """Two answers to a question: people like the one with the low stored reward; two others have a stored reward only."""
+    """Two answers to a question: people like the one with the low stored reward; two others have a
+    stored reward only."""
     world = World()
-    for name, thumb, score in (("liked", True, 0.2), ("disliked", False, 0.9), ("high", None, 0.8), ("low", None, 0.1)):
+    for name, thumb, score in (
+        ("liked", True, 0.2),
+        ("disliked", False, 0.9),
+        ("high", None, 0.8),
+        ("low", None, 0.1),
+    ):
         trace = world.trace(name, "Opening hours?", name)
         world.say("score", score, trace, rater="checker", weight=5.0)
         if thumb is not None:
@@ -42,23 +51,40 @@ def thumbs_against_scores() -> World:
 
 def test_labels_are_people_s_and_a_heavy_checker_fills_the_rest(tmp_path: Path) -> None:
     rows = built(thumbs_against_scores(), tmp_path, "labels")
-    assert {row.completion: row.label for row in rows} == {"liked": True, "disliked": False, "high": True, "low": False}
+    assert {row.completion: row.label for row in rows} == {
+        "liked": True,
+        "disliked": False,
+        "high": True,
+        "low": False,
+    }
 
 
 def test_in_groups_the_stored_reward_gives_way_to_the_thumb(tmp_path: Path) -> None:
     (row,) = built(thumbs_against_scores(), tmp_path, "groups")
-    assert dict(zip(row.completions, row.values, strict=True)) == {"liked": 1.0, "disliked": 0.0, "high": 0.8, "low": 0.1}
+    assert dict(zip(row.completions, row.values, strict=True)) == {
+        "liked": 1.0,
+        "disliked": 0.0,
+        "high": 0.8,
+        "low": 0.1,
+    }
 
 
 def test_scores_take_the_side_of_the_person(tmp_path: Path) -> None:
     rows = built(thumbs_against_scores(), tmp_path, "scored")
-    assert {row.completion: row.value for row in rows} == {"liked": 1.0, "disliked": 0.0, "high": 0.8, "low": 0.1}
+    assert {row.completion: row.value for row in rows} == {
+        "liked": 1.0,
+        "disliked": 0.0,
+        "high": 0.8,
+        "low": 0.1,
+    }
 
 
 def test_no_pair_stands_against_what_a_person_said(tmp_path: Path) -> None:
     world = thumbs_against_scores()
     liked, disliked = (
-        values["id"] for table, values in world.rows if table.name == "traces" and values["external_id"] in ("liked", "disliked")
+        values["id"]
+        for table, values in world.rows
+        if table.name == "traces" and values["external_id"] in ("liked", "disliked")
     )
     world.say("preference", {"ranking": [[0], [1]]}, disliked, liked, rater="checker")
     pairs = {(row.chosen, row.rejected) for row in built(world, tmp_path, "pairs")}
@@ -99,19 +125,30 @@ def test_a_person_s_comparison_and_correction_win_over_computed_ones(tmp_path: P
     other = world.trace("c", "another", "c")
     world.say("correction", "by ann", other, rater="ann", at=0)
     world.say("correction", "by a machine", other, rater="checker", weight=9.0)
-    assert {(row.chosen, row.rejected) for row in built(world, tmp_path, "pairs")} == {("a", "b"), ("by ann", "c")}
+    assert {(row.chosen, row.rejected) for row in built(world, tmp_path, "pairs")} == {
+        ("a", "b"),
+        ("by ann", "c"),
+    }
 
 
-def test_a_person_s_correction_makes_an_answer_bad_that_a_checker_calls_good(tmp_path: Path) -> None:
+def test_a_person_s_correction_makes_an_answer_bad_that_a_checker_calls_good(
+    tmp_path: Path,
+) -> None:
     world = World()
     trace = world.trace("a", "q", "original")
     world.say("correction", "edited", trace, rater="ann", at=0)
     world.say("score", 1.0, trace, rater="checker")
     world.say("thumb", False, world.trace("b", "p", "b"), rater="ann")
-    assert {row.completion: row.label for row in built(world, tmp_path, "labels")} == {"edited": True, "original": False, "b": False}
+    assert {row.completion: row.label for row in built(world, tmp_path, "labels")} == {
+        "edited": True,
+        "original": False,
+        "b": False,
+    }
 
 
-def test_equal_answers_of_several_runs_are_judged_by_people_where_one_of_them_was(tmp_path: Path) -> None:
+def test_equal_answers_of_several_runs_are_judged_by_people_where_one_of_them_was(
+    tmp_path: Path,
+) -> None:
     world = World()
     world.say("thumb", False, world.trace("judged", "q", "same"), rater="ann")
     for number in range(5):

@@ -1,4 +1,5 @@
-"""The data plan: figures, readiness, recommendation, words; and the plan of a file, which leaves nothing behind."""
+"""The data plan: figures, readiness, recommendation, words; and the plan of a file, which leaves
+nothing behind."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ def thumbs(count: int, up: int = 10, world: World | None = None) -> World:
     """`count` thumbs on as many prompts, `up` of 10 of them good."""
     world = world or World()
     for number in range(count):
-        world.say("thumb", number % 10 < up, world.trace(f"t{number}", f"q{number}", f"answer {number}"), rater=f"r{number % 4}")
+        world.say(
+            "thumb",
+            number % 10 < up,
+            world.trace(f"t{number}", f"q{number}", f"answer {number}"),
+            rater=f"r{number % 4}",
+        )
     return world
 
 
@@ -56,9 +62,14 @@ def test_thumbs_make_sft_ready(tmp_path: Path) -> None:
 def test_fifty_thumbs_are_not_enough_and_it_says_how_many(tmp_path: Path) -> None:
     plan = plan_of(thumbs(50, up=7), tmp_path)
     assert (plan.ready, plan.recommended, plan.eligible) == (False, None, [])
-    assert plan.missing == {"kto": {"labels": 50, "undesirable labels": 15}, "dpo": {"pairs": 50}, "sft": {"good answers": 15}}
+    assert plan.missing == {
+        "kto": {"labels": 50, "undesirable labels": 15},
+        "dpo": {"pairs": 50},
+        "sft": {"good answers": 15},
+    }
     assert plan.to_words()[-1] == (
-        "Do not train yet. Missing, any one of: 15 more good answers for SFT; 50 more labels and 15 more undesirable labels for KTO; "
+        "Do not train yet. Missing, any one of: 15 more good answers for SFT; 50 more labels and "
+        "15 more undesirable labels for KTO; "
         "50 more pairs for DPO."
     )
 
@@ -72,7 +83,11 @@ def test_one_class_only_cannot_be_kto(tmp_path: Path) -> None:
 def test_corrections_recommend_dpo(tmp_path: Path) -> None:
     world = World()
     for number in range(60):
-        world.say("correction", f"better {number}", world.trace(f"t{number}", f"q{number}", f"worse {number}"))
+        world.say(
+            "correction",
+            f"better {number}",
+            world.trace(f"t{number}", f"q{number}", f"worse {number}"),
+        )
     plan = plan_of(world, tmp_path)
     assert plan.recommended == "dpo"
     assert plan.methods["dpo"].readiness == "usable"
@@ -91,7 +106,10 @@ def test_contradictions_duplicates_and_awaited_targets_are_told(tmp_path: Path) 
     world.say("thumb", True, world.trace("twin", "q0", "answer 0"))
     world.say("rating", 4, targets=[("session", torn)])
     plan = plan_of(world, tmp_path)
-    assert plan.notes == {"answers with disagreeing raters": 1, "answers whose raters disagree evenly": 1}
+    assert plan.notes == {
+        "answers with disagreeing raters": 1,
+        "answers whose raters disagree evenly": 1,
+    }
     assert plan.drops == {"the same answer to the same prompt: counted once": 1}
     text = "\n".join(plan.to_words())
     assert "the side with the most weight decides (a plurality)" in text
@@ -128,13 +146,22 @@ def test_json_is_plain_and_without_nan(tmp_path: Path) -> None:
     said = json.loads(json.dumps(plan.to_json(), allow_nan=False))
     assert said["ready"] is False
     assert said["words"] == plan.to_words()
-    assert said["signals"][0] == {"kind": "thumb", "count": 5, "good": 5, "bad": 0, "raters": 4, "neither": 0}
+    assert said["signals"][0] == {
+        "kind": "thumb",
+        "count": 5,
+        "good": 5,
+        "bad": 0,
+        "raters": 4,
+        "neither": 0,
+    }
 
 
 def test_warnings_about_the_rows(tmp_path: Path) -> None:
     world = World()
     for number in range(60):
-        trace = world.trace(f"t{number}", f"q{number}", "short", session="one" if number < 40 else f"s{number}")
+        trace = world.trace(
+            f"t{number}", f"q{number}", "short", session="one" if number < 40 else f"s{number}"
+        )
         world.say("correction", f"a much longer and very polite answer {number}", trace)
     warnings = plan_of(world, tmp_path, DatasetConfig(dev=0, gate=0)).shapes["pairs"].warnings
     assert any("one group" in text and "67%" in text for text in warnings)
@@ -142,7 +169,9 @@ def test_warnings_about_the_rows(tmp_path: Path) -> None:
     assert any("no row fell into dev" in text for text in warnings)
 
 
-@pytest.mark.parametrize("counts", [(222, 90), (90, 222), (7, 1), (1, 7), (133, 100), (134, 100), (99, 100)])
+@pytest.mark.parametrize(
+    "counts", [(222, 90), (90, 222), (7, 1), (1, 7), (133, 100), (134, 100), (99, 100)]
+)
 def test_class_weights_balance_within_the_bounds_of_the_paper(counts: tuple[int, int]) -> None:
     desirable, undesirable = class_weights(*counts)
     assert min(desirable, undesirable) == 1.0
@@ -156,7 +185,13 @@ def test_an_unknown_agent(tmp_path: Path) -> None:
 
 RATINGS = [
     {"type": "trace", "id": "t1", "input": "Capital of France?", "output": "Lyon."},
-    {"type": "feedback", "id": "f1", "kind": "correction", "value": "Paris.", "targets": [{"trace": "t1"}]},
+    {
+        "type": "feedback",
+        "id": "f1",
+        "kind": "correction",
+        "value": "Paris.",
+        "targets": [{"trace": "t1"}],
+    },
 ]
 
 
@@ -165,18 +200,33 @@ def test_plan_of_a_file_opens_no_home_and_needs_no_torch(tmp_path: Path) -> None
     file = tmp_path / "ratings.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in RATINGS))
     code = (
-        "import sys; sys.argv = ['thumbwheel', 'plan', sys.argv[1], '--json']\nfrom thumbwheel.cli.main import main\n"
+        "import sys; sys.argv = ['thumbwheel', 'plan', sys.argv[1], '--json']\nfrom "
+        "thumbwheel.cli.main import main\n"
         "try: main()\nfinally: assert 'torch' not in sys.modules"
     )
     home = tmp_path / "home"
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path), "THUMBWHEEL_HOME": str(home), "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": ":".join(sys.path),
+        "THUMBWHEEL_HOME": str(home),
+        "TMPDIR": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(file)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["shapes"]["pairs"]["origins"] == {"correction": 1}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ratings.jsonl"]
 
 
-@pytest.mark.parametrize(("content", "why"), [("", "empty"), ("not json\n", "JSON"), ('{"colour": "red"}\n', "no source knows")])
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [("", "empty"), ("not json\n", "JSON"), ('{"colour": "red"}\n', "no source knows")],
+)
 def test_files_that_no_source_reads(tmp_path: Path, content: str, why: str) -> None:
     (tmp_path / "file.jsonl").write_text(content)
     with pytest.raises(InputError, match=why):
@@ -196,7 +246,10 @@ def test_real_preferences_hh() -> None:
 def test_real_preferences_with_disagreeing_annotators() -> None:
     plan = plan_file(public_data("preferences/pandalm-testset-v1-3annotators.jsonl"))
     assert plan.shapes["pairs"].rows == 335
-    assert plan.drops["the compared answers are tied"] + plan.drops["no plurality for either answer"] == 24
+    assert (
+        plan.drops["the compared answers are tied"] + plan.drops["no plurality for either answer"]
+        == 24
+    )
     assert plan.drops["one of the compared answers was left out"] == 5
     assert plan.notes["comparisons with disagreeing raters"] > 30
 
@@ -215,11 +268,21 @@ def one_sided(loud: int, others: int) -> World:
     """`loud` thumbs of one rater and one each of `others`; two answers are torn."""
     world = World()
     for number in range(loud + others):
-        trace = world.trace(f"t{number}", f"q{number}", f"a{number}", metadata={"is_training_data": False} if number == 0 else None)
+        trace = world.trace(
+            f"t{number}",
+            f"q{number}",
+            f"a{number}",
+            metadata={"is_training_data": False} if number == 0 else None,
+        )
         world.say("thumb", number % 2 == 0, trace, rater="ann" if number < loud else f"r{number}")
         world.say("score", number % 5 / 4, trace, rater="machine")
     for number in (1, 2):
-        world.say("thumb", number % 2 == 1, world.trace(f"t{number}", f"q{number}", f"a{number}"), rater="zoe")
+        world.say(
+            "thumb",
+            number % 2 == 1,
+            world.trace(f"t{number}", f"q{number}", f"a{number}"),
+            rater="zoe",
+        )
     for table, values in world.rows:
         if table.name == "raters" and values["external_id"] == "machine":
             values["kind"] = "checker"
@@ -231,7 +294,10 @@ def test_one_rater_who_gave_more_than_half_is_said_by_plan_and_build(tmp_path: P
     with one_sided(60, 30).into(tmp_path / "loud") as ws:
         plan, manifest = data_plan(ws, AGENT, config), build(ws, AGENT, "labels", config).manifest
         capped = config.model_copy(update={"per_rater": 20})
-        assert data_plan(ws, AGENT, capped).loudest is None and "loudest" not in build(ws, AGENT, "labels", capped).manifest
+        assert (
+            data_plan(ws, AGENT, capped).loudest is None
+            and "loudest" not in build(ws, AGENT, "labels", capped).manifest
+        )
     assert plan.loudest is not None and manifest["loudest"] == {"count": 60, "total": 92}
     (line,) = [line for line in plan.to_words() if "one rater" in line]
     assert "60 of the 92" in line and "--per-rater" in line
@@ -241,11 +307,20 @@ def test_one_rater_who_gave_more_than_half_is_said_by_plan_and_build(tmp_path: P
 
 def test_plan_and_build_count_contradictions_alike_whatever_is_heard(tmp_path: Path) -> None:
     with one_sided(40, 30).into(tmp_path) as ws:
-        for config in (DatasetConfig(dev=0, gate=0), DatasetConfig(dev=0, gate=0, since=START + timedelta(hours=2))):
-            plan, manifest = data_plan(ws, AGENT, config), build(ws, AGENT, "labels", config).manifest
+        for config in (
+            DatasetConfig(dev=0, gate=0),
+            DatasetConfig(dev=0, gate=0, since=START + timedelta(hours=2)),
+        ):
+            plan, manifest = (
+                data_plan(ws, AGENT, config),
+                build(ws, AGENT, "labels", config).manifest,
+            )
             assert dict(sorted(plan.notes.items())) == manifest["notes"]
             assert plan.shapes["labels"].counts == manifest["counts"]
-        assert plan.notes.get("answers with disagreeing raters", 0) < data_plan(ws, AGENT).notes["answers with disagreeing raters"]
+        assert (
+            plan.notes.get("answers with disagreeing raters", 0)
+            < data_plan(ws, AGENT).notes["answers with disagreeing raters"]
+        )
 
 
 def test_scores_and_marks_are_summed_up(tmp_path: Path) -> None:
@@ -253,15 +328,28 @@ def test_scores_and_marks_are_summed_up(tmp_path: Path) -> None:
     with one_sided(10, 31).into(tmp_path) as ws:
         plan, manifest = data_plan(ws, AGENT, config), build(ws, AGENT, "scored", config).manifest
         prompts = build(ws, AGENT, "prompts", config).manifest
-    given = [(number % 5 / 4, number % 2 == 0) for number in range(3, 41)]  # two people disagree about 1 and 2
+    given = [
+        (number % 5 / 4, number % 2 == 0) for number in range(3, 41)
+    ]  # two people disagree about 1 and 2
     values = [score if (score > 0.5) == up and score != 0.5 else float(up) for score, up in given]
-    scores = {"count": 38, "mean": statistics.fmean(values), "deviation": statistics.pstdev(values), "least": 0, "most": 1}
+    scores = {
+        "count": 38,
+        "mean": statistics.fmean(values),
+        "deviation": statistics.pstdev(values),
+        "least": 0,
+        "most": 1,
+    }
     for figures in (manifest["scores"], asdict(plan.shapes["scored"].scores)):
         assert figures.pop("scale") == [0, 1]
         assert figures == pytest.approx(scores)
-    assert prompts["scores"]["count"] == 38 and prompts["scores"]["mean"] == pytest.approx(statistics.fmean(values))
+    assert prompts["scores"]["count"] == 38 and prompts["scores"]["mean"] == pytest.approx(
+        statistics.fmean(values)
+    )
     assert manifest["characters"] == {"prompt": 2.8, "answer": 2.8}
     assert plan.marks == {"training": 40, "validation": 0, "neither": 1}
     words = " ".join(plan.to_words())
     assert "Scores of answers: 38 numbers, mean 0.49" in words
-    assert "Reward model: 38 scored answers" in words and "PPO and GRPO then learn from it on 40 prompts" in words
+    assert (
+        "Reward model: 38 scored answers" in words
+        and "PPO and GRPO then learn from it on 40 prompts" in words
+    )

@@ -1,4 +1,5 @@
-"""Prompts to be answered afresh and groups of recorded answers: what becomes a row, and that no gold or held-out prompt gets in."""
+"""Prompts to be answered afresh and groups of recorded answers: what becomes a row, and that no
+gold or held-out prompt gets in."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from thumbwheel.datasets.types import SPLITS, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 
 
-def rows_of(ws: Workspace, shape: str, config: DatasetConfig | None = None, agent: str = AGENT) -> list[Any]:
+def rows_of(
+    ws: Workspace, shape: str, config: DatasetConfig | None = None, agent: str = AGENT
+) -> list[Any]:
     dataset = build(ws, agent, shape, config)
     return [row for split in SPLITS for row in load_rows(ws, dataset.id, split)]
 
@@ -46,7 +49,12 @@ def test_cases_and_asked_prompts_become_rows_and_gold_never_does(tmp_path: Path)
     assert (case.reference, case.origin, case.trace_ids, case.subject_ids) == ("x", "case", [], [])
     assert case.case_id
     assert (both.reference, both.origin, len(both.trace_ids)) == ("x", "case", 1)
-    assert (unjudged.reference, unjudged.checker, unjudged.case_id, unjudged.origin) == (None, None, None, "trace")
+    assert (unjudged.reference, unjudged.checker, unjudged.case_id, unjudged.origin) == (
+        None,
+        None,
+        None,
+        "trace",
+    )
     assert len(unjudged.trace_ids) == len(unjudged.subject_ids) == 1
     assert Counter(row.split for row in found.values())["train"] > 60
 
@@ -55,8 +63,12 @@ def test_a_prompt_that_is_held_out_anywhere_is_held_out_here(tmp_path: Path) -> 
     config = DatasetConfig(gate=0.5, dev=0.0)
     world = World()
     for number in range(40):
-        world.say("thumb", True, world.trace(f"t{number}", f"q {number}", "a", session=f"s{number % 5}"))
-        world.trace(f"u{number}", f"q  {number}", "a", session=f"z{number % 7}")  # the same question in other spacing, elsewhere
+        world.say(
+            "thumb", True, world.trace(f"t{number}", f"q {number}", "a", session=f"s{number % 5}")
+        )
+        world.trace(
+            f"u{number}", f"q  {number}", "a", session=f"z{number % 7}"
+        )  # the same question in other spacing, elsewhere
     with world.into(tmp_path) as ws:
         rows = rows_of(ws, "prompts", config)
     splits: dict[str, set[str]] = {}
@@ -73,7 +85,10 @@ def test_the_same_rows_whatever_the_order(tmp_path: Path) -> None:
         world.case(f"c{number}", f"case {number % 20}", "feedback")
         trace = world.trace(f"t{number}", f"judged {number % 9}", f"a{number}")
         world.say("rating", number % 5 + 1, trace)
-    with world.into(tmp_path / "one") as one, world.into(tmp_path / "two", random.Random(3).shuffle) as two:
+    with (
+        world.into(tmp_path / "one") as one,
+        world.into(tmp_path / "two", random.Random(3).shuffle) as two,
+    ):
         for shape in ("prompts", "groups"):
             assert build(one, AGENT, shape).fingerprint == build(two, AGENT, shape).fingerprint
 
@@ -91,7 +106,11 @@ def test_groups_hold_the_valued_answers_of_a_prompt(tmp_path: Path) -> None:
         for answer in ("x", "y"):
             world.say("thumb", True, world.trace(f"{number}{answer}", f"more {number}", answer))
     with world.into(tmp_path) as ws:
-        (row,) = [row for row in rows_of(ws, "groups", DatasetConfig(dev=0.0, gate=0.0)) if asked(row) == "q"]
+        (row,) = [
+            row
+            for row in rows_of(ws, "groups", DatasetConfig(dev=0.0, gate=0.0))
+            if asked(row) == "q"
+        ]
         drops = build(ws, AGENT, "groups", DatasetConfig(dev=0.0, gate=0.0)).manifest["drops"]
     values = dict(zip(row.completions, row.values, strict=True))
     assert values == {"four stars": 0.75, "down": 0.0, "torn": 0.75}
@@ -99,7 +118,10 @@ def test_groups_hold_the_valued_answers_of_a_prompt(tmp_path: Path) -> None:
     assert tokens == {"four stars": [1, 2], "down": None, "torn": None}
     assert row.logps == [None, None, None]
     assert len(row.feedback_ids) == 4
-    assert drops == {"nothing says how good the answer is": 1, "the only valued answer to its prompt": 1}
+    assert drops == {
+        "nothing says how good the answer is": 1,
+        "the only valued answer to its prompt": 1,
+    }
 
 
 def test_without_anything_to_ask_there_is_no_dataset(tmp_path: Path) -> None:
@@ -115,7 +137,12 @@ def test_the_plan_says_what_fresh_answers_could_use(tmp_path: Path) -> None:
         world.case(f"c{number}", f"case {number}", "feedback")
     with world.into(tmp_path) as ws:
         words = data_plan(ws, AGENT).to_words()
-    assert any(line.startswith("GRPO: fresh answers to 120 prompts can be checked (of 120; train/dev/gate ") for line in words)
+    assert any(
+        line.startswith(
+            "GRPO: fresh answers to 120 prompts can be checked (of 120; train/dev/gate "
+        )
+        for line in words
+    )
     assert words[-1].endswith("Only GRPO has data: 120 prompts whose answers can be checked.")
 
 
@@ -128,20 +155,30 @@ def test_gsm8k_becomes_prompts_that_can_be_checked(tmp_path: Path) -> None:
         ingest(ws, "math", "graded", public_data("math/gsm8k-model-solutions-graded.jsonl"))
         prompts, groups = rows_of(ws, "prompts", agent="math"), rows_of(ws, "groups", agent="math")
     assert len(prompts) == 652
-    assert len(groups) == 652  # the gate too: a grade against the answer of the file is no opinion of a checker
+    assert (
+        len(groups) == 652
+    )  # the gate too: a grade against the answer of the file is no opinion of a checker
     assert all(row.checker == "exact_answer" and row.reference for row in prompts)
-    assert all(2 <= len(row.values) == len(row.completions) <= 4 and set(row.values) <= {0.0, 1.0} for row in groups)
+    assert all(
+        2 <= len(row.values) == len(row.completions) <= 4 and set(row.values) <= {0.0, 1.0}
+        for row in groups
+    )
 
 
 def test_grades_against_the_answer_of_the_file_reach_the_gate(tmp_path: Path) -> None:
-    """A checker's opinion fills no gate; that the file holds the right answer and compared with it is no opinion."""
+    """A checker's opinion fills no gate; that the file holds the right answer and compared with it
+    is no opinion."""
     import json
 
     from thumbwheel.capture.ingest import ingest
     from thumbwheel.core.config import Home
 
     lines = [
-        {"question": f"{n} + 1?", "ground_truth": f"#### {n + 1}", "m": {"is_correct": n % 2 == 0, "solution": f"A: {n + 1 + n % 2}"}}
+        {
+            "question": f"{n} + 1?",
+            "ground_truth": f"#### {n + 1}",
+            "m": {"is_correct": n % 2 == 0, "solution": f"A: {n + 1 + n % 2}"},
+        }
         for n in range(60)
     ]
     (tmp_path / "graded.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -152,7 +189,8 @@ def test_grades_against_the_answer_of_the_file_reach_the_gate(tmp_path: Path) ->
 
 
 def test_what_people_wrote_or_liked_stands_beside_a_prompt(tmp_path: Path) -> None:
-    """A correction before an upvote; no answer that is disputed, was edited, or that only a machine called good."""
+    """A correction before an upvote; no answer that is disputed, was edited, or that only a machine
+    called good."""
     world = World()
     world.say("thumb", True, world.trace("a", "liked", "fine"))
     world.say("thumb", False, world.trace("b", "disliked", "bad"))
@@ -169,5 +207,11 @@ def test_what_people_wrote_or_liked_stands_beside_a_prompt(tmp_path: Path) -> No
             values["kind"] = "checker"
     with world.into(tmp_path) as ws:
         found = {asked(row): row for row in rows_of(ws, "prompts")}
-    assert {prompt: row.liked for prompt, row in found.items() if row.liked} == {"liked": "fine", "edited": "better"}
-    assert {prompt for prompt, row in found.items() if row.feedback_ids} == {"liked", "edited"}  # so that erasing finds them
+    assert {prompt: row.liked for prompt, row in found.items() if row.liked} == {
+        "liked": "fine",
+        "edited": "better",
+    }
+    assert {prompt for prompt, row in found.items() if row.feedback_ids} == {
+        "liked",
+        "edited",
+    }  # so that erasing finds them

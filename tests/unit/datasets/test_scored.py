@@ -1,4 +1,5 @@
-"""The shape `scored`: what counts as a number, whose numbers are averaged, and the one scale of a dataset."""
+"""The shape `scored`: what counts as a number, whose numbers are averaged, and the one scale of a
+dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ from thumbwheel.rewards.types import Value
 TRAIN = DatasetConfig(dev=0, gate=0)
 
 
-def scored(world: World, home: Path) -> tuple[dict[str, Any], dict[str, tuple[float, list[float], str]]]:
+def scored(
+    world: World, home: Path
+) -> tuple[dict[str, Any], dict[str, tuple[float, list[float], str]]]:
     """(manifest, answer -> (value, scale, origin))."""
     with world.into(home) as ws:
         dataset = build(ws, AGENT, "scored", TRAIN)
@@ -30,7 +33,10 @@ def scored(world: World, home: Path) -> tuple[dict[str, Any], dict[str, tuple[fl
 
 def test_numbers_of_several_raters_are_averaged_and_words_are_none(tmp_path: Path) -> None:
     world = World()
-    of = {name: world.trace(name, f"question {name}", name) for name in ("both", "changed", "thumbed", "neutral", "edited")}
+    of = {
+        name: world.trace(name, f"question {name}", name)
+        for name in ("both", "changed", "thumbed", "neutral", "edited")
+    }
     world.say("rating", 5, of["both"], rater="heavy", weight=3.0)
     world.say("rating", 1, of["both"], rater="b")
     world.say("rating", 1, of["changed"], rater="a")
@@ -40,22 +46,42 @@ def test_numbers_of_several_raters_are_averaged_and_words_are_none(tmp_path: Pat
     world.say("correction", "better", of["edited"])
     manifest, found = scored(world, tmp_path)
     scale = [1.0, 5.0]
-    assert found == {"both": (4.0, scale, "rating"), "changed": (4.0, scale, "rating"), "neutral": (3.0, scale, "rating")}
+    assert found == {
+        "both": (4.0, scale, "rating"),
+        "changed": (4.0, scale, "rating"),
+        "neutral": (3.0, scale, "rating"),
+    }
     assert manifest["fitted"] == {"scale": scale}
-    assert manifest["drops"]["no number says how good the answer is"] == 3  # the thumb, the edited answer and its edit
+    assert (
+        manifest["drops"]["no number says how good the answer is"] == 3
+    )  # the thumb, the edited answer and its edit
 
 
 def test_all_rows_come_to_the_scale_that_most_have(tmp_path: Path) -> None:
     world = World()
     for number, (kind, value, more) in enumerate(
-        [("rating", 2, {}), ("rating", 5, {}), ("score", 0.25, {}), ("rating", 7, {"scale": {"min": 0, "max": 10}})]
+        [
+            ("rating", 2, {}),
+            ("rating", 5, {}),
+            ("score", 0.25, {}),
+            ("rating", 7, {"scale": {"min": 0, "max": 10}}),
+        ]
     ):
-        world.say(kind, value, world.trace(f"t{number}", f"question {number}", f"answer {number}"), **more)
+        world.say(
+            kind, value, world.trace(f"t{number}", f"question {number}", f"answer {number}"), **more
+        )
     world.say("rating", 3, world.trace("t8", "question 8", "answer 8"))
     world.say("outcome", 0.75, world.trace("t9", "question 9", "answer 9"), name="escalated")
     _, found = scored(world, tmp_path)
     assert {text: value for text, (value, _, _) in found.items()} == pytest.approx(
-        {"answer 0": 2, "answer 1": 5, "answer 2": 2.0, "answer 3": 3.8, "answer 8": 3, "answer 9": 2.0}
+        {
+            "answer 0": 2,
+            "answer 1": 5,
+            "answer 2": 2.0,
+            "answer 3": 3.8,
+            "answer 8": 3,
+            "answer 9": 2.0,
+        }
     )
     assert {tuple(scale) for _, scale, _ in found.values()} == {(1.0, 5.0)}
 
@@ -74,21 +100,37 @@ def row(number: int, value: float, scale: tuple[float, float], split: str = "tra
     )  # fmt: skip
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from([(0.0, 1.0), (1.0, 5.0), (-2.0, 2.0)])), min_size=1, max_size=12))
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1), st.sampled_from([(0.0, 1.0), (1.0, 5.0), (-2.0, 2.0)])),
+        min_size=1,
+        max_size=12,
+    )
+)
 def test_a_common_scale_keeps_every_place(places: list[tuple[float, tuple[float, float]]]) -> None:
-    rows = [row(number, low + unit * (high - low), (low, high)) for number, (unit, (low, high)) in enumerate(places)]
+    rows = [
+        row(number, low + unit * (high - low), (low, high))
+        for number, (unit, (low, high)) in enumerate(places)
+    ]
     facts = Facts()
     facts.take(columns_of(rows))
     fitted = ScoredAnswers().fit(facts, TRAIN)
     low, high = fitted["scale"]
     found = ScoredAnswers().finish(columns_of(rows), fitted)
     assert all(scale == [low, high] for scale in found["scale"])
-    assert [(value - low) / (high - low) for value in found["value"]] == pytest.approx([unit for unit, _ in places], abs=1e-9)
+    assert [(value - low) / (high - low) for value in found["value"]] == pytest.approx(
+        [unit for unit, _ in places], abs=1e-9
+    )
 
 
 def test_the_mean_of_different_scales_is_one_of_places() -> None:
     assert Value.mean([]) is None
-    found = Value.mean([(Value(1.0, (1.0, 5.0), "rating", ("b",)), 1.0), (Value(0.0, (0.0, 1.0), "score", ("a",)), 3.0)])
+    found = Value.mean(
+        [
+            (Value(1.0, (1.0, 5.0), "rating", ("b",)), 1.0),
+            (Value(0.0, (0.0, 1.0), "score", ("a",)), 3.0),
+        ]
+    )
     assert found == Value(0.25, (0.0, 1.0), "rating", ("a", "b"))
     same = Value.mean([(Value(0.5, (1.0, 5.0), "rating", ("b",)), 1.0)])
     assert same is not None and same.raw == 3.0

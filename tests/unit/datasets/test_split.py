@@ -1,4 +1,5 @@
-"""The split: stable, by question, without a question or a dialogue in two splits, whatever arrives and in whatever order."""
+"""The split: stable, by question, without a question or a dialogue in two splits, whatever arrives
+and in whatever order."""
 
 from __future__ import annotations
 
@@ -28,7 +29,20 @@ def test_golden_values() -> None:
     assert split_of("g0", DatasetConfig(salt="other", gate=0.5, dev=0.4)) == "gate"
 
 
-GOLDEN = ["train", "dev", "dev", "dev", "dev", "train", "train", "train", "train", "train", "train", "train"]
+GOLDEN = [
+    "train",
+    "dev",
+    "dev",
+    "dev",
+    "dev",
+    "train",
+    "train",
+    "train",
+    "train",
+    "train",
+    "train",
+    "train",
+]
 
 
 def test_shares_are_kept() -> None:
@@ -43,7 +57,10 @@ def test_what_an_interval_counts_as_one() -> None:
 
 
 def test_held_out_takes_dev_and_gate_by_their_shares() -> None:
-    counts = Counter(split_of(f"group-{number}", DatasetConfig(dev=0.1, gate=0.3), held_out=True) for number in range(4000))
+    counts = Counter(
+        split_of(f"group-{number}", DatasetConfig(dev=0.1, gate=0.3), held_out=True)
+        for number in range(4000)
+    )
     assert counts["gate"] / 4000 == pytest.approx(0.75, abs=0.03)
     assert counts["train"] == 0
     assert split_of("group", DatasetConfig(dev=0, gate=0), held_out=True) is None
@@ -54,11 +71,15 @@ def test_the_same_question_in_other_clothes() -> None:
     plain = prompt_key([{"role": "user", "content": "How are you?"}])
     assert prompt_key([{"role": "system", "content": "Today is Monday"}, user]) == plain
     assert prompt_key([{"role": "user", "content": "How are you now?"}]) != plain
-    assert prompt_key([{"role": "system", "content": "only"}]) != prompt_key([{"role": "system", "content": "this"}])
+    assert prompt_key([{"role": "system", "content": "only"}]) != prompt_key(
+        [{"role": "system", "content": "this"}]
+    )
 
 
 turn = st.tuples(
-    st.sampled_from(["How do I reset it?", "how do I  reset it", "Is it waterproof?", "What does it cost?"]),
+    st.sampled_from(
+        ["How do I reset it?", "how do I  reset it", "Is it waterproof?", "What does it cost?"]
+    ),
     st.sampled_from(["Hold the button.", "Yes.", "Ask the desk."]),
 )
 """A question of the user and an answer of the assistant."""
@@ -80,24 +101,37 @@ def world_of(chosen: list[Any], first: int = 0) -> World:
         *texts, output = [text for exchange in dialogue for text in exchange]
         prompt = world.prompt(*texts, system="dated" if number % 3 == 0 else None)
         trace = world.trace(f"t{number}", prompt, output, session=session)
-        kind, value = {"up": ("thumb", True), "down": ("thumb", False), "edit": ("correction", "Edited."), "five": ("rating", 5)}[signal]
+        kind, value = {
+            "up": ("thumb", True),
+            "down": ("thumb", False),
+            "edit": ("correction", "Edited."),
+            "five": ("rating", 5),
+        }[signal]
         world.say(kind, value, trace, rater=rater, at=number)
     world.case("g", world.prompt("Is it waterproof?"))
     world.case("f", world.prompt("What does it cost?"), "feedback")
     return world
 
 
-def rows_of(world: World, shape: str, config: DatasetConfig = CONFIG, shuffle: Any = None) -> tuple[str, list[Any], dict[str, int]]:
+def rows_of(
+    world: World, shape: str, config: DatasetConfig = CONFIG, shuffle: Any = None
+) -> tuple[str, list[Any], dict[str, int]]:
     with tempfile.TemporaryDirectory() as folder, world.into(Path(folder), shuffle) as ws:
         try:
             dataset = build(ws, AGENT, shape, config)
         except DataError:
             return "", [], {}
-        return dataset.id, [row for split in SPLITS for row in load_rows(ws, dataset.id, split)], dataset.manifest["drops"]
+        return (
+            dataset.id,
+            [row for split in SPLITS for row in load_rows(ws, dataset.id, split)],
+            dataset.manifest["drops"],
+        )
 
 
 def answers_of(row: Any) -> list[str]:
-    single = [getattr(row, name) for name in ("completion", "chosen", "rejected") if hasattr(row, name)]
+    single = [
+        getattr(row, name) for name in ("completion", "chosen", "rejected") if hasattr(row, name)
+    ]
     return single + list(getattr(row, "completions", ()))
 
 
@@ -143,10 +177,15 @@ def test_the_split_drops_no_row(chosen: list[Any], shape: str) -> None:
 @pytest.mark.slow
 @few
 @given(events, events)
-def test_the_same_questions_again_and_later_turns_move_nothing(old: list[Any], new: list[Any]) -> None:
+def test_the_same_questions_again_and_later_turns_move_nothing(
+    old: list[Any], new: list[Any]
+) -> None:
     """What is new opens as something old did, and asks the same or goes on after it."""
     opened = [dialogue for dialogue, *_ in old]
-    later = [(opened[number % len(opened)] + dialogue[:2], *rest) for number, (dialogue, *rest) in enumerate(new)]
+    later = [
+        (opened[number % len(opened)] + dialogue[:2], *rest)
+        for number, (dialogue, *rest) in enumerate(new)
+    ]
     again = [(opened[number % len(opened)], *rest) for number, (_, *rest) in enumerate(new)]
     _, before, _ = rows_of(world_of(old), "scored")
     _, after, _ = rows_of(world_of(old + later + again), "scored")
@@ -163,12 +202,20 @@ def test_the_order_of_arrival_does_not_matter(chosen: list[Any], random: Any) ->
 
 
 @pytest.mark.slow
-def test_a_question_that_is_asked_in_many_sessions_stays_with_all_its_answers(tmp_path: Path) -> None:
-    """By session, 20 questions of 30 runs gave no training row, and 100 questions in four sessions each 144 of 400."""
+def test_a_question_that_is_asked_in_many_sessions_stays_with_all_its_answers(
+    tmp_path: Path,
+) -> None:
+    """By session, 20 questions of 30 runs gave no training row, and 100 questions in four sessions
+    each 144 of 400."""
     for name, questions, answers in (("runs", 20, 30), ("sessions", 100, 4)):
         world = World()
         for number in range(questions * answers):
-            trace = world.trace(f"t{number}", f"Question {number % questions}?", f"answer {number}", session=f"s{number}")
+            trace = world.trace(
+                f"t{number}",
+                f"Question {number % questions}?",
+                f"answer {number}",
+                session=f"s{number}",
+            )
             world.say("score", number % 10 / 10, trace)
         with world.into(tmp_path / name) as ws:
             counts = build(ws, AGENT, "scored").counts
@@ -182,27 +229,61 @@ def test_dialogues_without_a_session_are_not_cut_apart(tmp_path: Path) -> None:
     for number in range(60):
         question, answer = f"Where is parcel {number}?", f"On shelf {number}."
         world.say("thumb", True, world.trace(f"first{number}", question, answer))
-        world.say("thumb", False, world.trace(f"next{number}", world.prompt(question, answer, "And when does it leave?"), "Tomorrow."))
-        world.say("thumb", False, world.trace(f"other{number}", world.prompt(question, "No idea.", "And when does it leave?"), "Today."))
+        world.say(
+            "thumb",
+            False,
+            world.trace(
+                f"next{number}",
+                world.prompt(question, answer, "And when does it leave?"),
+                "Tomorrow.",
+            ),
+        )
+        world.say(
+            "thumb",
+            False,
+            world.trace(
+                f"other{number}",
+                world.prompt(question, "No idea.", "And when does it leave?"),
+                "Today.",
+            ),
+        )
     with world.into(tmp_path) as ws:
         dataset = build(ws, AGENT, "labels", CONFIG)
         rows = [row for split in SPLITS for row in load_rows(ws, dataset.id, split)]
     splits = {(row.prompt[0]["content"], row.completion): row.split for row in rows}
-    opened = {question: split for (question, answer), split in splits.items() if answer.startswith("On shelf")}
+    opened = {
+        question: split
+        for (question, answer), split in splits.items()
+        if answer.startswith("On shelf")
+    }
     assert {splits[question, "Tomorrow."] == split for question, split in opened.items()} == {True}
-    assert {splits[question, "Today."] == split for question, split in opened.items()} == {True, False}, "another dialogue"
+    assert {splits[question, "Today."] == split for question, split in opened.items()} == {
+        True,
+        False,
+    }, "another dialogue"
 
 
 @pytest.mark.slow
-def test_near_copies_of_a_question_stand_together_and_a_template_ties_nothing(tmp_path: Path) -> None:
+def test_near_copies_of_a_question_stand_together_and_a_template_ties_nothing(
+    tmp_path: Path,
+) -> None:
     chance = random.Random(5)
     words = ["".join(chance.choices("abcdefgh", k=5)) for _ in range(400)]
     world = World()
     for number in range(80):
         text = " ".join(chance.choices(words, k=30))
-        for place, spelling in enumerate((text, f"{text.capitalize()}?", f"please {text}", f"{text} again")):
-            world.say("thumb", number % 2 == 0, world.trace(f"t{number}-{place}", spelling, f"a{number}-{place}"))
-    template = "Decide where the item belongs: home, work, bank, garden or nowhere at all, and say so in one word. The item: "
+        for place, spelling in enumerate(
+            (text, f"{text.capitalize()}?", f"please {text}", f"{text} again")
+        ):
+            world.say(
+                "thumb",
+                number % 2 == 0,
+                world.trace(f"t{number}-{place}", spelling, f"a{number}-{place}"),
+            )
+    template = (
+        "Decide where the item belongs: home, work, bank, garden or nowhere at all, and say so in "
+        "one word. The item: "
+    )
     for number in range(120):
         prompt = template + " ".join(chance.choices(words, k=3))
         world.say("thumb", number % 2 == 0, world.trace(f"item{number}", prompt, f"b{number}"))
@@ -217,7 +298,9 @@ def test_near_copies_of_a_question_stand_together_and_a_template_ties_nothing(tm
     assert all(20 < counts[split] < 80 for split in SPLITS), counts
 
 
-def test_near_copies_of_a_gold_question_are_held_out_and_what_continues_its_recorded_answers_is_not(tmp_path: Path) -> None:
+def test_near_copies_of_a_gold_question_are_held_out_and_what_continues_its_recorded_answers_is_not(
+    tmp_path: Path,
+) -> None:
     chance = random.Random(3)
     words = ["".join(chance.choices("abcdefgh", k=5)) for _ in range(400)]
     world = World()
@@ -227,7 +310,9 @@ def test_near_copies_of_a_gold_question_are_held_out_and_what_continues_its_reco
         world.say("thumb", True, world.trace(f"same{number}", gold, "Form 1."))
         world.say("thumb", True, world.trace(f"near{number}", f"{gold} please?", f"near {number}"))
         followed = world.prompt(gold, "Form 1.", f"And form {number}?")
-        world.say("thumb", number % 2 == 0, world.trace(f"next{number}", followed, f"next {number}"))
+        world.say(
+            "thumb", number % 2 == 0, world.trace(f"next{number}", followed, f"next {number}")
+        )
     with world.into(tmp_path) as ws:
         dataset = build(ws, AGENT, "labels", CONFIG)
         rows = [row for split in SPLITS for row in load_rows(ws, dataset.id, split)]
@@ -239,12 +324,22 @@ def test_near_copies_of_a_gold_question_are_held_out_and_what_continues_its_reco
 
 def test_what_its_owner_holds_out_is_never_trained_on(tmp_path: Path) -> None:
     world = World()
-    marks = {0: {"is_training_data": False, "is_validation_data": True}, 1: {"is_training_data": False}, 2: {"is_training_data": True}}
+    marks = {
+        0: {"is_training_data": False, "is_validation_data": True},
+        1: {"is_training_data": False},
+        2: {"is_training_data": True},
+    }
     for number in range(90):
-        trace = world.trace(f"t{number}", f"Question {number}?", f"a{number}", metadata=marks[number % 3])
+        trace = world.trace(
+            f"t{number}", f"Question {number}?", f"a{number}", metadata=marks[number % 3]
+        )
         world.say("thumb", number % 2 == 0, trace)
         if number % 30 == 0:
-            world.say("thumb", True, world.trace(f"again{number}", f"question {number}", f"again {number}"))
+            world.say(
+                "thumb",
+                True,
+                world.trace(f"again{number}", f"question {number}", f"again {number}"),
+            )
     for number in range(90, 120):
         world.trace(f"t{number}", f"Question {number}?", f"a{number}", metadata=marks[number % 3])
     with world.into(tmp_path / "home") as ws:
@@ -252,10 +347,17 @@ def test_what_its_owner_holds_out_is_never_trained_on(tmp_path: Path) -> None:
             dataset = build(ws, AGENT, shape, CONFIG)
             rows = [row for split in SPLITS for row in load_rows(ws, dataset.id, split)]
             numbers = {
-                split: [int(row.prompt[0]["content"].strip("?").split()[1]) for row in rows if row.split == split] for split in SPLITS
+                split: [
+                    int(row.prompt[0]["content"].strip("?").split()[1])
+                    for row in rows
+                    if row.split == split
+                ]
+                for split in SPLITS
             }
             assert {number % 3 for number in numbers["train"]} == {2}
             assert {number % 3 for split in ("dev", "gate") for number in numbers[split]} == {0, 2}
-            assert dataset.manifest["drops"]["its owner keeps it out of training and validation data"] == (30 if shape == "labels" else 40)
+            assert dataset.manifest["drops"][
+                "its owner keeps it out of training and validation data"
+            ] == (30 if shape == "labels" else 40)
         with pytest.raises(DataError, match="held out, and dev and gate are empty"):
             build(ws, AGENT, "labels", DatasetConfig(dev=0, gate=0, sample=0.0001))

@@ -1,4 +1,5 @@
-"""Two bases: one that was barely trained (for the mechanics, seconds) and the real one (for slow tests, cached between runs)."""
+"""Two bases: one that was barely trained (for the mechanics, seconds) and the real one (for slow
+tests, cached between runs)."""
 
 from __future__ import annotations
 

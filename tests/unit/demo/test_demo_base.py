@@ -18,10 +18,15 @@ from thumbwheel.demo.world import common_filing, draw_mails, messages
 
 def test_the_fingerprint_changes_with_every_setting(tiny: BaseConfig) -> None:
     assert fingerprint(BaseConfig()) == fingerprint(BaseConfig())
-    assert len({fingerprint(config) for config in (BaseConfig(), replace(BaseConfig(), seed=8), tiny)}) == 3
+    assert (
+        len({fingerprint(config) for config in (BaseConfig(), replace(BaseConfig(), seed=8), tiny)})
+        == 3
+    )
 
 
-def test_a_cached_base_is_not_trained_again(tiny: BaseConfig, tiny_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_base_is_not_trained_again(
+    tiny: BaseConfig, tiny_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(base, "train_base", lambda *_: pytest.fail("trained again"))
     assert (ensure_base(tiny_cache, tiny) / "model.safetensors").is_file()
 
@@ -49,19 +54,28 @@ def test_tokenizer_and_shape(tiny: BaseConfig, tiny_cache: Path, tmp_path: Path)
     text = base.prompt_text(filer.tokenizer, chat)
     assert text.startswith("<|im_start|>system\n") and text.endswith("<|im_start|>assistant\n")
     ids = filer.tokenizer(text)["input_ids"]
-    assert filer.tokenizer.decode(ids) == text and ids.count(filer.end) == 2 and filer.tokenizer.eos_token == base.END
+    assert (
+        filer.tokenizer.decode(ids) == text
+        and ids.count(filer.end) == 2
+        and filer.tokenizer.eos_token == base.END
+    )
     fresh_tokenizer = base.make_tokenizer(tiny, [chat])
     fresh_tokenizer.save_pretrained(tmp_path)
     config = base.make_model(tiny, fresh_tokenizer).config
     config.save_pretrained(tmp_path)  # with it, AutoTokenizer picks the class by model type
-    assert AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"] == fresh_tokenizer(text)["input_ids"]
+    assert (
+        AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+        == fresh_tokenizer(text)["input_ids"]
+    )
     odd = "naïve ☃ \t\n{}"
     assert filer.tokenizer.decode(filer.tokenizer(odd)["input_ids"]) == odd
     assert filer.model.config.model_type == "qwen2" and filer.model.config.tie_word_embeddings
 
 
 @pytest.mark.slow
-def test_sampling_follows_the_seed_and_the_order_of_chats(tiny: BaseConfig, tiny_cache: Path) -> None:
+def test_sampling_follows_the_seed_and_the_order_of_chats(
+    tiny: BaseConfig, tiny_cache: Path
+) -> None:
     filer = Filer(ensure_base(tiny_cache, tiny))
     chats = [messages(one) for one in islice(draw_mails(random.Random(0), "any"), 20)]
     first = filer.answer(chats, 1.0, 3)
@@ -74,7 +88,9 @@ def test_greedy_answers_equal_those_of_transformers(tiny: BaseConfig, tiny_cache
     filer = Filer(ensure_base(tiny_cache, tiny))
     for chat in (messages(one) for one in islice(draw_mails(random.Random(2), "any"), 3)):
         ids = filer.tokenizer(base.prompt_text(filer.tokenizer, chat), return_tensors="pt")
-        out = filer.model.generate(**ids, do_sample=False, max_new_tokens=base.MAX_ANSWER)[0, ids["input_ids"].shape[1] :]
+        out = filer.model.generate(**ids, do_sample=False, max_new_tokens=base.MAX_ANSWER)[
+            0, ids["input_ids"].shape[1] :
+        ]
         text = filer.tokenizer.decode(out).split(base.END)[0]
         assert filer.answer([chat], 0.0, 0)[0].text == text
 
@@ -87,7 +103,11 @@ def test_the_base_knows_the_common_rules_and_no_private_habit(real_base: Path) -
         mails = person.mails(random.Random(f"check:{seed}"), 600, "fresh")
         said = [one.text for one in filer.answer([messages(one) for one in mails], 0.0, 0)]
         right = [text == person.filing(one).text() for text, one in zip(said, mails, strict=True)]
-        common = [text == common_filing(one).text() for text, one in zip(said, mails, strict=True) if person.habit_of(one) is None]
+        common = [
+            text == common_filing(one).text()
+            for text, one in zip(said, mails, strict=True)
+            if person.habit_of(one) is None
+        ]
         assert all(set(json.loads(text)) == {"folder", "priority"} for text in said)
         assert 0.55 <= sum(right) / len(right) <= 0.65
         assert sum(common) / len(common) >= 0.95

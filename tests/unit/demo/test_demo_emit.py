@@ -26,7 +26,9 @@ class Write(Protocol):
 
 @pytest.fixture(scope="session")
 def write(tiny: BaseConfig, tiny_cache: Path) -> Write:
-    return lambda directory, **options: emit(directory, EmitOptions(**(SMALL | options)), tiny_cache, tiny)
+    return lambda directory, **options: emit(
+        directory, EmitOptions(**(SMALL | options)), tiny_cache, tiny
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,9 @@ def test_traces_are_whole(world: Emitted) -> None:
     for one in traces:
         assert one["type"] == "trace" and [m["role"] for m in one["input"]] == ["system", "user"]
         assert one["finish_reason"] in ("stop", "length") and one["tokens"]["completion"] >= 1
-        assert {"session", "subject", "model", "served_model", "sampling", "occurred_at"} <= set(one) and "wanted" not in one
+        assert {"session", "subject", "model", "served_model", "sampling", "occurred_at"} <= set(
+            one
+        ) and "wanted" not in one
     times = [datetime.fromisoformat(one["occurred_at"]) for one in traces]
     assert times == sorted(times)
     assert 10 <= len({one["session"] for one in traces}) <= 30
@@ -51,7 +55,9 @@ def test_feedback_names_traces_and_comes_later(world: Emitted) -> None:
     feedback = lines(world.feedback)
     for one in feedback:
         assert one["occurred_at"] > at[one["target"]["trace"]]
-        assert isinstance(one["value"], {"thumb": bool, "correction": str, "outcome": float}[one["kind"]])
+        assert isinstance(
+            one["value"], {"thumb": bool, "correction": str, "outcome": float}[one["kind"]]
+        )
         assert (one.get("name") == "filed_right") == (one["kind"] == "outcome")
     assert Counter(one["kind"] for one in feedback) == {"thumb": 60, "correction": 8, "outcome": 10}
     assert len({one["id"] for one in feedback}) == len(feedback)
@@ -62,7 +68,11 @@ def test_gold_cases_are_fresh_and_nobody_but_world_json_knows_the_truth(world: E
     gold, seen = lines(world.gold), {one["input"][1]["content"] for one in lines(world.traces)}
     assert len(gold) == 40 and not seen & {one["input"][1]["content"] for one in gold}
     for one in gold:
-        assert one["checker"] == "json_fields" and one["reference"]["folder"] in FOLDERS and one["reference"]["priority"] in PRIORITIES
+        assert (
+            one["checker"] == "json_fields"
+            and one["reference"]["folder"] in FOLDERS
+            and one["reference"]["priority"] in PRIORITIES
+        )
         assert set(one) == {"type", "id", "input", "reference", "checker", "group", "slices"}
     truth = json.loads(world.world.read_text())
     assert set(truth) == {"options", "habits", "sampled_accuracy", "gold_habit"}
@@ -78,25 +88,46 @@ def test_equal_options_give_equal_files(world: Emitted, write: Write, tmp_path: 
 
 
 @pytest.mark.slow
-def test_flip_inverts_every_signal_and_leaves_traces_and_gold(world: Emitted, write: Write, tmp_path: Path) -> None:
+def test_flip_inverts_every_signal_and_leaves_traces_and_gold(
+    world: Emitted, write: Write, tmp_path: Path
+) -> None:
     plain, flipped = (write(tmp_path / str(flip), noise=0.0, flip=flip) for flip in (False, True))
-    assert flipped.traces.read_bytes() == world.traces.read_bytes() and flipped.gold.read_bytes() == world.gold.read_bytes()
-    thumbs = [{one["target"]["trace"]: one["value"] for one in lines(w.feedback) if one["kind"] == "thumb"} for w in (plain, flipped)]
-    assert thumbs[0].keys() == thumbs[1].keys() and all(thumbs[0][key] != thumbs[1][key] for key in thumbs[0])
+    assert (
+        flipped.traces.read_bytes() == world.traces.read_bytes()
+        and flipped.gold.read_bytes() == world.gold.read_bytes()
+    )
+    thumbs = [
+        {
+            one["target"]["trace"]: one["value"]
+            for one in lines(w.feedback)
+            if one["kind"] == "thumb"
+        }
+        for w in (plain, flipped)
+    ]
+    assert thumbs[0].keys() == thumbs[1].keys() and all(
+        thumbs[0][key] != thumbs[1][key] for key in thumbs[0]
+    )
     output = {one["id"]: one["output"] for one in lines(plain.traces)}
     corrected = [one for one in lines(flipped.feedback) if one["kind"] == "correction"]
     assert all(one["value"] != output[one["target"]["trace"]] for one in corrected)
 
 
-def test_shuffle_keeps_the_values_and_loses_whose_they_are(world: Emitted, write: Write, tmp_path: Path) -> None:
+def test_shuffle_keeps_the_values_and_loses_whose_they_are(
+    world: Emitted, write: Write, tmp_path: Path
+) -> None:
     shuffled = lines(write(tmp_path, shuffle=True).feedback)
     plain = lines(world.feedback)
-    assert Counter((one["kind"], one["value"]) for one in shuffled) == Counter((one["kind"], one["value"]) for one in plain)
+    assert Counter((one["kind"], one["value"]) for one in shuffled) == Counter(
+        (one["kind"], one["value"]) for one in plain
+    )
     key = {(one["kind"], one["target"]["trace"]): one["value"] for one in plain}
     assert any(key[one["kind"], one["target"]["trace"]] != one["value"] for one in shuffled)
 
 
-@pytest.mark.parametrize(("option", "value"), [("ratings", 0), ("ratings", 2_001), ("noise", 1.5), ("noise", float("nan"))])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("ratings", 0), ("ratings", 2_001), ("noise", 1.5), ("noise", float("nan"))],
+)
 def test_impossible_options_are_refused(option: str, value: float) -> None:
     with pytest.raises(InputError, match=option):
         EmitOptions(**{option: value})  # type: ignore[arg-type]

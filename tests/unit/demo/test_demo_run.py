@@ -30,8 +30,16 @@ def test_a_new_demo_ends_the_server_of_the_old_one(tmp_path: Path) -> None:
     demo._afresh(home, options)
     place = home / "deployments" / "filer"
     place.mkdir(parents=True)
-    server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-    record = {"pid": server.pid, "started": processes._started(server.pid), "port": 1, "token": "t", "place": str(place.resolve())}
+    server = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+    )
+    record = {
+        "pid": server.pid,
+        "started": processes._started(server.pid),
+        "port": 1,
+        "token": "t",
+        "place": str(place.resolve()),
+    }
     (place / processes.RECORD).write_text(json.dumps(record))
     demo._afresh(home, options)
     assert processes._started(server.pid) is None

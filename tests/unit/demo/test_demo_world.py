@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thumbwheel.demo import mail as wordings_module
-from thumbwheel.demo.mail import BODIES, CUES, FILLERS, GREETINGS, SUBJECTS, VAGUE_SUBJECTS, wordings, write_mail
+from thumbwheel.demo.mail import (
+    BODIES,
+    CUES,
+    FILLERS,
+    GREETINGS,
+    SUBJECTS,
+    VAGUE_SUBJECTS,
+    wordings,
+    write_mail,
+)
 from thumbwheel.demo.person import HABIT_SHARE, Person
 from thumbwheel.demo.world import (
     CUE_KINDS,
@@ -41,28 +50,49 @@ def test_exactly_the_habit_share_differs_from_the_common_rules(seed: int, pool: 
     mails = person.mails(random.Random(f"share:{seed}"), 250, pool)  # type: ignore[arg-type]
     differs = [one for one in mails if person.filing(one) != common_filing(one)]
     assert len(differs) == round(250 * HABIT_SHARE)
-    per_habit = [sum(person.habit_of(one) == habit for one in mails) for habit in range(len(person.habits))]
+    per_habit = [
+        sum(person.habit_of(one) == habit for one in mails) for habit in range(len(person.habits))
+    ]
     assert max(per_habit) - min(per_habit) <= 1
     assert len({one.prompt for one in mails}) == len(mails)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_habit_is_a_conjunction_that_neither_sender_nor_topic_or_cue_decides_alone(seed: int) -> None:
+def test_a_habit_is_a_conjunction_that_neither_sender_nor_topic_or_cue_decides_alone(
+    seed: int,
+) -> None:
     person = Person(seed)
     assert len({habit.sender for habit in person.habits}) == len(person.habits)
     for number, habit in enumerate(person.habits):
         assert (habit.topic is None) != (habit.cue is None)
-        others = [one for one in islice(draw_mails(random.Random(seed), "any"), 2_000) if person.habit_of(one) is None]
-        assert any(one.sender == habit.sender for one in others), f"habit {number} is the sender alone"
-        assert any(habit.topic in (None, one.topic) and habit.cue in (None, one.cue) for one in others)
+        others = [
+            one
+            for one in islice(draw_mails(random.Random(seed), "any"), 2_000)
+            if person.habit_of(one) is None
+        ]
+        assert any(one.sender == habit.sender for one in others), (
+            f"habit {number} is the sender alone"
+        )
+        assert any(
+            habit.topic in (None, one.topic) and habit.cue in (None, one.cue) for one in others
+        )
 
 
 def test_gold_wordings_are_disjoint_from_recorded_wordings() -> None:
-    pools = [*BODIES.values(), *SUBJECTS.values(), *(cue for cue in CUES.values() if cue), VAGUE_SUBJECTS, FILLERS, GREETINGS]
+    pools = [
+        *BODIES.values(),
+        *SUBJECTS.values(),
+        *(cue for cue in CUES.values() if cue),
+        VAGUE_SUBJECTS,
+        FILLERS,
+        GREETINGS,
+    ]
     for phrases in pools:
         known, fresh = wordings(phrases, "known"), wordings(phrases, "fresh")
         assert known and fresh and not set(known) & set(fresh)
-        assert (*known, *fresh) == tuple(wordings(phrases, "any")) and len(set(phrases)) == len(phrases)
+        assert (*known, *fresh) == tuple(wordings(phrases, "any")) and len(set(phrases)) == len(
+            phrases
+        )
 
 
 @settings(max_examples=200, deadline=None)
@@ -74,11 +104,25 @@ def test_no_mail_names_a_folder_or_a_priority(seed: int, sender: str, topic: str
 
 
 def test_no_wording_names_a_folder_or_a_priority() -> None:
-    texts = [*wordings_module.FIRST, *wordings_module.LAST, *(d for ds in wordings_module.DOMAINS.values() for d in ds)]
+    texts = [
+        *wordings_module.FIRST,
+        *wordings_module.LAST,
+        *(d for ds in wordings_module.DOMAINS.values() for d in ds),
+    ]
     texts += [v for values in wordings_module.SLOTS.values() for v in values]
-    for pool in (*BODIES.values(), *SUBJECTS.values(), *CUES.values(), VAGUE_SUBJECTS, FILLERS, GREETINGS):
+    for pool in (
+        *BODIES.values(),
+        *SUBJECTS.values(),
+        *CUES.values(),
+        VAGUE_SUBJECTS,
+        FILLERS,
+        GREETINGS,
+    ):
         texts += pool
-    assert not {word for text in texts for word in re.findall(r"[a-z]+", text.lower())} & {*FOLDERS, *PRIORITIES}
+    assert not {word for text in texts for word in re.findall(r"[a-z]+", text.lower())} & {
+        *FOLDERS,
+        *PRIORITIES,
+    }
 
 
 def test_one_phrase_belongs_to_one_topic() -> None:
@@ -104,4 +148,7 @@ def test_the_common_folder_follows_the_topic_except_for_senders_that_come_first(
 
 def test_habits_are_said_in_words() -> None:
     for habit in Person(1).habits:
-        assert habit.sender in habit.words() and (habit.folder or habit.priority or "") in habit.words()
+        assert (
+            habit.sender in habit.words()
+            and (habit.folder or habit.priority or "") in habit.words()
+        )

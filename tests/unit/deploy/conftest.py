@@ -1,4 +1,5 @@
-"""One home with one embedded server for all tests of this folder; every test has an agent of its own in it."""
+"""One home with one embedded server for all tests of this folder; every test has an agent of its
+own in it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapters(base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two that change everything in different ways, and one that changes nothing."""
     folder = tmp_path_factory.mktemp("adapters")
-    return [tiny_adapter(base, folder / str(n), seed=n, **({"init_lora_weights": True} if n == 3 else {})) for n in (1, 2, 3)]
+    return [
+        tiny_adapter(
+            base, folder / str(n), seed=n, **({"init_lora_weights": True} if n == 3 else {})
+        )
+        for n in (1, 2, 3)
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -36,8 +42,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 
 
 @pytest.fixture
-def world(home: Workspace, base: Path, adapters: list[Path], request: pytest.FixtureRequest) -> World:
-    return World(home, base, adapters, re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[-60:].strip("-"))
+def world(
+    home: Workspace, base: Path, adapters: list[Path], request: pytest.FixtureRequest
+) -> World:
+    return World(
+        home, base, adapters, re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[-60:].strip("-")
+    )
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""Who can edit the database can write any state into it; what goes live is what a signed decision of the gate says."""
+"""Who can edit the database can write any state into it; what goes live is what a signed decision
+of the gate says."""
 
 import json
 from pathlib import Path
@@ -23,7 +24,9 @@ from thumbwheel.models.types import Basis, State
 
 def edit(world: World, table: sa.Table, row_id: str, **values: object) -> None:
     """What `sqlite3 thumbwheel.db "UPDATE ..."` does."""
-    done = world.ws.db.write(lambda c: c.execute(table.update().where(table.c.id == row_id).values(**values)))
+    done = world.ws.db.write(
+        lambda c: c.execute(table.update().where(table.c.id == row_id).values(**values))
+    )
     assert done.rowcount == 1
 
 
@@ -33,7 +36,10 @@ def test_a_state_that_was_written_by_hand_lets_nothing_go_live(world: World) -> 
     edit(world, schema.model_versions, one.id, state="approved", basis="gold")
     forged = versions.by_id(world.ws, one.id)
     assert (forged.state, forged.basis) == (State.APPROVED, Basis.GOLD)
-    with pytest.raises(Conflict, match=r"no decision of the gate with a fitting signature.*thumbwheel evaluate v1 --agent"):
+    with pytest.raises(
+        Conflict,
+        match=r"no decision of the gate with a fitting signature.*thumbwheel evaluate v1 --agent",
+    ):
         world.deploy(one)
     world.deploy(one, alias=None)  # kept warm, as any candidate may be
     for alias in ("live", "canary"):
@@ -86,7 +92,9 @@ def test_the_decision_of_another_version_or_of_other_weights_is_none(world: Worl
         require_approval(world.ws, versions.by_id(world.ws, bad.id), "live")
     edit(world, schema.decisions, decision.id, version_id=good.id)
     require_approval(world.ws, versions.by_id(world.ws, good.id), "live")
-    edit(world, schema.model_versions, good.id, adapter=bad.adapter)  # the row that was approved now names other files
+    edit(
+        world, schema.model_versions, good.id, adapter=bad.adapter
+    )  # the row that was approved now names other files
     with pytest.raises(Conflict, match="no decision of the gate"):
         require_approval(world.ws, versions.by_id(world.ws, good.id), "live")
 
@@ -99,9 +107,17 @@ def test_the_door_refuses_an_alias_that_was_bent_in_the_database(world: World) -
     assert world.text()
     edit(world, schema.model_versions, bad.id, state="approved", basis="gold")
     agent = versions.require_agent(world.ws, world.agent)
-    world.ws.db.write(lambda c: c.execute(schema.aliases.update().where(schema.aliases.c.agent_id == agent).values(version_id=bad.id)))
+    world.ws.db.write(
+        lambda c: c.execute(
+            schema.aliases.update()
+            .where(schema.aliases.c.agent_id == agent)
+            .values(version_id=bad.id)
+        )
+    )
     reply = world.ask()
-    assert reply.status_code == 503 and "no decision of the gate" in reply.json()["error"]["message"]
+    assert (
+        reply.status_code == 503 and "no decision of the gate" in reply.json()["error"]["message"]
+    )
     rollout.promote(world.ws, world.agent, good.name)
     assert world.text()
 
@@ -111,12 +127,24 @@ def test_an_edited_evaluation_is_refused_and_not_signed_over(world: World) -> No
     evaluation = evaluation_of(world.ws, one, Basis.GOLD, gains=0)
     with world.ws.db.read() as connection:
         results = dict(
-            connection.execute(sa.select(schema.evaluations.c.results).where(schema.evaluations.c.id == evaluation.id)).scalar_one()
+            connection.execute(
+                sa.select(schema.evaluations.c.results).where(
+                    schema.evaluations.c.id == evaluation.id
+                )
+            ).scalar_one()
         )
     primary = results["primary"] | {"after": 0.9, "gain": 0.9, "low": 0.8}
-    edit(world, schema.evaluations, evaluation.id, results=json.loads(json.dumps(results | {"primary": primary})))
+    edit(
+        world,
+        schema.evaluations,
+        evaluation.id,
+        results=json.loads(json.dumps(results | {"primary": primary})),
+    )
     (forged,) = evaluations(world.ws, world.agent, one.name)
-    with pytest.raises(Conflict, match=rf"its signature does not fit.*Evaluate again.*thumbwheel evaluate {one.name}"):
+    with pytest.raises(
+        Conflict,
+        match=rf"its signature does not fit.*Evaluate again.*thumbwheel evaluate {one.name}",
+    ):
         gate(world.ws, forged)
     assert versions.by_id(world.ws, one.id).state is State.CANDIDATE
     edit(world, schema.evaluations, evaluation.id, results=results | {"signature": None})
@@ -124,7 +152,9 @@ def test_an_edited_evaluation_is_refused_and_not_signed_over(world: World) -> No
         gate(world.ws, evaluations(world.ws, world.agent, one.name)[0])
 
 
-def test_the_alias_command_asks_for_the_decision_too(world: World, command_line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_alias_command_asks_for_the_decision_too(
+    world: World, command_line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     one = world.version(0, basis=None)
     edit(world, schema.model_versions, one.id, state="approved", basis="gold")
     monkeypatch.setenv("THUMBWHEEL_HOME", str(world.ws.home.path))

@@ -1,4 +1,5 @@
-"""The canary: the promoted model passes, everything else fails, and what cannot be told apart is said to be so."""
+"""The canary: the promoted model passes, everything else fails, and what cannot be told apart is
+said to be so."""
 
 from __future__ import annotations
 
@@ -22,14 +23,24 @@ from thumbwheel.models.versions import version as named
 def said(world: World, one) -> dict[str, str]:
     """Prompt -> what the version answers."""
     asks = [Ask(prompt, TOKENS) for prompt in [*prompts(world.ws, one), *PROBES]]
-    side = Own(world.ws, base_of(world.ws, one), [one], EvaluationConfig(max_new_tokens=TOKENS)).side(one)
-    return {str(ask.prompt): found[0].text for ask, found in zip(asks, side.answers(asks), strict=True)}
+    side = Own(
+        world.ws, base_of(world.ws, one), [one], EvaluationConfig(max_new_tokens=TOKENS)
+    ).side(one)
+    return {
+        str(ask.prompt): found[0].text for ask, found in zip(asks, side.answers(asks), strict=True)
+    }
 
 
 def check(world: World, one, previous, answers, logprobs=None):
     def script(request):
         text = answers(str(request.body["messages"]))
-        return Reply({"choices": [{"message": {"content": text}, "finish_reason": "length", "logprobs": logprobs}]})
+        return Reply(
+            {
+                "choices": [
+                    {"message": {"content": text}, "finish_reason": "length", "logprobs": logprobs}
+                ]
+            }
+        )
 
     with FakeServer(script) as server:
         return canary.check(world.ws, one, previous, Endpoint(server.url, "m"), None)
@@ -45,7 +56,12 @@ def rivals(world: World):
 def test_the_promoted_model_passes_and_the_others_fail(rivals):
     world, previous, one = rivals
     texts = {
-        name: said(world, model) for name, model in (("one", one), ("previous", previous), ("base", named(world.ws, world.agent, "v0")))
+        name: said(world, model)
+        for name, model in (
+            ("one", one),
+            ("previous", previous),
+            ("base", named(world.ws, world.agent, "v0")),
+        )
     }
     passed = check(world, one, previous, texts["one"].get)
     assert passed.verdict is Verdict.PASSED and passed.same == passed.asked >= ENOUGH
@@ -73,11 +89,15 @@ def test_answers_that_drift_away_at_their_end_still_pass(rivals):
 def test_models_that_answer_alike_are_inconclusive(world: World):
     zero = world.version(2)
     found = check(world, zero, None, lambda prompt: "whatever")
-    assert found.verdict is Verdict.INCONCLUSIVE and "only 0 prompts tell it from the base v0" in found.says()
+    assert (
+        found.verdict is Verdict.INCONCLUSIVE
+        and "only 0 prompts tell it from the base v0" in found.says()
+    )
 
 
 def test_a_control_that_passes_as_well_leaves_it_open(rivals, monkeypatch):
-    """Were the base in another precision to answer as the promoted model does, an answer would prove nothing."""
+    """Were the base in another precision to answer as the promoted model does, an answer would
+    prove nothing."""
     world, _, promoted = rivals
     mine = said(world, promoted)
     asked = []
@@ -114,7 +134,9 @@ def test_no_text_of_a_person_is_kept(rivals):
 def test_log_probabilities_decide_where_the_text_does_not():
     assert canary._nearer([-1.0, -1.0], [(-2.1, 2)], [(-9.0, 2)]) == 1
     assert canary._nearer([-1.0, -1.0, -0.5], [(-9.0, 2)], [(-2.1, 2)]) == -1
-    assert canary._nearer([-1.0] * 5, [(-2.1, 2)], [(-9.0, 2)]) == 0  # the endpoint cut the text into other tokens
+    assert (
+        canary._nearer([-1.0] * 5, [(-2.1, 2)], [(-9.0, 2)]) == 0
+    )  # the endpoint cut the text into other tokens
 
 
 def test_the_statistic():
@@ -126,5 +148,7 @@ def test_the_statistic():
 def test_a_base_that_is_served_by_chance_passes_seldom():
     """Were every vote a coin, at most one canary in twenty would pass."""
     rng = random.Random(0)
-    passed = sum(chance(sum(rng.random() < 0.5 for _ in range(24)), 24) < ALPHA for _ in range(4000))
+    passed = sum(
+        chance(sum(rng.random() < 0.5 for _ in range(24)), 24) < ALPHA for _ in range(4000)
+    )
     assert passed / 4000 <= ALPHA

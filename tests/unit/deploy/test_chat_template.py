@@ -1,4 +1,5 @@
-"""Jinja chat templates as Go templates: the same text on every conversation tried, by our renderer and by Go's own."""
+"""Jinja chat templates as Go templates: the same text on every conversation tried, by our renderer
+and by Go's own."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def known() -> list[str]:
 
 def test_chatml_reads_as_a_person_would_write_it() -> None:
     assert derive(builder(CHATML)).text == (
-        '{{ range .Messages }}{{ if eq .Role "system" }}<|im_start|>system\n{{ .Content }}<|im_end|>\n'
+        '{{ range .Messages }}{{ if eq .Role "system" }}<|im_start|>system\n{{ .Content '
+        "}}<|im_end|>\n"
         '{{ else if eq .Role "user" }}<|im_start|>user\n{{ .Content }}<|im_end|>\n'
         '{{ else if eq .Role "assistant" }}<|im_start|>assistant\n{{ .Content }}<|im_end|>\n'
         "{{ end }}{{ end }}<|im_start|>assistant\n"
@@ -69,7 +71,9 @@ def test_what_go_cannot_follow_is_said() -> None:
         "it leaves system messages out": 3,
         "it trims messages, which Go cannot": 4,
     }
-    thinking = CHATML.replace("{{ message['content'] }}", "{{ message['content'].split('</think>')[-1] }}")
+    thinking = CHATML.replace(
+        "{{ message['content'] }}", "{{ message['content'].split('</think>')[-1] }}"
+    )
     assert derive(builder(thinking)).notes == ("it rewrites earlier thinking, which Go cannot",)
     tools = "{% if tools %}{{ tools }}{% endif %}" + CHATML
     assert derive(builder(tools)).notes == ("it shows tools, which are left out",)
@@ -80,9 +84,17 @@ def test_what_go_cannot_follow_is_said() -> None:
     [
         ("{{ messages[-1]['content'] }}", "once and in order"),
         ("{{ raise_exception('no') }}", "refuses a plain user message"),
-        (CHATML.replace("{{ message['content'] }}", "{{ message['content'] | upper }}"), "once and in order"),
+        (
+            CHATML.replace("{{ message['content'] }}", "{{ message['content'] | upper }}"),
+            "once and in order",
+        ),
         (CHATML.replace("<|im_end|>", "<|im_end|>{{ loop.index }}"), "depends on more"),
-        (CHATML.replace("{{ message['content'] }}", "{{ message['content'] | replace('Hello', 'Bye') }}"), "the two differ"),
+        (
+            CHATML.replace(
+                "{{ message['content'] }}", "{{ message['content'] | replace('Hello', 'Bye') }}"
+            ),
+            "the two differ",
+        ),
     ],
 )
 def test_what_cannot_be_written_is_refused(template: str, why: str) -> None:
@@ -91,7 +103,10 @@ def test_what_cannot_be_written_is_refused(template: str, why: str) -> None:
 
 
 def test_a_refused_system_message_stops_the_rendering() -> None:
-    refusing = CHATML.replace("<|im_start|>{{", "{% if message['role'] == 'system' %}{{ raise_exception('x') }}{% endif %}<|im_start|>{{")
+    refusing = CHATML.replace(
+        "<|im_start|>{{",
+        "{% if message['role'] == 'system' %}{{ raise_exception('x') }}{% endif %}<|im_start|>{{",
+    )
     with pytest.raises(InputError, match="takes no system message"):
         render(derive(builder(refusing)).text, conversation("su"))
 
@@ -117,9 +132,20 @@ def test_go_itself_renders_the_same(tmp_path: Path) -> None:
                 wanted.append(expected(one, messages))
             cases.append({"Template": found.text, "Messages": messages})
     (tmp_path / "main.go").write_text(GO)
-    environment = {"PATH": str(Path(str(shutil.which("go"))).parent), "HOME": str(tmp_path), "GOFLAGS": "-mod=mod", "GOTELEMETRY": "off"}
+    environment = {
+        "PATH": str(Path(str(shutil.which("go"))).parent),
+        "HOME": str(tmp_path),
+        "GOFLAGS": "-mod=mod",
+        "GOTELEMETRY": "off",
+    }
     done = subprocess.run(
-        ["go", "run", "main.go"], cwd=tmp_path, env=environment, input=json.dumps(cases), capture_output=True, text=True, check=True
+        ["go", "run", "main.go"],
+        cwd=tmp_path,
+        env=environment,
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     for case, text, made in zip(cases, wanted, json.loads(done.stdout), strict=True):
         if text == "error: ":

@@ -28,7 +28,10 @@ def test_from_a_plan_to_a_rollback(world: World, command_line: Run):
     assert "used again" in run("deploy", "v1", "--dry-run")[1]
     assert "passed: 10 of 10" in " ".join(run("deploy", "v2", "--set", "threads=1")[1].split())
     listed = json.loads(run("deployments", "--json", "--history")[1])
-    assert [(one["version"], one["aliases"], one["alive"]) for one in listed["deployments"]] == [("v2", ["live"], True), ("v1", [], True)]
+    assert [(one["version"], one["aliases"], one["alive"]) for one in listed["deployments"]] == [
+        ("v2", ["live"], True),
+        ("v1", [], True),
+    ]
     assert [one["reason"] for one in listed["switches"]] == ["deployed on embedded"] * 2
     assert "live is v1 again; it was v2" in run("rollback")[2]
     assert "rolled back" in run("deployments", "--history")[1]
@@ -49,7 +52,9 @@ def test_from_a_plan_to_a_rollback(world: World, command_line: Run):
         (("undeploy", "v1"), "there is none"),
     ],
 )
-def test_what_is_said_wrong_is_said_so(world: World, command_line: Run, given: tuple[str, ...], why: str):
+def test_what_is_said_wrong_is_said_so(
+    world: World, command_line: Run, given: tuple[str, ...], why: str
+):
     world.version(0)
     code, _, err = command_line("--home", str(world.ws.home.path), *given, "--agent", world.agent)
     assert code in (2, 3) and why in " ".join(err.split())

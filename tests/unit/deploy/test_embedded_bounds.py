@@ -1,4 +1,5 @@
-"""What a client may ask of the embedded server: bodies, texts and figures within bounds, and no work for a client that has gone."""
+"""What a client may ask of the embedded server: bodies, texts and figures within bounds, and no
+work for a client that has gone."""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ from thumbwheel.llm.port import free_port
 
 TOKEN = "t" * 32
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
-CHAT = {"model": "base", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3, "temperature": 0}
+CHAT = {
+    "model": "base",
+    "messages": [{"role": "user", "content": "Hello"}],
+    "max_tokens": 3,
+    "temperature": 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +37,9 @@ def served(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
     server.load(embedded.Loading(lora_name="base"))
     port = free_port()
     assert port is not None
-    running = uvicorn.Server(uvicorn.Config(application(server, TOKEN), host="127.0.0.1", port=port, log_level="error"))
+    running = uvicorn.Server(
+        uvicorn.Config(application(server, TOKEN), host="127.0.0.1", port=port, log_level="error")
+    )
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
     while not running.started:
@@ -45,7 +53,9 @@ def post(url: str, body: dict[str, object], path: str = "chat/completions") -> h
     return httpx.post(f"{url}/{path}", json=body, headers=HEADERS, timeout=60)
 
 
-def test_a_body_is_refused_by_its_stated_length_and_by_what_comes(served: tuple[Server, str]) -> None:
+def test_a_body_is_refused_by_its_stated_length_and_by_what_comes(
+    served: tuple[Server, str],
+) -> None:
     _, url = served
     headers = HEADERS | {"content-type": "application/json"}
 
@@ -61,7 +71,9 @@ def test_a_body_is_refused_by_its_stated_length_and_by_what_comes(served: tuple[
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
-def test_a_text_beyond_the_context_meets_no_tokenizer(served: tuple[Server, str], path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_beyond_the_context_meets_no_tokenizer(
+    served: tuple[Server, str], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server, url = served
 
     def never(*_: object, **__: object) -> None:
@@ -70,7 +82,10 @@ def test_a_text_beyond_the_context_meets_no_tokenizer(served: tuple[Server, str]
     monkeypatch.setattr(server.speaker.builder, "prompt", never)
     monkeypatch.setattr(type(server.speaker.tokenizer), "__call__", never)
     text = "word " * 1_000_000
-    for body in ({"prompt": text, "messages": [{"role": "user", "content": text}]}, {"prompt": "", "messages": [{"role": "u"}] * 100_000}):
+    for body in (
+        {"prompt": text, "messages": [{"role": "user", "content": text}]},
+        {"prompt": "", "messages": [{"role": "u"}] * 100_000},
+    ):
         if path == "completions" and not body["prompt"]:
             continue
         reply = post(url, {"model": "base", "max_tokens": 1, **body}, path)
@@ -80,7 +95,17 @@ def test_a_text_beyond_the_context_meets_no_tokenizer(served: tuple[Server, str]
 def test_log_probabilities_are_asked_for_none_to_twenty(served: tuple[Server, str]) -> None:
     _, url = served
     for number, status in ((0, 200), (20, 200), (21, 422), (-1, 422), (1 << 40, 422)):
-        reply = post(url, {"model": "base", "prompt": "The quick", "max_tokens": 2, "temperature": 0, "logprobs": number}, "completions")
+        reply = post(
+            url,
+            {
+                "model": "base",
+                "prompt": "The quick",
+                "max_tokens": 2,
+                "temperature": 0,
+                "logprobs": number,
+            },
+            "completions",
+        )
         assert reply.status_code == status, (number, reply.text[:200])
         if status == 200:
             found = reply.json()["choices"][0]["logprobs"]
@@ -88,11 +113,15 @@ def test_log_probabilities_are_asked_for_none_to_twenty(served: tuple[Server, st
         chat = post(url, {**CHAT, "logprobs": True, "top_logprobs": number})
         assert chat.status_code == status
         if status == 200:
-            assert len(chat.json()["choices"][0]["logprobs"]["content"][0]["top_logprobs"]) == number
+            assert (
+                len(chat.json()["choices"][0]["logprobs"]["content"][0]["top_logprobs"]) == number
+            )
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_is_gone_ends_the_computing(served: tuple[Server, str], stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_is_gone_ends_the_computing(
+    served: tuple[Server, str], stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server, url = served
     computed = 0
     pieces = server.speaker._pieces
@@ -106,7 +135,10 @@ def test_a_client_that_is_gone_ends_the_computing(served: tuple[Server, str], st
 
     monkeypatch.setattr(server.speaker, "_pieces", slow)
     body = {**CHAT, "max_tokens": 200, "temperature": 1.5, "seed": 3, "stream": stream}
-    with httpx.Client(timeout=httpx.Timeout(10, read=0.5), headers=HEADERS) as client, pytest.raises(httpx.ReadTimeout):
+    with (
+        httpx.Client(timeout=httpx.Timeout(10, read=0.5), headers=HEADERS) as client,
+        pytest.raises(httpx.ReadTimeout),
+    ):
         if not stream:
             client.post(f"{url}/chat/completions", json=body)
         with client.stream("POST", f"{url}/chat/completions", json=body) as reply:

@@ -31,7 +31,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def ask(endpoint: Endpoint, prompt: str = "Hello") -> str:
     client = Client(endpoint.url, endpoint.model, api_key=LLAMACPP.secret(endpoint), attempts=1)
-    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 8, "temperature": 0, **endpoint.body}
+    body = {
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": 8,
+        "temperature": 0,
+        **endpoint.body,
+    }
     try:
         return str(client.post("chat/completions", body)["choices"][0]["message"]["content"])
     finally:
@@ -39,16 +44,29 @@ def ask(endpoint: Endpoint, prompt: str = "Hello") -> str:
 
 
 def test_versions_come_and_go_and_never_mix(files, place):
-    base = replace(package(files, place, version="v0"), folder=files["base_gguf"], files={next(files["base_gguf"].glob("*.gguf")).name: ""})
-    merged, lora = package(files, place, version="v1"), package(files, place, Kind.LORA_GGUF, version="v2")
+    base = replace(
+        package(files, place, version="v0"),
+        folder=files["base_gguf"],
+        files={next(files["base_gguf"].glob("*.gguf")).name: ""},
+    )
+    merged, lora = (
+        package(files, place, version="v1"),
+        package(files, place, Kind.LORA_GGUF, version="v2"),
+    )
     endpoints = [LLAMACPP.apply(one, SETTINGS) for one in (base, merged, lora)]
     assert endpoints == [LLAMACPP.apply(one, SETTINGS) for one in (base, merged, lora)]
     assert all(LLAMACPP.health(one).alive for one in endpoints)
-    for prompt in ("Hello", "What is 17 * 23?", "Hello"):  # an adapter of its own process is that of the merged file, in any order
+    for prompt in (
+        "Hello",
+        "What is 17 * 23?",
+        "Hello",
+    ):  # an adapter of its own process is that of the merged file, in any order
         zero, one, two = (ask(endpoint, prompt) for endpoint in endpoints)
         assert one == two != zero
     with pytest.raises(ModelError, match="401"):
-        Client(endpoints[0].url, "support-v0", attempts=1).post("chat/completions", {"messages": []})
+        Client(endpoints[0].url, "support-v0", attempts=1).post(
+            "chat/completions", {"messages": []}
+        )
     pid = processes.find(place).pid
     os.kill(pid, signal.SIGKILL)
     while processes.find(place):
@@ -63,7 +81,9 @@ def test_versions_come_and_go_and_never_mix(files, place):
 
 
 @pytest.mark.parametrize("damage", ["half", "architecture"])
-def test_a_file_that_llama_cpp_cannot_read_leaves_the_others_answering(files, place, tmp_path, damage):
+def test_a_file_that_llama_cpp_cannot_read_leaves_the_others_answering(
+    files, place, tmp_path, damage
+):
     good = LLAMACPP.apply(package(files, place, version="v1"), SETTINGS)
     text = ask(good)
     file = next(files["gguf"].glob("*.gguf"))
@@ -71,8 +91,15 @@ def test_a_file_that_llama_cpp_cannot_read_leaves_the_others_answering(files, pl
     bad = content[: len(content) // 2] if damage == "half" else content.replace(b"qwen2", b"qwenX")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / file.name).write_bytes(bad)
-    with pytest.raises(ModelError, match="corrupted or incomplete" if damage == "half" else "unknown model architecture: 'qwenX'"):
-        LLAMACPP.apply(replace(package(files, place, version="v2"), folder=tmp_path / "bad"), SETTINGS)
+    with pytest.raises(
+        ModelError,
+        match="corrupted or incomplete"
+        if damage == "half"
+        else "unknown model architecture: 'qwenX'",
+    ):
+        LLAMACPP.apply(
+            replace(package(files, place, version="v2"), folder=tmp_path / "bad"), SETTINGS
+        )
     assert LLAMACPP.health(good).alive and ask(good) == text
     assert "support-v2" not in (place / "presets.ini").read_text()
 

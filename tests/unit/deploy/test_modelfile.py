@@ -1,4 +1,5 @@
-"""Modelfiles that say what was meant: read back by a strict reader of the format, with texts that try to break out."""
+"""Modelfiles that say what was meant: read back by a strict reader of the format, with texts that
+try to break out."""
 
 from __future__ import annotations
 
@@ -12,11 +13,23 @@ from public_data import public_data
 from thumbwheel.core.errors import InputError
 from thumbwheel.deploy.modelfile import Modelfile, quoted
 
-COMMANDS = {"from", "license", "template", "system", "adapter", "parameter", "message", "renderer", "parser", "requires"}
+COMMANDS = {
+    "from",
+    "license",
+    "template",
+    "system",
+    "adapter",
+    "parameter",
+    "message",
+    "renderer",
+    "parser",
+    "requires",
+}
 
 
 def read(text: str) -> list[tuple[str, str]]:
-    """(command or parameter name, value) as Ollama's own parser reads them: a value ends at the first line end where it is whole."""
+    """(command or parameter name, value) as Ollama's own parser reads them: a value ends at the
+    first line end where it is whole."""
     found, lines = [], text.splitlines(keepends=True)
     while lines:
         line = lines.pop(0)
@@ -31,14 +44,20 @@ def read(text: str) -> list[tuple[str, str]]:
             if not lines:
                 raise ValueError("the file ends within a value")
             value += lines.pop(0)
-        found.append((name.lower(), "".join(one for one in whole if one.isprintable() or one in "\t\r\n")))
+        found.append(
+            (name.lower(), "".join(one for one in whole if one.isprintable() or one in "\t\r\n"))
+        )
     return found
 
 
 def unquoted(text: str) -> str | None:
     for quote in ('"""', '"'):
         if text.startswith(quote):
-            return text[len(quote) : -len(quote)] if len(text) >= 2 * len(quote) and text.endswith(quote) else None
+            return (
+                text[len(quote) : -len(quote)]
+                if len(text) >= 2 * len(quote) and text.endswith(quote)
+                else None
+            )
     return text
 
 
@@ -46,7 +65,9 @@ def test_every_part_reads_back() -> None:
     one = Modelfile(
         "/models/a b.gguf",
         adapter="/models/adapter.gguf",
-        template='{{ range .Messages }}{{ if eq .Role "user" }}<|im_start|>\n{{ .Content }}{{ end }}{{ end }}\n',
+        template='{{ range .Messages }}{{ if eq .Role "user" }}<|im_start|>\n{{ .Content }}{{ end '
+        "}}{{ "
+        "end }}\n",
         system='You say """hello""" to "everyone".\nPARAMETER num_ctx 1',
         parameters={"num_ctx": 4096, "temperature": 0.7, "stop": ("<|im_end|>", "\n\nUser:", '"')},
     )
@@ -62,13 +83,17 @@ def test_every_part_reads_back() -> None:
     assert one.fields()["system"] == one.system
 
 
-@pytest.mark.parametrize("text", ['a """\nFROM evil', '"""\n"""', 'x"""  \t\nPARAMETER stop y', 'a """\r\nFROM evil'])
+@pytest.mark.parametrize(
+    "text", ['a """\nFROM evil', '"""\n"""', 'x"""  \t\nPARAMETER stop y', 'a """\r\nFROM evil']
+)
 def test_quotes_at_the_end_of_a_line_cannot_break_out(text: str) -> None:
     with pytest.raises(InputError, match="ends with quotes"):
         Modelfile("base", system=text).text()
 
 
-@pytest.mark.parametrize(("text", "code"), [("a\u00a0b", "U+00A0"), ("👩\u200d🔬", "U+200D"), ("a\x00b", "U+0000")])
+@pytest.mark.parametrize(
+    ("text", "code"), [("a\u00a0b", "U+00A0"), ("👩\u200d🔬", "U+200D"), ("a\x00b", "U+0000")]
+)
 def test_characters_that_its_readers_drop_are_refused(text: str, code: str) -> None:
     with pytest.raises(InputError, match=code.replace("+", r"\+")):
         Modelfile("base", system=text).text()
@@ -80,11 +105,19 @@ def test_a_text_reads_back_whole_or_is_refused(text: str) -> None:
         value = quoted("SYSTEM", text)
     except InputError:
         return
-    assert read(f"FROM x\nSYSTEM {value}\nPARAMETER stop z\n") == [("from", "x"), ("system", text), ("stop", "z")]
+    assert read(f"FROM x\nSYSTEM {value}\nPARAMETER stop z\n") == [
+        ("from", "x"),
+        ("system", text),
+        ("stop", "z"),
+    ]
 
 
 def test_what_a_plain_text_needs_no_quotes_for() -> None:
-    assert [quoted("SYSTEM", text) for text in ("Be brief.", "two\nlines", ' "')] == ["Be brief.", '"""two\nlines"""', '""" """"']
+    assert [quoted("SYSTEM", text) for text in ("Be brief.", "two\nlines", ' "')] == [
+        "Be brief.",
+        '"""two\nlines"""',
+        '""" """"',
+    ]
 
 
 def test_a_parameter_name_cannot_carry_a_line() -> None:
@@ -95,4 +128,6 @@ def test_a_parameter_name_cannot_carry_a_line() -> None:
 def test_the_snippets_of_the_documentation_read_and_write_back() -> None:
     for line in public_data("ollama/modelfile-snippets.jsonl").read_text().splitlines():
         for name, value in read(json.loads(line)["text"]):
-            assert read(f"{'PARAMETER ' * (name not in COMMANDS)}{name} {quoted(name, value)}\n") == [(name, value)]
+            assert read(
+                f"{'PARAMETER ' * (name not in COMMANDS)}{name} {quoted(name, value)}\n"
+            ) == [(name, value)]

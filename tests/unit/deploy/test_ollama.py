@@ -1,4 +1,5 @@
-"""The ollama target against the emulator: what it sends, what it refuses, what a failure leaves. Real answers: test_ollama_answers.py."""
+"""The ollama target against the emulator: what it sends, what it refuses, what a failure leaves.
+Real answers: test_ollama_answers.py."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ from thumbwheel.deploy.types import Endpoint, Kind, Package
 def gguf(path: Path, **metadata: str) -> str:
     """A GGUF file that has nothing but metadata; its sha256."""
     text = lambda one: struct.pack("<Q", len(one)) + one.encode()  # noqa: E731
-    pairs = b"".join(text(name.replace("__", ".")) + struct.pack("<I", 8) + text(value) for name, value in metadata.items())
+    pairs = b"".join(
+        text(name.replace("__", ".")) + struct.pack("<I", 8) + text(value)
+        for name, value in metadata.items()
+    )
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(metadata)) + pairs)
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -67,15 +71,24 @@ def test_one_that_is_there_is_fine(ollama: OllamaEmulator) -> None:
 
 def test_where_none_runs_the_error_says_how_to_start_it(package: Package) -> None:
     settings = OllamaConfig(host="127.0.0.1:9", profile="cpu_auto")
-    with pytest.raises(ModelError, match=r"nothing answers there.*OLLAMA_NUM_PARALLEL=\d+ .*ollama serve"):
+    with pytest.raises(
+        ModelError, match=r"nothing answers there.*OLLAMA_NUM_PARALLEL=\d+ .*ollama serve"
+    ):
         OLLAMA.apply(package, settings)
-    health = OLLAMA.health(Endpoint("http://127.0.0.1:9/v1", "support-v3", {"host": "http://127.0.0.1:9", "digest": "x"}))
+    health = OLLAMA.health(
+        Endpoint(
+            "http://127.0.0.1:9/v1", "support-v3", {"host": "http://127.0.0.1:9", "digest": "x"}
+        )
+    )
     assert (health.alive, "nothing answers" in health.why) == (False, True)
 
 
 @pytest.mark.parametrize(
     ("version", "kind", "why"),
-    [("0.5.4", Kind.GGUF, "Update it to 0.5.5"), ("0.34.1", Kind.LORA_GGUF, "no adapters any more")],
+    [
+        ("0.5.4", Kind.GGUF, "Update it to 0.5.5"),
+        ("0.34.1", Kind.LORA_GGUF, "no adapters any more"),
+    ],
 )
 def test_a_version_that_cannot_do_it_is_refused_before_anything_is_sent(
     package: Package, ollama: OllamaEmulator, version: str, kind: Kind, why: str
@@ -100,13 +113,19 @@ def test_a_blob_is_sent_once_and_checked(ollama: OllamaEmulator, tmp_path: Path)
     with OllamaServer(ollama.url) as server:
         server.put(file, digest)
         server.put(file, digest)
-        assert ollama.seen == [f"HEAD /api/blobs/sha256:{digest}", f"POST /api/blobs/sha256:{digest}", f"HEAD /api/blobs/sha256:{digest}"]
+        assert ollama.seen == [
+            f"HEAD /api/blobs/sha256:{digest}",
+            f"POST /api/blobs/sha256:{digest}",
+            f"HEAD /api/blobs/sha256:{digest}",
+        ]
         with pytest.raises(ModelError, match="digest mismatch"):
             server.put(file, "0" * 64)
     assert [path.name for path in ollama.blobs.iterdir()] == [f"sha256-{digest}"]
 
 
-def test_a_full_disk_and_a_broken_upload_leave_no_blob_in_use_and_the_next_try_works(ollama: OllamaEmulator, tmp_path: Path) -> None:
+def test_a_full_disk_and_a_broken_upload_leave_no_blob_in_use_and_the_next_try_works(
+    ollama: OllamaEmulator, tmp_path: Path
+) -> None:
     file = tmp_path / "m.gguf"
     digest = gguf(file, general__architecture="x" * (4 << 20))
     with OllamaServer(ollama.url) as server:
@@ -123,9 +142,14 @@ def test_a_full_disk_and_a_broken_upload_leave_no_blob_in_use_and_the_next_try_w
 
 @pytest.mark.parametrize(
     ("fault", "why"),
-    [("error in stream", "unsupported architecture"), ("cut stream", "stopped before it was made, after 'writing manifest'")],
+    [
+        ("error in stream", "unsupported architecture"),
+        ("cut stream", "stopped before it was made, after 'writing manifest'"),
+    ],
 )
-def test_success_is_the_last_line_and_nothing_else(package: Package, ollama: OllamaEmulator, fault: str, why: str) -> None:
+def test_success_is_the_last_line_and_nothing_else(
+    package: Package, ollama: OllamaEmulator, fault: str, why: str
+) -> None:
     digest = package.files["model-F16.gguf"]
     with OllamaServer(ollama.url) as server:
         server.put(package.model, digest)
@@ -142,9 +166,18 @@ def test_list_show_copy_and_delete(package: Package, ollama: OllamaEmulator) -> 
     digest = package.files["model-F16.gguf"]
     with OllamaServer(ollama.url) as server:
         server.put(package.model, digest)
-        server.create("one", {"files": {"m.gguf": f"sha256:{digest}"}, **modelfile.of(package, OllamaConfig(profile="cpu_auto")).fields()})
+        server.create(
+            "one",
+            {
+                "files": {"m.gguf": f"sha256:{digest}"},
+                **modelfile.of(package, OllamaConfig(profile="cpu_auto")).fields(),
+            },
+        )
         shown = server.show("one")
-        assert 'stop "<|im_end|>"' in shown["parameters"] and "repeat_penalty 1.0" in shown["parameters"]
+        assert (
+            'stop "<|im_end|>"' in shown["parameters"]
+            and "repeat_penalty 1.0" in shown["parameters"]
+        )
         server.copy("one", "two")
         digests = server.digests()
         assert digests["one:latest"] == digests["two:latest"]
@@ -174,8 +207,14 @@ def test_names_that_are_none_are_refused(package: Package, ollama: OllamaEmulato
 
 
 def test_the_modelfile_says_where_the_numbers_work(package: Package) -> None:
-    settings = OllamaConfig(profile="cpu_auto", context=1024, threads=3, gpu_layers=0, temperature=0.5)
-    text = modelfile.of(replace(package, system="Be brief."), settings, "{{ range .Messages }}{{ .Content }}{{ end }}").text()
+    settings = OllamaConfig(
+        profile="cpu_auto", context=1024, threads=3, gpu_layers=0, temperature=0.5
+    )
+    text = modelfile.of(
+        replace(package, system="Be brief."),
+        settings,
+        "{{ range .Messages }}{{ .Content }}{{ end }}",
+    ).text()
     assert text.splitlines() == [
         f"FROM {package.model}",
         "TEMPLATE {{ range .Messages }}{{ .Content }}{{ end }}",
@@ -188,7 +227,11 @@ def test_the_modelfile_says_where_the_numbers_work(package: Package) -> None:
         "PARAMETER stop <|im_end|>",
     ]
     over = replace(package, kind=Kind.LORA_GGUF, base=Path("/base.gguf"))
-    assert modelfile.of(over, settings).text().startswith(f"FROM /base.gguf\nADAPTER {package.model}\n")
+    assert (
+        modelfile.of(over, settings)
+        .text()
+        .startswith(f"FROM /base.gguf\nADAPTER {package.model}\n")
+    )
 
 
 def test_the_record_survives_and_is_json(tmp_path: Path) -> None:
@@ -197,9 +240,14 @@ def test_the_record_survives_and_is_json(tmp_path: Path) -> None:
     record = Record(tmp_path, "http://127.0.0.1:11434")
     record.claim("a:latest", {})
     record.made("a:latest", "x", "d")
-    assert record.is_current("a:latest", "x", {"a:latest": "d"}) and not record.is_current("a:latest", "x", {"a:latest": "e"})
+    assert record.is_current("a:latest", "x", {"a:latest": "d"}) and not record.is_current(
+        "a:latest", "x", {"a:latest": "e"}
+    )
     kept = json.loads((tmp_path / "http-127.0.0.1-11434.json").read_text())
-    assert kept == {"place": str(tmp_path.resolve()), "names": {"a:latest": {"from": "x", "digest": "d"}}}
+    assert kept == {
+        "place": str(tmp_path.resolve()),
+        "names": {"a:latest": {"from": "x", "digest": "d"}},
+    }
 
 
 def test_a_copied_home_takes_no_name_of_the_original_for_its_own(tmp_path: Path) -> None:

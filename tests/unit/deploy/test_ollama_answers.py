@@ -1,4 +1,5 @@
-"""Deployed on the emulator, a tuned model answers as the trained one; by our target and by the official client, old Ollama and new."""
+"""Deployed on the emulator, a tuned model answers as the trained one; by our target and by the
+official client, old Ollama and new."""
 
 from __future__ import annotations
 
@@ -40,11 +41,18 @@ def ollama(tmp_path: Path) -> Iterator[OllamaEmulator]:
 
 
 def settings(one: OllamaEmulator, **given: object) -> OllamaConfig:
-    return OllamaConfig.model_validate({"host": one.url, "profile": "cpu_auto", "context": 256, "threads": 1} | given)
+    return OllamaConfig.model_validate(
+        {"host": one.url, "profile": "cpu_auto", "context": 256, "threads": 1} | given
+    )
 
 
 def ask(endpoint: Endpoint, question: str, model: str | None = None) -> str:
-    body = {"model": model or endpoint.model, "messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 12}
+    body = {
+        "model": model or endpoint.model,
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "max_tokens": 12,
+    }
     reply = httpx.post(f"{endpoint.url}/chat/completions", json=body, timeout=60)
     reply.raise_for_status()
     return str(reply.json()["choices"][0]["message"]["content"])
@@ -71,8 +79,12 @@ def _answers(base: Path, adapter: Path | None) -> dict[str, str]:
     found = {}
     for question in QUESTIONS:
         ids = torch.tensor([builder.prompt([{"role": "user", "content": question}])])
-        out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12)
-        found[question] = whole(builder.tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True))
+        out = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12
+        )
+        found[question] = whole(
+            builder.tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
+        )
     return found
 
 
@@ -82,10 +94,21 @@ def whole(text: str) -> str:
 
 @pytest.mark.parametrize(
     ("version", "kind"),
-    [(OLD, Kind.GGUF), (NEW, Kind.GGUF), (NEWEST, Kind.GGUF), (OLD, Kind.LORA_GGUF), (NEW, Kind.LORA_GGUF)],
+    [
+        (OLD, Kind.GGUF),
+        (NEW, Kind.GGUF),
+        (NEWEST, Kind.GGUF),
+        (OLD, Kind.LORA_GGUF),
+        (NEW, Kind.LORA_GGUF),
+    ],
 )
 def test_it_answers_as_the_trained_model(
-    files: dict[str, Path], trained: dict[str, str], ollama: OllamaEmulator, tmp_path: Path, version: str, kind: Kind
+    files: dict[str, Path],
+    trained: dict[str, str],
+    ollama: OllamaEmulator,
+    tmp_path: Path,
+    version: str,
+    kind: Kind,
 ) -> None:
     ollama.version = version
     endpoint = OLLAMA.apply(package(files, tmp_path / "place", kind), settings(ollama))
@@ -93,7 +116,11 @@ def test_it_answers_as_the_trained_model(
     assert {question: whole(ask(endpoint, question)) for question in QUESTIONS} == trained
     assert trained != _answers(files["base"], None)
     client = official.Client(host=ollama.url)
-    said = client.chat("support-v3", [{"role": "user", "content": QUESTIONS[0]}], options={"temperature": 0, "num_predict": 12})
+    said = client.chat(
+        "support-v3",
+        [{"role": "user", "content": QUESTIONS[0]}],
+        options={"temperature": 0, "num_predict": 12},
+    )
     assert whole(said.message.content or "") == trained[QUESTIONS[0]]
     shown = client.show("support-v3")
     assert (shown.template.startswith("{{ range .Messages }}")) == (version == OLD)
@@ -101,7 +128,9 @@ def test_it_answers_as_the_trained_model(
     assert [one.model for one in client.ps().models] == ["support-v3-unfinished"]
 
 
-def test_a_second_apply_sends_and_makes_nothing(files: dict[str, Path], ollama: OllamaEmulator, tmp_path: Path) -> None:
+def test_a_second_apply_sends_and_makes_nothing(
+    files: dict[str, Path], ollama: OllamaEmulator, tmp_path: Path
+) -> None:
     parcel = package(files, tmp_path / "place")
     first = OLLAMA.apply(parcel, settings(ollama))
     ollama.seen.clear()
@@ -115,21 +144,37 @@ def test_system_text_template_and_the_built_in_one_that_is_only_like_it(
     files: dict[str, Path], trained: dict[str, str], ollama: OllamaEmulator, tmp_path: Path
 ) -> None:
     jinja = (files["gguf"] / "chat_template.jinja").read_text()
-    ollama.built_in = {"chatml": (jinja.replace("im_end", "im_ended"), "{{ range .Messages }}WRONG {{ .Content }}{{ end }}")}
+    ollama.built_in = {
+        "chatml": (
+            jinja.replace("im_end", "im_ended"),
+            "{{ range .Messages }}WRONG {{ .Content }}{{ end }}",
+        )
+    }
     endpoint = OLLAMA.apply(package(files, tmp_path / "place"), settings(ollama))
     assert {question: whole(ask(endpoint, question)) for question in QUESTIONS} == trained
-    with_system = OLLAMA.apply(package(files, tmp_path / "place", version="v4", system='Say """no""".\nThen stop.'), settings(ollama))
+    with_system = OLLAMA.apply(
+        package(files, tmp_path / "place", version="v4", system='Say """no""".\nThen stop.'),
+        settings(ollama),
+    )
     shown = httpx.post(f"{ollama.url}/api/show", json={"model": with_system.model}).json()
     assert shown["system"] == 'Say """no""".\nThen stop.'
     assert whole(ask(with_system, QUESTIONS[0])) != trained[QUESTIONS[0]]
 
 
-def test_an_alias_moves_in_one_step_and_goes_with_its_version(files: dict[str, Path], ollama: OllamaEmulator, tmp_path: Path) -> None:
+def test_an_alias_moves_in_one_step_and_goes_with_its_version(
+    files: dict[str, Path], ollama: OllamaEmulator, tmp_path: Path
+) -> None:
     one = OLLAMA.apply(package(files, tmp_path / "place"), settings(ollama, name="toolbox-support"))
-    two = OLLAMA.apply(package(files, tmp_path / "place", version="v4", system="Be brief."), settings(ollama))
+    two = OLLAMA.apply(
+        package(files, tmp_path / "place", version="v4", system="Be brief."), settings(ollama)
+    )
     OLLAMA.point("support", one)
     OLLAMA.point("support-canary", two)
-    assert ask(one, QUESTIONS[0], "support") == ask(one, QUESTIONS[0]) == ask(one, QUESTIONS[0], "toolbox-support")
+    assert (
+        ask(one, QUESTIONS[0], "support")
+        == ask(one, QUESTIONS[0])
+        == ask(one, QUESTIONS[0], "toolbox-support")
+    )
     OLLAMA.point("support", two)
     OLLAMA.point("support", two)
     assert ask(one, QUESTIONS[0], "support") == ask(two, QUESTIONS[0]) != ask(one, QUESTIONS[0])
@@ -142,12 +187,17 @@ def test_an_alias_moves_in_one_step_and_goes_with_its_version(files: dict[str, P
     assert twin.details["digest"] == one.details["digest"]
     OLLAMA.point("support", twin)
     OLLAMA.remove(one)
-    assert {model.model for model in official.Client(host=ollama.url).list().models} == {"support-v5:latest", "support:latest"}
+    assert {model.model for model in official.Client(host=ollama.url).list().models} == {
+        "support-v5:latest",
+        "support:latest",
+    }
     OLLAMA.remove(twin)
     assert list(ollama.blobs.iterdir()) == [] and ollama.running == {}
 
 
-def test_names_of_somebody_else_are_never_taken(files: dict[str, Path], ollama: OllamaEmulator, tmp_path: Path) -> None:
+def test_names_of_somebody_else_are_never_taken(
+    files: dict[str, Path], ollama: OllamaEmulator, tmp_path: Path
+) -> None:
     one = OLLAMA.apply(package(files, tmp_path / "place"), settings(ollama))
     official.Client(host=ollama.url).copy("support-v3", "support-v4")
     official.Client(host=ollama.url).copy("support-v3", "support")
@@ -157,19 +207,33 @@ def test_names_of_somebody_else_are_never_taken(files: dict[str, Path], ollama: 
         OLLAMA.point("support", one)
 
 
-@pytest.mark.parametrize("fault", ["full disk", "broken upload", "error in stream", "cut stream", "no load"])
-def test_whatever_fails_the_model_before_still_answers(files: dict[str, Path], ollama: OllamaEmulator, tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize(
+    "fault", ["full disk", "broken upload", "error in stream", "cut stream", "no load"]
+)
+def test_whatever_fails_the_model_before_still_answers(
+    files: dict[str, Path], ollama: OllamaEmulator, tmp_path: Path, fault: str
+) -> None:
     one = OLLAMA.apply(package(files, tmp_path / "place"), settings(ollama))
     OLLAMA.point("support", one)
     before = ask(one, QUESTIONS[0], "support")
     ollama.fail = fault
     if fault in ("full disk", "broken upload"):
-        ollama.blob(f"sha256:{package(files, tmp_path).files['model-F16.gguf']}").unlink(missing_ok=True)
+        ollama.blob(f"sha256:{package(files, tmp_path).files['model-F16.gguf']}").unlink(
+            missing_ok=True
+        )
     with pytest.raises(ThumbwheelError):
-        OLLAMA.apply(package(files, tmp_path / "place", version="v4", system="New."), settings(ollama))
-    assert [name for name in ollama.manifests.iterdir() if "unfinished" in name.name or "v4" in name.name] == []
+        OLLAMA.apply(
+            package(files, tmp_path / "place", version="v4", system="New."), settings(ollama)
+        )
+    assert [
+        name
+        for name in ollama.manifests.iterdir()
+        if "unfinished" in name.name or "v4" in name.name
+    ] == []
     assert ask(one, QUESTIONS[0], "support") == before
-    two = OLLAMA.apply(package(files, tmp_path / "place", version="v4", system="New."), settings(ollama))
+    two = OLLAMA.apply(
+        package(files, tmp_path / "place", version="v4", system="New."), settings(ollama)
+    )
     assert OLLAMA.health(two).alive
 
 
@@ -184,14 +248,25 @@ def test_a_killed_server_is_dead_and_found_again(files: dict[str, Path], tmp_pat
         assert not any("create" in request or "blobs" in request for request in again.seen)
 
 
-def test_the_official_client_can_do_what_the_contract_says(files: dict[str, Path], ollama: OllamaEmulator) -> None:
+def test_the_official_client_can_do_what_the_contract_says(
+    files: dict[str, Path], ollama: OllamaEmulator
+) -> None:
     client = official.Client(host=ollama.url)
     digest = client.create_blob(next(files["gguf"].glob("*.gguf")))
-    lines = [line.status for line in client.create("mine", files={"m.gguf": digest}, parameters={"stop": ["<|im_end|>"]}, stream=True)]
+    lines = [
+        line.status
+        for line in client.create(
+            "mine", files={"m.gguf": digest}, parameters={"stop": ["<|im_end|>"]}, stream=True
+        )
+    ]
     assert lines[-1] == "success"
-    said = client.generate("mine", "Name a colour.", options={"temperature": 0, "num_predict": 4}, stream=True)
+    said = client.generate(
+        "mine", "Name a colour.", options={"temperature": 0, "num_predict": 4}, stream=True
+    )
     assert [part.done for part in said] == [False, True]
-    assert client.generate("mine", keep_alive=0).done_reason == "unload" and client.ps().models == []
+    assert (
+        client.generate("mine", keep_alive=0).done_reason == "unload" and client.ps().models == []
+    )
     assert client.generate("mine", keep_alive="10m").done_reason == "load"
     with pytest.raises(official.ResponseError, match="missing unit"):
         client.generate("mine", keep_alive="-1")
@@ -201,11 +276,21 @@ def test_the_official_client_can_do_what_the_contract_says(files: dict[str, Path
 
 
 def test_a_version_comes_to_its_alias_and_stays_there_when_the_next_one_fails(
-    files: dict[str, Path], home: Workspace, ollama: OllamaEmulator, command_line: Run, tmp_path: Path
+    files: dict[str, Path],
+    home: Workspace,
+    ollama: OllamaEmulator,
+    command_line: Run,
+    tmp_path: Path,
 ) -> None:
     world = World(home, files["base"], [files["adapter"]], "helper")
     one = world.version(0)
-    hosting = {"host": ollama.url, "profile": "cpu_auto", "context": 256, "threads": 1, "name": "toolbox-helper"}
+    hosting = {
+        "host": ollama.url,
+        "profile": "cpu_auto",
+        "context": 256,
+        "threads": 1,
+        "name": "toolbox-helper",
+    }
     done = rollout.deploy(home, "helper", one.name, "ollama", quant="F16", settings=hosting)
     assert (done.canary.verdict, world.live()) == ("passed", one.name)
     text = world.text()
@@ -213,20 +298,44 @@ def test_a_version_comes_to_its_alias_and_stays_there_when_the_next_one_fails(
     assert names == {"helper:latest", f"helper-{one.name}:latest", "toolbox-helper:latest"}
     ollama.fail = "error in stream"
     with pytest.raises(ModelError, match="unsupported architecture"):
-        rollout.deploy(home, "helper", one.name, "ollama", quant="F16", settings=hosting | {"context": 300})
+        rollout.deploy(
+            home, "helper", one.name, "ollama", quant="F16", settings=hosting | {"context": 300}
+        )
     assert world.text() == text != ""
-    wanted = ("--home", str(home.home.path), "modelfile", one.name, "--agent", "helper", "--quant", "F16", "--context", "256")
+    wanted = (
+        "--home",
+        str(home.home.path),
+        "modelfile",
+        one.name,
+        "--agent",
+        "helper",
+        "--quant",
+        "F16",
+        "--context",
+        "256",
+    )
     code, _, said = command_line(*wanted, "--to", "Modelfile")
-    assert (code, "next: ollama create helper-" in said, "OLLAMA_NUM_PARALLEL=" in said) == (0, True, True)
+    assert (code, "next: ollama create helper-" in said, "OLLAMA_NUM_PARALLEL=" in said) == (
+        0,
+        True,
+        True,
+    )
     lines = (tmp_path / "Modelfile").read_text()
-    assert lines.startswith(f"FROM {home.home.path}/exports/") and "\nPARAMETER num_ctx 256\n" in lines
+    assert (
+        lines.startswith(f"FROM {home.home.path}/exports/") and "\nPARAMETER num_ctx 256\n" in lines
+    )
     assert 'TEMPLATE """{{ range .Messages }}' in lines
     assert json.loads(command_line(*wanted, "--no-template", "--json")[1])["template"] is None
-    assert json.loads(command_line(*wanted, "--system", "Be brief.", "--json")[1])["system"] == "Be brief."
+    assert (
+        json.loads(command_line(*wanted, "--system", "Be brief.", "--json")[1])["system"]
+        == "Be brief."
+    )
     assert "\nSYSTEM Be brief.\n" in command_line(*wanted, "--system", "Be brief.")[1]
 
 
-@pytest.mark.skipif(not os.environ.get("OLLAMA_HOST"), reason="needs a real Ollama: set OLLAMA_HOST")
+@pytest.mark.skipif(
+    not os.environ.get("OLLAMA_HOST"), reason="needs a real Ollama: set OLLAMA_HOST"
+)
 def test_a_real_ollama(files: dict[str, Path], trained: dict[str, str], tmp_path: Path) -> None:
     parcel = replace(package(files, tmp_path / "place"), name="thumbwheel-test-v3")
     endpoint = OLLAMA.apply(parcel, OllamaConfig(profile="cpu_auto", context=256))

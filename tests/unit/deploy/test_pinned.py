@@ -1,4 +1,5 @@
-"""What is live stays what it is: a second deployment of the same version, switches that are none, servers that are busy or gone."""
+"""What is live stays what it is: a second deployment of the same version, switches that are none,
+servers that are busy or gone."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def served(world: World) -> World:
 
 def again(world: World, alias: str | None = "live", wait: float = 121.0) -> rollout.Deployed:
     """Deploy v1 with another setting."""
-    return rollout.deploy(world.ws, world.agent, "v1", "embedded", alias, settings={"threads": 1, "wait": wait})
+    return rollout.deploy(
+        world.ws, world.agent, "v1", "embedded", alias, settings={"threads": 1, "wait": wait}
+    )
 
 
 def live(world: World) -> Deployment:
@@ -42,25 +45,46 @@ def live(world: World) -> Deployment:
 
 
 def warm(world: World) -> set[str]:
-    return {one.id for one in rollout.deployments(world.ws, world.agent) if one.state is DeploymentState.WARM and one.version == "v1"}
+    return {
+        one.id
+        for one in rollout.deployments(world.ws, world.agent)
+        if one.state is DeploymentState.WARM and one.version == "v1"
+    }
 
 
-def test_a_failed_canary_of_the_live_version_leaves_it(served: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_canary_of_the_live_version_leaves_it(
+    served: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, text, real = live(served), served.text(), prepare.package
     two = versions.version(served.ws, served.agent, "v2")
-    wrong = real(served.ws, two, prepare.plan(served.ws, two, "embedded", rollout.TARGETS.get("embedded").kinds, None)).folder
+    wrong = real(
+        served.ws,
+        two,
+        prepare.plan(served.ws, two, "embedded", rollout.TARGETS.get("embedded").kinds, None),
+    ).folder
     monkeypatch.setattr(prepare, "package", lambda *given: replace(real(*given), folder=wrong))
     with pytest.raises(ModelError, match="not the promoted version"):
         again(served)
     assert live(served) == before and served.text() == text and warm(served) == {before.id}
 
 
-def test_another_deployment_of_the_live_version_takes_over_only_when_it_is_switched_to(served: World) -> None:
+def test_another_deployment_of_the_live_version_takes_over_only_when_it_is_switched_to(
+    served: World,
+) -> None:
     before, text = live(served), served.text()
     aside = again(served, alias=None).deployment
-    assert live(served) == before and aside.name != before.name and warm(served) == {before.id, aside.id}
+    assert (
+        live(served) == before
+        and aside.name != before.name
+        and warm(served) == {before.id, aside.id}
+    )
     done = again(served).deployment
-    assert done.name == aside.name and live(served) == done and served.text() == text and warm(served) == {done.id}
+    assert (
+        done.name == aside.name
+        and live(served) == done
+        and served.text() == text
+        and warm(served) == {done.id}
+    )
     assert not rollout.health(before).alive
     rollout.rollback(served.ws, served.agent)
     assert served.live() == "v0"  # past the switch from v1 to v1
@@ -72,14 +96,25 @@ def test_an_alias_that_moves_to_another_target_says_who_goes_on_answering(
     before = live(served)
     monkeypatch.setattr(rollout, "behind", lambda *_: (True, replace(before, target="ollama")))
     rollout.promote(served.ws, served.agent, "v0")
-    assert f"ollama itself goes on answering for {served.agent!r} with v1" in " ".join(capsys.readouterr().err.split())
+    assert f"ollama itself goes on answering for {served.agent!r} with v1" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
-def test_only_the_deployment_that_answers_is_listed_with_the_alias(served: World, command_line: Run) -> None:
+def test_only_the_deployment_that_answers_is_listed_with_the_alias(
+    served: World, command_line: Run
+) -> None:
     before = live(served)
     aside = again(served, alias=None).deployment
-    listed = json.loads(command_line("--home", str(served.ws.home.path), "deployments", "--agent", served.agent, "--json")[1])
-    assert {one["id"]: one["aliases"] for one in listed if one["version"] == "v1"} == {before.id: ["live"], aside.id: []}
+    listed = json.loads(
+        command_line(
+            "--home", str(served.ws.home.path), "deployments", "--agent", served.agent, "--json"
+        )[1]
+    )
+    assert {one["id"]: one["aliases"] for one in listed if one["version"] == "v1"} == {
+        before.id: ["live"],
+        aside.id: [],
+    }
 
 
 def test_what_is_live_is_promoted_without_a_switch(served: World) -> None:
@@ -90,7 +125,9 @@ def test_what_is_live_is_promoted_without_a_switch(served: World) -> None:
     assert served.live() == "v0"
 
 
-def test_an_inconclusive_deployment_ends_no_proven_one(served: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inconclusive_deployment_ends_no_proven_one(
+    served: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = live(served)
     monkeypatch.setattr(canary, "ENOUGH", 1000)
     aside = again(served, alias=None).deployment
@@ -100,9 +137,15 @@ def test_an_inconclusive_deployment_ends_no_proven_one(served: World, monkeypatc
     assert live(served) == before
 
 
-def test_starting_again_restores_aliases_and_addresses(served: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starting_again_restores_aliases_and_addresses(
+    served: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, pointed = live(served), []
-    monkeypatch.setattr(rollout.TARGETS.get("embedded"), "point", lambda alias, endpoint: pointed.append((alias, endpoint.url)))
+    monkeypatch.setattr(
+        rollout.TARGETS.get("embedded"),
+        "point",
+        lambda alias, endpoint: pointed.append((alias, endpoint.url)),
+    )
     rollout.revive(served.ws, one)
     assert pointed == [(served.agent, one.endpoint.url)]
     place = Path(one.endpoint.details["place"])
@@ -112,10 +155,17 @@ def test_starting_again_restores_aliases_and_addresses(served: World, monkeypatc
     with pytest.raises(ModelError, match="its process has ended"):
         rollout.secret(one)
     monkeypatch.setattr(
-        processes, "free_port", lambda port=0, real=processes.free_port: None if port == processes_port(one) else real(port)
+        processes,
+        "free_port",
+        lambda port=0, real=processes.free_port: (
+            None if port == processes_port(one) else real(port)
+        ),
     )
     done = rollout.revive(served.ws, one)
-    assert done.endpoint.url != one.endpoint.url and pointed[-1] == (served.agent, done.endpoint.url)
+    assert done.endpoint.url != one.endpoint.url and pointed[-1] == (
+        served.agent,
+        done.endpoint.url,
+    )
     assert all(rollout.health(row).alive for row in rollout.deployments(served.ws, served.agent))
     with pytest.raises(ModelError, match="was started again and answers at"):
         rollout.secret(one)
@@ -138,8 +188,13 @@ def test_a_busy_server_is_not_started_again(served: World) -> None:
 
 
 def test_by_hand_an_alias_moves_with_what_answers(served: World, command_line: Run) -> None:
-    command_line("--home", str(served.ws.home.path), "models", "alias", "live", "v0", "--agent", served.agent)
-    assert versions.switches(served.ws, served.agent, "live")[-1].evidence["deployment"] == live(served).id
+    command_line(
+        "--home", str(served.ws.home.path), "models", "alias", "live", "v0", "--agent", served.agent
+    )
+    assert (
+        versions.switches(served.ws, served.agent, "live")[-1].evidence["deployment"]
+        == live(served).id
+    )
     assert served.live() == "v0"
 
 
@@ -148,7 +203,13 @@ def test_an_impossible_alias_makes_no_path(served: World, alias: str) -> None:
     before = sorted((served.ws.home.path / "deployments").rglob("*"))
     for call in (rollout.promote, rollout.deploy):
         with pytest.raises(InputError):
-            call(served.ws, served.agent, "v1", *(["embedded"] if call is rollout.deploy else []), alias)
+            call(
+                served.ws,
+                served.agent,
+                "v1",
+                *(["embedded"] if call is rollout.deploy else []),
+                alias,
+            )
     with pytest.raises(InputError):
         rollout.rollback(served.ws, served.agent, alias)
     assert sorted((served.ws.home.path / "deployments").rglob("*")) == before

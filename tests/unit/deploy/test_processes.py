@@ -35,7 +35,14 @@ def run(place: Path, code: str = SERVER, *more: str, **options):
         return [sys.executable, "-c", code, str(port), *more], {"TOKEN": token}
 
     with processes.held(place):
-        return processes.start(place, command, lambda one: one.answers("ready"), what="a server", wait=options.pop("wait", 10), **options)
+        return processes.start(
+            place,
+            command,
+            lambda one: one.answers("ready"),
+            what="a server",
+            wait=options.pop("wait", 10),
+            **options,
+        )
 
 
 def lives(pid: int) -> bool:
@@ -51,7 +58,9 @@ def test_a_server_is_found_again_by_its_record_and_ends_when_told(place):
     processes.stop(place)
     processes.stop(place)
     assert not lives(one.pid) and processes.find(place) is None
-    assert processes.why_dead(place) == "it was stopped, or never started in this home"  # the log tells of no cause
+    assert (
+        processes.why_dead(place) == "it was stopped, or never started in this home"
+    )  # the log tells of no cause
 
 
 def test_a_killed_server_is_known_to_be_dead_and_comes_back_at_its_port(place):
@@ -91,7 +100,9 @@ def test_a_server_that_ends_while_it_starts_leaves_its_last_words_and_nothing_el
 
 def test_a_server_that_never_answers_is_ended(place):
     with pytest.raises(ModelError, match=r"did not answer within 0.3 s: 4711"):
-        run(place, "import os, time; print(4711, os.getpid(), flush=True); time.sleep(60)", wait=0.3)
+        run(
+            place, "import os, time; print(4711, os.getpid(), flush=True); time.sleep(60)", wait=0.3
+        )
     assert not lives(int(processes.tail(place).split()[1]))
 
 
@@ -114,7 +125,9 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(place):
             processes.write(place / "file", "x" * 1000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert [path.name for path in place.iterdir()] == ["file"] and (place / "file").read_text() == "old"
+    assert [path.name for path in place.iterdir()] == ["file"] and (
+        place / "file"
+    ).read_text() == "old"
 
 
 def test_a_copied_home_has_no_part_in_the_servers_of_the_original(place, tmp_path):

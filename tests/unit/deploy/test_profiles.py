@@ -1,4 +1,5 @@
-"""Hosting profiles: the right one for a machine, and every number where the server that it is for really reads it."""
+"""Hosting profiles: the right one for a machine, and every number where the server that it is for
+really reads it."""
 
 from __future__ import annotations
 
@@ -16,15 +17,24 @@ APPLE = replace(PLAIN, cpu="Apple M2", gpus=(Gpu("mps", "Apple GPU", 16.0),))
 
 
 @pytest.mark.parametrize(
-    ("machine", "name"), [(PLAIN, "cpu_auto"), (RYZEN, "ryzen_optimized"), (CUDA, "gpu_auto"), (APPLE, "apple_silicon")]
+    ("machine", "name"),
+    [(PLAIN, "cpu_auto"), (RYZEN, "ryzen_optimized"), (CUDA, "gpu_auto"), (APPLE, "apple_silicon")],
 )
 def test_a_machine_finds_its_profile(machine: Machine, name: str) -> None:
     assert detect(machine) == name == choose("auto", machine).name
 
 
 def test_the_numbers_of_a_cpu() -> None:
-    assert choose("auto", RYZEN).ollama_parameters() == {"num_ctx": 4096, "num_thread": 14, "num_gpu": 0}
-    assert choose("auto", PLAIN).ollama_parameters() == {"num_ctx": 4096, "num_thread": 6, "num_gpu": 0}
+    assert choose("auto", RYZEN).ollama_parameters() == {
+        "num_ctx": 4096,
+        "num_thread": 14,
+        "num_gpu": 0,
+    }
+    assert choose("auto", PLAIN).ollama_parameters() == {
+        "num_ctx": 4096,
+        "num_thread": 6,
+        "num_gpu": 0,
+    }
     small = choose("cpu_auto", replace(PLAIN, cores=2, threads=2, ram_gb=8.0))
     assert (small.parallel, small.context, small.threads) == (1, 2048, 1)
     in_a_container = choose("cpu_auto", replace(RYZEN, threads=4))
@@ -38,4 +48,8 @@ def test_an_accelerator_leaves_layers_and_threads_to_the_server() -> None:
 def test_the_environment_has_only_variables_that_ollama_serve_reads() -> None:
     for name in NAMES:
         found = choose(name, RYZEN).ollama_environment()
-        assert set(found) <= {"OLLAMA_NUM_PARALLEL", "OLLAMA_MAX_LOADED_MODELS", "OLLAMA_FLASH_ATTENTION"}
+        assert set(found) <= {
+            "OLLAMA_NUM_PARALLEL",
+            "OLLAMA_MAX_LOADED_MODELS",
+            "OLLAMA_FLASH_ATTENTION",
+        }

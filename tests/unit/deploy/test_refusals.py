@@ -25,7 +25,9 @@ def live(world: World) -> World:
 
 def still_answers(world: World, text: str) -> None:
     assert world.live() == "v1" and world.text() == text
-    assert [row.version for row in rollout.deployments(world.ws, world.agent) if row.state == "warm"] == ["v1"]
+    assert [
+        row.version for row in rollout.deployments(world.ws, world.agent) if row.state == "warm"
+    ] == ["v1"]
 
 
 @pytest.mark.slow
@@ -43,7 +45,10 @@ def test_another_base_under_the_same_name(live: World, tmp_path: Path):
 def test_an_architecture_that_llama_cpp_does_not_know(live: World, tmp_path: Path):
     needs("converter", "llama-server")
     base, text = tiny_base(tmp_path / "opt", "opt", word_embed_proj_dim=32, ffn_dim=64), live.text()
-    live.adapters = [*live.adapters, tiny_adapter(base, tmp_path / "adapter", target_modules=["q_proj", "v_proj"])]
+    live.adapters = [
+        *live.adapters,
+        tiny_adapter(base, tmp_path / "adapter", target_modules=["q_proj", "v_proj"]),
+    ]
     two = live.version(-1, base=base)
     with pytest.raises(ModelError, match="does not support a model of family 'opt'"):
         live.deploy(two, target="llamacpp")

@@ -56,7 +56,9 @@ def test_versions_go_live_stay_warm_and_come_back(served):
     assert done.canary.verdict is Verdict.PASSED and len(done.canary.duels) == 2
     assert world.live() == "v2" and world.text() != before
     assert states(world) == dict.fromkeys(("v0", "v1", "v2"), ("warm", True))
-    assert min(rollback_seconds(world, again) for again in (None, "v2", "v2")) < 1.0  # the best, for the machine is not ours alone
+    assert (
+        min(rollback_seconds(world, again) for again in (None, "v2", "v2")) < 1.0
+    )  # the best, for the machine is not ours alone
     assert world.live() == "v1" and world.text() == before
     rollout.rollback(world.ws, world.agent)
     assert world.live() == "v0"
@@ -78,20 +80,35 @@ def test_deploying_again_changes_nothing_and_uses_the_export_again(served):
 def test_a_dry_run_touches_nothing(served):
     world, _, _ = served
     planned = rollout.plan(world.ws, world.agent, "v2", "embedded")
-    assert planned.export is None and planned.folder.name.endswith("-v2-adapter") and not planned.folder.exists()
+    assert (
+        planned.export is None
+        and planned.folder.name.endswith("-v2-adapter")
+        and not planned.folder.exists()
+    )
     assert len(rollout.deployments(world.ws, world.agent)) == 2
 
 
 def test_what_may_not_be_served_is_refused(world: World):
-    candidate, on_feedback, tainted = world.version(0, basis=None), world.version(1, Basis.FEEDBACK), world.version(0)
+    candidate, on_feedback, tainted = (
+        world.version(0, basis=None),
+        world.version(1, Basis.FEEDBACK),
+        world.version(0),
+    )
     world.taint(tainted)
-    for one, why in ((candidate, "only an approved version"), (on_feedback, "permits a canary only"), (tainted, "tainted")):
+    for one, why in (
+        (candidate, "only an approved version"),
+        (on_feedback, "permits a canary only"),
+        (tainted, "tainted"),
+    ):
         with pytest.raises(Conflict, match=why):
             world.deploy(one)
     with pytest.raises(Conflict, match="tainted"):
         world.deploy(tainted, alias=None)
     assert rollout.deployments(world.ws, world.agent) == []
-    assert world.deploy(on_feedback, "canary").switch and world.ask(f"{world.agent}:canary").status_code == 200
+    assert (
+        world.deploy(on_feedback, "canary").switch
+        and world.ask(f"{world.agent}:canary").status_code == 200
+    )
 
 
 def test_what_got_tainted_is_not_served_any_more(served):
@@ -103,7 +120,11 @@ def test_what_got_tainted_is_not_served_any_more(served):
     world.taint(one)
     rollout.rollback(world.ws, world.agent)
     assert world.live() == "v0"  # v1 may not be served either, so it is passed over
-    assert [row.tainted for row in rollout.deployments(world.ws, world.agent)] == [True, True, False]
+    assert [row.tainted for row in rollout.deployments(world.ws, world.agent)] == [
+        True,
+        True,
+        False,
+    ]
     rollout.undeploy(world.ws, world.agent, "v2")
 
 
@@ -126,9 +147,15 @@ def test_a_failed_canary_switches_nothing(served, monkeypatch):
     """What answers as v2 is the adapter of v1."""
     world, one, two = served
     text, real = world.text(), prepare.package
-    wrong = prepare.package(world.ws, one, prepare.plan(world.ws, one, "embedded", rollout.TARGETS.get("embedded").kinds, None)).folder
+    wrong = prepare.package(
+        world.ws,
+        one,
+        prepare.plan(world.ws, one, "embedded", rollout.TARGETS.get("embedded").kinds, None),
+    ).folder
     monkeypatch.setattr(prepare, "package", lambda *given: replace(real(*given), folder=wrong))
-    with pytest.raises(ModelError, match=r"not the promoted version: .* 0 of 10 answers .* previous v1"):
+    with pytest.raises(
+        ModelError, match=r"not the promoted version: .* 0 of 10 answers .* previous v1"
+    ):
         world.deploy(two)
     still_serves(world, "v1", text)
     assert states(world)["v2"] == ("failed", False)
@@ -146,7 +173,9 @@ def test_an_inconclusive_canary_switches_only_when_accepted(served):
     with pytest.raises(Conflict, match="inconclusive"):
         rollout.promote(world.ws, world.agent, "v3")
     assert world.deploy(zero, accept="Ada: it is a trial").switch
-    assert world.live() == "v3" and "accepted by Ada: it is a trial" in str(rollout.deployments(world.ws, world.agent)[0].canary)
+    assert world.live() == "v3" and "accepted by Ada: it is a trial" in str(
+        rollout.deployments(world.ws, world.agent)[0].canary
+    )
 
 
 def test_a_damaged_export_is_refused(served):
@@ -185,7 +214,9 @@ def test_a_target_that_cannot_run_it_leaves_nothing(served, monkeypatch):
     text, at = world.text(), rollout.TARGETS.get("embedded")
 
     def apply(package, settings):
-        raise ModelError("the architecture", "llama.cpp has none of that name", "Choose another target")
+        raise ModelError(
+            "the architecture", "llama.cpp has none of that name", "Choose another target"
+        )
 
     monkeypatch.setattr(at, "apply", apply)
     with pytest.raises(ModelError, match="architecture"):
@@ -219,7 +250,10 @@ def test_a_killed_server_is_seen_and_started_again_with_all_its_models(served):
     os.kill(processes.find(place).pid, signal.SIGKILL)
     while processes.find(place):
         time.sleep(0.05)
-    assert "its process has ended; its log ends with" in rollout.health(rollout.deployments(world.ws, world.agent)[0]).why
+    assert (
+        "its process has ended; its log ends with"
+        in rollout.health(rollout.deployments(world.ws, world.agent)[0]).why
+    )
     assert world.ask().status_code == 502
     rollout.rollback(world.ws, world.agent)  # it is not warm any more, so this starts it
     assert world.live() == "v1" and world.text() != text
@@ -229,7 +263,10 @@ def test_a_killed_server_is_seen_and_started_again_with_all_its_models(served):
 
 
 def test_a_taken_port_starts_nothing(world: World, tmp_path: Path):
-    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws, socket.socket() as taken:
+    with (
+        Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws,
+        socket.socket() as taken,
+    ):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         apart = World(ws, world.base, world.adapters, "apart")
@@ -264,12 +301,20 @@ def test_one_target_that_is_gone_stops_no_other(served, monkeypatch):
         real(endpoint)
 
     monkeypatch.setattr(at, "remove", remove)
-    with pytest.raises(ModelError, match=r"(?s)v2 on embedded.*nothing answers there.*2 of 3 are done"):
+    with pytest.raises(
+        ModelError, match=r"(?s)v2 on embedded.*nothing answers there.*2 of 3 are done"
+    ):
         rollout.stop(world.ws, world.agent)
     with pytest.raises(ModelError, match="nothing answers there"):
         rollout.undeploy(world.ws, world.agent, "v2")
-    assert [row.version for row in rollout.deployments(world.ws, world.agent)] == ["v2", "v1", "v0"], "it is still known"
-    assert [row.state for row in rollout.undeploy(world.ws, world.agent, "v2", forget=True)] == ["ended"]
+    assert [row.version for row in rollout.deployments(world.ws, world.agent)] == [
+        "v2",
+        "v1",
+        "v0",
+    ], "it is still known"
+    assert [row.state for row in rollout.undeploy(world.ws, world.agent, "v2", forget=True)] == [
+        "ended"
+    ]
     monkeypatch.undo()
     rollout.restart(world.ws, world.agent)
     assert states(world) == dict.fromkeys(("v0", "v1"), ("warm", True))
@@ -278,7 +323,9 @@ def test_one_target_that_is_gone_stops_no_other(served, monkeypatch):
 def test_a_rollback_goes_to_the_deployment_that_answered(served):
     world, _, two = served
     (first,) = [row for row in rollout.deployments(world.ws, world.agent) if row.version == "v1"]
-    newer = rollout.deploy(world.ws, world.agent, "v1", "embedded", "canary", settings={"threads": 2})
+    newer = rollout.deploy(
+        world.ws, world.agent, "v1", "embedded", "canary", settings={"threads": 2}
+    )
     world.deploy(two)
     assert newer.deployment.id != first.id
     assert rollout.rollback(world.ws, world.agent).evidence["deployment"] == first.id

@@ -26,21 +26,35 @@ def speaker(base, adapters):
 
 
 def say(speaker, name, **settings):
-    sampling = Sampling(**{"max_new_tokens": 12, "temperature": 0, "stop_ids": speaker.builder.stop_ids} | settings)
+    sampling = Sampling(
+        **{"max_new_tokens": 12, "temperature": 0, "stop_ids": speaker.builder.stop_ids} | settings
+    )
     return list(speaker.speak(name, speaker.builder.prompt(PROMPT), sampling, tops=2))
 
 
 @pytest.mark.parametrize(("name", "place"), [("a.one", 0), ("two", 1), ("base", None)])
-@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "seed": 5}, {"temperature": 1.0, "top_p": 0.8, "top_k": 20}])
-def test_tokens_and_log_probabilities_are_those_of_the_sampler(speaker, base, adapters, name, place, settings):
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"temperature": 1.0, "seed": 5}, {"temperature": 1.0, "top_p": 0.8, "top_k": 20}],
+)
+def test_tokens_and_log_probabilities_are_those_of_the_sampler(
+    speaker, base, adapters, name, place, settings
+):
     model, tokenizer = load_base(str(base), "float32")
     model = model if place is None else load_adapter(model, adapters[place])
-    sampling = Sampling(**{"max_new_tokens": 12, "temperature": 0.0, "stop_ids": speaker.builder.stop_ids} | settings)
-    [[expected]] = GroupSampler(model, tokenizer).sample([speaker.builder.prompt(PROMPT)], 1, sampling)
+    sampling = Sampling(
+        **{"max_new_tokens": 12, "temperature": 0.0, "stop_ids": speaker.builder.stop_ids}
+        | settings
+    )
+    [[expected]] = GroupSampler(model, tokenizer).sample(
+        [speaker.builder.prompt(PROMPT)], 1, sampling
+    )
     pieces = say(speaker, name, **settings)
     assert tuple(piece.id for piece in pieces) == expected.ids
     assert "".join(piece.text for piece in pieces) == expected.text
-    assert pieces[-1].finish == expected.finish and {piece.finish for piece in pieces[:-1]} <= {None}
+    assert pieces[-1].finish == expected.finish and {piece.finish for piece in pieces[:-1]} <= {
+        None
+    }
     if expected.logps is not None:
         assert [piece.logp for piece in pieces] == pytest.approx(expected.logps, abs=1e-5)
     assert all(piece.top[0][1] >= piece.top[1][1] for piece in pieces)
@@ -74,7 +88,11 @@ def test_the_base_answers_after_the_last_adapter_has_gone(base, adapters):
 def test_models_come_and_go(speaker, base, adapters):
     before = [piece.id for piece in say(speaker, "two")]
     speaker.load("three", adapters[0])
-    assert [piece.id for piece in say(speaker, "three")] == [piece.id for piece in say(speaker, "a.one")] != before
+    assert (
+        [piece.id for piece in say(speaker, "three")]
+        == [piece.id for piece in say(speaker, "a.one")]
+        != before
+    )
     speaker.unload("three")
     speaker.unload("three")
     with pytest.raises(NotFound, match=r"Known: base, a\.one, two"):
@@ -99,7 +117,9 @@ def test_a_prompt_without_room_is_an_error_before_anything_is_computed(speaker):
 
 
 def test_a_reader_that_leaves_ends_the_work(speaker):
-    pieces = speaker.speak("two", speaker.builder.prompt(PROMPT), Sampling(max_new_tokens=200, temperature=1.0))
+    pieces = speaker.speak(
+        "two", speaker.builder.prompt(PROMPT), Sampling(max_new_tokens=200, temperature=1.0)
+    )
     next(pieces)
     pieces.close()
     begun = time.monotonic()

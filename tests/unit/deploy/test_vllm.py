@@ -32,7 +32,9 @@ def package(root: Path, version: str = "v3", rank: int = 8) -> Package:
     )  # fmt: skip
 
 
-def test_an_adapter_is_loaded_once_pointed_at_and_removed(server: VllmServer, tmp_path: Path) -> None:
+def test_an_adapter_is_loaded_once_pointed_at_and_removed(
+    server: VllmServer, tmp_path: Path
+) -> None:
     one, two = package(tmp_path), package(tmp_path, "v4")
     settings = VllmConfig(url=server.url)
     first = VLLM.apply(one, settings)
@@ -42,7 +44,11 @@ def test_an_adapter_is_loaded_once_pointed_at_and_removed(server: VllmServer, tm
     VLLM.point("support", first)
     VLLM.point("support", second)
     VLLM.point("support", second)
-    assert server.adapters == {"support-v3": str(one.folder), "support-v4": str(two.folder), "support": str(two.folder)}
+    assert server.adapters == {
+        "support-v3": str(one.folder),
+        "support-v4": str(two.folder),
+        "support": str(two.folder),
+    }
     assert VLLM.health(first).alive and VLLM.health(second).alive
     VLLM.remove(second)
     VLLM.remove(second)
@@ -53,7 +59,9 @@ def test_an_adapter_is_loaded_once_pointed_at_and_removed(server: VllmServer, tm
 def test_an_adapter_under_two_names_keeps_its_aliases_when_one_goes(
     server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # never asked for what is on this machine
+    monkeypatch.setenv(
+        "HTTP_PROXY", "http://127.0.0.1:9"
+    )  # never asked for what is on this machine
     one = package(tmp_path)
     first = VLLM.apply(one, VllmConfig(url=server.url))
     second = VLLM.apply(replace(one, name="support-v3-abc123"), VllmConfig(url=server.url))
@@ -76,7 +84,9 @@ def test_a_server_that_was_started_again_is_said_to_have_lost_it(tmp_path: Path)
         assert VLLM.health(VLLM.apply(one, VllmConfig(url=again.url))).alive
 
 
-def test_what_it_refuses_is_an_error_that_says_what_to_do(server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_refuses_is_an_error_that_says_what_to_do(
+    server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = package(tmp_path, rank=64)
     settings = VllmConfig(url=server.url)
     with pytest.raises(ModelError, match=r"max_lora_rank 16.*--max-lora-rank"):
@@ -102,7 +112,9 @@ def test_what_it_refuses_is_an_error_that_says_what_to_do(server: VllmServer, tm
         VLLM.apply(one, VllmConfig(url="http://127.0.0.1:9"))
 
 
-def test_the_key_goes_to_the_front_door(server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_goes_to_the_front_door(
+    server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     endpoint = VLLM.apply(package(tmp_path), VllmConfig(url=f"{server.url}/v1/"))
     assert VLLM.secret(endpoint) is None and endpoint.url == f"{server.url}/v1"
     monkeypatch.setenv("VLLM_API_KEY", "secret")

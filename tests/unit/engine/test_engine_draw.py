@@ -1,4 +1,5 @@
-"""Drawing one token: always one that is allowed and possible, with the log-probability that the logits give it."""
+"""Drawing one token: always one that is allowed and possible, with the log-probability that the
+logits give it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ EDGES = [0.0, 1e-9, 0.25, 0.5, 0.999999, 1 - 2**-24, 1.0]
     top_p=st.sampled_from([1e-6, 0.5, 0.99, 1.0]),
     impossible=st.booleans(),
 )
-def test_a_drawn_token_is_possible_and_has_its_log_probability(size, seed, spread, temperature, top_k, top_p, impossible):
+def test_a_drawn_token_is_possible_and_has_its_log_probability(
+    size, seed, spread, temperature, top_k, top_p, impossible
+):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(len(EDGES), size, generator=generator) * spread
     if impossible and size > 1:
@@ -63,7 +66,9 @@ def test_logits_that_are_no_numbers_give_no_token(wrong):
 
 
 def test_selected_rows_keep_their_own_chance():
-    draw = Draw.of(Sampling(max_new_tokens=3, seed=1), [([1], 0), ([1], 1), ([2], 0)], torch.device("cpu"))
+    draw = Draw.of(
+        Sampling(max_new_tokens=3, seed=1), [([1], 0), ([1], 1), ([2], 0)], torch.device("cpu")
+    )
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))
     whole = draw.tokens(logits, 2)[0]
     draw.select([2, 0])

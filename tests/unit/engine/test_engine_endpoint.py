@@ -1,4 +1,5 @@
-"""Rollouts from a server: over real HTTP, from a fake that speaks with a tiny model in the forms of vLLM, llama-server and OpenAI."""
+"""Rollouts from a server: over real HTTP, from a fake that speaks with a tiny model in the forms of
+vLLM, llama-server and OpenAI."""
 
 from __future__ import annotations
 
@@ -18,13 +19,19 @@ STOPS = (17, 41, 99, 120, 130, 200)
 
 
 class Served:
-    """The fake's script: a tiny model behind the forms of three servers; `spoil` changes a choice before it goes out."""
+    """The fake's script: a tiny model behind the forms of three servers; `spoil` changes a choice
+    before it goes out."""
 
     def __init__(self, folder, server="vllm"):
         from thumbwheel.engine.load import load_base
 
         self.model, self.tokenizer = load_base(str(tiny_base(folder)), "float32")
-        self.server, self.spoil, self.most, self.ignores_stop_texts = server, lambda choice: choice, 64, False
+        self.server, self.spoil, self.most, self.ignores_stop_texts = (
+            server,
+            lambda choice: choice,
+            64,
+            False,
+        )
 
     def __call__(self, request: Request) -> Reply:
         body = request.body
@@ -34,25 +41,36 @@ class Served:
             stop=() if self.ignores_stop_texts else tuple(body.get("stop", ())),
             stop_ids=tuple(body.get("stop_token_ids", STOPS)), seed=body["seed"],
         )  # fmt: skip
-        (group,) = GroupSampler(self.model, self.tokenizer).sample([prompt], min(body["n"], self.most), sampling)
+        (group,) = GroupSampler(self.model, self.tokenizer).sample(
+            [prompt], min(body["n"], self.most), sampling
+        )
         choices = [self.spoil(self.choice(one)) for one in group]
-        verbose = {"__verbose": {"tokens": list(group[0].ids)}} if self.server == "llama-server" else {}
+        verbose = (
+            {"__verbose": {"tokens": list(group[0].ids)}} if self.server == "llama-server" else {}
+        )
         return Reply({"choices": choices, "usage": {"prompt_tokens": len(prompt)}} | verbose)
 
     def choice(self, one):
         texts = [self.tokenizer.decode([token]) for token in one.ids]
         logps = list(one.logps or [0.0] * len(one.ids))
-        made = {"finish_reason": one.finish, "text": one.text, "logprobs": {"tokens": texts, "token_logprobs": logps}}
+        made = {
+            "finish_reason": one.finish,
+            "text": one.text,
+            "logprobs": {"tokens": texts, "token_logprobs": logps},
+        }
         if self.server == "vllm":
             made["token_ids"] = list(one.ids)
         if self.server == "llama-server":
-            made["logprobs"] = {"content": [{"token": t, "logprob": p} for t, p in zip(texts, logps, strict=True)]}
+            made["logprobs"] = {
+                "content": [{"token": t, "logprob": p} for t, p in zip(texts, logps, strict=True)]
+            }
         return made
 
 
 @pytest.fixture
 def ask(tmp_path):
-    """ask(prompts, n, sampling, server=..., script=..., ...) -> rollouts; the served model is at ask.served."""
+    """ask(prompts, n, sampling, server=..., script=..., ...) -> rollouts; the served model is at
+    ask.served."""
     served = Served(tmp_path)
 
     def run(prompts, n, sampling, *, server="vllm", script=None, **given):
@@ -73,7 +91,11 @@ def ask(tmp_path):
 
 def logps(model, prompt, ids):
     with torch.no_grad():
-        rows = model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        rows = (
+            model(input_ids=torch.tensor([[*prompt, *ids]]))
+            .logits[0, len(prompt) - 1 : -1]
+            .log_softmax(-1)
+        )
     return rows.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
 
 
@@ -93,7 +115,12 @@ def test_token_ids_and_log_probabilities_are_those_that_were_sampled(ask, server
     assert found == ask(PROMPTS, 3, sampling, server=server)
     sent = ask.fake.requests[0]
     assert sent.path == "completions"
-    assert (sent.body["model"], sent.body["top_p"], sent.body["top_k"], sent.body["min_p"]) == ("tiny", 1.0, 0, 0.0)
+    assert (sent.body["model"], sent.body["top_p"], sent.body["top_k"], sent.body["min_p"]) == (
+        "tiny",
+        1.0,
+        0,
+        0.0,
+    )
 
 
 def test_fewer_choices_than_asked_for_are_asked_for_again(ask):
@@ -113,7 +140,9 @@ def test_without_log_probabilities_it_refuses_unless_the_policy_is_served(ask):
         ask(PROMPTS, 2, sampling)
     found = ask(PROMPTS, 2, sampling, logprobs="none")
     assert all(one.logps is None and one.ids for group in found for one in group)
-    ask.served.spoil = lambda choice: choice | {"logprobs": {"token_logprobs": [-1.0], "tokens": ["x"]}}
+    ask.served.spoil = lambda choice: (
+        choice | {"logprobs": {"token_logprobs": [-1.0], "tokens": ["x"]}}
+    )
     with pytest.raises(ModelError, match="no log-probability for every"):
         ask(PROMPTS, 2, sampling)
 
@@ -133,7 +162,9 @@ def test_text_without_token_ids_is_taken_only_if_its_tokens_are_those_sampled(as
 
     def script(request):
         given = {"tokens": script.texts, "token_logprobs": [-1.0] * len(script.texts)}
-        return Reply({"choices": [{"text": text, "finish_reason": "length", "logprobs": given}], "usage": {}})
+        return Reply(
+            {"choices": [{"text": text, "finish_reason": "length", "logprobs": given}], "usage": {}}
+        )
 
     script.texts = texts
     (group,) = ask(PROMPTS[:1], 1, Sampling(max_new_tokens=8), server="openai", script=script)
@@ -152,11 +183,18 @@ def test_a_prompt_that_the_server_reads_differently_is_refused(ask):
         ask(PROMPTS[:1], 1, Sampling(max_new_tokens=4), script=script)
 
 
-def test_the_ending_token_that_a_server_keeps_is_put_back_on_policy_and_refused_where_its_log_probability_is_needed(ask):
+def test_the_ending_token_that_a_server_keeps_is_put_back_on_policy_and_refused_where_its_log_probability_is_needed(
+    ask,
+):
     def shorn(choice):
         ended = choice["finish_reason"] == "stop"
-        known = {name: values[:-1] if ended else values for name, values in choice["logprobs"].items()}
-        return choice | {"token_ids": choice["token_ids"][:-1] if ended else choice["token_ids"], "logprobs": known}
+        known = {
+            name: values[:-1] if ended else values for name, values in choice["logprobs"].items()
+        }
+        return choice | {
+            "token_ids": choice["token_ids"][:-1] if ended else choice["token_ids"],
+            "logprobs": known,
+        }
 
     ask.served.spoil = shorn
     sampling = Sampling(max_new_tokens=20, stop_ids=STOPS)
@@ -168,17 +206,33 @@ def test_the_ending_token_that_a_server_keeps_is_put_back_on_policy_and_refused_
     either = Sampling(max_new_tokens=20, stop_ids=STOPS, stop=("zzz",))
     open_ended = [one for group in ask(PROMPTS, 4, either, logprobs="none") for one in group]
     assert [one.text for one in open_ended] == [one.text for one in found]
-    assert not any(one.ids[-1] in STOPS for one in open_ended), "which of the two ended it is not known"
+    assert not any(one.ids[-1] in STOPS for one in open_ended), (
+        "which of the two ended it is not known"
+    )
 
 
 def test_a_token_that_ends_answers_there_and_not_here_is_an_ending_with_its_log_probability(ask):
-    ids = [*ask.served.tokenizer("The quick")["input_ids"], ask.served.tokenizer.convert_tokens_to_ids("<s>")]
+    ids = [
+        *ask.served.tokenizer("The quick")["input_ids"],
+        ask.served.tokenizer.convert_tokens_to_ids("<s>"),
+    ]
     given = {"tokens": ["x"] * len(ids), "token_logprobs": [-1.0] * len(ids)}
     choice = {"text": "The quick", "token_ids": ids, "finish_reason": "stop", "logprobs": given}
     for logprobs, logps in (("raw", (-1.0,) * len(ids)), ("none", None)):
         script = lambda request: Reply({"choices": [choice], "usage": {}})  # noqa: E731
-        ((one,),) = ask(PROMPTS[:1], 1, Sampling(max_new_tokens=8, stop_ids=(STOPS[0],)), script=script, logprobs=logprobs)
-        assert (one.ids, one.logps, one.finish, one.text) == (tuple(ids), logps, "stop", "The quick")
+        ((one,),) = ask(
+            PROMPTS[:1],
+            1,
+            Sampling(max_new_tokens=8, stop_ids=(STOPS[0],)),
+            script=script,
+            logprobs=logprobs,
+        )
+        assert (one.ids, one.logps, one.finish, one.text) == (
+            tuple(ids),
+            logps,
+            "stop",
+            "The quick",
+        )
 
 
 def test_a_llama_server_that_keeps_its_tokens_is_refused(ask):
@@ -191,12 +245,16 @@ def test_a_llama_server_that_keeps_its_tokens_is_refused(ask):
 
 def test_an_answer_is_cut_where_a_stop_text_is_complete(ask):
     whole = ask(PROMPTS, 3, Sampling(max_new_tokens=20, stop_ids=STOPS), logprobs="none")
-    letters = max("etaoins ", key=lambda letter: sum(letter in one.text for group in whole for one in group))
+    letters = max(
+        "etaoins ", key=lambda letter: sum(letter in one.text for group in whole for one in group)
+    )
     sampling = Sampling(max_new_tokens=20, stop_ids=STOPS, stop=(letters,))
     found = [one for group in ask(PROMPTS, 3, sampling) for one in group]
     ask.served.ignores_stop_texts = True
     again = [one for group in ask(PROMPTS, 3, sampling) for one in group]
-    assert [(one.ids, one.finish, one.text) for one in again] == [(one.ids, one.finish, one.text) for one in found]
+    assert [(one.ids, one.finish, one.text) for one in again] == [
+        (one.ids, one.finish, one.text) for one in found
+    ]
     for one in (*found, *again):
         assert letters not in one.text and len(one.logps) == len(one.ids)
     assert any(one.finish == "stop" and one.ids[-1] not in STOPS for one in found)
@@ -205,7 +263,9 @@ def test_an_answer_is_cut_where_a_stop_text_is_complete(ask):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ({"choices": []}, "no choices"), ({}, "no choices"), ("[1]", "no JSON object"), ("<html>", "no JSON object"),
+        ({"choices": []}, "no choices"), ({}, "no choices"), ("[1]", "no JSON object"), ("<html>", "no "
+        "JSON "
+        "object"),
         ({"choices": [{"finish_reason": "content_filter", "text": ""}]}, "finish_reason"),
         ({"choices": [{"finish_reason": "stop", "token_ids": [1 << 20]}]}, "vocabulary"),
     ],
@@ -226,7 +286,12 @@ def test_failures_that_pass_are_tried_again_and_others_are_not(ask):
     replies.append(Reply("busy", 503))
     assert ask(PROMPTS[:1], 1, Sampling(max_new_tokens=4), script=script)
     with pytest.raises(ModelError, match="HTTP 401: who are you"):
-        ask(PROMPTS[:1], 1, Sampling(max_new_tokens=4), script=lambda request: Reply("who are you", 401))
+        ask(
+            PROMPTS[:1],
+            1,
+            Sampling(max_new_tokens=4),
+            script=lambda request: Reply("who are you", 401),
+        )
     assert len(ask.fake.requests) == 1
 
 
@@ -245,7 +310,13 @@ def test_only_so_many_prompts_are_asked_at_once_and_the_key_is_sent(ask):
         reply = ask.served(request)
         return Reply(reply.content, delay=0.05)
 
-    found = ask([[11, one] for one in range(20, 32)], 1, Sampling(max_new_tokens=2), script=script, concurrency=3)
+    found = ask(
+        [[11, one] for one in range(20, 32)],
+        1,
+        Sampling(max_new_tokens=2),
+        script=script,
+        concurrency=3,
+    )
     assert len(found) == 12
     assert 2 <= ask.fake.busiest <= 3
     with FakeServer(lambda request: Reply({})) as fake:

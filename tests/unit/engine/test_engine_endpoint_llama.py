@@ -1,4 +1,5 @@
-"""Rollouts from a real llama-server: what it says of its answers is what the same weights say in torch, or it is refused."""
+"""Rollouts from a real llama-server: what it says of its answers is what the same weights say in
+torch, or it is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ LESSONS = {"say:": "the quick brown fox jumps over the lazy dog", "draw:": "\U00
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory):
-    """(model, tokenizer, GGUF): answers the first prompt in plain letters, mostly, and the second in characters of several tokens."""
+    """(model, tokenizer, GGUF): answers the first prompt in plain letters, mostly, and the second
+    in characters of several tokens."""
     needs("llama-server", "converter", "library", "bindings")
     from thumbwheel.engine.load import load_base
 
@@ -36,13 +38,16 @@ def taught(tmp_path_factory):
         optimizer.step()
         optimizer.zero_grad()
     model.eval().save_pretrained(folder / "base")
-    FORMATS.get("gguf").write(Source(str(folder / "base"), None, str(folder / "base"), "F32"), folder)
+    FORMATS.get("gguf").write(
+        Source(str(folder / "base"), None, str(folder / "base"), "F32"), folder
+    )
     return model, tokenizer, next(folder.glob("*.gguf"))
 
 
 @pytest.fixture
 def ask(taught):
-    """ask(prompts, n, sampling, ...) -> rollouts of the server, which has fewer slots than answers are asked for."""
+    """ask(prompts, n, sampling, ...) -> rollouts of the server, which has fewer slots than answers
+    are asked for."""
     _, tokenizer, file = taught
     with LlamaServer(file, context=256, parallel=2) as server:
 
@@ -50,7 +55,9 @@ def ask(taught):
             client = Client(server.url, "taught")
             source = EndpointSource(client, tokenizer, server="llama-server", **given)
             try:
-                return source.sample([tokenizer(text)["input_ids"] for text in prompts], n, sampling)
+                return source.sample(
+                    [tokenizer(text)["input_ids"] for text in prompts], n, sampling
+                )
             finally:
                 source.close()
                 client.close()
@@ -66,12 +73,20 @@ def test_log_probabilities_and_endings_are_the_models_own(taught, ask):
     assert len(group) == 6 and any(one.finish == "stop" for one in group)
     for one in group:
         with torch.no_grad():
-            rows = model(input_ids=torch.tensor([[*prompt, *one.ids]])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+            rows = (
+                model(input_ids=torch.tensor([[*prompt, *one.ids]]))
+                .logits[0, len(prompt) - 1 : -1]
+                .log_softmax(-1)
+            )
         own = rows.gather(1, torch.tensor(one.ids)[:, None])[:, 0]
         assert one.logps == pytest.approx(own.tolist(), abs=0.02)
         assert (one.finish == "stop") == (one.ids[-1] == tokenizer.eos_token_id)
         assert one.text == tokenizer.decode(one.ids, skip_special_tokens=True)
-    (cut,) = ask(["say:"], 4, Sampling(max_new_tokens=24, stop_ids=(tokenizer.eos_token_id,), stop=(" fox",), seed=3))
+    (cut,) = ask(
+        ["say:"],
+        4,
+        Sampling(max_new_tokens=24, stop_ids=(tokenizer.eos_token_id,), stop=(" fox",), seed=3),
+    )
     assert {one.text for one in cut} >= {"the quick brown"}
     assert all(" fox" not in one.text and len(one.logps) == len(one.ids) for one in cut)
 

@@ -1,4 +1,5 @@
-"""Model folders of strangers: whatever their files say, the answer is a model or a ModelError, soon and in little memory."""
+"""Model folders of strangers: whatever their files say, the answer is a model or a ModelError, soon
+and in little memory."""
 
 from __future__ import annotations
 
@@ -16,7 +17,23 @@ from thumbwheel.engine.load import load_base, load_config, load_scorer, load_tok
 from thumbwheel.engine.prompt import PromptBuilder
 from token_families import TREE
 
-STRANGE: list[Any] = [None, True, -1, 0, 1.5, 10**9, 10**30, "x", "", [], [[]], {}, {"a": {"b": [1]}}, [-1], float("inf")]
+STRANGE: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    10**9,
+    10**30,
+    "x",
+    "",
+    [],
+    [[]],
+    {},
+    {"a": {"b": [1]}},
+    [-1],
+    float("inf"),
+]
 
 
 @pytest.fixture
@@ -58,7 +75,13 @@ TOKENIZER_KEYS = (
     "chat_template", "bos_token", "eos_token", "pad_token", "tokenizer_class", "model_max_length", "added_tokens_decoder",
     "extra_special_tokens",
 )  # fmt: skip
-FILES = ("config.json", "tokenizer_config.json", "tokenizer.json", "generation_config.json", "special_tokens_map.json")
+FILES = (
+    "config.json",
+    "tokenizer_config.json",
+    "tokenizer.json",
+    "generation_config.json",
+    "special_tokens_map.json",
+)
 
 
 @pytest.mark.slow
@@ -92,7 +115,10 @@ def test_sizes_that_the_files_do_not_hold_are_not_built(base: Path) -> None:
                 action(str(base))
 
 
-@pytest.mark.parametrize("content", ["", "null", "[]", "[" * 100_000, "{", '{"model_type": 5}', "{}", "\x00", '"' + "x" * 100])
+@pytest.mark.parametrize(
+    "content",
+    ["", "null", "[]", "[" * 100_000, "{", '{"model_type": 5}', "{}", "\x00", '"' + "x" * 100],
+)
 @pytest.mark.parametrize("name", FILES)
 def test_files_that_are_none(name: str, content: str, base: Path) -> None:
     (base / name).write_text(content)

@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from thumbwheel.core.errors import ModelError
-from thumbwheel.engine.load import LoraSettings, adapter_base, attach_lora, base_fingerprint, load_adapter, load_base
+from thumbwheel.engine.load import (
+    LoraSettings,
+    adapter_base,
+    attach_lora,
+    base_fingerprint,
+    load_adapter,
+    load_base,
+)
 from token_families import TREE, adapted
 
 
@@ -24,10 +31,19 @@ def base(bpe, tmp_path):
 
 
 def test_a_base_loads_frozen_in_the_wanted_dtype(base):
-    for dtype, expected in (("auto", torch.float32), ("bfloat16", torch.bfloat16), ("float64", torch.float64)):
+    for dtype, expected in (
+        ("auto", torch.float32),
+        ("bfloat16", torch.bfloat16),
+        ("float64", torch.float64),
+    ):
         model, tokenizer = load_base(str(base), dtype)
-        assert {parameter.dtype for parameter in model.parameters()} == {expected} and len(tokenizer) > 100
-        assert not any(parameter.requires_grad for parameter in model.parameters()) and not model.training
+        assert {parameter.dtype for parameter in model.parameters()} == {expected} and len(
+            tokenizer
+        ) > 100
+        assert (
+            not any(parameter.requires_grad for parameter in model.parameters())
+            and not model.training
+        )
 
 
 def test_refused_bases_say_what_to_do(base, tmp_path):
@@ -58,7 +74,10 @@ def test_code_of_the_repository_is_never_run(base):
     config = json.loads((base / "config.json").read_text())
     marker = base / "ran"
     (base / "own.py").write_text(f"open({str(marker)!r}, 'w')\n")
-    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}}
+    config |= {
+        "model_type": "own",
+        "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"},
+    }
     (base / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError):
         load_base(str(base))
@@ -72,8 +91,14 @@ def test_lora_masters_are_fp32_and_targets_have_to_exist(base):
         attach_lora(model, wrong)
     adapted_model, names = attach_lora(model, LoraSettings(rank=2), seed=3)
     assert len(names) == 14 and not any("lm_head" in name for name in names)
-    trained = {name: parameter for name, parameter in adapted_model.named_parameters() if parameter.requires_grad}
-    assert len(trained) == 28 and {parameter.dtype for parameter in trained.values()} == {torch.float32}
+    trained = {
+        name: parameter
+        for name, parameter in adapted_model.named_parameters()
+        if parameter.requires_grad
+    }
+    assert len(trained) == 28 and {parameter.dtype for parameter in trained.values()} == {
+        torch.float32
+    }
     again, _ = attach_lora(load_base(str(base), "bfloat16")[0], LoraSettings(rank=2), seed=3)
     other = dict(again.named_parameters())
     assert all(torch.equal(parameter, other[name]) for name, parameter in trained.items())
@@ -94,7 +119,9 @@ def test_an_adapter_comes_back_and_a_misfit_is_refused(base, tmp_path):
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
     import transformers as tf
 
-    config = tf.GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=61, bos_token_id=0, eos_token_id=1)
+    config = tf.GPT2Config(
+        n_embd=32, n_layer=1, n_head=4, vocab_size=61, bos_token_id=0, eos_token_id=1
+    )
     other = tf.AutoModelForCausalLM.from_config(config)
     with pytest.raises(ModelError, match="base that it was trained on"):
         load_adapter(other, tmp_path / "adapter")

@@ -1,4 +1,5 @@
-"""The merged copy of the policy: what the policy would answer, after every sync, and the policy itself untouched."""
+"""The merged copy of the policy: what the policy would answer, after every sync, and the policy
+itself untouched."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ def test_the_copy_answers_like_the_policy_and_follows_it(family, large, monkeypa
     model = adapted(TREE[family], torch.float32)
     ScoreEngine(model)  # as in training: fused layers, another attention
     assert not obstacle(model)
-    before = {name: (parameter.clone(), parameter.requires_grad) for name, parameter in model.named_parameters()}
+    before = {
+        name: (parameter.clone(), parameter.requires_grad)
+        for name, parameter in model.named_parameters()
+    }
     copy = Merged(model)
     torch.testing.assert_close(logits(copy.model), logits(model), atol=2e-5, rtol=1e-5)
     for name, parameter in model.named_parameters():
@@ -78,13 +82,19 @@ def test_full_fine_tuning_is_followed_too(monkeypatch):
 def test_only_the_active_adapter_is_merged():
     model = adapted(TREE["llama"], torch.float32)
     alone = logits(model)
-    model.add_adapter("critic", LoraConfig(r=2, init_lora_weights=False, target_modules="all-linear", task_type="CAUSAL_LM"))
+    model.add_adapter(
+        "critic",
+        LoraConfig(
+            r=2, init_lora_weights=False, target_modules="all-linear", task_type="CAUSAL_LM"
+        ),
+    )
     torch.testing.assert_close(logits(Merged(model).model), alone, atol=2e-5, rtol=1e-5)
 
 
 def test_what_cannot_be_merged_is_said_and_sampled_by_the_policy_itself(bpe, capsys):
     model = get_peft_model(
-        tf.AutoModelForCausalLM.from_config(TREE["llama"]()), LoraConfig(r=2, use_dora=True, target_modules="all-linear")
+        tf.AutoModelForCausalLM.from_config(TREE["llama"]()),
+        LoraConfig(r=2, use_dora=True, target_modules="all-linear"),
     )
     sampler = GroupSampler(model, bpe(), merge=True)
     assert sampler.exact
@@ -103,7 +113,9 @@ def test_a_merged_sampler_draws_what_the_policy_draws(bpe):
     assert quick.sample(prompts, 3, sampling) != expected
     quick.sync()
     found = quick.sample(prompts, 3, sampling)
-    assert [[one.ids for one in group] for group in found] == [[one.ids for one in group] for group in expected]
+    assert [[one.ids for one in group] for group in found] == [
+        [one.ids for one in group] for group in expected
+    ]
 
 
 @pytest.mark.parametrize("family", [*TREE, *PADDED])
@@ -112,10 +124,16 @@ def test_every_architecture_samples_from_its_own_distribution(family, bpe):
     torch.manual_seed(0)
     model = tf.AutoModelForCausalLM.from_config(config()).eval()
     prompts = [[3, 4, 5], [9, 8, 7, 6, 5, 4, 3, 2], [20]]
-    for prompt, group in zip(prompts, GroupSampler(model, bpe()).sample(prompts, 2, Sampling(max_new_tokens=12, seed=2)), strict=True):
+    for prompt, group in zip(
+        prompts,
+        GroupSampler(model, bpe()).sample(prompts, 2, Sampling(max_new_tokens=12, seed=2)),
+        strict=True,
+    ):
         for one in group:
             with torch.no_grad():
-                rows = model(input_ids=torch.tensor([[*prompt, *one.ids]]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+                rows = model(input_ids=torch.tensor([[*prompt, *one.ids]]), use_cache=False).logits[
+                    0, len(prompt) - 1 : -1
+                ]
             expected = rows.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None])[:, 0]
             torch.testing.assert_close(torch.tensor(one.logps), expected, atol=2e-5, rtol=0)
 
@@ -133,4 +151,6 @@ def test_a_model_whose_cache_fails_the_trial_is_recomputed_and_says_so(bpe, caps
     found = GroupSampler(model, bpe()).sample([[3, 4], [5]], 2, sampling)
     assert "Decoding without a cache" in capsys.readouterr().err
     expected = GroupSampler(plain, bpe()).sample([[3, 4], [5]], 2, sampling)
-    assert [[one.ids for one in group] for group in found] == [[one.ids for one in group] for group in expected]
+    assert [[one.ids for one in group] for group in found] == [
+        [one.ids for one in group] for group in expected
+    ]

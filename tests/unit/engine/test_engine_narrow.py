@@ -1,4 +1,5 @@
-"""The last layer's feed-forward part sees only the rows that are read, also when it is computed again in the backward pass."""
+"""The last layer's feed-forward part sees only the rows that are read, also when it is computed
+again in the backward pass."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def engine(folder, family, **settings) -> ScoreEngine:
     from thumbwheel.engine.load import load_base
 
     model, _ = load_base(str(tiny_base(folder / family, family)), "float64")
-    model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    model = get_peft_model(
+        model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
     torch.manual_seed(1)
     for name, one in model.named_parameters():
         if "lora_B" in name:
@@ -42,7 +45,9 @@ def gradients(made: ScoreEngine, batch) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("family", ["qwen2", "gpt2", "gemma2", "phi"])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_scores_and_gradients_are_those_of_the_whole_layer_at_the_cost_of_the_rows_that_are_read(tmp_path, family, checkpointing):
+def test_scores_and_gradients_are_those_of_the_whole_layer_at_the_cost_of_the_rows_that_are_read(
+    tmp_path, family, checkpointing
+):
     made = engine(tmp_path, family, checkpointing=checkpointing)
     batch = build(EXAMPLES, [0], Layout("tree"))
     part, seen = last_layer(made).mlp, []
@@ -54,7 +59,10 @@ def test_scores_and_gradients_are_those_of_the_whole_layer_at_the_cost_of_the_ro
     assert len(seen) == (2 if checkpointing else 1)
     del part.forward
     whole = gradients(made, batch)
-    assert all(torch.allclose(one, other, rtol=1e-9, atol=1e-12) for one, other in zip(narrowed, whole, strict=True))
+    assert all(
+        torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+        for one, other in zip(narrowed, whole, strict=True)
+    )
 
 
 def test_a_plain_forward_and_a_copy_of_the_model_compute_every_row(tmp_path):

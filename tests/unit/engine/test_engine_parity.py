@@ -1,4 +1,5 @@
-"""Log-probabilities and LoRA gradients equal the plain padded computation, over families and random trees."""
+"""Log-probabilities and LoRA gradients equal the plain padded computation, over families and random
+trees."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ ENGINES = {}
 def engine_of(family, dtype=torch.float64):
     if (family, dtype) not in ENGINES:
         config = TREE[family] if family in TREE else PADDED[family][0]
-        model = adapted(config, dtype, targets=["in_proj", "x_proj"] if family == "mamba" else "all-linear")
+        model = adapted(
+            config, dtype, targets=["in_proj", "x_proj"] if family == "mamba" else "all-linear"
+        )
         ENGINES[family, dtype] = (ScoreEngine(copy.deepcopy(model)), model)
     return ENGINES[family, dtype]
 
@@ -29,7 +32,9 @@ def scored(engine, examples, role=Role.POLICY, budget=10_000, grad=False):
     for batch in plan(examples, budget, engine.layout):
         logp = engine.score(batch, role, grad=grad).logp
         for branch, part in enumerate(batch.branch_slices):
-            found.setdefault(batch.example_ids[int(batch.example_of[branch])], []).append(logp[part])
+            found.setdefault(batch.example_ids[int(batch.example_of[branch])], []).append(
+                logp[part]
+            )
     return torch.cat([part for at in range(len(examples)) for part in found[at]])
 
 
@@ -43,8 +48,12 @@ def test_tree_equals_plain_fp64(family):
             reference = plain(model, PAIRS, torch.float64)
     assert (policy - reference).abs().max() > 1e-2  # otherwise the roles could be mixed up unseen
     for budget in (30, 60, 10_000):
-        torch.testing.assert_close(scored(engine, PAIRS, Role.POLICY, budget), policy, atol=1e-9, rtol=0)
-        torch.testing.assert_close(scored(engine, PAIRS, Role.REF, budget), reference, atol=1e-9, rtol=0)
+        torch.testing.assert_close(
+            scored(engine, PAIRS, Role.POLICY, budget), policy, atol=1e-9, rtol=0
+        )
+        torch.testing.assert_close(
+            scored(engine, PAIRS, Role.REF, budget), reference, atol=1e-9, rtol=0
+        )
 
 
 @pytest.mark.parametrize("family", TREE)
@@ -92,7 +101,9 @@ def test_random_trees(family, examples):
     with torch.no_grad():
         expected = plain(model, examples, torch.float64)
     for budget in (25, 10_000):
-        torch.testing.assert_close(scored(engine, examples, budget=budget), expected, atol=1e-9, rtol=0)
+        torch.testing.assert_close(
+            scored(engine, examples, budget=budget), expected, atol=1e-9, rtol=0
+        )
 
 
 @pytest.mark.parametrize("family", TREE)
@@ -101,12 +112,17 @@ def test_a_sibling_and_a_neighbour_change_nothing(family):
     first, second, third = PAIRS
     before = scored(engine, PAIRS)
     changed = [
-        type(first)(first.prompt, (first.branches[0], type(first.branches[0])((58, 57, 56, 55))), "a"),
+        type(first)(
+            first.prompt, (first.branches[0], type(first.branches[0])((58, 57, 56, 55))), "a"
+        ),
         type(second)(tuple(59 for _ in second.prompt), second.branches, "b"),
         third,
     ]
     after = scored(engine, changed)
-    kept = [*range(6), *range(len(before) - 4, len(before))]  # first's chosen branch and all of third
+    kept = [
+        *range(6),
+        *range(len(before) - 4, len(before)),
+    ]  # first's chosen branch and all of third
     torch.testing.assert_close(after[kept], before[kept], atol=1e-12, rtol=0)
     assert (after[6:10] - before[6:10]).abs().max() > 1e-3
 

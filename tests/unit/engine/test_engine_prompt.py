@@ -1,4 +1,5 @@
-"""The token contract over several chat templates: one BOS, one turn end, the same prompt for training and serving."""
+"""The token contract over several chat templates: one BOS, one turn end, the same prompt for
+training and serving."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.prompt import PromptBuilder, Target
 
 CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] "
+    "}}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 WITH_BOS = (
@@ -20,7 +22,8 @@ WITH_BOS = (
 )
 STRIPS_THOUGHT = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['role'] == 'assistant' and not loop.last %}{{ message['content'].split('</think>')[-1] }}"
+    "{% if message['role'] == 'assistant' and not loop.last %}{{ "
+    "message['content'].split('</think>')[-1] }}"
     "{% else %}{{ message['content'] }}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
@@ -29,15 +32,18 @@ NO_TURN_END = (
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
 STRICT = (
-    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% "
+    "endif %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] "
+    "}}<|im_end|>\n{% endfor %}"
 )
 TOOLS = (
     "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{{ message['content'] }}{% for call in message.get('tool_calls') or [] %}"
     "<call>{{ call.function.name }} {{ call.function.arguments | tojson }}</call>"
-    "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% "
+    "endif %}"
 )
 HELLO = [{"role": "system", "content": "the fox"}, {"role": "user", "content": "hello"}]
 
@@ -49,30 +55,45 @@ def ids_of(tokenizer, text):
 def test_chatml(bpe):
     tokenizer = bpe(CHATML, eos="<|im_end|>")
     builder = PromptBuilder(tokenizer)
-    text = "<|im_start|>system\nthe fox<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    text = (
+        "<|im_start|>system\nthe "
+        "fox<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    )
     assert builder.render(HELLO) == text
     assert builder.prompt(HELLO) == ids_of(tokenizer, text)
     row = builder.row(HELLO, "yes or no")
     assert row.prompt_ids == tuple(builder.prompt(HELLO)) and not row.boundary_mismatch
-    assert list(row.completion_ids) == ids_of(tokenizer, "yes or no<|im_end|>")  # the newline after it is no target
-    assert builder.template_name == "tokenizer" and builder.stop_ids == (tokenizer.convert_tokens_to_ids("<|im_end|>"),)
+    assert list(row.completion_ids) == ids_of(
+        tokenizer, "yes or no<|im_end|>"
+    )  # the newline after it is no target
+    assert builder.template_name == "tokenizer" and builder.stop_ids == (
+        tokenizer.convert_tokens_to_ids("<|im_end|>"),
+    )
 
 
 def test_bos_of_the_template_and_of_the_tokenizer_is_one(bpe):
     tokenizer = bpe(WITH_BOS, bos="<s>", adds_bos=True)
     builder = PromptBuilder(tokenizer)
-    assert builder.prompt(HELLO).count(tokenizer.bos_token_id) == 1 and builder.prompt(HELLO)[0] == tokenizer.bos_token_id
+    assert (
+        builder.prompt(HELLO).count(tokenizer.bos_token_id) == 1
+        and builder.prompt(HELLO)[0] == tokenizer.bos_token_id
+    )
     without = PromptBuilder(bpe(WITH_BOS.removeprefix("{{ bos_token }}"), bos="<s>", adds_bos=True))
     assert without.prompt(HELLO) == builder.prompt(HELLO)
     twice = PromptBuilder(bpe("{{ bos_token }}" + WITH_BOS, bos="<s>", adds_bos=True))
     assert twice.prompt(HELLO) == builder.prompt(HELLO)
     row = builder.row(HELLO, "yes")
-    assert row.completion_ids[-1] == tokenizer.convert_tokens_to_ids("<|eot|>") and not row.boundary_mismatch
+    assert (
+        row.completion_ids[-1] == tokenizer.convert_tokens_to_ids("<|eot|>")
+        and not row.boundary_mismatch
+    )
     assert builder.stop_ids == (tokenizer.convert_tokens_to_ids("<|eot|>"), tokenizer.eos_token_id)
 
 
 def test_a_tokenizer_that_adds_no_bos_gets_none(bpe):
-    assert PromptBuilder(bpe(CHATML, bos="<s>")).prompt(HELLO)[0] != bpe().convert_tokens_to_ids("<s>")
+    assert PromptBuilder(bpe(CHATML, bos="<s>")).prompt(HELLO)[0] != bpe().convert_tokens_to_ids(
+        "<s>"
+    )
 
 
 def test_history_is_shown_as_the_template_rewrites_it(bpe):
@@ -84,7 +105,10 @@ def test_history_is_shown_as_the_template_rewrites_it(bpe):
     ]
     row = PromptBuilder(tokenizer).row(chat, "<think>two</think>d")
     shown = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
-    assert tokenizer.decode(row.prompt_ids) == shown + "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n"
+    assert (
+        tokenizer.decode(row.prompt_ids)
+        == shown + "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n"
+    )
     assert tokenizer.decode(row.completion_ids) == "<think>two</think>d<|im_end|>"
 
 
@@ -115,7 +139,9 @@ def test_no_template_takes_the_named_fallback_and_saves_it(bpe, tmp_path):
 
 def test_cut_answers_get_no_turn_end(bpe):
     builder = PromptBuilder(bpe(CHATML))
-    whole, cut = (builder.row(HELLO, "the quick", finish_reason=reason) for reason in ("stop", "length"))
+    whole, cut = (
+        builder.row(HELLO, "the quick", finish_reason=reason) for reason in ("stop", "length")
+    )
     assert whole.completion_ids == cut.completion_ids + builder.turn_end_ids
 
 
@@ -126,14 +152,27 @@ def test_captured_ids_win(bpe):
     assert spelled != tuple(ids_of(tokenizer, "yes"))
     row = builder.row(HELLO, "yes", captured_ids=spelled)
     assert row.completion_ids == spelled + builder.turn_end_ids
-    assert builder.row(HELLO, "yes", captured_ids=row.completion_ids).completion_ids == row.completion_ids
-    assert builder.row(HELLO, "yes", captured_ids=spelled, finish_reason="length").completion_ids == spelled
-    for foreign in ([10**6], ids_of(tokenizer, "no"), []):  # captured from a model with another tokenizer
+    assert (
+        builder.row(HELLO, "yes", captured_ids=row.completion_ids).completion_ids
+        == row.completion_ids
+    )
+    assert (
+        builder.row(HELLO, "yes", captured_ids=spelled, finish_reason="length").completion_ids
+        == spelled
+    )
+    for foreign in (
+        [10**6],
+        ids_of(tokenizer, "no"),
+        [],
+    ):  # captured from a model with another tokenizer
         assert builder.row(HELLO, "yes", captured_ids=foreign) == builder.row(HELLO, "yes")
 
 
 def test_a_border_inside_a_token_is_counted_and_the_prompt_stays(bpe):
-    tokenizer = bpe("{% for message in messages %}{{ message['content'] }}{% endfor %}{% if add_generation_prompt %}the qu{% endif %}")
+    tokenizer = bpe(
+        "{% for message in messages %}{{ message['content'] }}{% endfor %}{% if "
+        "add_generation_prompt %}the qu{% endif %}"
+    )
     builder = PromptBuilder(tokenizer)
     row = builder.row([{"role": "user", "content": ""}], "ick brown")
     assert row.boundary_mismatch
@@ -147,24 +186,38 @@ def test_refusals_of_a_template_are_data(bpe):
         builder.prompt(HELLO)
     fitted = builder.fit(HELLO, [Target("yes")], 100)
     assert fitted.rows == () and "System role not supported" in fitted.refused
-    for broken in ([{"content": "x"}], [{"role": "user"}], [{"role": "user", "content": [{"type": "image_url"}]}], ["hello"]):
+    for broken in (
+        [{"content": "x"}],
+        [{"role": "user"}],
+        [{"role": "user", "content": [{"type": "image_url"}]}],
+        ["hello"],
+    ):
         assert builder.fit(broken, [Target("yes")], 100).refused
 
 
 def test_tools_and_tool_calls(bpe):
     tokenizer = bpe(TOOLS, eos="<|im_end|>")
     builder = PromptBuilder(tokenizer)
-    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "find", "arguments": '{"a": 1}'}}]}
+    call = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"function": {"name": "find", "arguments": '{"a": 1}'}}],
+    }
     chat = [{"role": "user", "content": "a"}, call]
     shown = tokenizer.decode(builder.row(chat, "b", tools=[{"name": "find"}]).prompt_ids)
     assert '<call>find {"a": 1}</call><|im_end|>' in shown and '[{"name": "find"}]' in shown
-    assert chat[1]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}'  # what was given stays as it is
+    assert (
+        chat[1]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}'
+    )  # what was given stays as it is
 
 
 def _talk(turns):
     chat = [{"role": "system", "content": "the fox"}]
     for number in range(turns):
-        chat += [{"role": "user", "content": f"hello {number} " * 4}, {"role": "assistant", "content": f"answer {number}"}]
+        chat += [
+            {"role": "user", "content": f"hello {number} " * 4},
+            {"role": "assistant", "content": f"answer {number}"},
+        ]
     return [*chat, {"role": "user", "content": "last"}]
 
 
@@ -176,22 +229,39 @@ def test_overflow_drops_the_oldest_turns_alike(bpe, room, turns, long):
     fitted = builder.fit(_talk(turns), targets, room)
     least = builder.fit(_talk(0), targets, 10**6)
     if fitted.refused:
-        assert max(row.length for row in least.rows) > room and not fitted.rows and str(room) in fitted.refused
+        assert (
+            max(row.length for row in least.rows) > room
+            and not fitted.rows
+            and str(room) in fitted.refused
+        )
         return
-    assert all(row.length <= room and row.dropped_turns == fitted.dropped_turns for row in fitted.rows)
+    assert all(
+        row.length <= room and row.dropped_turns == fitted.dropped_turns for row in fitted.rows
+    )
     assert len({row.prompt_ids for row in fitted.rows}) == 1
     assert [row.completion_ids for row in fitted.rows] == [row.completion_ids for row in least.rows]
     text = tokenizer.decode(fitted.rows[0].prompt_ids)
-    assert text.startswith("<|im_start|>system\nthe fox<|im_end|>\n<|im_start|>user\n") and "last<|im_end|>" in text
+    assert (
+        text.startswith("<|im_start|>system\nthe fox<|im_end|>\n<|im_start|>user\n")
+        and "last<|im_end|>" in text
+    )
     kept = [number for number in range(turns) if f"answer {number}" in text]
     assert kept == list(range(fitted.dropped_turns, turns))
     if fitted.dropped_turns:
-        more = builder._rows([_talk(turns)[0], *_talk(turns)[1 + 2 * (fitted.dropped_turns - 1) :]], targets, None)
+        more = builder._rows(
+            [_talk(turns)[0], *_talk(turns)[1 + 2 * (fitted.dropped_turns - 1) :]], targets, None
+        )
         assert max(row.length for row in more) > room
 
 
 def test_options_reach_the_template_and_its_hash(bpe):
-    template = CHATML + "{% if add_generation_prompt and not enable_thinking | default(true) %}<think></think>{% endif %}"
-    plain, short = PromptBuilder(bpe(template)), PromptBuilder(bpe(template), options={"enable_thinking": False})
+    template = (
+        CHATML + "{% if add_generation_prompt and not enable_thinking | default(true) "
+        "%}<think></think>{% endif %}"
+    )
+    plain, short = (
+        PromptBuilder(bpe(template)),
+        PromptBuilder(bpe(template), options={"enable_thinking": False}),
+    )
     assert short.render(HELLO) == plain.render(HELLO) + "<think></think>"
     assert short.template_hash != plain.template_hash

@@ -31,7 +31,10 @@ def engine():
 def test_every_field_of_the_key_counts():
     branch = Branch((3, 4))
     keys = [branch_key(IDENTITY, (1, 2), branch)]
-    keys += [branch_key((*IDENTITY[:at], "other", *IDENTITY[at + 1 :]), (1, 2), branch) for at in range(len(IDENTITY))]
+    keys += [
+        branch_key((*IDENTITY[:at], "other", *IDENTITY[at + 1 :]), (1, 2), branch)
+        for at in range(len(IDENTITY))
+    ]
     keys += [branch_key(IDENTITY, (1, 5), branch), branch_key(IDENTITY, (1,), Branch((2, 3, 4)))]
     keys += [branch_key(IDENTITY, (1, 2), Branch((3, 5)))]
     keys += [branch_key(IDENTITY, (1, 2), Branch((3, 4), (True, False)))]
@@ -60,15 +63,28 @@ def test_only_what_is_missing_is_scored(engine, tmp_path, monkeypatch):
     cache = RefCache(tmp_path / "ref.db")
     scored = []
     original = engine.score
-    monkeypatch.setattr(engine, "score", lambda batch, role, **rest: scored.append((batch.examples, role)) or original(batch, role, **rest))
+    monkeypatch.setattr(
+        engine,
+        "score",
+        lambda batch, role, **rest: (
+            scored.append((batch.examples, role)) or original(batch, role, **rest)
+        ),
+    )
     (batch,) = plan(PAIRS, 1000, engine.layout)
     expected = original(batch, Role.REF).logp
     half = build(PAIRS, [1], engine.layout)
     alone = reference_logp(engine, half, references(engine, PAIRS[1:2], 1000, cache))
     assert torch.equal(alone, original(half, Role.REF).logp)
-    torch.testing.assert_close(reference_logp(engine, batch, references(engine, PAIRS, 1000, cache)), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        reference_logp(engine, batch, references(engine, PAIRS, 1000, cache)),
+        expected,
+        atol=1e-6,
+        rtol=0,
+    )
     assert scored == [((PAIRS[1],), Role.REF), ((PAIRS[0], PAIRS[2]), Role.REF)]
-    again = reference_logp(engine, batch, references(engine, PAIRS, 1000, RefCache(tmp_path / "ref.db")))
+    again = reference_logp(
+        engine, batch, references(engine, PAIRS, 1000, RefCache(tmp_path / "ref.db"))
+    )
     torch.testing.assert_close(again, expected, atol=1e-6, rtol=0)
     assert len(scored) == 2
 
@@ -83,7 +99,9 @@ def test_a_wrong_count_or_a_damaged_entry_is_a_miss(engine, tmp_path):
         connection.execute("UPDATE logps SET data = zeroblob(length(data))")
         connection.execute("UPDATE logps SET data = x'66', crc = 12345 WHERE key = ?", (key,))
     assert cache.get({key: 6}) == {}
-    torch.testing.assert_close(reference_logp(engine, batch, references(engine, PAIRS, 1000, cache)), expected)
+    torch.testing.assert_close(
+        reference_logp(engine, batch, references(engine, PAIRS, 1000, cache)), expected
+    )
     assert torch.equal(cache.get({key: 6})[key], expected[:6])
 
 
@@ -98,7 +116,11 @@ def test_fp64_and_empty_entries_survive(tmp_path):
     values = {b"a" * 32: torch.randn(7, dtype=torch.float64), b"b" * 32: torch.zeros(0)}
     cache.put(values)
     found = cache.get({b"a" * 32: 7, b"b" * 32: 0, b"c" * 32: 1})
-    assert torch.equal(found[b"a" * 32], values[b"a" * 32]) and found[b"b" * 32].shape == (0,) and len(found) == 2
+    assert (
+        torch.equal(found[b"a" * 32], values[b"a" * 32])
+        and found[b"b" * 32].shape == (0,)
+        and len(found) == 2
+    )
 
 
 WRITER = """
@@ -129,7 +151,9 @@ def test_kill_9_leaves_whole_puts(tmp_path):
     for number in range(last + 1):
         keys = {bytes([1, number // 256, number % 256, part]) * 8: 50 for part in range(20)}
         found = cache.get(keys)
-        assert len(found) == 20 and all(torch.equal(values, torch.full((50,), float(number))) for values in found.values())
+        assert len(found) == 20 and all(
+            torch.equal(values, torch.full((50,), float(number))) for values in found.values()
+        )
     stored = cache._query("SELECT count(*), 0, 0, x'' FROM logps")[0][0]
     assert stored % 20 == 0
 
@@ -153,4 +177,16 @@ def test_concurrent_writers_and_readers(tmp_path):
     [thread.join() for thread in threads]
     assert not problems and all(process.returncode == 0 for process in processes)
     assert all(output.split()[-1] == "24" for output in outputs)
-    assert len(cache.get({bytes([who, 0, number, part]) * 8: 50 for who in (1, 2) for number in range(25) for part in range(20)})) == 1000
+    assert (
+        len(
+            cache.get(
+                {
+                    bytes([who, 0, number, part]) * 8: 50
+                    for who in (1, 2)
+                    for number in range(25)
+                    for part in range(20)
+                }
+            )
+        )
+        == 1000
+    )

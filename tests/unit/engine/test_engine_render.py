@@ -1,4 +1,5 @@
-"""Chat templates of strangers: rendered as transformers renders them, under limits of time, memory and size."""
+"""Chat templates of strangers: rendered as transformers renders them, under limits of time, memory
+and size."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ from thumbwheel.engine import render
 from thumbwheel.engine.messages import FALLBACKS
 from thumbwheel.engine.prompt import PromptBuilder
 
-CHAT = [{"role": "user", "content": "Hello {{ x }} Größe"}, {"role": "assistant", "content": " Hi.\n"}, {"role": "user", "content": "And?"}]
+CHAT = [
+    {"role": "user", "content": "Hello {{ x }} Größe"},
+    {"role": "assistant", "content": " Hi.\n"},
+    {"role": "user", "content": "And?"},
+]
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
@@ -27,7 +32,8 @@ def rendered(template: str) -> str:
         "{{ 'a' * 10**10 }}",
         "{{ '%1000000000000d' % 1 }}",
         "{{ 'a'.ljust(10**11) }}",
-        "{% set ns = namespace(s='aaaaaaaaaa') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
+        "{% set ns = namespace(s='aaaaaaaaaa') %}{% for i in range(60) %}{% set ns.s = ns.s ~ "
+        "ns.s %}{% endfor %}{{ ns.s }}",
         "{{ [1] * 10**10 }}",
         "{{ 'a' * (2**24 + 1) }}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
@@ -41,11 +47,16 @@ def test_a_template_that_asks_for_everything_is_a_model_error(template: str) -> 
     assert time.monotonic() - started < 60
 
 
-def test_a_template_without_end_is_stopped_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_without_end_is_stopped_and_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rendered("{{ bos_token }}")  # the process is there
     monkeypatch.setattr(render, "SECONDS", 1.0)
     numbers = "range(100000)"
-    template = f"{{% for a in {numbers} %}}{{% for b in {numbers} %}}{{% for c in {numbers} %}}{{% endfor %}}{{% endfor %}}{{% endfor %}}x"
+    template = (
+        f"{{% for a in {numbers} %}}{{% for b in {numbers} %}}{{% for c in {numbers} %}}{{% endfor "
+        f"%}}{{% endfor %}}{{% endfor %}}x"
+    )
     for seconds in (10.0, 0.5):
         started = time.monotonic()
         with pytest.raises(ModelError, match="did not end within 1 seconds"):
@@ -74,7 +85,13 @@ def test_what_a_template_refuses_is_said() -> None:
 
 
 def test_it_is_what_transformers_writes(bpe) -> None:  # type: ignore[no-untyped-def]
-    compare(bpe, [*FALLBACKS.values(), "{{ messages | tojson }}{{ tools | tojson(indent=1) }}{{ enable_thinking }}"])
+    compare(
+        bpe,
+        [
+            *FALLBACKS.values(),
+            "{{ messages | tojson }}{{ tools | tojson(indent=1) }}{{ enable_thinking }}",
+        ],
+    )
 
 
 def test_real_templates_are_rendered_as_transformers_renders_them(bpe) -> None:  # type: ignore[no-untyped-def]
@@ -83,20 +100,44 @@ def test_real_templates_are_rendered_as_transformers_renders_them(bpe) -> None: 
 
 
 def compare(bpe, templates: list[str]) -> None:  # type: ignore[no-untyped-def]
-    tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}}
-    calling = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "description": "d",
+            "parameters": {"type": "object", "properties": {}},
+        },
+    }
+    calling = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}],
+    }
     for template in templates:
-        for messages in (CHAT, [*CHAT[:1], calling], [{"role": "system", "content": "Be kind."}, *CHAT]):
+        for messages in (
+            CHAT,
+            [*CHAT[:1], calling],
+            [{"role": "system", "content": "Be kind."}, *CHAT],
+        ):
             for tools in (None, [tool]):
                 builder = PromptBuilder(bpe(template), options={"enable_thinking": False})
                 try:
                     wanted = builder.tokenizer.apply_chat_template(
-                        messages, tools=tools, add_generation_prompt=True, tokenize=False, enable_thinking=False
+                        messages,
+                        tools=tools,
+                        add_generation_prompt=True,
+                        tokenize=False,
+                        enable_thinking=False,
                     )
                 except Exception:
                     wanted = None
                 try:
-                    assert builder._apply([dict(message) for message in messages], tools, generation=True) == wanted
+                    assert (
+                        builder._apply(
+                            [dict(message) for message in messages], tools, generation=True
+                        )
+                        == wanted
+                    )
                 except DataError:
                     assert wanted is None
 

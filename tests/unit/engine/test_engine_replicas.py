@@ -1,4 +1,5 @@
-"""Micro-batches side by side: the same numbers as one after the other, whatever happens to the engine or to a thread in between."""
+"""Micro-batches side by side: the same numbers as one after the other, whatever happens to the
+engine or to a thread in between."""
 
 from __future__ import annotations
 
@@ -23,15 +24,22 @@ BUDGET = 180
 
 @pytest.fixture(autouse=True)
 def _three_threads(monkeypatch):
-    """Micro-batches of 60 tokens on three threads; the suite's conftest puts the number of threads back."""
+    """Micro-batches of 60 tokens on three threads; the suite's conftest puts the number of threads
+    back."""
     monkeypatch.setattr(replicas, "LEAST", 32)
     torch.set_num_threads(3)
 
 
 def examples(count=16, longest=20):
     draw = random.Random(3)
-    ids = lambda least, most: tuple(draw.randrange(2, VOCAB) for _ in range(draw.randint(least, most)))  # noqa: E731
-    return [Example(ids(4, longest), (Branch(ids(1, 6)), Branch(ids(1, 6))), str(number)) for number in range(count)]
+
+    def ids(least, most):
+        return tuple(draw.randrange(2, VOCAB) for _ in range(draw.randint(least, most)))
+
+    return [
+        Example(ids(4, longest), (Branch(ids(1, 6)), Branch(ids(1, 6))), str(number))
+        for number in range(count)
+    ]
 
 
 def learned(engine, batch):
@@ -46,7 +54,10 @@ def step(engine, made, budget=BUDGET):
     for batch, (_, (logp, thread)) in engine.backward(made, budget, learned):
         seen.add(thread)
         parts = [logp[part] for part in batch.branch_slices]
-        logps |= {(batch.example_ids[owner], place): parts[place] for place, owner in enumerate(batch.example_of.tolist())}
+        logps |= {
+            (batch.example_ids[owner], place): parts[place]
+            for place, owner in enumerate(batch.example_of.tolist())
+        }
     flat = torch.cat([one.grad.flatten() for one in engine.trained if one.grad is not None])
     return torch.cat([logps[key] for key in sorted(logps)]), flat, seen
 
@@ -56,7 +67,11 @@ def alone(engine, made, budget=BUDGET):
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         whole = ScoreEngine._laid_out
-        patch.setattr(ScoreEngine, "_laid_out", lambda *given: (1, [batch for part in whole(*given)[1:] for batch in part], []))
+        patch.setattr(
+            ScoreEngine,
+            "_laid_out",
+            lambda *given: (1, [batch for part in whole(*given)[1:] for batch in part], []),
+        )
         return step(engine, made, budget)
 
 
@@ -65,13 +80,17 @@ def test_they_give_what_they_give_one_after_the_other(family):
     config = TREE[family] if family in TREE else PADDED[family][0]
     exact = family not in ("gpt-oss", "bloom")  # whose experts know no fp64, whose softmax is fp32
     targets = ["in_proj", "x_proj"] if family == "mamba" else "all-linear"
-    engine = ScoreEngine(adapted(config, torch.float32 if family == "gpt-oss" else torch.float64, targets=targets))
+    engine = ScoreEngine(
+        adapted(config, torch.float32 if family == "gpt-oss" else torch.float64, targets=targets)
+    )
     made = examples()
     logps, gradients, seen = step(engine, made)
     wanted, slopes, one = alone(engine, made)
     assert len(seen) > 1 and len(one) == 1
     torch.testing.assert_close(logps, wanted, atol=1e-10 if exact else 1e-4, rtol=0)
-    torch.testing.assert_close(gradients, slopes, atol=1e-8 if exact else 1e-3, rtol=1e-9 if exact else 1e-3)
+    torch.testing.assert_close(
+        gradients, slopes, atol=1e-8 if exact else 1e-3, rtol=1e-9 if exact else 1e-3
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -86,7 +105,8 @@ def test_which_thread_computes_what_decides_nothing(dtype):
 
 @pytest.mark.slow
 def test_narrow_products_of_one_thread_leave_rotations_of_another_alone():
-    """Positions above 256 are no bf16 numbers: a rotation that was computed in bf16 would be another one."""
+    """Positions above 256 are no bf16 numbers: a rotation that was computed in bf16 would be
+    another one."""
     config = TREE["qwen2"]()
     config.max_position_embeddings = 1024
     engine = ScoreEngine(adapted(lambda: config, torch.bfloat16))
@@ -95,7 +115,13 @@ def test_narrow_products_of_one_thread_leave_rotations_of_another_alone():
     beside, single = step(engine, made, 1600), alone(engine, made, 1600)
     torch.set_num_threads(1)
     for place in range(2):
-        assert float((beside[place].float() - single[place].float()).norm() / single[place].float().norm()) < 0.02
+        assert (
+            float(
+                (beside[place].float() - single[place].float()).norm()
+                / single[place].float().norm()
+            )
+            < 0.02
+        )
 
 
 def test_threads_are_in_narrow_products_or_elsewhere_and_never_both():
@@ -133,7 +159,8 @@ def test_threads_are_in_narrow_products_or_elsewhere_and_never_both():
 
 
 def test_replicas_see_what_changes():
-    """Weights that an optimiser moves, another role, activations computed twice, another number of threads."""
+    """Weights that an optimiser moves, another role, activations computed twice, another number of
+    threads."""
     engine, made = ScoreEngine(adapted(TREE["llama"])), examples()
     before = step(engine, made)
     with torch.no_grad():
@@ -150,7 +177,14 @@ def test_replicas_see_what_changes():
         again = step(engine, made)
         torch.testing.assert_close(again[0], moved[0], atol=1e-10, rtol=0)
         torch.testing.assert_close(again[1], moved[1], atol=1e-8, rtol=1e-9)
-    values = [found for _, found in engine.each(made, BUDGET, lambda own, batch: own.score(batch, Role.CRITIC, frozenset({"value"})).value)]
+    values = [
+        found
+        for _, found in engine.each(
+            made,
+            BUDGET,
+            lambda own, batch: own.score(batch, Role.CRITIC, frozenset({"value"})).value,
+        )
+    ]
     assert sum(len(one) for one in values) == len(moved[0])
 
 
@@ -230,10 +264,23 @@ def test_no_more_tokens_at_once_than_the_budget_says():
 
 def test_what_costs_a_thread_more_than_activations_is_computed_alone():
     """Experts, whose adapted weight is folded anew in every pass, and a model that trains whole."""
-    mixtral = tf.AutoModelForCausalLM.from_config(tf.MixtralConfig(**SHAPE, **GROUPED, num_local_experts=2, num_experts_per_tok=1))
-    lora = peft.LoraConfig(r=2, target_modules=["q_proj"], target_parameters=["experts.down_proj"], task_type="CAUSAL_LM")
+    mixtral = tf.AutoModelForCausalLM.from_config(
+        tf.MixtralConfig(**SHAPE, **GROUPED, num_local_experts=2, num_experts_per_tok=1)
+    )
+    lora = peft.LoraConfig(
+        r=2,
+        target_modules=["q_proj"],
+        target_parameters=["experts.down_proj"],
+        task_type="CAUSAL_LM",
+    )
     experts = peft.get_peft_model(mixtral, lora)
     whole = tf.AutoModelForCausalLM.from_config(tf.Qwen2Config(**SHAPE, **GROUPED))
-    for model in (experts, whole, peft.get_peft_model(copy.deepcopy(whole), peft.LNTuningConfig(target_modules=["norm", "q_proj"]))):
+    for model in (
+        experts,
+        whole,
+        peft.get_peft_model(
+            copy.deepcopy(whole), peft.LNTuningConfig(target_modules=["norm", "q_proj"])
+        ),
+    ):
         engine = ScoreEngine(model)
         assert step(engine, examples())[2] == {threading.get_ident()}

@@ -22,11 +22,16 @@ EVERYTHING = build(PAIRS, range(len(PAIRS)), Layout())
 
 def _policy(model, **options):
     engine = ScoreEngine(model, **options)
-    return engine, engine.score(build(PAIRS, range(len(PAIRS)), engine.layout), Role.POLICY, grad=True).logp
+    return engine, engine.score(
+        build(PAIRS, range(len(PAIRS)), engine.layout), Role.POLICY, grad=True
+    ).logp
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(("scale", "softcap", "temperature"), [(1.0, None, 1.0), (0.3, 2.0, 1.7), (1.0, 5.0, 1.0), (2.0, None, 0.5)])
+@pytest.mark.parametrize(
+    ("scale", "softcap", "temperature"),
+    [(1.0, None, 1.0), (0.3, 2.0, 1.7), (1.0, 5.0, 1.0), (2.0, None, 0.5)],
+)
 def test_the_frozen_head_is_the_plain_one(bias, scale, softcap, temperature, monkeypatch):
     monkeypatch.setitem(head.TILE_BYTES, "cpu", 256 * 8 * 16)  # several tiles
     torch.manual_seed(0)
@@ -56,7 +61,11 @@ def test_logits_are_fp32_under_bf16():
     module = torch.nn.Linear(64, 5000, bias=False).bfloat16().requires_grad_(False)
     hidden, targets = (torch.randn(50, 64) * 20).bfloat16(), torch.randint(0, 5000, (50,))
     logp, _ = score_targets(Head(module), hidden, targets, 1.0, None, False)
-    exact = (hidden.double() @ module.weight.double().t()).log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    exact = (
+        (hidden.double() @ module.weight.double().t())
+        .log_softmax(-1)
+        .gather(1, targets[:, None])[:, 0]
+    )
     assert logp.dtype == torch.float32 and (logp - exact).abs().max() < 1e-4
     rounded = (hidden @ module.weight.t()).float().log_softmax(-1).gather(1, targets[:, None])[:, 0]
     assert (rounded - exact).abs().max() > 1e-2  # so that the bound above says something
@@ -89,7 +98,9 @@ class TwiceQwen(tf.Qwen2ForCausalLM):
 def test_an_unknown_head_is_left_to_the_model():
     torch.manual_seed(0)
     inner = TwiceQwen(TREE["qwen2"]()).double().requires_grad_(False)
-    config = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    config = peft.LoraConfig(
+        r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
+    )
     model = peft.get_peft_model(inner, config).double()
     expected = plain(model, PAIRS, torch.float64)
     engine, logp = _policy(model)
@@ -103,7 +114,9 @@ class LeakyQwen(tf.Qwen2ForCausalLM):
 
     def __init__(self, config):
         super().__init__(config)
-        self.model.layers[0].mlp.register_forward_hook(lambda module, given, found: found + found.roll(1, dims=1) * 0.1)
+        self.model.layers[0].mlp.register_forward_hook(
+            lambda module, given, found: found + found.roll(1, dims=1) * 0.1
+        )
 
 
 def test_a_model_that_leaks_between_rows_is_found_out():
@@ -129,17 +142,33 @@ def test_a_window_that_the_attention_is_not_told_is_found_out(monkeypatch):
 def test_prompt_learning_takes_padded_rows_and_is_right():
     torch.manual_seed(0)
     inner = tf.AutoModelForCausalLM.from_config(TREE["llama"]()).double()
-    model = peft.get_peft_model(inner, peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")).double().eval()
+    model = (
+        peft.get_peft_model(
+            inner, peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
+        )
+        .double()
+        .eval()
+    )
     engine, logp = _policy(model)
     assert engine.layout.kind == "padded" and "virtual tokens" in engine.layout.reason
     example = PAIRS[0]
     ids = torch.tensor([example.prompt + example.branches[0].ids])
     logs = model(input_ids=ids).logits[0, 3:].log_softmax(-1)
-    expected = torch.stack([logs[len(example.prompt) + at - 1, token] for at, token in enumerate(example.branches[0].ids)])
+    expected = torch.stack(
+        [
+            logs[len(example.prompt) + at - 1, token]
+            for at, token in enumerate(example.branches[0].ids)
+        ]
+    )
     torch.testing.assert_close(logp[:6], expected, atol=1e-9, rtol=0)
     reference = engine.score(build(PAIRS, range(3), engine.layout), Role.REF).logp
     base = inner(input_ids=ids).logits[0].log_softmax(-1)
-    wanted = torch.stack([base[len(example.prompt) + at - 1, token] for at, token in enumerate(example.branches[0].ids)])
+    wanted = torch.stack(
+        [
+            base[len(example.prompt) + at - 1, token]
+            for at, token in enumerate(example.branches[0].ids)
+        ]
+    )
     torch.testing.assert_close(reference[:6], wanted, atol=1e-9, rtol=0)
 
 
@@ -147,10 +176,14 @@ def test_the_installed_attention_still_generates():
     for family in ("qwen2", "gemma2-softcaps"):
         model = adapted(TREE[family])
         ids = torch.tensor([[5, 6, 7, 8, 9, 10]])
-        before = model.generate(input_ids=ids, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
+        before = model.generate(
+            input_ids=ids, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
         engine = ScoreEngine(model)
         assert engine.language_model.config._attn_implementation == attention.NAME
-        after = model.generate(input_ids=ids, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
+        after = model.generate(
+            input_ids=ids, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
         assert torch.equal(before, after)
 
 
@@ -174,7 +207,14 @@ def test_what_the_fused_forward_does_not_cover_stays_with_peft(state):
     torch.manual_seed(0)
     options = {"use_dora": True} if state == "dora" else {}
     inner = tf.AutoModelForCausalLM.from_config(TREE["qwen2"]()).double()
-    config = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, lora_dropout=0.5, task_type="CAUSAL_LM", **options)
+    config = peft.LoraConfig(
+        r=2,
+        target_modules="all-linear",
+        init_lora_weights=False,
+        lora_dropout=0.5,
+        task_type="CAUSAL_LM",
+        **options,
+    )
     model = peft.get_peft_model(inner, config).double()
     if state == "two adapters":
         model.add_adapter("second", config)
@@ -185,7 +225,9 @@ def test_what_the_fused_forward_does_not_cover_stays_with_peft(state):
     if state == "merged":
         model.merge_adapter()
     if state == "dropout back":
-        layer = next(module for module in model.modules() if type(module) is peft.tuners.lora.Linear)
+        layer = next(
+            module for module in model.modules() if type(module) is peft.tuners.lora.Linear
+        )
         assert not lora._fusible(layer, "default")
     torch.testing.assert_close(model(ids).logits, expected, atol=1e-10, rtol=0)
 
@@ -208,14 +250,26 @@ def test_a_model_that_trains_itself_has_no_reference():
     with pytest.raises(ModelError, match="LoRA"):
         engine.score(EVERYTHING, Role.REF)
     engine.model.requires_grad_(False)
-    assert torch.equal(engine.score(EVERYTHING, Role.REF).logp, engine.score(EVERYTHING, Role.POLICY).logp)
+    assert torch.equal(
+        engine.score(EVERYTHING, Role.REF).logp, engine.score(EVERYTHING, Role.POLICY).logp
+    )
 
 
 def test_dropout_is_off_and_wrong_batches_are_refused():
-    config = tf.GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.5, attn_pdrop=0.5, embd_pdrop=0.5)
+    config = tf.GPT2Config(
+        vocab_size=VOCAB,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        resid_pdrop=0.5,
+        attn_pdrop=0.5,
+        embd_pdrop=0.5,
+    )
     engine = ScoreEngine(tf.AutoModelForCausalLM.from_config(config).requires_grad_(False))
     engine.model.train()
-    assert torch.equal(engine.score(EVERYTHING, Role.POLICY).logp, engine.score(EVERYTHING, Role.POLICY).logp)
+    assert torch.equal(
+        engine.score(EVERYTHING, Role.POLICY).logp, engine.score(EVERYTHING, Role.POLICY).logp
+    )
     with pytest.raises(ValueError, match="padded batch"):
         engine.score(build(PAIRS, [0], Layout("padded")), Role.POLICY)
     with pytest.raises(ValueError, match="speed"):
@@ -225,7 +279,10 @@ def test_dropout_is_off_and_wrong_batches_are_refused():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_explicit_and_flash_attention_agree_and_so_do_their_gradients(dtype):
     torch.manual_seed(0)
-    given = [torch.randn(1, heads, length, 16, dtype=dtype, requires_grad=True) for heads, length in ((4, 9), (2, 14), (2, 14))]
+    given = [
+        torch.randn(1, heads, length, 16, dtype=dtype, requires_grad=True)
+        for heads, length in ((4, 9), (2, 14), (2, 14))
+    ]
     exact = [part.detach().double().requires_grad_() for part in given]
     bias = attention._bias(5, 9, 6, given[0])
     flash = attention.attend_run(*exact, bias.double(), 0.3, None)
@@ -241,9 +298,14 @@ def test_explicit_and_flash_attention_agree_and_so_do_their_gradients(dtype):
 
 
 def test_a_forward_pass_keeps_no_attention_shares():
-    q, k, v = (torch.randn(1, heads, 9, 16, dtype=torch.bfloat16, requires_grad=True) for heads in (4, 2, 2))
+    q, k, v = (
+        torch.randn(1, heads, 9, 16, dtype=torch.bfloat16, requires_grad=True)
+        for heads in (4, 2, 2)
+    )
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.shape) or part, lambda part: part):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda part: kept.append(part.shape) or part, lambda part: part
+    ):
         attention._explicit(q, k, v, None, None)
     assert kept and not any(shape[-1] == 9 and shape.numel() >= 4 * 9 * 9 for shape in kept), kept
 
@@ -259,18 +321,27 @@ def test_long_bf16_rows_leave_the_explicit_road(monkeypatch):
 
 
 def _by_itself(model, prompt, branch):
-    logs = model(input_ids=torch.tensor([[*prompt, *branch.ids]])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    logs = (
+        model(input_ids=torch.tensor([[*prompt, *branch.ids]]))
+        .logits[0, len(prompt) - 1 : -1]
+        .log_softmax(-1)
+    )
     found = logs.gather(1, torch.tensor(branch.ids)[:, None])[:, 0]
     return found[branch.targets]
 
 
 def test_a_moe_router_and_mixed_windows_pass_the_trial():
-    for config in (tf.MixtralConfig(**SHAPE, **GROUPED, num_local_experts=4), tf.Cohere2Config(**SHAPE, **GROUPED, sliding_window=4)):
+    for config in (
+        tf.MixtralConfig(**SHAPE, **GROUPED, num_local_experts=4),
+        tf.Cohere2Config(**SHAPE, **GROUPED, sliding_window=4),
+    ):
         model = tf.AutoModelForCausalLM.from_config(config).requires_grad_(False)
         engine = ScoreEngine(model)
         assert engine.layout.kind == "tree"
         for example in PAIRS:
             with torch.no_grad():
                 found = engine.score(build([example], [0], engine.layout), Role.POLICY).logp
-                alone = torch.cat([_by_itself(model, example.prompt, branch) for branch in example.branches])
+                alone = torch.cat(
+                    [_by_itself(model, example.prompt, branch) for branch in example.branches]
+                )
             assert (found - alone).abs().max() < 1e-4

@@ -1,4 +1,5 @@
-"""Sampling in this process: batches change nothing, answers end where they should, greedy is Hugging Face's, chance is the model's."""
+"""Sampling in this process: batches change nothing, answers end where they should, greedy is
+Hugging Face's, chance is the model's."""
 
 from __future__ import annotations
 
@@ -28,12 +29,19 @@ def load(folder, family="qwen2", **settings):
 
 def some_prompts(count, seed=0, longest=40):
     chance = random.Random(seed)
-    return [[chance.randrange(10, 250) for _ in range(chance.randint(1, longest))] for _ in range(count)]
+    return [
+        [chance.randrange(10, 250) for _ in range(chance.randint(1, longest))] for _ in range(count)
+    ]
 
 
 def greedy(model, tokenizer, prompts, stops, limit, rows, advance=None) -> list[Rollout]:
     sampling = Sampling(max_new_tokens=limit, temperature=0.0, stop_ids=tuple(stops))
-    return [one for (one,) in GroupSampler(model, tokenizer, rows=rows).sample(prompts, 1, sampling, advance=advance)]
+    return [
+        one
+        for (one,) in GroupSampler(model, tokenizer, rows=rows).sample(
+            prompts, 1, sampling, advance=advance
+        )
+    ]
 
 
 @pytest.mark.parametrize("opening", [0, 30])
@@ -57,8 +65,12 @@ def test_greedy_padded_batches_equal_single_rows_and_hugging_face(tmp_path, fami
         assert found.text == tokenizer.decode(out[:-1] if ended else out, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize(("family", "expected"), [("qwen2", 30 + 3 * 5), ("gpt_neo", 30 + 3 * 5), ("mistral", 3 * 35)])
-def test_what_all_prompts_open_with_is_computed_once_unless_a_window_would_count_the_padding(tmp_path, family, expected):
+@pytest.mark.parametrize(
+    ("family", "expected"), [("qwen2", 30 + 3 * 5), ("gpt_neo", 30 + 3 * 5), ("mistral", 3 * 35)]
+)
+def test_what_all_prompts_open_with_is_computed_once_unless_a_window_would_count_the_padding(
+    tmp_path, family, expected
+):
     from thumbwheel.engine.forward import language_model
 
     model, tokenizer = load(tmp_path, family, **FAMILIES[family])
@@ -66,7 +78,9 @@ def test_what_all_prompts_open_with_is_computed_once_unless_a_window_would_count
     sampler = GroupSampler(model, tokenizer)
     sampler.sample(prompts, 1, Sampling(max_new_tokens=1, temperature=0.0))
     seen = []
-    language_model(model).register_forward_pre_hook(lambda _, args, given: seen.append(given["input_ids"].numel()), with_kwargs=True)
+    language_model(model).register_forward_pre_hook(
+        lambda _, args, given: seen.append(given["input_ids"].numel()), with_kwargs=True
+    )
     sampler.sample(prompts, 1, Sampling(max_new_tokens=1, temperature=0.0))
     assert sum(seen) == expected
 
@@ -89,7 +103,15 @@ def test_equal_prompts_are_answered_once_by_greedy_and_order_is_kept(tmp_path):
     model, tokenizer = load(tmp_path)
     one, other = some_prompts(2)
     seen = []
-    found = greedy(model, tokenizer, [one, other, one], set(), 5, 4, lambda steps=1, note="": seen.append(steps))
+    found = greedy(
+        model,
+        tokenizer,
+        [one, other, one],
+        set(),
+        5,
+        4,
+        lambda steps=1, note="": seen.append(steps),
+    )
     assert found[0] == found[2] != found[1]
     assert found[0].logps is None
     assert sum(seen) == 2
@@ -114,20 +136,29 @@ def test_soft_capping_keeps_its_cache_once_the_engine_is_there(tmp_path):
     from thumbwheel.engine import decode
     from thumbwheel.engine.score import ScoreEngine
 
-    soft = {"sliding_window": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+    soft = {
+        "sliding_window": 8,
+        "query_pre_attn_scalar": 8,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 3.0,
+    }
     model, tokenizer = load(tmp_path, "gemma2", **soft)
     prompts = [[11] * 9, [12, 13]]
     plain = greedy(model, tokenizer, prompts, set(), 8, 4)
     ScoreEngine(model)
     assert decode.choose(model.eval())[1] == ""
-    assert [one.ids for one in greedy(model, tokenizer, prompts, set(), 8, 4)] == [one.ids for one in plain]
+    assert [one.ids for one in greedy(model, tokenizer, prompts, set(), 8, 4)] == [
+        one.ids for one in plain
+    ]
 
 
 def test_the_models_own_generation_settings_and_mode_are_left_alone(tmp_path):
     model, tokenizer = load(tmp_path)
     prompts = some_prompts(3)
     plain = greedy(model, tokenizer, prompts, set(), 8, 4)
-    model.generation_config.update(do_sample=True, temperature=9.0, repetition_penalty=5.0, max_length=3)
+    model.generation_config.update(
+        do_sample=True, temperature=9.0, repetition_penalty=5.0, max_length=3
+    )
     model.train()
     assert greedy(model, tokenizer, prompts, set(), 8, 4) == plain
     assert model.training
@@ -136,7 +167,9 @@ def test_the_models_own_generation_settings_and_mode_are_left_alone(tmp_path):
 def plain_logps(model, prompt, ids, temperature):
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
-    return (logits.double() / temperature).log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0]
+    return (
+        (logits.double() / temperature).log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0]
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -144,10 +177,14 @@ def test_sampled_tokens_keep_their_log_probability(tmp_path, family):
     model, tokenizer = load(tmp_path, family, **FAMILIES[family])
     prompts = some_prompts(4, seed=1)
     sampling = Sampling(max_new_tokens=20, temperature=0.7, stop_ids=(17, 41, 99, 120, 130), seed=3)
-    for prompt, group in zip(prompts, GroupSampler(model, tokenizer).sample(prompts, 3, sampling), strict=True):
+    for prompt, group in zip(
+        prompts, GroupSampler(model, tokenizer).sample(prompts, 3, sampling), strict=True
+    ):
         for one in group:
             expected = plain_logps(model, prompt, one.ids, 0.7)
-            torch.testing.assert_close(torch.tensor(one.logps).double(), expected, atol=2e-5, rtol=0)
+            torch.testing.assert_close(
+                torch.tensor(one.logps).double(), expected, atol=2e-5, rtol=0
+            )
 
 
 def test_an_answer_depends_on_seed_prompt_and_number_only(tmp_path):
@@ -157,7 +194,10 @@ def test_an_answer_depends_on_seed_prompt_and_number_only(tmp_path):
     sampling = Sampling(max_new_tokens=16, stop_ids=(17, 41), seed=11)
 
     def ids(prompts, n, rows=64, given=sampling):
-        return [[one.ids for one in group] for group in GroupSampler(model, tokenizer, rows=rows).sample(prompts, n, given)]
+        return [
+            [one.ids for one in group]
+            for group in GroupSampler(model, tokenizer, rows=rows).sample(prompts, n, given)
+        ]
 
     whole = ids([one, two, three], 4)
     assert whole == ids([one, two, three], 4)
@@ -166,7 +206,9 @@ def test_an_answer_depends_on_seed_prompt_and_number_only(tmp_path):
     assert ids([two, one, two], 2)[0] + ids([two, one, two], 2)[2] == whole[1]
     assert len({answer for group in whole for answer in group}) == 12
     other = ids([one, two, three], 4, given=Sampling(max_new_tokens=16, stop_ids=(17, 41), seed=12))
-    assert not {answer for group in whole for answer in group} & {answer for group in other for answer in group}
+    assert not {answer for group in whole for answer in group} & {
+        answer for group in other for answer in group
+    }
 
 
 def test_frequencies_are_the_models_probabilities(tmp_path):
@@ -175,8 +217,12 @@ def test_frequencies_are_the_models_probabilities(tmp_path):
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([prompt])).logits[0, -1]
     for temperature, n in ((1.0, 6000), (0.5, 6000)):
-        (group,) = GroupSampler(model, tokenizer).sample([prompt], n, Sampling(max_new_tokens=1, temperature=temperature))
-        counts = torch.bincount(torch.tensor([one.ids[0] for one in group]), minlength=len(logits)).double()
+        (group,) = GroupSampler(model, tokenizer).sample(
+            [prompt], n, Sampling(max_new_tokens=1, temperature=temperature)
+        )
+        counts = torch.bincount(
+            torch.tensor([one.ids[0] for one in group]), minlength=len(logits)
+        ).double()
         expected = (logits.double() / temperature).softmax(-1) * n
         common = expected >= 5
         statistic = ((counts - expected)[common] ** 2 / expected[common]).sum()
@@ -185,7 +231,11 @@ def test_frequencies_are_the_models_probabilities(tmp_path):
 
 
 def test_top_k_and_top_p_keep_what_hugging_face_keeps(tmp_path):
-    from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+    from transformers.generation.logits_process import (
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
 
     model, tokenizer = load(tmp_path)
     (prompt,) = some_prompts(1)
@@ -195,27 +245,47 @@ def test_top_k_and_top_p_keep_what_hugging_face_keeps(tmp_path):
         kept = TemperatureLogitsWarper(0.8)(None, logits)
         kept = TopKLogitsWarper(k)(None, kept) if k else kept
         kept = TopPLogitsWarper(p)(None, kept) if p < 1 else kept
-        (group,) = GroupSampler(model, tokenizer).sample([prompt], 1500, Sampling(max_new_tokens=1, temperature=0.8, top_k=k, top_p=p))
+        (group,) = GroupSampler(model, tokenizer).sample(
+            [prompt], 1500, Sampling(max_new_tokens=1, temperature=0.8, top_k=k, top_p=p)
+        )
         likely = kept.softmax(-1)[0] > 0.005
         seen = {one.ids[0] for one in group}
-        assert set(likely.nonzero()[:, 0].tolist()) <= seen <= set(kept[0].isfinite().nonzero()[:, 0].tolist())
+        assert (
+            set(likely.nonzero()[:, 0].tolist())
+            <= seen
+            <= set(kept[0].isfinite().nonzero()[:, 0].tolist())
+        )
         whole = (logits[0].double() / 0.8).log_softmax(-1)
-        assert all(one.logps[0] == pytest.approx(float(whole[one.ids[0]]), abs=1e-5) for one in group)
+        assert all(
+            one.logps[0] == pytest.approx(float(whole[one.ids[0]]), abs=1e-5) for one in group
+        )
 
 
 def test_a_stop_text_ends_the_answer_wherever_tokens_begin(tmp_path):
     model, tokenizer = load(tmp_path)
     prompts = some_prompts(6, seed=5)
-    free = [one for (one,) in GroupSampler(model, tokenizer).sample(prompts, 1, Sampling(max_new_tokens=24))]
+    free = [
+        one
+        for (one,) in GroupSampler(model, tokenizer).sample(prompts, 1, Sampling(max_new_tokens=24))
+    ]
     stops = tuple(one.text[len(one.text) // 2 : len(one.text) // 2 + 3] for one in free)
-    found = [one for (one,) in GroupSampler(model, tokenizer).sample(prompts, 1, Sampling(max_new_tokens=24, stop=stops))]
+    found = [
+        one
+        for (one,) in GroupSampler(model, tokenizer).sample(
+            prompts, 1, Sampling(max_new_tokens=24, stop=stops)
+        )
+    ]
     for whole, part in zip(free, found, strict=True):
-        texts = [tokenizer.decode(whole.ids[:count], skip_special_tokens=True) for count in range(1, 25)]
+        texts = [
+            tokenizer.decode(whole.ids[:count], skip_special_tokens=True) for count in range(1, 25)
+        ]
         count = next(at for at, text in enumerate(texts, 1) if any(stop in text for stop in stops))
         assert part.ids == whole.ids[:count]
         assert part.logps == pytest.approx(whole.logps[:count], abs=1e-4)
         assert part.finish == "stop"
-        assert part.text == min((texts[count - 1].split(stop)[0] for stop in stops if stop in texts[count - 1]), key=len)
+        assert part.text == min(
+            (texts[count - 1].split(stop)[0] for stop in stops if stop in texts[count - 1]), key=len
+        )
     assert any(len(one.ids) > 1 for one in found)
 
 
@@ -224,7 +294,10 @@ def test_a_stop_text_that_is_a_special_token_ends_the_answer_like_its_id(tmp_pat
     prompts = some_prompts(30, seed=6)
     by_id, by_text = (
         GroupSampler(model, tokenizer).sample(prompts, 4, Sampling(max_new_tokens=30, **given))
-        for given in ({"stop_ids": (tokenizer.convert_tokens_to_ids("<|im_start|>"),)}, {"stop": ("<|im_start|>",)})
+        for given in (
+            {"stop_ids": (tokenizer.convert_tokens_to_ids("<|im_start|>"),)},
+            {"stop": ("<|im_start|>",)},
+        )
     )
     assert by_id == by_text
     assert any(one.finish == "stop" for group in by_id for one in group)
@@ -236,7 +309,9 @@ def test_one_prefill_a_prompt_and_ended_rows_cost_nothing(tmp_path):
     sampler = GroupSampler(model, tokenizer)
     free = sampler.sample([one, two], 4, Sampling(max_new_tokens=8))
     shapes = []
-    handle = model.register_forward_pre_hook(lambda module, args, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True)
+    handle = model.register_forward_pre_hook(
+        lambda module, args, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
     stops = tuple({answer.ids[at] for at, answer in enumerate(free[0] + free[1]) if at < 6})
     sampler.sample([one, two], 4, Sampling(max_new_tokens=8, stop_ids=stops))
     handle.remove()
@@ -257,18 +332,26 @@ def test_an_answer_is_told_once_as_soon_as_it_has_ended(tmp_path, temperature):
     stops = (free[1][0].ids[2],)
     steps.clear()
     sampling = Sampling(max_new_tokens=8, temperature=temperature, stop_ids=stops)
-    found = sampler.sample(prompts, 4, sampling, lambda place, one: told.append((place, id(one), len(steps))))
+    found = sampler.sample(
+        prompts, 4, sampling, lambda place, one: told.append((place, id(one), len(steps)))
+    )
     handle.remove()
-    assert {(place, name) for place, name, _ in told} == {(place, id(one)) for place, group in enumerate(found) for one in group}
+    assert {(place, name) for place, name, _ in told} == {
+        (place, id(one)) for place, group in enumerate(found) for one in group
+    }
     assert len(told) == (3 if temperature == 0 else 12)
     assert min(at for *_, at in told) < len(steps)  # while others were still being written
 
 
 @pytest.mark.parametrize("fits", [1, 3, 7])
-def test_out_of_memory_fewer_answers_are_decoded_at_once_and_they_are_the_same_ones(tmp_path, fits, capsys):
+def test_out_of_memory_fewer_answers_are_decoded_at_once_and_they_are_the_same_ones(
+    tmp_path, fits, capsys
+):
     model, tokenizer = load(tmp_path)
     prompts = some_prompts(6, seed=5)
-    sampling = Sampling(max_new_tokens=12, temperature=1.0, stop_ids=(tokenizer.eos_token_id,), seed=3)
+    sampling = Sampling(
+        max_new_tokens=12, temperature=1.0, stop_ids=(tokenizer.eos_token_id,), seed=3
+    )
     whole = GroupSampler(model, tokenizer).sample(prompts, 4, sampling)
     sampler, told, sizes = GroupSampler(model, tokenizer), [], []
     begin = sampler._begin
@@ -280,7 +363,9 @@ def test_out_of_memory_fewer_answers_are_decoded_at_once_and_they_are_the_same_o
         def selected(rows):
             sizes.append(len(rows))
             if len(rows) > fits:
-                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+                raise RuntimeError(
+                    "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"
+                )
             select(rows)
 
         state.select = selected
@@ -288,12 +373,16 @@ def test_out_of_memory_fewer_answers_are_decoded_at_once_and_they_are_the_same_o
 
     sampler._begin = scarce
     found = sampler.sample(prompts, 4, sampling, lambda place, one: told.append((place, id(one))))
-    assert [[one.ids for one in several] for several in found] == [[one.ids for one in several] for several in whole]
+    assert [[one.ids for one in several] for several in found] == [
+        [one.ids for one in several] for several in whole
+    ]
     assert {(place, id(one)) for place, several in enumerate(found) for one in several} <= set(told)
     assert "Out of memory while sampling" in capsys.readouterr().err
     first = len(sizes)
     sampler.sample(prompts, 4, sampling)
-    assert sum(size > max(4, fits) for size in sizes[first:]) == 0  # it remembers, as far as a prompt's answers go
+    assert (
+        sum(size > max(4, fits) for size in sizes[first:]) == 0
+    )  # it remembers, as far as a prompt's answers go
 
 
 def test_what_is_no_lack_of_memory_is_raised(tmp_path):
@@ -309,6 +398,12 @@ def test_what_is_no_lack_of_memory_is_raised(tmp_path):
 
 
 def test_impossible_settings_are_refused():
-    for wrong in ({"max_new_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}, {"stop": ("",)}):
+    for wrong in (
+        {"max_new_tokens": 0},
+        {"temperature": -1.0},
+        {"top_p": 0.0},
+        {"top_k": -1},
+        {"stop": ("",)},
+    ):
         with pytest.raises(ValueError, match="impossible"):
             Sampling(**({"max_new_tokens": 4} | wrong))

@@ -1,4 +1,5 @@
-"""Which weights of an architecture get an adapter, and that none is left out unsaid: Conv1D, fused projections, experts."""
+"""Which weights of an architecture get an adapter, and that none is left out unsaid: Conv1D, fused
+projections, experts."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from token_families import GROUPED, PAIRS, SHAPE, SMALL, VOCAB, plain
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 FAMILIES = {
     "gpt2-conv1d": (
-        lambda: tf.GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128, **SMALL),
+        lambda: tf.GPT2Config(
+            vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128, **SMALL
+        ),
         {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"},
     ),
     "phi3-fused": (
@@ -31,10 +34,13 @@ FAMILIES = {
     ),
     "mixtral": (
         lambda: tf.MixtralConfig(**SHAPE, **GROUPED, num_local_experts=4),
-        {f"self_attn.{name}_proj" for name in "qkvo"} | {"mlp.gate", "mlp.experts", "mlp.experts.base_layer"},
+        {f"self_attn.{name}_proj" for name in "qkvo"}
+        | {"mlp.gate", "mlp.experts", "mlp.experts.base_layer"},
     ),
     "qwen2-moe": (
-        lambda: tf.Qwen2MoeConfig(**SHAPE, **GROUPED, **EXPERTS, shared_expert_intermediate_size=16),
+        lambda: tf.Qwen2MoeConfig(
+            **SHAPE, **GROUPED, **EXPERTS, shared_expert_intermediate_size=16
+        ),
         {f"self_attn.{name}_proj" for name in "qkvo"}
         | {f"mlp.shared_expert.{name}_proj" for name in ("gate", "up", "down")}
         | {"mlp.shared_expert_gate"},
@@ -68,13 +74,18 @@ def test_the_adapted_layers_are_all_of_them_and_are_used(name):
     batch = build(PAIRS, range(len(PAIRS)), engine.layout)
     policy = engine.score(batch, Role.POLICY, grad=True).logp
     with torch.no_grad():
-        torch.testing.assert_close(policy.detach(), plain(twin, PAIRS, torch.float32, exact=False), atol=3e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            policy.detach(), plain(twin, PAIRS, torch.float32, exact=False), atol=3e-5, rtol=1e-5
+        )
         with twin.disable_adapter():
             reference = plain(twin, PAIRS, torch.float32, exact=False)
     torch.testing.assert_close(engine.score(batch, Role.REF).logp, reference, atol=3e-5, rtol=1e-5)
     assert (policy.detach() - reference).abs().max() > 1e-2
     policy.sum().backward()
-    assert all(one.grad is not None and one.grad.abs().sum() > 0 for one in engine.parameters_of(Role.POLICY))
+    assert all(
+        one.grad is not None and one.grad.abs().sum() > 0
+        for one in engine.parameters_of(Role.POLICY)
+    )
 
 
 def test_experts_get_an_adapter_by_name():
@@ -84,7 +95,9 @@ def test_experts_get_an_adapter_by_name():
     engine = ScoreEngine(copy.deepcopy(model))
     found = engine.score(build(PAIRS, range(len(PAIRS)), engine.layout), Role.POLICY).logp
     with torch.no_grad():
-        torch.testing.assert_close(found, plain(model, PAIRS, torch.float32, exact=False), atol=3e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            found, plain(model, PAIRS, torch.float32, exact=False), atol=3e-5, rtol=1e-5
+        )
 
 
 def test_no_match_is_an_error_that_names_what_there_is():
@@ -93,6 +106,10 @@ def test_no_match_is_an_error_that_names_what_there_is():
 
 
 def test_a_convolution_is_no_expert():
-    config = tf.MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=1, state_size=4, **SMALL)
+    config = tf.MambaConfig(
+        vocab_size=VOCAB, hidden_size=32, num_hidden_layers=1, state_size=4, **SMALL
+    )
     model = tf.AutoModelForCausalLM.from_config(config)
-    assert unadapted_experts(attach_lora(model, LoraSettings(rank=2, targets=("in_proj",)))[0]) == []
+    assert (
+        unadapted_experts(attach_lora(model, LoraSettings(rank=2, targets=("in_proj",)))[0]) == []
+    )

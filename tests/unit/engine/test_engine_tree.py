@@ -11,42 +11,71 @@ from thumbwheel.engine.tree import Branch, Example, Layout, build, plan
 from token_families import PAIRS, trees
 
 
-@given(examples=trees(most=6), budget=st.integers(1, 120), kind=st.sampled_from(["tree", "padded"]), share=st.integers(1, 20))
+@given(
+    examples=trees(most=6),
+    budget=st.integers(1, 120),
+    kind=st.sampled_from(["tree", "padded"]),
+    share=st.integers(1, 20),
+)
 def test_every_path_reads_its_sequence(examples, budget, kind, share):
     layout = Layout(kind, share_at_least=share)
     batches = plan(examples, budget, layout)
     assert sorted(at for batch in batches for at in batch.example_ids) == list(range(len(examples)))
-    assert [batch.input_ids.tolist() for batch in plan(examples, budget, layout)] == [batch.input_ids.tolist() for batch in batches]
+    assert [batch.input_ids.tolist() for batch in plan(examples, budget, layout)] == [
+        batch.input_ids.tolist() for batch in batches
+    ]
     for batch in batches:
         assert batch.examples == tuple(examples[at] for at in batch.example_ids)
         for at, (branch, part) in enumerate(zip(batch.branches, batch.branch_slices, strict=True)):
             owner = batch.examples[int(batch.example_of[at])]
-            assert batch.target_ids[part].tolist() == [branch.ids[offset] for offset in branch.targets]
+            assert batch.target_ids[part].tolist() == [
+                branch.ids[offset] for offset in branch.targets
+            ]
             last = batch.last_index[at]
-            assert (batch.input_ids[last], batch.position_ids[last]) == (branch.ids[-1], len(owner.prompt) + len(branch.ids) - 1)
-            assert batch.position_ids[batch.pred_index[part]].tolist() == [len(owner.prompt) + offset - 1 for offset in branch.targets]
+            assert (batch.input_ids[last], batch.position_ids[last]) == (
+                branch.ids[-1],
+                len(owner.prompt) + len(branch.ids) - 1,
+            )
+            assert batch.position_ids[batch.pred_index[part]].tolist() == [
+                len(owner.prompt) + offset - 1 for offset in branch.targets
+            ]
             whole = (*owner.prompt, *branch.ids)
-            assert batch.input_ids[batch.pred_index[part]].tolist() == [whole[len(owner.prompt) + offset - 1] for offset in branch.targets]
+            assert batch.input_ids[batch.pred_index[part]].tolist() == [
+                whole[len(owner.prompt) + offset - 1] for offset in branch.targets
+            ]
         assert batch.branch_count().tolist() == [len(branch.targets) for branch in batch.branches]
 
 
 @given(examples=trees(most=5), share=st.integers(1, 10))
 def test_runs_spell_out_every_sequence(examples, share):
     batch = build(examples, range(len(examples)), Layout("tree", share_at_least=share))
-    assert [run.start for run in batch.runs] == [0, *(run.stop for run in batch.runs)][: len(batch.runs)]
+    assert [run.start for run in batch.runs] == [0, *(run.stop for run in batch.runs)][
+        : len(batch.runs)
+    ]
     assert batch.runs[-1].stop == batch.n_rows
     spelled = set()
     for run in batch.runs:
-        rows = [row for start, stop in [*run.prefix, (run.start, run.stop)] for row in range(start, stop)]
+        rows = [
+            row
+            for start, stop in [*run.prefix, (run.start, run.stop)]
+            for row in range(start, stop)
+        ]
         assert batch.position_ids[rows].tolist() == list(range(len(rows)))
         ids = tuple(batch.input_ids[rows].tolist())
         spelled |= {ids[:end] for end in range(1, len(ids) + 1)}
-    assert all((*example.prompt, *branch.ids) in spelled for example in examples for branch in example.branches)
+    assert all(
+        (*example.prompt, *branch.ids) in spelled
+        for example in examples
+        for branch in example.branches
+    )
 
 
 def test_common_openings_are_computed_once():
     system = tuple(range(100, 140))
-    examples = [Example((*system, number), (Branch((1, 2, 3)), Branch((1, 2, 4))), "g") for number in range(5)]
+    examples = [
+        Example((*system, number), (Branch((1, 2, 3)), Branch((1, 2, 4))), "g")
+        for number in range(5)
+    ]
     batch = build(examples, range(5), Layout())
     assert batch.n_rows == len(system) + 5 * (1 + 3 + 1)
     assert build(examples, range(5), Layout("padded")).n_rows == 5 * 2 * (len(system) + 4)

@@ -19,10 +19,16 @@ def taught(tmp_path_factory):
 
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("taught")
-    base = tiny_base(folder / "base", hidden_size=48, head_dim=12, intermediate_size=96, initializer_range=0.1)
+    base = tiny_base(
+        folder / "base", hidden_size=48, head_dim=12, intermediate_size=96, initializer_range=0.1
+    )
     model, tokenizer = load_base(str(base), "float32")
     builder = PromptBuilder(tokenizer)
-    rows = [builder.row([{"role": "user", "content": f"{word} {at}"}], text) for at in range(3, 150, 7) for word, text in PLACES.items()]
+    rows = [
+        builder.row([{"role": "user", "content": f"{word} {at}"}], text)
+        for at in range(3, 150, 7)
+        for word, text in PLACES.items()
+    ]
     adapted, _ = attach_lora(model, LoraSettings(rank=16), seed=0)
     adapted.save_pretrained(folder / "zero")
     learn(adapted, rows, 100)
@@ -32,7 +38,8 @@ def taught(tmp_path_factory):
 
 @pytest.fixture
 def home(tmp_path, taught):
-    """Builds a home: `home(shapes=..., **world)` gives (workspace, add) where `add("good")` makes a candidate of an adapter."""
+    """Builds a home: `home(shapes=..., **world)` gives (workspace, add) where `add("good")` makes a
+    candidate of an adapter."""
     opened = []
 
     def make(shapes=("pairs", "labels"), change=None, split=SPLIT, **world):
@@ -46,8 +53,18 @@ def home(tmp_path, taught):
         def add(adapter, dataset=0):
             from thumbwheel.engine.load import base_fingerprint
 
-            parent = versions.ensure_base(ws, AGENT, str(taught.base), base_fingerprint(taught.base))
-            run = record(ws, schema.runs, AGENT, algorithm="dpo", dataset_id=datasets[dataset].id, base=str(taught.base), state="finished")
+            parent = versions.ensure_base(
+                ws, AGENT, str(taught.base), base_fingerprint(taught.base)
+            )
+            run = record(
+                ws,
+                schema.runs,
+                AGENT,
+                algorithm="dpo",
+                dataset_id=datasets[dataset].id,
+                base=str(taught.base),
+                state="finished",
+            )
             return versions.add_candidate(ws, parent, run, getattr(taught, adapter)).name
 
         return ws, add

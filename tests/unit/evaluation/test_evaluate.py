@@ -1,4 +1,5 @@
-"""Real generations of a really taught model: what is measured, on which rows, how it is stored, and what the gate makes of it."""
+"""Real generations of a really taught model: what is measured, on which rows, how it is stored, and
+what the gate makes of it."""
 
 import json
 
@@ -38,8 +39,18 @@ def guard_of(evaluation, name):
 def test_a_taught_adapter_is_measured_and_approved_on_gold(home):
     ws, add = home()
     found = evaluate(ws, AGENT, add("good"), QUICK)
-    assert (found.basis, found.fresh, found.primary.name, found.reads) == (Basis.GOLD, True, SUCCESS, 1)
-    assert (found.primary.before, found.primary.after, found.primary.n, found.primary.clusters) == (0.0, 1.0, 40, 40)
+    assert (found.basis, found.fresh, found.primary.name, found.reads) == (
+        Basis.GOLD,
+        True,
+        SUCCESS,
+        1,
+    )
+    assert (found.primary.before, found.primary.after, found.primary.n, found.primary.clusters) == (
+        0.0,
+        1.0,
+        40,
+        40,
+    )
     assert 0.8 < found.primary.low < found.primary.high <= 1
     assert {one.name: one.n for one in found.slices} == {"animal=fox": 20, "animal=dog": 20}
     assert [one.name for one in found.preferences] == [RANKING, RANKING_PER_TOKEN]
@@ -51,7 +62,10 @@ def test_a_taught_adapter_is_measured_and_approved_on_gold(home):
     assert nll.chance == liked.chance == guard_of(found, ANCHOR_NLL).chance > 4
     assert guard_of(found, EOS).after == guard_of(found, FORMAT).after == 1.0
     assert len(found.examples) == 10
-    assert all(one.after in ('{"at":"den"}', '{"at":"yard"}') and one.before != one.after for one in found.examples)
+    assert all(
+        one.after in ('{"at":"den"}', '{"at":"yard"}') and one.before != one.after
+        for one in found.examples
+    )
     stored = gate(ws, found)
     assert stored.decision.verdict is Verdict.APPROVED
     version = versions.version(ws, AGENT, "latest")
@@ -60,11 +74,18 @@ def test_a_taught_adapter_is_measured_and_approved_on_gold(home):
 
 @pytest.mark.slow
 def test_a_reward_model_has_an_opinion_and_no_say(home, taught):
-    """Trained on the very preferences, it likes the taught answers; approval rests on gold cases all the same."""
+    """Trained on the very preferences, it likes the taught answers; approval rests on gold cases
+    all the same."""
     from thumbwheel.training.train import train
 
     ws, add = home(cases=34)
-    settings = {"max_steps": 12, "learning_rate": 5e-3, "lora_r": 4, "lora_alpha": 8, "batch_size": 8}
+    settings = {
+        "max_steps": 12,
+        "learning_rate": 5e-3,
+        "lora_r": 4,
+        "lora_alpha": 8,
+        "batch_size": 8,
+    }
     assert train(ws, AGENT, "reward", str(taught.base), options=settings).reward_model == "rm1"
     found = evaluate(ws, AGENT, add("good"), QUICK.model_copy(update={"reward_model": "latest"}))
     (opinion,) = found.opinions
@@ -104,7 +125,8 @@ def test_the_same_question_has_the_same_stored_answer_and_other_rows_are_another
 
 @pytest.mark.slow
 def test_an_evaluation_that_was_edited_is_measured_again(home, capsys):
-    """Better figures, written into the database, are neither returned nor decided on; asking again measures."""
+    """Better figures, written into the database, are neither returned nor decided on; asking again
+    measures."""
     ws, add = home(cases=34)
     name = add("zero")
     first = evaluate(ws, AGENT, name, QUICK)
@@ -140,7 +162,10 @@ def test_two_adapters_are_compared_in_one_model(home):
     assert guard_of(worse, EOS).before == 1.0 > guard_of(worse, EOS).after
     assert gate(ws, worse).decision.verdict is Verdict.REJECTED
     weaker = evaluate(ws, AGENT, zero, QUICK, against="v0")
-    assert (weaker.primary.gain, weaker.aside) == (0, f"it was not compared with what runs today, {good}")
+    assert (weaker.primary.gain, weaker.aside) == (
+        0,
+        f"it was not compared with what runs today, {good}",
+    )
     with pytest.raises(InputError, match="not compared with what runs today"):
         gate(ws, weaker)
     only = evaluate(ws, AGENT, zero, QUICK.model_copy(update={"suite": ("success",)}))
@@ -164,7 +189,10 @@ def test_feedback_cases_of_the_gate_split_reach_a_canary(home):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kinds", "shapes", "name"), [(("preference",), ("pairs",), RANKING), (("thumb",), ("labels",), AREA)])
+@pytest.mark.parametrize(
+    ("kinds", "shapes", "name"),
+    [(("preference",), ("pairs",), RANKING), (("thumb",), ("labels",), AREA)],
+)
 def test_ranking_alone_reaches_a_canary_at_best(home, kinds, shapes, name):
     ws, add = home(cases=0, prompts=80, kinds=kinds, shapes=shapes)
     found = evaluate(ws, AGENT, add("good"), QUICK)
@@ -192,7 +220,10 @@ def test_whether_it_is_the_usual_question_is_told_when_it_is_asked(home):
     gate(ws, evaluate(ws, AGENT, good, QUICK))
     versions.point(ws, AGENT, "live", versions.version(ws, AGENT, good))
     again = evaluate(ws, AGENT, zero, QUICK, against="v0")
-    assert (again.id, again.aside) == (first.id, f"it was not compared with what runs today, {good}")
+    assert (again.id, again.aside) == (
+        first.id,
+        f"it was not compared with what runs today, {good}",
+    )
     with pytest.raises(InputError, match="not compared with what runs today"):
         gate(ws, again)
 
@@ -206,8 +237,12 @@ def test_what_training_saw_is_no_case(home):
 
     ws, add = home(cases=0, change=change)
     found = evaluate(ws, AGENT, add("good"), QUICK)
-    held_out = {json.dumps(row.prompt) for row in load_rows(ws, find(ws, AGENT, "pairs").id, "gate")}
-    assert found.fresh and found.primary.n == len(held_out) > 0  # 48 cases, of which training or dev may see the others
+    held_out = {
+        json.dumps(row.prompt) for row in load_rows(ws, find(ws, AGENT, "pairs").id, "gate")
+    }
+    assert (
+        found.fresh and found.primary.n == len(held_out) > 0
+    )  # 48 cases, of which training or dev may see the others
 
 
 @pytest.mark.slow
@@ -238,8 +273,14 @@ def _gold_on_a_prompt_of(ws, split):
 
     def work(connection):
         row = connection.execute(sa.select(schema.cases)).mappings().first()
-        input_id = connection.execute(sa.select(schema.traces.c.input_id).where(schema.traces.c.id == asked)).scalar()
-        connection.execute(schema.cases.insert().values({**row, "id": "cas_late", "external_id": "late", "input_id": input_id}))
+        input_id = connection.execute(
+            sa.select(schema.traces.c.input_id).where(schema.traces.c.id == asked)
+        ).scalar()
+        connection.execute(
+            schema.cases.insert().values(
+                {**row, "id": "cas_late", "external_id": "late", "input_id": input_id}
+            )
+        )
 
     ws.db.write(work)
 
@@ -262,15 +303,28 @@ def test_a_case_whose_checker_cannot_be_used_is_left_out_with_the_reason(home):
     found = evaluate(ws, AGENT, add("good"), QUICK)
     assert found.primary.n == 4
     said = [reason for reason in found.dropped if "cannot be used" in reason]
-    assert len(said) == 2 and any("feilds" in one for one in said) and any("Did you mean 'exact_answer'" in one for one in said)
+    assert (
+        len(said) == 2
+        and any("feilds" in one for one in said)
+        and any("Did you mean 'exact_answer'" in one for one in said)
+    )
 
 
 @pytest.mark.slow
 def test_other_checkers_and_cases_without_a_reference(home):
     def change(world):
-        add_case(world, "fox", 900, reference=None, checker="regex", checker_config={"pattern": "den"})
+        add_case(
+            world, "fox", 900, reference=None, checker="regex", checker_config={"pattern": "den"}
+        )
         add_case(world, "dog", 901, reference='{"at":"yard"}', checker="exact_answer")
-        add_case(world, "dog", 902, reference=None, checker="json_fields", checker_config={"fields": ["at"]})
+        add_case(
+            world,
+            "dog",
+            902,
+            reference=None,
+            checker="json_fields",
+            checker_config={"fields": ["at"]},
+        )
 
     ws, add = home(cases=2, change=change)
     found = evaluate(ws, AGENT, add("good"), QUICK)
@@ -290,7 +344,11 @@ def test_a_base_that_has_changed_is_refused(home, taught, tmp_path):
     tiny_base(moved, hidden_size=48, intermediate_size=96, seed=9)
     import sqlalchemy as sa
 
-    ws.db.write(lambda connection: connection.execute(sa.update(schema.model_versions).values(base=str(moved))))
+    ws.db.write(
+        lambda connection: connection.execute(
+            sa.update(schema.model_versions).values(base=str(moved))
+        )
+    )
     with pytest.raises(ModelError, match="not those"):
         evaluate(ws, AGENT, name, QUICK)
 
@@ -313,7 +371,9 @@ def test_every_decision_replays_identically_and_is_made_once(home):
     strict = gate(ws, found, GatePolicy(min_cases=500))
     assert (strict.decision.verdict, strict.id == stored.id) == (Verdict.REJECTED, False)
     assert replay(ws, strict.id)[1] == decide(strict.inputs, GatePolicy(min_cases=500))
-    assert versions.version(ws, AGENT, "latest").state is State.APPROVED  # decided once; a later opinion moves nothing
+    assert (
+        versions.version(ws, AGENT, "latest").state is State.APPROVED
+    )  # decided once; a later opinion moves nothing
 
 
 @pytest.mark.slow

@@ -49,7 +49,11 @@ def test_json_output_file_and_replay(home, tmp_path):
     assert (results["primary"]["before"], results["primary"]["after"]) == (0.0, 1.0)
     assert results["decision"]["verdict"] == "approved" and results["basis"] == "gold"
     again = json.loads(call(ws, "--replay", results["decision"]["id"], "--json"))
-    assert (again["verdict"], again["identical"], again["reasons"]) == ("approved", True, results["decision"]["reasons"])
+    assert (again["verdict"], again["identical"], again["reasons"]) == (
+        "approved",
+        True,
+        results["decision"]["reasons"],
+    )
     text = call(ws, *common)
     for word in ("success", "approved", "95%", "gold", "animal=fox", "eos_rate", "preference"):
         assert word in text
@@ -59,7 +63,9 @@ def test_json_output_file_and_replay(home, tmp_path):
 def test_no_gate_decides_nothing(home):
     ws, add = home(cases=34)
     add("good")
-    results = json.loads(call(ws, "latest", "--agent", AGENT, "--no-gate", "--max-new-tokens", "14", "--json"))
+    results = json.loads(
+        call(ws, "latest", "--agent", AGENT, "--no-gate", "--max-new-tokens", "14", "--json")
+    )
     assert results["decision"] is None
     assert versions.version(ws, AGENT, "latest").state is State.CANDIDATE
 
@@ -73,7 +79,10 @@ def test_bad_arguments_are_said(home, tmp_path):
     target = str(tmp_path / "no" / "file")
     assert "written" in call(ws, "latest", "--agent", AGENT, "--output", target, raises=InputError)
     with ws.db.read() as connection:
-        assert connection.execute(sa.select(sa.func.count()).select_from(schema.evaluations)).scalar() == 0
+        assert (
+            connection.execute(sa.select(sa.func.count()).select_from(schema.evaluations)).scalar()
+            == 0
+        )
 
 
 @pytest.mark.parametrize("changed", ["rejected"])
@@ -81,5 +90,7 @@ def test_a_decision_that_does_not_replay_is_an_error(home, changed):
     ws, add = home(cases=34)
     add("good")
     results = json.loads(call(ws, "latest", "--agent", AGENT, "--max-new-tokens", "14", "--json"))
-    ws.db.write(lambda connection: connection.execute(sa.update(schema.decisions).values(decision=changed)))
+    ws.db.write(
+        lambda connection: connection.execute(sa.update(schema.decisions).values(decision=changed))
+    )
     assert "signature" in call(ws, "--replay", results["decision"]["id"], raises=Conflict)

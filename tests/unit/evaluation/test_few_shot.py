@@ -1,4 +1,5 @@
-"""The same feedback as a prompt: which examples are shown, how many fit, and whether the weights pay."""
+"""The same feedback as a prompt: which examples are shown, how many fit, and whether the weights
+pay."""
 
 import pytest
 
@@ -14,7 +15,12 @@ from tiny_models import tiny_tokenizer
 
 def row(question, answer, good=True):
     return Given(
-        question, question, [{"role": "system", "content": "Be short."}, {"role": "user", "content": question}], None, answer, good
+        question,
+        question,
+        [{"role": "system", "content": "Be short."}, {"role": "user", "content": question}],
+        None,
+        answer,
+        good,
     )
 
 
@@ -33,15 +39,26 @@ def test_the_nearest_good_answers_are_shown_nearest_last():
 
 def test_similarity_is_cosine():
     found = similarity(["a red fox", "nothing alike"], ["a red fox", "red", "dog"])
-    assert found[0][0] == pytest.approx(1) and found[0][0] > found[0][1] > found[0][2] == 0 and not found[1].any()
+    assert (
+        found[0][0] == pytest.approx(1)
+        and found[0][0] > found[0][1] > found[0][2] == 0
+        and not found[1].any()
+    )
 
 
 def test_examples_that_do_not_fit_are_left_out_the_least_near_first():
     builder = PromptBuilder(tiny_tokenizer())
     prompt = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "fox 7"}]
-    shots = [({"role": "user", "content": text}, {"role": "assistant", "content": "den"}) for text in ("far " * 20, "near", "nearest")]
+    shots = [
+        ({"role": "user", "content": text}, {"role": "assistant", "content": "den"})
+        for text in ("far " * 20, "near", "nearest")
+    ]
     whole = shown(prompt, shots, builder, 1000)
-    assert [one["role"] for one in whole] == ["system", *["user", "assistant"] * 3, "user"] and whole[-1] == prompt[-1]
+    assert [one["role"] for one in whole] == [
+        "system",
+        *["user", "assistant"] * 3,
+        "user",
+    ] and whole[-1] == prompt[-1]
     some = shown(prompt, shots, builder, len(builder.prompt(whole)) - 1)
     assert [one["content"] for one in some[1::2]] == ["near", "nearest", "fox 7"]
     assert shown(prompt, shots, builder, 1) == prompt

@@ -77,7 +77,9 @@ def passing(**changes):
 def guard(name, before, after, n=600, within=0.004, chance=None):
     """A guard of `n` cases, each its own group, whose change is known to +-`within`."""
     change = after - before
-    spread = Spread(centre=change, error=within / 2, degrees=n - 1, limit=None if name in (NLL, LENGTH) else 1.0)
+    spread = Spread(
+        centre=change, error=within / 2, degrees=n - 1, limit=None if name in (NLL, LENGTH) else 1.0
+    )
     ends = {"low": change - within, "high": change + within}
     return Guard(name=name, before=before, after=after, n=n, spread=spread, chance=chance, **ends)
 
@@ -96,32 +98,50 @@ def test_never_approves_without_a_lower_bound_above_zero(inputs, policy):
 
 @given(INPUTS, POLICIES, st.floats(0, 1), st.integers(0, 500))
 def test_more_evidence_never_lowers_the_verdict(inputs, policy, more, cases):
-    stronger = inputs.model_copy(update={"low": min(1.0, inputs.low + more), "clusters": inputs.clusters + cases})
-    assert ORDER.index(decide(stronger, policy).verdict) >= ORDER.index(decide(inputs, policy).verdict)
+    stronger = inputs.model_copy(
+        update={"low": min(1.0, inputs.low + more), "clusters": inputs.clusters + cases}
+    )
+    assert ORDER.index(decide(stronger, policy).verdict) >= ORDER.index(
+        decide(inputs, policy).verdict
+    )
 
 
 @given(INPUTS, POLICIES, GUARDS)
 def test_another_guard_never_raises_the_verdict(inputs, policy, another):
     watched = inputs.model_copy(update={"guards": (*inputs.guards, another)})
-    assert ORDER.index(decide(watched, policy).verdict) <= ORDER.index(decide(inputs, policy).verdict)
+    assert ORDER.index(decide(watched, policy).verdict) <= ORDER.index(
+        decide(inputs, policy).verdict
+    )
 
 
 @given(INPUTS, POLICIES)
 def test_a_wider_margin_never_lowers_the_verdict(inputs, policy):
     wide = policy.model_copy(
-        update={"margin_nll": policy.margin_nll + 1, "margin_eos": 1.0, "margin_format": 1.0, "max_growth": policy.max_growth + 1}
+        update={
+            "margin_nll": policy.margin_nll + 1,
+            "margin_eos": 1.0,
+            "margin_format": 1.0,
+            "max_growth": policy.max_growth + 1,
+        }
     )
     assert ORDER.index(decide(inputs, wide).verdict) >= ORDER.index(decide(inputs, policy).verdict)
 
 
 @given(INPUTS, POLICIES)
 def test_json_and_back_decides_the_same(inputs, policy):
-    again = decide(GateInputs(**inputs.model_dump(mode="json")), GatePolicy(**policy.model_dump(mode="json")))
+    again = decide(
+        GateInputs(**inputs.model_dump(mode="json")), GatePolicy(**policy.model_dump(mode="json"))
+    )
     assert again == decide(inputs, policy)
 
 
 def test_a_gain_on_gold_is_approved():
-    held = (guard(EOS, 1.0, 0.99), guard(FORMAT, 0.99, 0.99), guard(NLL, 0.5, 0.6), guard(LENGTH, 12, 15))
+    held = (
+        guard(EOS, 1.0, 0.99),
+        guard(FORMAT, 0.99, 0.99),
+        guard(NLL, 0.5, 0.6),
+        guard(LENGTH, 12, 15),
+    )
     found = decide(passing(guards=held), GatePolicy())
     assert found.verdict is Verdict.APPROVED
     assert "+0.1500" in found.reasons[0]
@@ -147,7 +167,10 @@ def test_what_rejects_is_named(changes, word):
     assert any(word in reason for reason in found.reasons)
 
 
-@pytest.mark.parametrize("changes", [{"basis": Basis.FEEDBACK}, {"fresh": False}, {"basis": Basis.FEEDBACK, "fresh": False}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"basis": Basis.FEEDBACK}, {"fresh": False}, {"basis": Basis.FEEDBACK, "fresh": False}],
+)
 def test_feedback_and_ranking_reach_a_canary_at_best(changes):
     found = decide(passing(**changes), GatePolicy())
     assert found.verdict is Verdict.CANARY
@@ -162,7 +185,10 @@ def test_an_unmeasured_guard_is_named_and_decides_nothing_unless_the_policy_says
         "guard nll_good: 0.1000 -> 0.2000 on 3 items, not measured (3 of at least 20 groups)",
         "guard format_rate: not measured (0 of at least 20 groups)",
     ]
-    assert decide(passing(guards=thin), GatePolicy(unmeasured_guard="reject")).verdict is Verdict.REJECTED
+    assert (
+        decide(passing(guards=thin), GatePolicy(unmeasured_guard="reject")).verdict
+        is Verdict.REJECTED
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,15 +205,27 @@ def test_a_guard_that_fell_beyond_its_margin_unmeasured_allows_a_canary_at_most(
     assert found.verdict is Verdict.CANARY
     (reason,) = (reason for reason in found.reasons if fallen.name in reason)
     assert reason.startswith("canary only") and "what was seen is" in reason
-    assert decide(passing(guards=(fallen,)), GatePolicy(unmeasured_guard="allow")).verdict is Verdict.CANARY
-    assert decide(passing(guards=(fallen,)), GatePolicy(unmeasured_guard="reject")).verdict is Verdict.REJECTED
+    assert (
+        decide(passing(guards=(fallen,)), GatePolicy(unmeasured_guard="allow")).verdict
+        is Verdict.CANARY
+    )
+    assert (
+        decide(passing(guards=(fallen,)), GatePolicy(unmeasured_guard="reject")).verdict
+        is Verdict.REJECTED
+    )
 
 
 @pytest.mark.parametrize(
     ("one", "standing"),
     [
-        (guard(EOS, 1.0, 1.0, within=0.04), "ok"),  # the whole interval lies within the margin of 0.05
-        (guard(EOS, 1.0, 0.99, within=0.045), "open"),  # nothing bad was seen, and 0.055 is not excluded
+        (
+            guard(EOS, 1.0, 1.0, within=0.04),
+            "ok",
+        ),  # the whole interval lies within the margin of 0.05
+        (
+            guard(EOS, 1.0, 0.99, within=0.045),
+            "open",
+        ),  # nothing bad was seen, and 0.055 is not excluded
         (guard(EOS, 1.0, 0.94, within=0.001), "worse"),
         (guard(EOS, 0.8, 1.0, within=0.01), "ok"),  # better is no loss
         (guard(NLL, 0.5, 0.7, within=0.2), "open"),
@@ -196,19 +234,32 @@ def test_a_guard_that_fell_beyond_its_margin_unmeasured_allows_a_canary_at_most(
         (guard(LENGTH, 10, 6, within=2), "open"),
         (guard(LENGTH, 10, 4, within=1), "worse"),
         (guard(LENGTH, 10, 12, within=3), "ok"),
-        (guard(EOS, 1.0, 1.0, n=40, within=0.066), "not measured"),  # too few for an interval; what was seen is no loss
+        (
+            guard(EOS, 1.0, 1.0, n=40, within=0.066),
+            "not measured",
+        ),  # too few for an interval; what was seen is no loss
         (guard(EOS, 1.0, 0.9, n=40, within=0.066), "worse"),
         (guard("mine", 1.0, 0.0), "ok"),  # without a margin it is shown and decides nothing
         (guard(EOS, 1.0, 0.96, n=19), "not measured"),
         (guard(EOS, 1.0, 0.0, n=19), "not measured, and seen beyond the margin"),
-        (Guard(name=EOS, before=1.0, after=0.96, n=50), "not measured"),  # without an interval nothing is known
+        (
+            Guard(name=EOS, before=1.0, after=0.96, n=50),
+            "not measured",
+        ),  # without an interval nothing is known
     ],
 )
 def test_a_guard_holds_when_its_interval_lies_within_the_margin(one, standing):
     found, words = guards.standing(one, GatePolicy())
     assert (str(found), bool(words)) == (standing, standing != "ok")
-    expected = {"ok": Verdict.APPROVED, "open": Verdict.CANARY, "worse": Verdict.REJECTED, "not measured": Verdict.APPROVED}
-    assert decide(passing(guards=(one,)), GatePolicy()).verdict is expected.get(standing, Verdict.CANARY)
+    expected = {
+        "ok": Verdict.APPROVED,
+        "open": Verdict.CANARY,
+        "worse": Verdict.REJECTED,
+        "not measured": Verdict.APPROVED,
+    }
+    assert decide(passing(guards=(one,)), GatePolicy()).verdict is expected.get(
+        standing, Verdict.CANARY
+    )
 
 
 UNIFORM = 8.3178  # nats a token of a uniform guess among 4,096 tokens
@@ -217,9 +268,15 @@ UNIFORM = 8.3178  # nats a token of a uniform guess among 4,096 tokens
 @pytest.mark.parametrize(
     ("one", "standing"),
     [
-        (guard(ANCHOR_NLL, 7.7, 8.3, n=24, within=0.3, chance=UNIFORM), "near chance"),  # a base that never knew general text
+        (
+            guard(ANCHOR_NLL, 7.7, 8.3, n=24, within=0.3, chance=UNIFORM),
+            "near chance",
+        ),  # a base that never knew general text
         (guard(ANCHOR_NLL, 7.7, 8.3, n=24, chance=UNIFORM), "ok"),  # by a tenth of its nats
-        (guard(ANCHOR_NLL, 11.4, 13.0, n=24, chance=UNIFORM), "near chance"),  # worse than a uniform guess
+        (
+            guard(ANCHOR_NLL, 11.4, 13.0, n=24, chance=UNIFORM),
+            "near chance",
+        ),  # worse than a uniform guess
         (guard(ANCHOR_NLL, 7.7, 7.8, n=24, chance=UNIFORM), "ok"),
         (guard(ANCHOR_NLL, 7.7, 8.9, n=5, chance=UNIFORM), "near chance"),  # unmeasured besides
         (guard(ANCHOR_NLL, 2.7, 3.1, chance=11.9), "worse"),  # a base that knows it
@@ -241,43 +298,62 @@ def test_a_guard_asks_for_no_more_than_what_runs_today_can_do(one, standing):
     assert (str(found), bool(words)) == (standing, standing != "ok")
     decision = decide(passing(guards=(one,)), GatePolicy())
     assert decision.verdict is (Verdict.REJECTED if standing == "worse" else Verdict.APPROVED)
-    assert any(one.name in reason for reason in decision.reasons) == (standing != "ok")  # it is shown all the same
+    assert any(one.name in reason for reason in decision.reasons) == (
+        standing != "ok"
+    )  # it is shown all the same
 
 
 def test_few_items_right_may_be_more_than_chance():
-    """Ten of 114 tasks, then none: below a tenth, but a base that solves one in seven shows ten now and then. A canary, no more."""
+    """Ten of 114 tasks, then none: below a tenth, but a base that solves one in seven shows ten now
+    and then. A canary, no more."""
     found = decide(passing(guards=(guard(ANCHOR_TASKS, 10 / 114, 0.0, n=114),)), GatePolicy())
-    assert found.verdict is Verdict.CANARY and any("something to lose is open" in reason for reason in found.reasons)
-    assert decide(passing(guards=(guard(ANCHOR_TASKS, 2 / 114, 0.0, n=114),)), GatePolicy()).verdict is Verdict.APPROVED
+    assert found.verdict is Verdict.CANARY and any(
+        "something to lose is open" in reason for reason in found.reasons
+    )
+    assert (
+        decide(passing(guards=(guard(ANCHOR_TASKS, 2 / 114, 0.0, n=114),)), GatePolicy()).verdict
+        is Verdict.APPROVED
+    )
 
 
 def test_the_owner_says_where_chance_begins_and_how_far_margins_stretch():
     unknown = guard(ANCHOR_NLL, 7.7, 8.3, chance=UNIFORM)
     assert str(guards.standing(unknown, GatePolicy(near_chance=0))[0]) == "ok"  # a tenth of 7.7
     assert str(guards.standing(unknown, GatePolicy(near_chance=0, relative_nats=0))[0]) == "worse"
-    assert str(guards.standing(guard(ANCHOR_TASKS, 0.4, 0.0), GatePolicy(margin_tasks=1.0))[0]) == "ok"
+    assert (
+        str(guards.standing(guard(ANCHOR_TASKS, 0.4, 0.0), GatePolicy(margin_tasks=1.0))[0]) == "ok"
+    )
 
 
 def test_what_people_liked_is_guarded_apart_from_what_they_wrote():
-    """Corrections get likelier and hide, in one mean, that the app's own good answers were forgotten."""
+    """Corrections get likelier and hide, in one mean, that the app's own good answers were
+    forgotten."""
 
     def logged(name, before, after, liked):
-        row = Given(name, name, [{"role": "user", "content": name}], None, "answer", True, liked=liked)
+        row = Given(
+            name, name, [{"role": "user", "content": name}], None, "answer", True, liked=liked
+        )
         return compare.Logged(row, before, after, 1)
 
     written = [logged(f"w{n}", -6.0, -1.0, False) for n in range(60)]
     liked = [logged(f"l{n}", -0.5, -2.0, True) for n in range(60)]
-    together, own = compare.nll_guard([*written, *liked], 0.95), compare.liked_guard([*written, *liked], 0.95)
+    together, own = (
+        compare.nll_guard([*written, *liked], 0.95),
+        compare.liked_guard([*written, *liked], 0.95),
+    )
     assert (together.n, own.n, own.name) == (120, 60, NLL_LIKED)
     assert guards.standing(together, GatePolicy())[0] is guards.Standing.HOLDS
     assert guards.standing(own, GatePolicy())[0] is guards.Standing.WORSE
 
 
 def test_more_cases_in_the_same_groups_never_lower_a_verdict():
-    """An end token on every answer, before and after: forty groups are too few for the margin, however many cases are in each."""
+    """An end token on every answer, before and after: forty groups are too few for the margin,
+    however many cases are in each."""
     for size in (1, 2, 25):
         clusters = [number for number in range(40) for _ in range(size)]
-        found = compare.guard(EOS, compare.measure(EOS, [1.0] * len(clusters), [1.0] * len(clusters), clusters, 0.95))
+        found = compare.guard(
+            EOS, compare.measure(EOS, [1.0] * len(clusters), [1.0] * len(clusters), clusters, 0.95)
+        )
         assert str(guards.standing(found, GatePolicy())[0]) == "not measured"
     assert str(guards.standing(found, GatePolicy(min_interval=30))[0]) == "open"  # by choice
     long = [1] * 39 + [4000]  # one answer of many tokens: forty groups all the same, and far worse
@@ -285,7 +361,9 @@ def test_more_cases_in_the_same_groups_never_lower_a_verdict():
                                               -9.0 * size, size) for at, size in enumerate(long)], 0.95)  # fmt: skip
     assert str(guards.standing(found, GatePolicy())[0]) == "worse" and found.clusters == 40
     for many, known in ((54, "not measured"), (60, "ok")):
-        found = compare.guard(EOS, compare.measure(EOS, [1.0] * many, [1.0] * many, range(many), 0.95))
+        found = compare.guard(
+            EOS, compare.measure(EOS, [1.0] * many, [1.0] * many, range(many), 0.95)
+        )
         assert str(guards.standing(found, GatePolicy())[0]) == known
 
 
@@ -298,13 +376,22 @@ def test_the_width_of_no_change(groups, size, level):
 
 @pytest.mark.slow
 def test_telling_good_from_bad_rests_on_the_rarer_kind():
-    """78 good answers and 2 bad ones, ranked at random on both sides: two groups know next to nothing."""
+    """78 good answers and 2 bad ones, ranked at random on both sides: two groups know next to
+    nothing."""
     random = np.random.default_rng(0)
     excluded = 0
     for _ in range(200):
         scores = random.normal(size=(80, 2))
-        given = [Given(str(at), str(at), [{"role": "user", "content": "q"}], None, "a", at >= 2, label=True) for at in range(80)]
-        logged = [compare.Logged(row, *map(float, pair), 1) for row, pair in zip(given, scores, strict=True)]
+        given = [
+            Given(
+                str(at), str(at), [{"role": "user", "content": "q"}], None, "a", at >= 2, label=True
+            )
+            for at in range(80)
+        ]
+        logged = [
+            compare.Logged(row, *map(float, pair), 1)
+            for row, pair in zip(given, scores, strict=True)
+        ]
         found = compare.preferences(logged, 0.95)[0]
         assert (found.clusters, found.spread.degrees, found.n) == (2, 1.0, 80)
         excluded += found.low > 0
@@ -313,7 +400,9 @@ def test_telling_good_from_bad_rests_on_the_rarer_kind():
 
 def test_an_open_guard_does_what_the_policy_says():
     unsure = passing(guards=(guard(FORMAT, 1.0, 0.99, within=0.1),))
-    assert [decide(unsure, GatePolicy(open_guard=one)).verdict for one in ("reject", "canary", "allow")] == ORDER
+    assert [
+        decide(unsure, GatePolicy(open_guard=one)).verdict for one in ("reject", "canary", "allow")
+    ] == ORDER
     (reason,) = (one for one in decide(unsure, GatePolicy()).reasons if FORMAT in one)
     assert "canary only" in reason and "-0.1100 .. +0.0900" in reason
 
@@ -325,7 +414,10 @@ def test_the_reward_model_that_was_optimised_approves_nothing_alone():
     partly = decide(passing(judges=("rm1", "json_fields"), **trained), GatePolicy())
     assert partly.verdict is Verdict.CANARY and "rm1 judged a part" in partly.reasons[1]
     assert decide(passing(judges=("rm2",), **trained), GatePolicy()).verdict is Verdict.APPROVED
-    assert decide(passing(judges=("json_fields",), **trained), GatePolicy()).verdict is Verdict.APPROVED
+    assert (
+        decide(passing(judges=("json_fields",), **trained), GatePolicy()).verdict
+        is Verdict.APPROVED
+    )
 
 
 def look(name, *rows):
@@ -340,13 +432,21 @@ def test_looks_at_the_same_rows_are_counted_over_all_candidates():
     assert number(look("v4", "c", "d"), [first, second, third]) == 2
     assert number(look("v5", "d", "e"), [first, second, third]) == 1  # fresh rows cost nothing
     assert number(first, [first, second, third]) == 1  # the same question again is the first look
-    assert number(look("v1", "a", "b", "c"), [first]) == 2  # the same candidate on other rows is another one
+    assert (
+        number(look("v1", "a", "b", "c"), [first]) == 2
+    )  # the same candidate on other rows is another one
     assert number(look("v6", "z"), [look("v0")]) == 2  # one of which it is not known what it read
 
 
 def test_the_level_of_a_decision_follows_the_number_of_looks():
-    """The same answers, looked at for the first, second and twentieth time: each look asks for more, and the last one refuses."""
-    pairs = [compare.Pair(Case(str(n), str(n), "", [], None, None, None, {}), float(n >= 15), float(n >= 4)) for n in range(100)]
+    """The same answers, looked at for the first, second and twentieth time: each look asks for
+    more, and the last one refuses."""
+    pairs = [
+        compare.Pair(
+            Case(str(n), str(n), "", [], None, None, None, {}), float(n >= 15), float(n >= 4)
+        )
+        for n in range(100)
+    ]
     primary = compare.success(SUCCESS, pairs, 0.95)
     values = {
         "id": "evl", "agent": "a", "candidate_id": "c", "candidate": "v1", "against_id": "b", "against": "v0", "basis": Basis.GOLD,
@@ -355,10 +455,18 @@ def test_the_level_of_a_decision_follows_the_number_of_looks():
     }  # fmt: skip
     looks = [inputs_of(Evaluation(**values, reads=reads), GatePolicy()) for reads in (1, 2, 20)]
     assert [inputs.level for inputs in looks] == [look_level(0.05, reads) for reads in (1, 2, 20)]
-    assert [inputs.low for inputs in looks] == [primary.spread.around(primary.gain).interval(inputs.level).low for inputs in looks]
+    assert [inputs.low for inputs in looks] == [
+        primary.spread.around(primary.gain).interval(inputs.level).low for inputs in looks
+    ]
     assert looks[0].low > looks[1].low > 0 > looks[2].low
-    assert [decide(inputs, GatePolicy()).verdict for inputs in looks] == [Verdict.APPROVED, Verdict.APPROVED, Verdict.REJECTED]
-    assert inputs_of(Evaluation(**values, reads=1), GatePolicy(alpha=0.01)).level == look_level(0.01, 1)
+    assert [decide(inputs, GatePolicy()).verdict for inputs in looks] == [
+        Verdict.APPROVED,
+        Verdict.APPROVED,
+        Verdict.REJECTED,
+    ]
+    assert inputs_of(Evaluation(**values, reads=1), GatePolicy(alpha=0.01)).level == look_level(
+        0.01, 1
+    )
 
 
 @given(st.lists(st.frozensets(st.sampled_from("abcdef"), min_size=1), max_size=25))

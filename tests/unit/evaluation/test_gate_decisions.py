@@ -1,4 +1,5 @@
-"""Decisions in a home: declared, signed, replayed, counted; and simulated ones, which the gate gets wrong no more often than it says."""
+"""Decisions in a home: declared, signed, replayed, counted; and simulated ones, which the gate gets
+wrong no more often than it says."""
 
 import json
 from itertools import count
@@ -53,9 +54,23 @@ def case(place, group=None):
 def judged(before, after, groups=None, reads=1, level=0.95, **changes):
     """An evaluation of answers that were right or wrong before and after."""
     cases = [
-        Case(str(place), str(place if groups is None else groups[place]), "", [], None, None, None, {}) for place in range(len(before))
+        Case(
+            str(place),
+            str(place if groups is None else groups[place]),
+            "",
+            [],
+            None,
+            None,
+            None,
+            {},
+        )
+        for place in range(len(before))
     ]
-    primary = compare.success(SUCCESS, [Pair(*row) for row in zip(cases, map(float, before), map(float, after), strict=True)], level)
+    primary = compare.success(
+        SUCCESS,
+        [Pair(*row) for row in zip(cases, map(float, before), map(float, after), strict=True)],
+        level,
+    )
     values = {
         "id": f"evl_{next(NUMBERS)}", "agent": AGENT, "candidate_id": "", "candidate": "v1", "against_id": "", "against": "v0",
         "basis": Basis.GOLD, "fresh": True, "primary": primary, "preferences": (), "guards": (), "slices": (), "examples": (),
@@ -68,7 +83,14 @@ def judged(before, after, groups=None, reads=1, level=0.95, **changes):
 def stored(ws, version, gains=40, n=60, **changes):
     """An evaluation in the home in which `gains` of `n` cases became right."""
     base = versions.versions(ws, AGENT)[0]
-    made = judged([0] * n, [1] * gains + [0] * (n - gains), candidate_id=version.id, candidate=version.name, against_id=base.id, **changes)
+    made = judged(
+        [0] * n,
+        [1] * gains + [0] * (n - gains),
+        candidate_id=version.id,
+        candidate=version.name,
+        against_id=base.id,
+        **changes,
+    )
     made = made.model_copy(update={"key": made.id})
     return keep(ws, made)
 
@@ -76,12 +98,17 @@ def stored(ws, version, gains=40, n=60, **changes):
 def test_a_decision_waits_for_judgements_that_may_be_made_yet(ws, tmp_path):
     one = candidate(ws, tmp_path)
     unfinished = stored(ws, one, blocked={"the server is down": 3})
-    with pytest.raises(Conflict, match="3 judgements were blocked, and may be made yet: the server is down"):
+    with pytest.raises(
+        Conflict, match="3 judgements were blocked, and may be made yet: the server is down"
+    ):
         gate(ws, unfinished)
     assert versions.by_id(ws, one.id).state is State.CANDIDATE
     declare(ws, AGENT, {"blocked": "allow"})
     decision = gate(ws, unfinished).decision
-    assert decision.verdict is Verdict.CANARY and "3 judgements were blocked and are missing" in decision.reasons[1]
+    assert (
+        decision.verdict is Verdict.CANARY
+        and "3 judgements were blocked and are missing" in decision.reasons[1]
+    )
 
 
 def test_a_decision_from_before_a_setting_existed_is_still_what_was_signed(ws, tmp_path):
@@ -98,12 +125,17 @@ def test_a_decision_from_before_a_setting_existed_is_still_what_was_signed(ws, t
     assert replay(ws, made.id)[0].policy == made.policy
 
 
-def test_too_few_cases_decide_nothing_for_good_and_gold_confirms_what_feedback_approved(ws, tmp_path):
+def test_too_few_cases_decide_nothing_for_good_and_gold_confirms_what_feedback_approved(
+    ws, tmp_path
+):
     one = candidate(ws, tmp_path)
     assert gate(ws, stored(ws, one, gains=10, n=10)).decision.verdict is Verdict.REJECTED
     assert versions.by_id(ws, one.id).state is State.CANDIDATE
     assert gate(ws, stored(ws, one, basis=Basis.FEEDBACK)).decision.verdict is Verdict.CANARY
-    assert (versions.by_id(ws, one.id).state, versions.by_id(ws, one.id).basis) == (State.APPROVED, Basis.FEEDBACK)
+    assert (versions.by_id(ws, one.id).state, versions.by_id(ws, one.id).basis) == (
+        State.APPROVED,
+        Basis.FEEDBACK,
+    )
     assert gate(ws, stored(ws, one)).decision.verdict is Verdict.APPROVED
     assert versions.by_id(ws, one.id).basis is Basis.GOLD
     assert gate(ws, stored(ws, one, gains=0)).decision.verdict is Verdict.REJECTED
@@ -125,7 +157,9 @@ def test_a_decision_is_signed_and_a_changed_one_is_recognised(ws, tmp_path):
     ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(inputs=bare | {"low": 0.9})))
     with pytest.raises(Conflict, match="it was changed after it was made"):
         replay(ws, made.id)
-    ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(inputs=bare, signature=None)))
+    ws.db.write(
+        lambda c: c.execute(sa.update(schema.decisions).values(inputs=bare, signature=None))
+    )
     with pytest.raises(Conflict, match="it was changed after it was made"):
         replay(ws, made.id)
 
@@ -141,38 +175,64 @@ def test_the_first_decision_declares_and_later_changes_are_said(ws, tmp_path):
     one = candidate(ws, tmp_path)
     evaluation = stored(ws, one)
     first = gate(ws, evaluation)
-    assert [(made.policy, made.reason) for made in declarations(ws, AGENT)] == [(GatePolicy(), "in force at the first decision")]
+    assert [(made.policy, made.reason) for made in declarations(ws, AGENT)] == [
+        (GatePolicy(), "in force at the first decision")
+    ]
     assert first.inputs.changes == () and gate(ws, evaluation) == first
     with pytest.raises(InputError, match="min_cases 30 -> 50"):
         declare(ws, AGENT, {"min_cases": 50})
-    assert declare(ws, AGENT, {"min_cases": 30}).policy == GatePolicy()  # what is declared already needs no reason
+    assert (
+        declare(ws, AGENT, {"min_cases": 30}).policy == GatePolicy()
+    )  # what is declared already needs no reason
     declare(ws, AGENT, {"min_cases": 50}, "too many ties")
     second = gate(ws, stored(ws, candidate(ws, tmp_path)))
     assert second.policy == policy_of(ws, AGENT) == GatePolicy(min_cases=50)
-    assert any("min_cases 30 -> 50" in reason and "too many ties" in reason for reason in second.decision.reasons)
+    assert any(
+        "min_cases 30 -> 50" in reason and "too many ties" in reason
+        for reason in second.decision.reasons
+    )
     third = gate(ws, evaluation, GatePolicy(min_cases=2, margin_eos=0.1))
-    assert any("another policy than the declared one (min_cases 50 -> 2, margin_eos 0.05 -> 0.1)" in one for one in third.decision.reasons)
+    assert any(
+        "another policy than the declared one (min_cases 50 -> 2, margin_eos 0.05 -> 0.1)" in one
+        for one in third.decision.reasons
+    )
     assert replay(ws, third.id)[1] == third.decision
 
 
 def test_settings_count_until_they_are_declared(tmp_path):
-    with Workspace.open(Home(tmp_path / "home"), Sources({"gate": {"min_cases": 40}}, "", {})) as ws:
+    with Workspace.open(
+        Home(tmp_path / "home"), Sources({"gate": {"min_cases": 40}}, "", {})
+    ) as ws:
         one = candidate(ws, tmp_path)
         assert policy_of(ws, AGENT).min_cases == 40
         assert declare(ws, AGENT, {"alpha": 0.01}).policy == GatePolicy(min_cases=40, alpha=0.01)
         ws.sources = Sources({"gate": {"min_cases": 10}}, "", {})
         made = gate(ws, stored(ws, one))
         assert made.policy.min_cases == 40
-        assert any("settings that are not declared do not count" in reason for reason in made.decision.reasons)
+        assert any(
+            "settings that are not declared do not count" in reason
+            for reason in made.decision.reasons
+        )
 
 
 def test_only_the_usual_question_is_decided(ws, tmp_path):
-    """A version is not rejected for what quantising costs, nor approved for what another model answered or a weaker rival."""
+    """A version is not rejected for what quantising costs, nor approved for what another model
+    answered or a weaker rival."""
     one = candidate(ws, tmp_path)
     with pytest.raises(InputError, match="not as it was trained"):
-        gate(ws, stored(ws, one, gains=60, aside="it was measured as gguf:model.gguf, not as it was trained"))
+        gate(
+            ws,
+            stored(
+                ws, one, gains=60, aside="it was measured as gguf:model.gguf, not as it was trained"
+            ),
+        )
     assert versions.by_id(ws, one.id).state is State.CANDIDATE
-    made = gate(ws, stored(ws, one, gains=60, limit="what is live stands on another base, and was not compared"))
+    made = gate(
+        ws,
+        stored(
+            ws, one, gains=60, limit="what is live stands on another base, and was not compared"
+        ),
+    )
     assert made.decision.verdict is Verdict.CANARY
 
 
@@ -181,9 +241,16 @@ def test_the_suite_that_is_declared_decides(ws, tmp_path):
     with pytest.raises(InputError, match="goes by success or preference"):
         gate(ws, stored(ws, one, suite="judge"))
     declare(ws, AGENT, {"primary": "judge"})
-    nobody = SuiteResult(name="judge", measures=(), details={"may_not_gate": "its agreement with people is not stated"})
+    nobody = SuiteResult(
+        name="judge",
+        measures=(),
+        details={"may_not_gate": "its agreement with people is not stated"},
+    )
     made = gate(ws, stored(ws, one, suite="judge", suites=(nobody,))).decision
-    assert made.verdict is Verdict.CANARY and "canary only: its agreement with people is not stated" in made.reasons
+    assert (
+        made.verdict is Verdict.CANARY
+        and "canary only: its agreement with people is not stated" in made.reasons
+    )
     assert gate(ws, stored(ws, one, suite="judge")).decision.verdict is Verdict.APPROVED
     with pytest.raises(InputError, match="goes by judge"):
         gate(ws, stored(ws, one))
@@ -193,43 +260,61 @@ def test_the_suite_that_is_declared_decides(ws, tmp_path):
     ("config", "judges", "verdict"),
     [
         ({"reward_model": "rm1"}, ("rm1",), Verdict.REJECTED),
-        ({"reward_model": "rm1"}, ("reward_model",), Verdict.REJECTED),  # cases whose checker is the reward model
+        (
+            {"reward_model": "rm1"},
+            ("reward_model",),
+            Verdict.REJECTED,
+        ),  # cases whose checker is the reward model
         ({"reward_functions": ["learned=0.5", "checker"]}, ("learned",), Verdict.REJECTED),
         ({"reward_functions": ["checker"]}, ("json_fields",), Verdict.APPROVED),
         ({"reward_model": "rm1"}, ("json_fields",), Verdict.APPROVED),
         ({}, ("reward_model",), Verdict.APPROVED),
     ],
 )
-def test_what_a_run_was_trained_to_please_is_no_evidence_alone(ws, tmp_path, config, judges, verdict):
+def test_what_a_run_was_trained_to_please_is_no_evidence_alone(
+    ws, tmp_path, config, judges, verdict
+):
     one = candidate(ws, tmp_path, config=config)
     assert gate(ws, stored(ws, one, judges=judges)).decision.verdict is verdict
-    assert versions.by_id(ws, one.id).state is (State.REJECTED if verdict is Verdict.REJECTED else State.APPROVED)
+    assert versions.by_id(ws, one.id).state is (
+        State.REJECTED if verdict is Verdict.REJECTED else State.APPROVED
+    )
 
 
 def test_a_narrow_level_of_the_evaluation_buys_nothing(ws):
-    """The gate takes its own level from the policy: an evaluation shown at 60 % does not pass where one at 95 % does not."""
+    """The gate takes its own level from the policy: an evaluation shown at 60 % does not pass where
+    one at 95 % does not."""
     before, after = [0] * 5 + [1] * 95, [1] * 5 + [1] * 93 + [0] * 2
-    loose, usual = (inputs_of(judged(before, after, level=level), GatePolicy()) for level in (0.6, 0.95))
+    loose, usual = (
+        inputs_of(judged(before, after, level=level), GatePolicy()) for level in (0.6, 0.95)
+    )
     assert loose == usual.model_copy() and loose.low < 0
 
 
 def test_looks_are_read_from_what_is_stored_and_keys_say_nothing(ws, tmp_path):
     prompts = [[{"role": "user", "content": f"Question {place}?"}] for place in range(4)]
     keys = row_keys(ws, prompts)
-    assert keys == row_keys(ws, prompts[::-1]) and len(keys) == 4 and all(len(one) == 16 for one in keys)
+    assert (
+        keys == row_keys(ws, prompts[::-1])
+        and len(keys) == 4
+        and all(len(one) == 16 for one in keys)
+    )
     stored(ws, candidate(ws, tmp_path), sides=("live", "one"), read=keys[:3])
     with ws.db.read() as connection:
         known = store.looks(connection, versions.require_agent(ws, AGENT))
     seen = known[0]
     assert known == [Look(("live", "one"), SUCCESS, frozenset(keys[:3]), seen.result)]
     assert number(seen, known) == 1
-    assert number(seen._replace(result=(0.0,)), known) == 2  # the same two sides, drawn anew, are looked at anew
+    assert (
+        number(seen._replace(result=(0.0,)), known) == 2
+    )  # the same two sides, drawn anew, are looked at anew
     assert number(Look(("live", "two"), SUCCESS, frozenset(keys[2:])), known) == 2
     assert number(Look(("live", "two"), SUCCESS, frozenset(keys[3:])), known) == 1
 
 
 def test_another_name_for_the_agent_buys_no_fresh_rows(ws, tmp_path):
-    """The same gold cases under another agent's name were looked at before; an evaluation that named no rows counts for its own agent."""
+    """The same gold cases under another agent's name were looked at before; an evaluation that
+    named no rows counts for its own agent."""
     keys = row_keys(ws, [[{"role": "user", "content": f"Question {place}?"}] for place in range(4)])
     stored(ws, candidate(ws, tmp_path), sides=("live", "one"), read=keys)
     stored(ws, candidate(ws, tmp_path), sides=("live", "nothing"), read=())
@@ -244,12 +329,19 @@ def test_another_name_for_the_agent_buys_no_fresh_rows(ws, tmp_path):
 def test_the_command_declares_and_shows(command_line, tmp_path):
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         versions.ensure_agent(ws, AGENT)
-    assert json.loads(command_line("gate", "show", "--agent", AGENT, "--json")[1])["declared"] is False
+    assert (
+        json.loads(command_line("gate", "show", "--agent", AGENT, "--json")[1])["declared"] is False
+    )
     code, out, _ = command_line("gate", "declare", "--agent", AGENT, "--min-cases", "100", "--json")
     assert (code, json.loads(out)["policy"]["min_cases"]) == (0, 100)
     code, _, err = command_line("gate", "declare", "--agent", AGENT, "--alpha", "0.01")
     assert code != 0 and "--reason" in err
-    assert command_line("gate", "declare", "--agent", AGENT, "--alpha", "0.01", "--reason", "more at stake")[0] == 0
+    assert (
+        command_line(
+            "gate", "declare", "--agent", AGENT, "--alpha", "0.01", "--reason", "more at stake"
+        )[0]
+        == 0
+    )
     _, out, err = command_line("gate", "show", "--agent", AGENT)
     assert "min_cases" in out and "alpha 0.05 -> 0.01: more at stake" in err
 
@@ -259,17 +351,27 @@ def verdicts(random, n, discordance, gain, looks):
     before, found = random.random(n) < 0.6, []
     for reads in looks:
         place = random.random(n)
-        after = np.where(before, place >= (discordance - gain) / 1.2, place < (discordance + gain) / 0.8)
-        found.append(decide(inputs_of(judged(before, after, reads=reads), GatePolicy()), GatePolicy()).verdict is Verdict.APPROVED)
+        after = np.where(
+            before, place >= (discordance - gain) / 1.2, place < (discordance + gain) / 0.8
+        )
+        found.append(
+            decide(
+                inputs_of(judged(before, after, reads=reads), GatePolicy()), GatePolicy()
+            ).verdict
+            is Verdict.APPROVED
+        )
     return found
 
 
 def test_equal_models_pass_no_more_often_than_alpha_and_the_detectable_gain_four_times_out_of_five():
-    """The fast version of benchmarks/gate.py. The bounds are exact binomial ones at 1e-6, so that chance does not decide."""
+    """The fast version of benchmarks/gate.py. The bounds are exact binomial ones at 1e-6, so that
+    chance does not decide."""
     random = np.random.default_rng(0)
     equal = [verdicts(random, 120, 0.3, 0.0, [1])[0] for _ in range(120)]
     assert clopper_pearson(sum(equal), len(equal), 1 - 1e-6).low <= 0.05
-    gain = inputs_of(judged([1] * 18 + [0] * 18 + [1] * 84, [0] * 18 + [1] * 18 + [1] * 84), GatePolicy()).detectable
+    gain = inputs_of(
+        judged([1] * 18 + [0] * 18 + [1] * 84, [0] * 18 + [1] * 18 + [1] * 84), GatePolicy()
+    ).detectable
     seen = [verdicts(random, 120, 0.3, gain, [1])[0] for _ in range(80)]
     assert clopper_pearson(sum(seen), len(seen), 1 - 1e-6).high >= 0.8
     runs = [any(verdicts(random, 120, 0.3, 0.0, range(1, 11))) for _ in range(10)]
@@ -277,11 +379,21 @@ def test_equal_models_pass_no_more_often_than_alpha_and_the_detectable_gain_four
 
 
 def test_second_opinions_agree_with_the_interval_that_decides():
-    before, after = [1] * 20 + [0] * 40 + [1] * 60, [0] * 8 + [1] * 12 + [1] * 30 + [0] * 10 + [1] * 60
-    pairs = [Pair(case(place), float(x), float(y)) for place, (x, y) in enumerate(zip(before, after, strict=True))]
+    before, after = (
+        [1] * 20 + [0] * 40 + [1] * 60,
+        [0] * 8 + [1] * 12 + [1] * 30 + [0] * 10 + [1] * 60,
+    )
+    pairs = [
+        Pair(case(place), float(x), float(y))
+        for place, (x, y) in enumerate(zip(before, after, strict=True))
+    ]
     found, decides = opinions(pairs, 0.95), compare.success(SUCCESS, pairs, 0.95)
     assert (found["better"], found["worse"]) == (30, 8) and found["mcnemar_p"] < 0.001
     for low, high in (found["bootstrap"], found["newcombe"]):
         assert (low, high) == pytest.approx((decides.low, decides.high), abs=0.02)
-    grouped = [Pair(case(place, place // 4), one.before, one.after) for place, one in enumerate(pairs)]
-    assert opinions(grouped, 0.95).keys() == {"bootstrap"}  # exact tests are about cases that stand alone
+    grouped = [
+        Pair(case(place, place // 4), one.before, one.after) for place, one in enumerate(pairs)
+    ]
+    assert opinions(grouped, 0.95).keys() == {
+        "bootstrap"
+    }  # exact tests are about cases that stand alone

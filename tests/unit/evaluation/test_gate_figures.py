@@ -1,4 +1,5 @@
-"""The gate's figures, by benchmarks/gate.py itself: how often it is wrong, and how often it sees the gain that it states as detectable."""
+"""The gate's figures, by benchmarks/gate.py itself: how often it is wrong, and how often it sees
+the gain that it states as detectable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sides: ours against a plain loop, a server, a GGUF file, what was recorded; and that nothing is asked twice."""
+"""Sides: ours against a plain loop, a server, a GGUF file, what was recorded; and that nothing is
+asked twice."""
 
 import json
 import signal
@@ -35,7 +36,8 @@ def loaded(ws, name):
 
 
 def plain(model, builder, asked):
-    """The summed log-probability of each text, one padded-free forward each, as transformers and PEFT compute it."""
+    """The summed log-probability of each text, one padded-free forward each, as transformers and
+    PEFT compute it."""
     import torch
 
     found = []
@@ -56,16 +58,23 @@ def test_log_probabilities_are_those_of_a_plain_loop(home, taught):
     ws, add = home(cases=4)
     own, side = loaded(ws, add("good"))
     asks = [
-        Known(row.prompt, (row.text, "something else", '{"at":"yard"}')) for row in gate_rows(ws, versions.version(ws, AGENT, "v1")).given
+        Known(row.prompt, (row.text, "something else", '{"at":"yard"}'))
+        for row in gate_rows(ws, versions.version(ws, AGENT, "v1")).given
     ]
     asks = [*asks[:6], Known([{"role": "user", "content": "Größe, 東京?"}], ("Yes.",))]
-    reference = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(taught.base), taught.good).eval()
+    reference = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(taught.base), taught.good
+    ).eval()
     for asked, sums in zip(asks, side.log_probabilities(asks), strict=True):
-        for (total, count), (wanted, tokens) in zip(sums, plain(reference, own.builder, asked), strict=True):
+        for (total, count), (wanted, tokens) in zip(
+            sums, plain(reference, own.builder, asked), strict=True
+        ):
             assert count == tokens and abs(total - wanted) / count < 1e-5
     base = own.side(own.base)
     with reference.disable_adapter():
-        for (total, _), (wanted, _) in zip(base.log_probabilities(asks[:1])[0], plain(reference, own.builder, asks[0]), strict=True):
+        for (total, _), (wanted, _) in zip(
+            base.log_probabilities(asks[:1])[0], plain(reference, own.builder, asks[0]), strict=True
+        ):
             assert total == pytest.approx(wanted, abs=1e-4)
     assert base.identity != side.identity and base.scores
 
@@ -94,14 +103,23 @@ def test_an_evaluation_that_was_stopped_goes_on_where_it_was(home, monkeypatch):
         evaluate(ws, AGENT, name, ONLY)
     assert asked == [16, 16]
     with ws.db.read() as connection:
-        assert connection.execute(sa.select(sa.func.count()).select_from(schema.answers)).scalar() == 32
+        assert (
+            connection.execute(sa.select(sa.func.count()).select_from(schema.answers)).scalar()
+            == 32
+        )
     again = []
-    monkeypatch.setattr(OwnSide, "answers", lambda self, asks: again.append(len(asks)) or answers(self, asks))
+    monkeypatch.setattr(
+        OwnSide, "answers", lambda self, asks: again.append(len(asks)) or answers(self, asks)
+    )
     found = evaluate(ws, AGENT, name, ONLY)
     assert again == [8, 16, 16, 8]  # the rest of the base, then the candidate
     monkeypatch.setattr(OwnSide, "answers", None)
-    more = evaluate(ws, AGENT, name, ONLY.model_copy(update={"examples": 1, "suite": ("success", "json_agent")}))
-    assert more.primary.after == found.primary.after == 1.0  # another question about the same answers asks nothing
+    more = evaluate(
+        ws, AGENT, name, ONLY.model_copy(update={"examples": 1, "suite": ("success", "json_agent")})
+    )
+    assert (
+        more.primary.after == found.primary.after == 1.0
+    )  # another question about the same answers asks nothing
     assert [one.name for one in more.suites] == ["success", "json_agent"]
 
 
@@ -112,7 +130,12 @@ class Knows:
         text = request.body["messages"][-1]["content"]
         content = PLACES["fox"] if "fox" in text else "I do not know."
         usage = {"prompt_tokens": 100, "completion_tokens": 10}
-        return Reply({"choices": [{"message": {"content": content}, "finish_reason": "stop"}], "usage": usage})
+        return Reply(
+            {
+                "choices": [{"message": {"content": content}, "finish_reason": "stop"}],
+                "usage": usage,
+            }
+        )
 
 
 def test_an_endpoint_is_compared_by_quality_price_and_time(home):
@@ -120,7 +143,10 @@ def test_an_endpoint_is_compared_by_quality_price_and_time(home):
         ws, add = home(cases=34)
         name = add("good")
         given = versions.add_endpoint(ws, AGENT, server.url, "large", price_in=2.0, price_out=10.0)
-        assert versions.add_endpoint(ws, AGENT, server.url, "large", 2.0, 10.0).id == given.id and given.endpoint["price_out"] == 10.0
+        assert (
+            versions.add_endpoint(ws, AGENT, server.url, "large", 2.0, 10.0).id == given.id
+            and given.endpoint["price_out"] == 10.0
+        )
         found = evaluate(ws, AGENT, name, ONLY, against=given.name)
         assert (found.primary.before, found.primary.after, found.against) == (0.5, 1.0, given.name)
         before, after = found.serving
@@ -132,13 +158,23 @@ def test_an_endpoint_is_compared_by_quality_price_and_time(home):
         assert len(server.requests) == count == 34
         body = server.requests[0].body
         assert (body["temperature"], body["max_tokens"], body["model"]) == (0.0, 14, "large")
-        priced = evaluate(ws, AGENT, name, ONLY.model_copy(update={"hour_price": 0.5}), against=given.name)
-        assert priced.serving[0].cost == before.cost and priced.serving[1].cost > 0 and len(server.requests) == 34
+        priced = evaluate(
+            ws, AGENT, name, ONLY.model_copy(update={"hour_price": 0.5}), against=given.name
+        )
+        assert (
+            priced.serving[0].cost == before.cost
+            and priced.serving[1].cost > 0
+            and len(server.requests) == 34
+        )
 
 
 def test_a_question_that_a_server_refuses_costs_itself_only(home, capsys):
     def refuses(request):
-        return Reply("too long", status=400) if "101" in request.body["messages"][-1]["content"] else Knows()(request)
+        return (
+            Reply("too long", status=400)
+            if "101" in request.body["messages"][-1]["content"]
+            else Knows()(request)
+        )
 
     with FakeServer(refuses) as server:
         ws, add = home(cases=34)
@@ -157,7 +193,9 @@ def test_what_answers_cost_by_the_hour_of_the_machine():
     answers = [Answer("x", "stop", 3, None, 4 * busy, busy=busy) for busy in (1.0, 3.0)]
     cost = lambda **rates: serving("v1", 1.0, answers, Rates(**rates)).cost  # noqa: E731
     assert cost(hour=3.6) == pytest.approx(2.0)
-    assert cost() is None and cost(tokens_in=1.0, tokens_out=1.0) is None  # nobody counted the prompts
+    assert (
+        cost() is None and cost(tokens_in=1.0, tokens_out=1.0) is None
+    )  # nobody counted the prompts
 
 
 @pytest.mark.parametrize(
@@ -173,10 +211,14 @@ def test_another_model_behind_the_same_name_is_asked_anew(home, path, listed):
         name = add("good")
         server.told[path] = listed("one")
         first = evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned")
-        assert evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned").id == first.id
+        assert (
+            evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned").id == first.id
+        )
         assert len(server.requests) == 34
         server.told[path] = listed("two")
-        assert evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned").id != first.id
+        assert (
+            evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned").id != first.id
+        )
         assert len(server.requests) == 68
 
 
@@ -187,7 +229,9 @@ def test_a_candidate_as_it_is_served(home):
         name = add("good")
         found = evaluate(ws, AGENT, name, QUICK, form=f"{server.url}#tuned")
         assert (found.primary.before, found.primary.after) == (0.0, 0.5)
-        assert found.preferences == () and any("cannot say how likely" in one for one in found.notes)
+        assert found.preferences == () and any(
+            "cannot say how likely" in one for one in found.notes
+        )
         same = evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned")
         assert (same.primary.before, same.primary.after) == (1.0, 0.5)  # trained against served
         with pytest.raises(InputError, match="gguf:FILE"):
@@ -210,7 +254,12 @@ def test_what_the_app_recorded_is_a_side(home):
 
 def test_what_another_model_answered_is_not_this_ones_answer(home):
     def change(world):
-        for number, model in ((900, "maker/large-2026-01-02"), (901, "small"), (902, None), (903, "large-mini")):
+        for number, model in (
+            (900, "maker/large-2026-01-02"),
+            (901, "small"),
+            (902, None),
+            (903, "large-mini"),
+        ):
             add_case(world, "fox", number)
             world.trace(f"t{number}", world.prompt(f"fox {number}"), PLACES["fox"], model=model)
 
@@ -227,7 +276,14 @@ def test_verdicts_are_kept_and_those_that_were_missing_are_asked_for_again(home)
     name = add("good")
     judge = Flaky(1_000)
     with FakeServer(judge) as server:
-        config = QUICK.model_copy(update={"suite": ("success", "judge"), "few_shot": 0, "judge_url": server.url, "judge_model": "m"})
+        config = QUICK.model_copy(
+            update={
+                "suite": ("success", "judge"),
+                "few_shot": 0,
+                "judge_url": server.url,
+                "judge_model": "m",
+            }
+        )
         judge.until = 66  # the first chunk of 32 pairs, both orders each, and one pair
         unfinished = evaluate(ws, AGENT, name, config)
         assert any("judgements were blocked" in one for one in unfinished.notes)
@@ -247,14 +303,18 @@ def test_a_decision_waits_for_a_judge_that_was_down(home):
     declare(ws, AGENT, {"primary": "judge", "min_cases": 2})
     judge = Flaky(66)
     with FakeServer(judge) as server:
-        config = QUICK.model_copy(update={"few_shot": 0, "judge_url": server.url, "judge_model": "m"})
+        config = QUICK.model_copy(
+            update={"few_shot": 0, "judge_url": server.url, "judge_model": "m"}
+        )
         unfinished = evaluate(ws, AGENT, version.name, config)
         with pytest.raises(Conflict, match=r"judgements were blocked, and may be made yet.*500"):
             gate(ws, unfinished)
         assert versions.by_id(ws, version.id).state is State.CANDIDATE
         judge.until = 1_000
         decided = gate(ws, evaluate(ws, AGENT, version.name, config))
-    assert (decided.inputs.suite, decided.inputs.basis) == ("judge", Basis.FEEDBACK), "most prompts are nobody's gold cases"
+    assert (decided.inputs.suite, decided.inputs.basis) == ("judge", Basis.FEEDBACK), (
+        "most prompts are nobody's gold cases"
+    )
     assert versions.by_id(ws, version.id).state is not State.CANDIDATE
 
 
@@ -263,10 +323,15 @@ def test_several_samples_are_one_question(home):
     _, side = loaded(ws, add("good"))
     asks = [Ask([{"role": "user", "content": f"fox {n}"}], 6, 3, 1.0) for n in range(3)]
     found = asking.ask(ws, versions.require_agent(ws, AGENT), side, asks, "programs")
-    assert [len(one) for one in found] == [3, 3, 3] and len({one.text for group in found for one in group}) > 3
+    assert [len(one) for one in found] == [3, 3, 3] and len(
+        {one.text for group in found for one in group}
+    ) > 3
     kept = asking.ask(ws, versions.require_agent(ws, AGENT), side, asks[::-1], "programs")
     assert kept == found[::-1]
-    assert json.loads(json.dumps(kept[0][0].ids)) and endpoint("a", "http://h/v1", "m", None, 1, "mdl_1").identity != side.identity
+    assert (
+        json.loads(json.dumps(kept[0][0].ids))
+        and endpoint("a", "http://h/v1", "m", None, 1, "mdl_1").identity != side.identity
+    )
 
 
 @pytest.mark.slow
@@ -280,7 +345,9 @@ def test_a_merged_folder_is_judged_as_its_users_load_it(home, taught, tmp_path):
     name = add("good")
     merged = evaluate(ws, AGENT, name, QUICK, against=name, form=f"hf:{folder}")
     assert (merged.form, merged.primary.changed, merged.primary.after) == (f"hf:{folder}", 0, 1.0)
-    assert merged.preferences and abs(merged.preferences[0].gain) < 1e-9, "a folder knows log-probabilities too"
+    assert merged.preferences and abs(merged.preferences[0].gain) < 1e-9, (
+        "a folder knows log-probabilities too"
+    )
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4096] + bytes(4096))
     changed = evaluate(ws, AGENT, name, QUICK, against=name, form=f"hf:{folder}")

@@ -13,7 +13,16 @@ from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.evaluation.suite import Material
 from thumbwheel.evaluation.suites import SUITES
 from thumbwheel.evaluation.suites.code import _count, pass_at
-from thumbwheel.evaluation.types import ANCHOR_NLL, ANCHOR_TASKS, Answer, Ask, Case, EvaluationConfig, Given, Known
+from thumbwheel.evaluation.types import (
+    ANCHOR_NLL,
+    ANCHOR_TASKS,
+    Answer,
+    Ask,
+    Case,
+    EvaluationConfig,
+    Given,
+    Known,
+)
 from thumbwheel.llm.fake import FakeServer
 from thumbwheel.rewards.function import Score, Status
 from thumbwheel.stats.paired import unchanged
@@ -24,7 +33,9 @@ def user(text):
 
 
 def case(name, reference, checker=None, settings=None, **slices):
-    return Case(name, name, f"msg_{name}", user(f"ask {name}"), reference, checker, settings, slices)
+    return Case(
+        name, name, f"msg_{name}", user(f"ask {name}"), reference, checker, settings, slices
+    )
 
 
 def replies(*texts, finish="stop"):
@@ -32,29 +43,48 @@ def replies(*texts, finish="stop"):
 
 
 def suite(name, cases=(), given=(), config=None, **more):
-    return SUITES.get(name)(Material(list(cases), list(given), config or EvaluationConfig(), **more))
+    return SUITES.get(name)(
+        Material(list(cases), list(given), config or EvaluationConfig(), **more)
+    )
 
 
 def test_the_report_of_a_json_agent_compares_fields_whatever_their_case():
     cases = [case(str(n), {"swimlane": "Project", "priority": "High"}) for n in range(4)]
-    good, half = '{"swimlane": "PROJECT", "priority": "HIGH"}', '{"swimlane": "project", "priority": "LOW"}'
-    found = suite("json_agent", cases).outcome(replies("no json", half, half, half), replies(good, good, half, '{"swimlane": "Home"'))
+    good, half = (
+        '{"swimlane": "PROJECT", "priority": "HIGH"}',
+        '{"swimlane": "project", "priority": "LOW"}',
+    )
+    found = suite("json_agent", cases).outcome(
+        replies("no json", half, half, half), replies(good, good, half, '{"swimlane": "Home"')
+    )
     main = found.main(0.95)
     assert (main.name, main.before, main.after) == ("all fields right", 0.0, 0.5)
     measures = {one.name: (one.before, one.after) for one in found.measures}
     assert measures["answers that parse"] == (0.75, 0.75)
     assert measures["field swimlane"] == (0.75, 0.75) and measures["field priority"] == (0.0, 0.5)
     after = found.details["after"]
-    assert (after["accuracy"], after["error_rate"], after["total_examples"], after["correct"], after["errors"]) == (0.5, 0.25, 4, 2, 1)
+    assert (
+        after["accuracy"],
+        after["error_rate"],
+        after["total_examples"],
+        after["correct"],
+        after["errors"],
+    ) == (0.5, 0.25, 4, 2, 1)
     assert after["accuracy_by_field"] == {"swimlane": 0.75, "priority": 0.5}
     first, second = after["error_examples"]
-    assert first["index"] == 3 and first["error"].startswith("no JSON") and "priority" in second["error"]
+    assert (
+        first["index"] == 3
+        and first["error"].startswith("no JSON")
+        and "priority" in second["error"]
+    )
 
 
 def test_a_list_of_findings_is_compared_by_its_columns():
     findings = [{"type": "CONFLICT"}, {"type": "Relation"}]
     cases = [case("a", findings), case("b", json.dumps([]))]
-    found = suite("json_agent", cases).outcome(replies("[]", "[]"), replies('[{"type": "relation"}, {"type": "Conflict"}]', "[]"))
+    found = suite("json_agent", cases).outcome(
+        replies("[]", "[]"), replies('[{"type": "relation"}, {"type": "Conflict"}]', "[]")
+    )
     assert (found.main(0.95).before, found.main(0.95).after) == (0.5, 1.0)
 
 
@@ -65,11 +95,17 @@ def test_rewards_of_fresh_answers_leave_out_what_has_no_value_and_mark_an_optimi
         scores = [Score(float(one.text == one.reference)) for one in answered]
         return {"": scores, "checker": scores}
 
-    lengths = lambda side: [math.nan if answer.text == "no" else 1.0 * len(answer.text) for answer in side]  # noqa: E731
+    def lengths(side):
+        return [math.nan if answer.text == "no" else 1.0 * len(answer.text) for answer in side]
+
     opinions = {"rm1": lambda prompts, sides: [lengths(side) for side in sides]}
     made = suite("reward", cases, rewards=rewards, opinions=opinions, optimised=frozenset({"rm1"}))
     found = made.outcome(replies("no", "yes", "maybe"), replies("yes", "yes", "yes"))
-    assert (found.main(0.95).name, found.main(0.95).before, found.main(0.95).after) == ("mean reward", 1 / 3, 1.0)
+    assert (found.main(0.95).name, found.main(0.95).before, found.main(0.95).after) == (
+        "mean reward",
+        1 / 3,
+        1.0,
+    )
     assert found.judges == ("checker",)
     opinion = found.measures[-1]
     assert opinion.name == "mean score by rm1 (trained against it: no evidence)" and opinion.n == 2
@@ -84,18 +120,26 @@ def test_anchors_are_two_guards():
     asks = made.asks()
     texts, tasks = ([one for one in asks if isinstance(one, kind)] for kind in (Known, Ask))
     assert (
-        len(texts) >= GatePolicy().min_guard and unchanged(len(tasks), 0.95) < GatePolicy().margin_tasks
+        len(texts) >= GatePolicy().min_guard
+        and unchanged(len(tasks), 0.95) < GatePolicy().margin_tasks
     )  # so that the built-in set guards
-    right = [str(one.reference) if not isinstance(one.reference, dict) else json.dumps(one.reference) for one in made.cases]
+    right = [
+        str(one.reference) if not isinstance(one.reference, dict) else json.dumps(one.reference)
+        for one in made.cases
+    ]
     before = [((-10.0, 10),)] * len(texts) + replies(*right)
     after = [((-15.0, 10),)] * len(texts) + replies(*(["?"] * len(tasks)))
     found = made.outcome(before, after)
     guards = {one.name: (one.before, one.after, one.n) for one in found.guards}
     assert guards == {ANCHOR_NLL: (1.0, 1.5, len(texts)), ANCHOR_TASKS: (1.0, 0.0, len(tasks))}
     assert {standing(one, GatePolicy())[0] for one in found.guards} == {Standing.WORSE}
-    assert {standing(one, GatePolicy())[0] for one in made.outcome(before, before).guards} == {Standing.HOLDS}
+    assert {standing(one, GatePolicy())[0] for one in made.outcome(before, before).guards} == {
+        Standing.HOLDS
+    }
     silent = made.outcome([()] * len(texts) + replies(*right), [()] * len(texts) + replies(*right))
-    assert [one.name for one in silent.guards] == [ANCHOR_TASKS] and silent.dropped.total() == len(texts)
+    assert [one.name for one in silent.guards] == [ANCHOR_TASKS] and silent.dropped.total() == len(
+        texts
+    )
 
 
 def test_anchors_of_the_owner_replace_the_built_in_ones(tmp_path):
@@ -107,7 +151,9 @@ def test_anchors_of_the_owner_replace_the_built_in_ones(tmp_path):
         suite("regression", config=EvaluationConfig(anchors=str(tmp_path / "mine.yaml"))).asks()
 
 
-@pytest.mark.parametrize(("script", "after", "agrees"), [(prefers_longer, 0.75, 1.0), (always_the_first, 0.5, 0.0)])
+@pytest.mark.parametrize(
+    ("script", "after", "agrees"), [(prefers_longer, 0.75, 1.0), (always_the_first, 0.5, 0.0)]
+)
 def test_a_judge_is_asked_in_both_orders(script, after, agrees):
     with FakeServer(script) as server:
         config = EvaluationConfig(judge_url=server.url, judge_model="m")
@@ -125,11 +171,19 @@ def test_a_key_in_the_address_of_a_judge_is_refused():
 
 
 def test_a_checker_that_is_not_here_is_part_of_what_decides_the_result():
-    cases = [case("a", "x"), case("b", "x", "of_a_plugin"), case("c", "x", "regex", {"pattern": "("})]
+    cases = [
+        case("a", "x"),
+        case("b", "x", "of_a_plugin"),
+        case("c", "x", "regex", {"pattern": "("}),
+    ]
     found = suite("success", cases).content()
     assert len(found) == 3 and "'of_a_plugin'" in " ".join(found) and "ExactAnswer 2" in found
     outcome = suite("success", cases).outcome(replies("x", "x", "x"), replies("x", "x", "x"))
-    assert outcome.main(0.95).n == 1 and outcome.blocked == {} and set(outcome.dropped) == set(found) - {"ExactAnswer 2"}
+    assert (
+        outcome.main(0.95).n == 1
+        and outcome.blocked == {}
+        and set(outcome.dropped) == set(found) - {"ExactAnswer 2"}
+    )
 
 
 def test_pass_at_k_is_the_unbiased_estimate():
@@ -143,7 +197,10 @@ def test_pass_at_k_is_the_unbiased_estimate():
 
 
 def test_prose_in_place_of_a_program_does_not_take_the_task_away():
-    prose, none = Score.none(Status.NOT_APPLICABLE, "no block"), Score.none(Status.BLOCKED, "no sandbox")
+    prose, none = (
+        Score.none(Status.NOT_APPLICABLE, "no block"),
+        Score.none(Status.BLOCKED, "no sandbox"),
+    )
     assert _count([Score(1.0), prose]) == (2, 1)
     assert _count([Score(1.0), none]) is None
 
@@ -153,7 +210,10 @@ def test_programs_are_really_run():
     made = suite("code", [task], config=EvaluationConfig(samples=2))
     (asked,) = made.asks()
     assert (asked.samples, asked.temperature) == (2, 0.8)
-    right, wrong = Answer("def add(a, b):\n    return a + b\n", "stop", 5), Answer("def add(a, b):\n    return a - b\n", "stop", 5)
+    right, wrong = (
+        Answer("def add(a, b):\n    return a + b\n", "stop", 5),
+        Answer("def add(a, b):\n    return a - b\n", "stop", 5),
+    )
     found = made.outcome([(wrong, wrong)], [(right, wrong)])
     if found.main is None:
         missing("sandbox", "no sandbox on this machine")
@@ -171,26 +231,49 @@ tasks:
 """
     (tmp_path / "tasks.yaml").write_text(tasks)
     made = suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path)))
-    found = made.outcome(replies("Hello.", "{}" + " " * 20), replies("Hello, Ada.", '{"a":{"b":2}}'))
+    found = made.outcome(
+        replies("Hello.", "{}" + " " * 20), replies("Hello, Ada.", '{"a":{"b":2}}')
+    )
     main = found.main(0.95)
     assert (main.before, main.after, main.n) == (pytest.approx(1 / 6), 1.0, 2)
     assert found.dropped == {"the task needs more than text": 1}
     greet = found.details["after"][0]
-    assert (greet["task_id"], greet["score"], greet["total_checks"], greet["tokens_out"]) == ("greet", 1.0, 1, 11)
+    assert (greet["task_id"], greet["score"], greet["total_checks"], greet["tokens_out"]) == (
+        "greet",
+        1.0,
+        1,
+        11,
+    )
     assert [one["skipped"] for one in greet["checks"]] == [False, True]
-    assert {one.name for one in found.slices} == {"complexity=tutorial", "complexity=phd", "tag=tone"}
+    assert {one.name for one in found.slices} == {
+        "complexity=tutorial",
+        "complexity=phd",
+        "tag=tone",
+    }
     nested = "{type: all_of, checks: [{type: latency_lte, ms: 5}]}"
-    (tmp_path / "tasks.yaml").write_text(f"tasks: [{{id: a, prompt: b, checks: [{nested}, {{type: json_valid}}]}}]")
+    (tmp_path / "tasks.yaml").write_text(
+        f"tasks: [{{id: a, prompt: b, checks: [{nested}, {{type: json_valid}}]}}]"
+    )
     made = suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path)))
-    slow, untimed = [(Answer("x", "stop", 1, seconds=9.0),)], [(Answer("x", "stop", 1, seconds=None),)]
+    slow, untimed = (
+        [(Answer("x", "stop", 1, seconds=9.0),)],
+        [(Answer("x", "stop", 1, seconds=None),)],
+    )
     found = made.outcome(slow, untimed).details  # nobody timed the one, so time counts for neither
-    assert [(one["total_checks"], one["passed"]) for one in (found["before"][0], found["after"][0])] == [(1, 0), (1, 0)]
-    (tmp_path / "tasks.yaml").write_text("tasks: [{id: a, prompt: b, checks: [{type: contain, text: x}]}]")
+    assert [
+        (one["total_checks"], one["passed"]) for one in (found["before"][0], found["after"][0])
+    ] == [(1, 0), (1, 0)]
+    (tmp_path / "tasks.yaml").write_text(
+        "tasks: [{id: a, prompt: b, checks: [{type: contain, text: x}]}]"
+    )
     with pytest.raises(ConfigError, match="Did you mean 'contains'"):
         suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path))).asks()
 
 
-@pytest.mark.parametrize("pattern", ["../*.yaml", "tasks/../../*.yaml", "{elsewhere}/*.yaml", "link.yaml", "linked/*.yaml"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["../*.yaml", "tasks/../../*.yaml", "{elsewhere}/*.yaml", "link.yaml", "linked/*.yaml"],
+)
 def test_a_benchmark_reads_no_file_out_of_its_folder(tmp_path, pattern):
     elsewhere, folder = tmp_path / "elsewhere", tmp_path / "sent"
     for made in (elsewhere, folder):
@@ -206,10 +289,17 @@ def test_a_benchmark_reads_no_file_out_of_its_folder(tmp_path, pattern):
         suite("benchmark", config=EvaluationConfig(benchmark=str(path))).asks()
 
 
-TIMES_NINE = "".join(f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True))
+TIMES_NINE = "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
 ENDLESS = {
-    "a check that holds itself": "tasks: [{id: a, prompt: b, checks: &c [{type: any_of, checks: *c}]}]",
-    "billions of values": f"a: &a [x]\n{TIMES_NINE}tasks: [{{id: a, prompt: b, checks: [{{type: any_of, checks: *i}}]}}]",
+    "a check that holds itself": "tasks: [{id: a, prompt: b, checks: &c [{type: any_of, checks: "
+    "*c}]}]",
+    "billions of values": f"a: &a [x]\n{TIMES_NINE}tasks: [{{id: a, prompt: b, checks: [{{type: "
+    "any_of, "
+    "checks: "
+    f"*i}}]}}]",
     "nesting": "tasks: " + "[" * 5000,
 }
 
@@ -227,17 +317,32 @@ def test_a_benchmark_adds_the_files_that_it_names_once_and_not_those_that_they_n
     task = "{{id: {name}, prompt: b, checks: [{{type: json_valid}}]}}"
     path = tmp_path / "suite.yaml"
     path.write_text(f"tasks: [{task.format(name='a')}]\ntask_pattern: '**/*.yaml'")
-    (tmp_path / "more" / "b.yaml").write_text(f"tasks: [{task.format(name='b')}]\ntask_pattern: '*.yaml'")
-    (tmp_path / "more" / "c.yaml").write_text(f"tasks: [{task.format(name='c')}]\ntask_pattern: '*.yaml'")
+    (tmp_path / "more" / "b.yaml").write_text(
+        f"tasks: [{task.format(name='b')}]\ntask_pattern: '*.yaml'"
+    )
+    (tmp_path / "more" / "c.yaml").write_text(
+        f"tasks: [{task.format(name='c')}]\ntask_pattern: '*.yaml'"
+    )
     (tmp_path / "more" / "note.txt").write_text("no task")
-    assert [task.id for task in suite("benchmark", config=EvaluationConfig(benchmark=str(path))).tasks] == ["a", "b", "c"]
+    assert [
+        task.id for task in suite("benchmark", config=EvaluationConfig(benchmark=str(path))).tasks
+    ] == ["a", "b", "c"]
 
 
 def test_recorded_answers_that_do_not_fit_are_counted():
-    rows = [Given("r1", "g1", user("q"), None, "yes", True, pair="r1"), Given("r1", "g1", user("q"), None, "no", False, pair="r1")]
-    rows += [Given("r2", "g2", user("long"), None, "yes", True, pair="r2"), Given("r2", "g2", user("long"), None, "no", False, pair="r2")]
+    rows = [
+        Given("r1", "g1", user("q"), None, "yes", True, pair="r1"),
+        Given("r1", "g1", user("q"), None, "no", False, pair="r1"),
+    ]
+    rows += [
+        Given("r2", "g2", user("long"), None, "yes", True, pair="r2"),
+        Given("r2", "g2", user("long"), None, "no", False, pair="r2"),
+    ]
     made = suite("preference", given=rows)
     assert [one.texts for one in made.asks()] == [("yes", "no"), ("yes", "no")]
     found = made.outcome([((-2.0, 2), (-1.0, 2)), ()], [((-1.0, 2), (-2.0, 2)), ()])
     assert (found.main(0.95).before, found.main(0.95).after) == (0.0, 1.0)
-    assert found.dropped == {"recorded answer does not fit the model": 2} and found.guards[0].after == 0.5
+    assert (
+        found.dropped == {"recorded answer does not fit the model": 2}
+        and found.guards[0].after == 0.5
+    )

@@ -5,7 +5,10 @@ import pytest
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.evaluation.validators import VALIDATORS, Reply, check, require
 
-CALLS = ({"name": "search", "args": {"q": "fox", "n": 2}, "result": "42 foxes in the den"}, {"name": "mail", "args": {}, "result": None})
+CALLS = (
+    {"name": "search", "args": {"q": "fox", "n": 2}, "result": "42 foxes in the den"},
+    {"name": "mail", "args": {}, "result": None},
+)
 TOOLS = Reply("There are 42 foxes.", 7, 0.2, CALLS, truth="42 foxes live in the den")
 
 
@@ -23,8 +26,22 @@ TOOLS = Reply("There are 42 foxes.", 7, 0.2, CALLS, truth="42 foxes live in the 
         ({"type": "json_valid"}, "null", True),
         ({"type": "json_has_key", "key": "a.b"}, '{"a": {"b": null}}', True),
         ({"type": "json_has_key", "key": "a.c"}, '{"a": {"b": 1}}', False),
-        ({"type": "any_of", "checks": [{"type": "equals", "text": "a"}, {"type": "equals", "text": "b"}]}, "b", True),
-        ({"type": "all_of", "checks": [{"type": "equals", "text": "a"}, {"type": "equals", "text": "b"}]}, "b", False),
+        (
+            {
+                "type": "any_of",
+                "checks": [{"type": "equals", "text": "a"}, {"type": "equals", "text": "b"}],
+            },
+            "b",
+            True,
+        ),
+        (
+            {
+                "type": "all_of",
+                "checks": [{"type": "equals", "text": "a"}, {"type": "equals", "text": "b"}],
+            },
+            "b",
+            False,
+        ),
         ({"type": "none_of", "checks": [{"type": "contains", "text": "a"}]}, "b", True),
         ({"type": "admits_uncertainty"}, "I don't know that.", True),
         ({"type": "no_uncertainty"}, "It is 7.", True),
@@ -73,7 +90,15 @@ def test_every_validator_is_known_by_its_test():
     assert tested == set(VALIDATORS)
 
 
-@pytest.mark.parametrize("given", [{"type": "contains"}, {"type": "regex", "pattern": "("}, {"type": "tool_called_n", "n": 1}, "contains"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "contains"},
+        {"type": "regex", "pattern": "("},
+        {"type": "tool_called_n", "n": 1},
+        "contains",
+    ],
+)
 def test_a_check_that_cannot_be_read_is_refused_before_anything_is_asked(given):
     if isinstance(given, dict) and given.get("pattern"):
         from thumbwheel.core.errors import ThumbwheelError

@@ -23,22 +23,34 @@ SPELLINGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("given", SPELLINGS, ids=" ".join)
 def test_a_format_by_each_of_its_names(
-    ws: Workspace, base: Path, adapter: Path, command_line: Run, given: tuple[str, ...], tmp_path: Path
+    ws: Workspace,
+    base: Path,
+    adapter: Path,
+    command_line: Run,
+    given: tuple[str, ...],
+    tmp_path: Path,
 ) -> None:
     tuned_version(ws, base, adapter)
     format, file = SPELLINGS[given]
-    code, out, err = command_line("export", "v1", "--agent", "support", *given, "--to", "out", "--json")
+    code, out, err = command_line(
+        "export", "v1", "--agent", "support", *given, "--to", "out", "--json"
+    )
     assert code == 0, err
     assert json.loads(out)["format"] == format
     assert (tmp_path / "out" / file).is_file()
 
 
 @pytest.mark.parametrize("format", ["lora", "adapter", "gguf", "onnx"])
-def test_merge_and_another_format_are_a_contradiction(command_line: Run, format: str, tmp_path: Path) -> None:
+def test_merge_and_another_format_are_a_contradiction(
+    command_line: Run, format: str, tmp_path: Path
+) -> None:
     code, _, err = command_line("export", "v1", "--agent", "support", "--merge", "--format", format)
     said = " ".join(err.split())
     assert code == 2
-    assert f"--merge with --format {format}: --merge means --format merged, and an export has one format" in said
+    assert (
+        f"--merge with --format {format}: --merge means --format merged, and an export has one "
+        "format" in said
+    )
     assert "Leave out one of them" in said
     assert not list(tmp_path.glob("support-*"))
 

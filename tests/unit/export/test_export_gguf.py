@@ -1,4 +1,5 @@
-"""GGUF: the file in llama.cpp is the trained model, every precision says what it costs, and what cannot be converted ends in an error."""
+"""GGUF: the file in llama.cpp is the trained model, every precision says what it costs, and what
+cannot be converted ends in an error."""
 
 from __future__ import annotations
 
@@ -29,7 +30,15 @@ from tiny_models import tiny_adapter, tiny_base, tiny_tokenizer, tuned_version
 pytestmark = pytest.mark.tools
 
 RUNGS = ("F16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0", "Q3_K_M", "Q2_K")
-LONG = [[{"role": "user", "content": f"{start}: the quick brown fox jumps over 17 lazy dogs, naïve ones. " * 4}] for start in range(5)]
+LONG = [
+    [
+        {
+            "role": "user",
+            "content": f"{start}: the quick brown fox jumps over 17 lazy dogs, naïve ones. " * 4,
+        }
+    ]
+    for start in range(5)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -54,14 +63,23 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scratch")
 
 
-def rung(trained: Source, known: parity.Reference, quant: str, scratch: Path, folder: Path, format: str = "gguf") -> Parity:
+def rung(
+    trained: Source,
+    known: parity.Reference,
+    quant: str,
+    scratch: Path,
+    folder: Path,
+    format: str = "gguf",
+) -> Parity:
     form = FORMATS.get(format)
     folder.mkdir()
     form.write(replace(trained, quant=quant, scratch=scratch), folder)
     return parity.against(known, form, folder)
 
 
-def test_f16_in_llama_cpp_is_the_trained_model(trained: Source, known: parity.Reference, scratch: Path, tmp_path: Path) -> None:
+def test_f16_in_llama_cpp_is_the_trained_model(
+    trained: Source, known: parity.Reference, scratch: Path, tmp_path: Path
+) -> None:
     found = rung(trained, known, "F16", scratch, tmp_path / "out")
     assert found.failures == []
     assert found.tokens >= 200
@@ -70,31 +88,45 @@ def test_f16_in_llama_cpp_is_the_trained_model(trained: Source, known: parity.Re
     assert found.effect_kl is not None
     assert found.effect_kl > 0.01
     assert (found.dtype, found.same_prompts, found.same_text, found.ends) == ("F16", True, True, ())
-    assert any("NFC" in note for note in found.notes), "Qwen's tokenizer composes accents and llama.cpp does not"
-    assert {"chat_template.jinja", "tokenizer.json", "model-F16.gguf"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert any("NFC" in note for note in found.notes), (
+        "Qwen's tokenizer composes accents and llama.cpp does not"
+    )
+    assert {"chat_template.jinja", "tokenizer.json", "model-F16.gguf"} <= {
+        path.name for path in (tmp_path / "out").iterdir()
+    }
     template = describe(tmp_path / "out" / "model-F16.gguf")["template"]
     assert template == (tmp_path / "out" / "chat_template.jinja").read_text()
 
 
 @pytest.mark.slow
-def test_kl_rises_over_the_ladder(trained: Source, known: parity.Reference, scratch: Path, tmp_path: Path) -> None:
+def test_kl_rises_over_the_ladder(
+    trained: Source, known: parity.Reference, scratch: Path, tmp_path: Path
+) -> None:
     found = [rung(trained, known, quant, scratch, tmp_path / quant) for quant in RUNGS]
     assert [one.dtype for one in found] == list(RUNGS)
     kls, sizes = [one.mean_kl for one in found], [one.size for one in found]
     assert kls == sorted(kls)
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(kls)) == len(set(sizes)) == len(RUNGS)
-    assert all(one.base_kl is not None and one.base_kl > one.mean_kl for one in found), "what was trained survives each"
+    assert all(one.base_kl is not None and one.base_kl > one.mean_kl for one in found), (
+        "what was trained survives each"
+    )
     assert found[1].failures == []
-    assert any("top-1" in text for text in found[-1].failures), "random weights at two bits are another model"
+    assert any("top-1" in text for text in found[-1].failures), (
+        "random weights at two bits are another model"
+    )
 
 
-def test_the_library_and_llama_quantize_write_the_same_bytes(trained: Source, scratch: Path, tmp_path: Path) -> None:
+def test_the_library_and_llama_quantize_write_the_same_bytes(
+    trained: Source, scratch: Path, tmp_path: Path
+) -> None:
     needs("llama-quantize")
     (tmp_path / "out").mkdir()
     FORMATS.get("gguf").write(replace(trained, quant="Q4_K_M", scratch=scratch), tmp_path / "out")
     quantise(scratch / "F32.gguf", tmp_path / "library.gguf", "Q4_K_M")
-    assert (tmp_path / "library.gguf").read_bytes() == (tmp_path / "out" / "model-Q4_K_M.gguf").read_bytes()
+    assert (tmp_path / "library.gguf").read_bytes() == (
+        tmp_path / "out" / "model-Q4_K_M.gguf"
+    ).read_bytes()
 
 
 @pytest.mark.slow
@@ -108,7 +140,9 @@ def test_an_adapter_as_gguf_over_its_base_is_the_merged_model(family: str, tmp_p
     assert found.max_abs_diff < 0.02
     assert found.base_kl is not None
     assert found.base_kl > 0.01 > found.mean_kl
-    assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
+    assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())[
+        "base_model_name_or_path"
+    ] == str(base)
 
 
 @pytest.mark.slow
@@ -125,10 +159,14 @@ def test_bos_and_a_second_stop_token_come_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_another_template_in_the_file_is_found(trained: Source, known: parity.Reference, scratch: Path, tmp_path: Path) -> None:
+def test_another_template_in_the_file_is_found(
+    trained: Source, known: parity.Reference, scratch: Path, tmp_path: Path
+) -> None:
     form = FORMATS.get("gguf")
     tokenizer = tiny_tokenizer("{% for m in messages %}{{ m['content'] }}{% endfor %}")
-    other = tiny_base(tmp_path / "other", tokenizer=tokenizer, hidden_size=256, intermediate_size=512, head_dim=64)
+    other = tiny_base(
+        tmp_path / "other", tokenizer=tokenizer, hidden_size=256, intermediate_size=512, head_dim=64
+    )
     (tmp_path / "out").mkdir()
     form.write(Source(str(other), None, str(other), "F16"), tmp_path / "out")
     assert not parity.against(known, form, tmp_path / "out").same_prompts
@@ -136,14 +174,26 @@ def test_another_template_in_the_file_is_found(trained: Source, known: parity.Re
 
 @pytest.mark.slow
 def test_rows_that_a_precision_cannot_take_are_said(tmp_path: Path) -> None:
-    base = tiny_base(tmp_path / "base", hidden_size=64, head_dim=16, intermediate_size=128, initializer_range=0.05)
+    base = tiny_base(
+        tmp_path / "base",
+        hidden_size=64,
+        head_dim=16,
+        intermediate_size=128,
+        initializer_range=0.05,
+    )
     source = Source(str(base), None, str(base))
-    found = rung(source, parity.reference(source, parity.PROBES), "Q4_K_M", tmp_path, tmp_path / "out")
+    found = rung(
+        source, parity.reference(source, parity.PROBES), "Q4_K_M", tmp_path, tmp_path / "out"
+    )
     assert any("could not take Q4_K_M" in note and "Q5_0" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("setting", [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 8}}, {"lora_bias": True}])
-def test_an_adapter_that_llama_cpp_would_scale_otherwise_is_refused(trained: Source, setting: dict[str, object], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "setting", [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 8}}, {"lora_bias": True}]
+)
+def test_an_adapter_that_llama_cpp_would_scale_otherwise_is_refused(
+    trained: Source, setting: dict[str, object], tmp_path: Path
+) -> None:
     assert trained.adapter
     config = json.loads((trained.adapter / "adapter_config.json").read_text())
     (tmp_path / "adapter_config.json").write_text(json.dumps(config | setting))
@@ -176,9 +226,13 @@ def test_an_unknown_tokenizer_is_refused_unless_its_family_is_known(tmp_path: Pa
     assert not found.same_text, "the family's way is a guess, and the probes find it wrong"
 
 
-def test_a_missing_quantiser_is_an_error_that_names_the_fix(trained: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_quantiser_is_an_error_that_names_the_fix(
+    trained: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     find = tools.find
-    monkeypatch.setattr(tools, "find", lambda name: None if name in ("llama-quantize", "library") else find(name))
+    monkeypatch.setattr(
+        tools, "find", lambda name: None if name in ("llama-quantize", "library") else find(name)
+    )
     with pytest.raises(NotFound, match="thumbwheel tools install"):
         FORMATS.get("gguf").write(replace(trained, quant="Q4_K_M"), tmp_path)
     assert not list(tmp_path.glob("*.gguf"))
@@ -201,26 +255,46 @@ def test_precisions_have_names(ws: Workspace, base: Path, adapter: Path, tmp_pat
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="less than nothing"):
         gguf_file.recommend(-1)
-    assert [gguf_file.recommend(memory) for memory in (64, 31, 15, 7, 2, None)] == ["Q8_0", "Q6_K", "Q4_K_M", "Q3_K_M", "Q2_K", "Q4_K_M"]
+    assert [gguf_file.recommend(memory) for memory in (64, 31, 15, 7, 2, None)] == [
+        "Q8_0",
+        "Q6_K",
+        "Q4_K_M",
+        "Q3_K_M",
+        "Q2_K",
+        "Q4_K_M",
+    ]
 
 
 @pytest.mark.slow
-def test_an_export_that_is_not_the_model_is_taken_by_name_only(ws: Workspace, trained: Source, tmp_path: Path) -> None:
+def test_an_export_that_is_not_the_model_is_taken_by_name_only(
+    ws: Workspace, trained: Source, tmp_path: Path
+) -> None:
     assert trained.adapter
     version = tuned_version(ws, Path(trained.base), trained.adapter)
     with pytest.raises(ModelError, match=r"top-1.*Nothing was kept.*--accept"):
         export(ws, "support", "v1", "gguf", tmp_path / "out", "q2_k")
     assert not (tmp_path / "out").exists()
-    done = export(ws, "support", "v1", "gguf", tmp_path / "out", "q2_k", accept="Ada: only to try the road")
-    assert (done.accepted, done.deployable, done.quant) == ("Ada: only to try the road", True, "Q2_K")
+    done = export(
+        ws, "support", "v1", "gguf", tmp_path / "out", "q2_k", accept="Ada: only to try the road"
+    )
+    assert (done.accepted, done.deployable, done.quant) == (
+        "Ada: only to try the road",
+        True,
+        "Q2_K",
+    )
     assert "Taken by Ada" in (done.path / "README.md").read_text()
-    assert json.loads((done.path / "thumbwheel.json").read_text())["accepted"] == "Ada: only to try the road"
+    assert (
+        json.loads((done.path / "thumbwheel.json").read_text())["accepted"]
+        == "Ada: only to try the road"
+    )
     assert exports(ws, version.id) == [done]
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "home") == ["out"]
 
 
 @pytest.mark.slow
-def test_a_ladder_shows_what_it_does_not_keep(ws: Workspace, trained: Source, tmp_path: Path) -> None:
+def test_a_ladder_shows_what_it_does_not_keep(
+    ws: Workspace, trained: Source, tmp_path: Path
+) -> None:
     assert trained.adapter
     version = tuned_version(ws, Path(trained.base), trained.adapter)
     with pytest.raises(InputError, match="Leave --ladder out"):
@@ -230,7 +304,10 @@ def test_a_ladder_shows_what_it_does_not_keep(ws: Workspace, trained: Source, tm
         list(ladder(ws, "support", "v1", "gguf", ["q8_0", "q2_k"], tmp_path / "taken"))
     assert len(list((tmp_path / "taken").iterdir())) == 1, "seen before the first is made"
     done = list(ladder(ws, "support", "v1", "gguf", ["q8_0", "Q2_K", "Q8_0"], tmp_path / "rungs"))
-    assert [(one.quant, one.deployable, bool(one.files)) for one in done] == [("Q8_0", True, True), ("Q2_K", False, False)]
+    assert [(one.quant, one.deployable, bool(one.files)) for one in done] == [
+        ("Q8_0", True, True),
+        ("Q2_K", False, False),
+    ]
     assert [path.name for path in (tmp_path / "rungs").iterdir()] == ["support-v1-gguf-Q8_0"]
     assert exports(ws, version.id) == done
 
@@ -266,14 +343,28 @@ def test_a_full_disk_leaves_nothing(trained: Source, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_cases_are_scored_beside_the_trained_model(trained: Source, scratch: Path, tmp_path: Path) -> None:
+def test_cases_are_scored_beside_the_trained_model(
+    trained: Source, scratch: Path, tmp_path: Path
+) -> None:
     def case(number: int, reference: str) -> Case:
         prompt = [{"role": "user", "content": f"Question {number}: 17 * {number}?"}]
-        return Case(f"case{number}", f"group{number}", f"prompt{number}", prompt, reference, "exact_answer", None, {})
+        return Case(
+            f"case{number}",
+            f"group{number}",
+            f"prompt{number}",
+            prompt,
+            reference,
+            "exact_answer",
+            None,
+            {},
+        )
 
     asked = parity.reference(trained, parity.PROBES, [case(number, "") for number in range(6)])
     texts = [one.text for one, *_ in asked.answers]
-    known = replace(asked, cases=[case(number, text if number % 3 else "no") for number, text in enumerate(texts)])
+    known = replace(
+        asked,
+        cases=[case(number, text if number % 3 else "no") for number, text in enumerate(texts)],
+    )
     task = rung(trained, known, "F16", scratch, tmp_path / "out").task
     assert task is not None
     assert (task.cases, task.trained) == (6, pytest.approx(4 / 6))

@@ -1,4 +1,5 @@
-"""Every limit of every precision, pinned: at the limit an export passes, beyond it it fails and says which one."""
+"""Every limit of every precision, pinned: at the limit an export passes, beyond it it fails and
+says which one."""
 
 from __future__ import annotations
 
@@ -33,7 +34,18 @@ PINNED = {
 
 def at_the_limit(dtype: str) -> Parity:
     known = limits(dtype)
-    return Parity(1, 100, dtype, known.logits or 1.0, known.mean_kl, known.top1, 10.0, True, known, base_kl=10.0)
+    return Parity(
+        1,
+        100,
+        dtype,
+        known.logits or 1.0,
+        known.mean_kl,
+        known.top1,
+        10.0,
+        True,
+        known,
+        base_kl=10.0,
+    )
 
 
 @pytest.mark.parametrize("dtype", PINNED)
@@ -52,7 +64,8 @@ def test_the_limits_of_a_precision(dtype: str) -> None:
 
 
 class WrongInAnswers:
-    """An opened export whose logits are the model's wherever a prompt is read, and others where it answers."""
+    """An opened export whose logits are the model's wherever a prompt is read, and others where it
+    answers."""
 
     def __init__(self, opened: Any, prompts: list[int]) -> None:
         self._opened, self._prompts = opened, prompts
@@ -63,21 +76,33 @@ class WrongInAnswers:
     def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """The last positions of each row; those of the answer are turned around."""
         changed = []
-        for row, logits, prompt_length in zip(rows, self._opened.logits(rows), self._prompts, strict=True):
+        for row, logits, prompt_length in zip(
+            rows, self._opened.logits(rows), self._prompts, strict=True
+        ):
             answered = len(row) - prompt_length
-            changed.append(torch.cat([logits[: len(logits) - answered], -logits[len(logits) - answered :]]))
+            changed.append(
+                torch.cat([logits[: len(logits) - answered], -logits[len(logits) - answered :]])
+            )
         return changed
 
 
-def test_an_export_that_is_wrong_in_its_answers_alone_fails(base: Path, adapter: Path, tmp_path: Path) -> None:
+def test_an_export_that_is_wrong_in_its_answers_alone_fails(
+    base: Path, adapter: Path, tmp_path: Path
+) -> None:
     source = Source(str(base), adapter, str(base), tmp_path / "scratch")
     folder = tmp_path / "merged"
     folder.mkdir()
     form = FORMATS.get("merged")
     form.write(source, folder)
     known = parity.reference(source, parity.PROBES)
-    answers = [len(dialogue) - len(prompt) for dialogue, prompt in zip(known.dialogues, known.prompts, strict=True)]
-    assert all(dialogue[: len(prompt)] == prompt for dialogue, prompt in zip(known.dialogues, known.prompts, strict=True))
+    answers = [
+        len(dialogue) - len(prompt)
+        for dialogue, prompt in zip(known.dialogues, known.prompts, strict=True)
+    ]
+    assert all(
+        dialogue[: len(prompt)] == prompt
+        for dialogue, prompt in zip(known.dialogues, known.prompts, strict=True)
+    )
     assert max(answers) == parity.ANSWER
     assert parity.against(known, form, folder).failures == []
 
@@ -87,7 +112,9 @@ def test_an_export_that_is_wrong_in_its_answers_alone_fails(base: Path, adapter:
         def open(self, folder: Path, dtype: Any) -> WrongInAnswers:
             return WrongInAnswers(form.open(folder, dtype), list(map(len, known.prompts)))
 
-    assert any("top-1 agreement" in text for text in parity.against(known, Wrong(), folder).failures)  # type: ignore[arg-type]
+    assert any(
+        "top-1 agreement" in text for text in parity.against(known, Wrong(), folder).failures
+    )  # type: ignore[arg-type]
 
 
 def test_no_limit_is_unpinned() -> None:

@@ -1,4 +1,5 @@
-"""Merging layer by layer into copies of the base's files: bit for bit what PEFT makes of the whole model, in memory for one layer."""
+"""Merging layer by layer into copies of the base's files: bit for bit what PEFT makes of the whole
+model, in memory for one layer."""
 
 from __future__ import annotations
 
@@ -31,19 +32,29 @@ BY_LAYER: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "rslora": ("qwen2", {}, {"use_rslora": True, "rank_pattern": {"q_proj": 2}}),
     "dora": ("qwen2", {}, {"use_dora": True}),
     "embeddings": ("qwen2", {}, {"target_modules": ["embed_tokens", "q_proj"]}),
-    "whole-modules": ("qwen2", {}, {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "norm"]}),
+    "whole-modules": (
+        "qwen2",
+        {},
+        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "norm"]},
+    ),
     "some-tokens": ("qwen2", {}, {"target_modules": ["q_proj"], "trainable_token_indices": [3, 7]}),
     "experts": ("mixtral", EXPERTS, {}),
 }
 IN_MEMORY: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "biases": ("qwen2", {}, {"bias": "all"}),
-    "a head that shares the embedding": ("qwen2", {"tie_word_embeddings": True}, {"target_modules": ["lm_head"]}),
+    "a head that shares the embedding": (
+        "qwen2",
+        {"tie_word_embeddings": True},
+        {"target_modules": ["lm_head"]},
+    ),
 }
 
 
 def test_a_shard_lies_beside_its_index(tmp_path: Path) -> None:
     for name in ("../other.safetensors", "..", "/etc/passwd", "model.bin"):
-        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+        (tmp_path / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": {"a": name}})
+        )
         with pytest.raises(ModelError, match="no safetensors file beside it"):
             layout(tmp_path)
 
@@ -57,7 +68,11 @@ def in_shards(base: Path, size: str = "40KB") -> Path:
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    return {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    return {
+        name: tensor
+        for file in folder.glob("*.safetensors")
+        for name, tensor in load_file(file).items()
+    }
 
 
 def same_as_peft(source: Source, folder: Path) -> None:
@@ -66,25 +81,38 @@ def same_as_peft(source: Source, folder: Path) -> None:
     whole(source).to(stored_dtype(source.base)).save_pretrained(folder / "peft")
     found, wanted, base = tensors(out), tensors(folder / "peft"), tensors(Path(source.base))
     assert found.keys() == wanted.keys()
-    assert all(found[name].dtype == one.dtype and torch.equal(found[name], one) for name, one in wanted.items())
-    assert any(not torch.equal(found[name], one) for name, one in base.items()), "the adapter must matter"
+    assert all(
+        found[name].dtype == one.dtype and torch.equal(found[name], one)
+        for name, one in wanted.items()
+    )
+    assert any(not torch.equal(found[name], one) for name, one in base.items()), (
+        "the adapter must matter"
+    )
     theirs, ours = (json.loads((one / "config.json").read_text()) for one in (folder / "peft", out))
     assert ours == theirs
 
 
 @pytest.mark.parametrize("what", BY_LAYER)
-def test_every_layer_is_what_peft_makes_of_it(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_layer_is_what_peft_makes_of_it(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     family, settings, adapter = BY_LAYER[what]
     base = in_shards(tiny_base(tmp_path / "base", family, dtype="bfloat16", **settings))
-    same_as_peft(Source(str(base), tiny_adapter(base, tmp_path / "adapter", **adapter), str(base)), tmp_path)
+    same_as_peft(
+        Source(str(base), tiny_adapter(base, tmp_path / "adapter", **adapter), str(base)), tmp_path
+    )
     assert "in memory" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("what", IN_MEMORY)
-def test_what_has_no_place_in_the_files_is_merged_in_memory_and_said(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_no_place_in_the_files_is_merged_in_memory_and_said(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     family, settings, adapter = IN_MEMORY[what]
     base = tiny_base(tmp_path / "base", family, **settings)
-    same_as_peft(Source(str(base), tiny_adapter(base, tmp_path / "adapter", **adapter), str(base)), tmp_path)
+    same_as_peft(
+        Source(str(base), tiny_adapter(base, tmp_path / "adapter", **adapter), str(base)), tmp_path
+    )
     assert "merging in memory" in capsys.readouterr().err
 
 
@@ -99,7 +127,9 @@ def all_trained(base: Path, folder: Path) -> Source:
 
 
 def test_layers_that_were_trained_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = all_trained(in_shards(tiny_base(tmp_path / "base", dtype="bfloat16")), tmp_path / "adapter")
+    source = all_trained(
+        in_shards(tiny_base(tmp_path / "base", dtype="bfloat16")), tmp_path / "adapter"
+    )
     same_as_peft(source, tmp_path)
     assert "in memory" not in capsys.readouterr().err
 
@@ -111,7 +141,9 @@ def test_experts_that_were_trained_whole(tmp_path: Path) -> None:
     merge(source, out)
     with torch.no_grad():
         rows = torch.arange(24)[None]
-        trained = load_adapter(load_base(source.base, "float32")[0], tmp_path / "adapter")(rows).logits
+        trained = load_adapter(load_base(source.base, "float32")[0], tmp_path / "adapter")(
+            rows
+        ).logits
         found = AutoModelForCausalLM.from_pretrained(out)(rows).logits
     assert torch.equal(found, trained)
 
@@ -120,7 +152,9 @@ def test_a_base_alone_is_copied(tmp_path: Path) -> None:
     base = in_shards(tiny_base(tmp_path / "base"))
     (out := tmp_path / "out").mkdir()
     merge(Source(str(base), None, str(base)), out)
-    assert all((out / file.name).read_bytes() == file.read_bytes() for file in base.glob("*.safetensors*"))
+    assert all(
+        (out / file.name).read_bytes() == file.read_bytes() for file in base.glob("*.safetensors*")
+    )
 
 
 def test_a_broken_adapter_is_an_error(tmp_path: Path) -> None:
@@ -159,13 +193,25 @@ print(memory("VmHWM") - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_memory_holds_the_adapter_and_less_than_a_shard(tmp_path: Path) -> None:
     small = tiny_base(tmp_path / "small")
-    shape = {"vocab_size": 20_000, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 8, "head_dim": 192}
+    shape = {
+        "vocab_size": 20_000,
+        "hidden_size": 768,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 8,
+        "head_dim": 192,
+    }
     large = in_shards(tiny_base(tmp_path / "large", dtype="bfloat16", **shape), "40MB")
     given = []
     for base in (small, large):
-        given += [str(base), str(tiny_adapter(base, tmp_path / f"{base.name}-adapter")), str(tmp_path / f"{base.name}-out")]
+        given += [
+            str(base),
+            str(tiny_adapter(base, tmp_path / f"{base.name}-adapter")),
+            str(tmp_path / f"{base.name}-out"),
+        ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", CHILD, *given], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, *given], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr
     peak = int(done.stdout.split()[-1]) * 1024
     shards = [file.stat().st_size for file in large.glob("*.safetensors")]

@@ -1,4 +1,5 @@
-"""ONNX: onnxruntime's greedy tokens are transformers', through prefill and cache, with window attention and experts too."""
+"""ONNX: onnxruntime's greedy tokens are transformers', through prefill and cache, with window
+attention and experts too."""
 
 from __future__ import annotations
 
@@ -28,14 +29,21 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_tokens_are_those_of_transformers(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_greedy_tokens_are_those_of_transformers(
+    family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = tiny_base(tmp_path / "base", family, **FAMILIES[family])
     source = Source(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
     (out := tmp_path / "out").mkdir()
     (plain := tmp_path / "plain").mkdir()
     FORMATS.get("onnx").write(source, out)
     assert capsys.readouterr().out == ""
-    assert {path.name for path in out.iterdir()} >= {"decode.onnx", "decode.onnx.data", "tokenizer.json", "generation_config.json"}
+    assert {path.name for path in out.iterdir()} >= {
+        "decode.onnx",
+        "decode.onnx.data",
+        "tokenizer.json",
+        "generation_config.json",
+    }
     merge(source, plain)
     model = AutoModelForCausalLM.from_pretrained(plain)
     opened = FORMATS.get("onnx").open(out, torch.float32)

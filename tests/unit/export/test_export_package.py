@@ -1,4 +1,5 @@
-"""`export`: whole and checked or not there; recorded with the hash of every file; honest about tainted, changed and unmergeable models."""
+"""`export`: whole and checked or not there; recorded with the hash of every file; honest about
+tainted, changed and unmergeable models."""
 
 from __future__ import annotations
 
@@ -39,16 +40,25 @@ def left_over(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("format", ["adapter", "merged"])
-def test_an_export_is_recorded_with_every_hash(ws: Workspace, version: ModelVersion, base: Path, format: str, tmp_path: Path) -> None:
+def test_an_export_is_recorded_with_every_hash(
+    ws: Workspace, version: ModelVersion, base: Path, format: str, tmp_path: Path
+) -> None:
     versions.move(ws, version, State.APPROVED, Basis.GOLD)
     done = export(ws, "support", "v1", format, tmp_path / "deep" / "out")
     manifest = json.loads((done.path / "thumbwheel.json").read_text())
-    found = {path.relative_to(done.path).as_posix() for path in done.path.rglob("*") if path.is_file()}
+    found = {
+        path.relative_to(done.path).as_posix() for path in done.path.rglob("*") if path.is_file()
+    }
     assert set(manifest["files"]) == found - {"thumbwheel.json"} == set(done.files)
     for name, entry in done.files.items():
         content = (done.path / name).read_bytes()
         assert entry == {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-    assert (manifest["version"], manifest["state"], manifest["basis"], manifest["base"]) == ("v1", "approved", "gold", str(base))
+    assert (manifest["version"], manifest["state"], manifest["basis"], manifest["base"]) == (
+        "v1",
+        "approved",
+        "gold",
+        str(base),
+    )
     assert manifest["run_id"] == version.run_id
     assert manifest["parity"]["mean_kl"] < 1e-5 < manifest["parity"]["effect_kl"]
     assert exports(ws, version.id) == [done]
@@ -56,13 +66,24 @@ def test_an_export_is_recorded_with_every_hash(ws: Workspace, version: ModelVers
     assert oct(done.path.stat().st_mode & 0o777) == "0o700"
 
 
-def test_the_adapter_export_names_its_base_for_good(ws: Workspace, version: ModelVersion, base: Path, tmp_path: Path) -> None:
+def test_the_adapter_export_names_its_base_for_good(
+    ws: Workspace, version: ModelVersion, base: Path, tmp_path: Path
+) -> None:
     done = export(ws, "support", "v1", "adapter", tmp_path / "out")
-    assert json.loads((done.path / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base.resolve())
-    assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "adapter_model.safetensors"} <= set(done.files)
+    assert json.loads((done.path / "adapter_config.json").read_text())[
+        "base_model_name_or_path"
+    ] == str(base.resolve())
+    assert {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "adapter_model.safetensors",
+    } <= set(done.files)
 
 
-def test_a_base_is_exported_merged_only(ws: Workspace, version: ModelVersion, tmp_path: Path) -> None:
+def test_a_base_is_exported_merged_only(
+    ws: Workspace, version: ModelVersion, tmp_path: Path
+) -> None:
     done = export(ws, "support", "v0", "merged", tmp_path / "base")
     assert done.parity.effect_kl is None
     assert done.parity.max_abs_diff == 0
@@ -94,7 +115,11 @@ def test_nothing_is_overwritten(ws: Workspace, version: ModelVersion, tmp_path: 
 
 
 def test_a_tainted_version_stays_here(ws: Workspace, version: ModelVersion, tmp_path: Path) -> None:
-    ws.db.write(lambda c: c.execute(model_versions.update().where(model_versions.c.id == version.id).values(tainted=True)))
+    ws.db.write(
+        lambda c: c.execute(
+            model_versions.update().where(model_versions.c.id == version.id).values(tainted=True)
+        )
+    )
     with pytest.raises(Conflict, match="tainted"):
         export(ws, "support", "v1", "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
@@ -110,24 +135,32 @@ def test_a_changed_base_is_noticed(ws: Workspace, adapter: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("named", ["another base", "a/hub-id"])
-def test_an_adapter_of_another_base_is_refused(ws: Workspace, base: Path, named: str, tmp_path: Path) -> None:
+def test_an_adapter_of_another_base_is_refused(
+    ws: Workspace, base: Path, named: str, tmp_path: Path
+) -> None:
     other = tiny_base(tmp_path / "home" / "other", seed=7) if named == "another base" else named
     foreign = tiny_adapter(base, tmp_path / "home" / "adapter")
     config = json.loads((foreign / "adapter_config.json").read_text())
-    (foreign / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": str(other)}))
+    (foreign / "adapter_config.json").write_text(
+        json.dumps(config | {"base_model_name_or_path": str(other)})
+    )
     tuned_version(ws, base, foreign)
     with pytest.raises(ModelError, match="its own metadata names the base"):
         export(ws, "support", "v1", "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
 
 
-def test_an_endpoint_has_no_weights_to_export(ws: Workspace, version: ModelVersion, tmp_path: Path) -> None:
+def test_an_endpoint_has_no_weights_to_export(
+    ws: Workspace, version: ModelVersion, tmp_path: Path
+) -> None:
     versions.add_endpoint(ws, "support", "http://127.0.0.1:9/v1", "gpt")
     with pytest.raises(ModelError, match="its weights are not here"):
         export(ws, "support", "latest", "merged", tmp_path / "out")
 
 
-def test_a_base_that_has_moved_is_told_by_its_weights(ws: Workspace, base: Path, adapter: Path, tmp_path: Path) -> None:
+def test_a_base_that_has_moved_is_told_by_its_weights(
+    ws: Workspace, base: Path, adapter: Path, tmp_path: Path
+) -> None:
     moved = shutil.copytree(base, tmp_path / "home" / "moved")
     tuned_version(ws, moved, adapter)
     assert export(ws, "support", "v1", "adapter", tmp_path / "out").files
@@ -162,12 +195,16 @@ def test_a_wrong_merge_is_an_error_that_leaves_nothing(
     assert exports(ws, version.id) == []
 
 
-def test_a_wrong_template_is_an_error(ws: Workspace, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_template_is_an_error(
+    ws: Workspace, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = MergedFormat.write
 
     def write(self: MergedFormat, source: Any, folder: Path) -> None:
         whole(self, source, folder)
-        (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+        (folder / "chat_template.jinja").write_text(
+            "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+        )
 
     monkeypatch.setattr(MergedFormat, "write", write)
     with pytest.raises(ModelError, match="chat template gives other prompt tokens"):
@@ -182,7 +219,11 @@ def test_a_change_that_rounding_would_lose_is_not_merged(ws: Workspace, tmp_path
     from safetensors.torch import load_file, save_file
 
     weights = load_file(weak / "adapter_model.safetensors")
-    save_file({name: tensor * 0.03 for name, tensor in weights.items()}, weak / "adapter_model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {name: tensor * 0.03 for name, tensor in weights.items()},
+        weak / "adapter_model.safetensors",
+        metadata={"format": "pt"},
+    )
     tuned_version(ws, base, weak)
     with pytest.raises(ModelError, match="rounding loses it"):
         export(ws, "support", "v1", "merged", tmp_path / "out")
@@ -212,11 +253,18 @@ with Workspace.open(Home(Path(home)), Sources({}, "", {})) as ws:
 
 def child(home: Path, out: Path, how: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-c", CHILD, str(home), str(out), how], capture_output=True, text=True, env=environment)
+    return subprocess.run(
+        [sys.executable, "-c", CHILD, str(home), str(out), how],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
 
 
 @pytest.mark.slow
-def test_a_full_disk_and_a_kill_leave_nothing_finished(base: Path, adapter: Path, tmp_path: Path) -> None:
+def test_a_full_disk_and_a_kill_leave_nothing_finished(
+    base: Path, adapter: Path, tmp_path: Path
+) -> None:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         version = tuned_version(ws, base, adapter)
         versions.adapter_folder(ws, version)
@@ -225,14 +273,19 @@ def test_a_full_disk_and_a_kill_leave_nothing_finished(base: Path, adapter: Path
     assert left_over(tmp_path) == []
     assert child(tmp_path / "home", tmp_path / "out", "kill").returncode == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
-    assert all(name.endswith(".unfinished") and not (tmp_path / name / "thumbwheel.json").exists() for name in left_over(tmp_path))
+    assert all(
+        name.endswith(".unfinished") and not (tmp_path / name / "thumbwheel.json").exists()
+        for name in left_over(tmp_path)
+    )
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         assert exports(ws, version.id) == []
         assert export(ws, "support", "v1", "merged", tmp_path / "out").files
     assert left_over(tmp_path) == ["out"]
 
 
-def test_what_cannot_be_recorded_is_not_left(ws: Workspace, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_recorded_is_not_left(
+    ws: Workspace, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def locked(*_: object) -> None:
         raise StorageError("the database", "it is locked", "Wait")
 
@@ -242,7 +295,9 @@ def test_what_cannot_be_recorded_is_not_left(ws: Workspace, version: ModelVersio
     assert left_over(tmp_path) == []
 
 
-def test_a_damaged_adapter_is_not_exported(ws: Workspace, version: ModelVersion, tmp_path: Path) -> None:
+def test_a_damaged_adapter_is_not_exported(
+    ws: Workspace, version: ModelVersion, tmp_path: Path
+) -> None:
     assert version.adapter
     next(ws.home.blobs.rglob(version.adapter["adapter_model.safetensors"])).write_bytes(b"damaged")
     with pytest.raises(StorageError, match="damaged or changed"):
@@ -251,15 +306,41 @@ def test_a_damaged_adapter_is_not_exported(ws: Workspace, version: ModelVersion,
 
 
 @pytest.mark.slow
-def test_the_command_answers_in_json_and_says_errors(base: Path, adapter: Path, tmp_path: Path) -> None:
+def test_the_command_answers_in_json_and_says_errors(
+    base: Path, adapter: Path, tmp_path: Path
+) -> None:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         tuned_version(ws, base, adapter)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "thumbwheel", "--home", str(tmp_path / "home"), "export", "v1", "--agent", "support"]
-    done = subprocess.run([*command, "--format", "adapter", "--json"], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    command = [
+        sys.executable,
+        "-m",
+        "thumbwheel",
+        "--home",
+        str(tmp_path / "home"),
+        "export",
+        "v1",
+        "--agent",
+        "support",
+    ]
+    done = subprocess.run(
+        [*command, "--format", "adapter", "--json"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
     answer = json.loads(done.stdout)
     assert Path(answer["path"]) == tmp_path / "support-v1-adapter"
-    assert set(answer["files"]) == {path.name for path in (tmp_path / "support-v1-adapter").iterdir()} - {"thumbwheel.json"}
-    again = subprocess.run([*command, "--format", "adapter"], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert set(answer["files"]) == {
+        path.name for path in (tmp_path / "support-v1-adapter").iterdir()
+    } - {"thumbwheel.json"}
+    again = subprocess.run(
+        [*command, "--format", "adapter"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
     assert (again.returncode, again.stdout) == (3, "")
     assert "something is there already" in again.stderr

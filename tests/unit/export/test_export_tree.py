@@ -18,11 +18,16 @@ from tiny_models import tuned_version
 
 
 @pytest.mark.slow
-def test_the_results_of_the_run_lie_beside_the_policy(ws: Workspace, base: Path, adapter: Path, tmp_path: Path) -> None:
+def test_the_results_of_the_run_lie_beside_the_policy(
+    ws: Workspace, base: Path, adapter: Path, tmp_path: Path
+) -> None:
     version = tuned_version(ws, base, adapter)
     folder = ws.home.runs / str(version.run_id)
     folder.mkdir(parents=True)
-    lines = [{"step": 1, "loss": 0.9, "reward": 0.1, "kl": 0.0}, {"step": 2, "loss": 0.7, "reward": 0.3, "reward_std": 0.2, "kl": 0.1}]
+    lines = [
+        {"step": 1, "loss": 0.9, "reward": 0.1, "kl": 0.0},
+        {"step": 2, "loss": 0.7, "reward": 0.3, "reward_std": 0.2, "kl": 0.1},
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = tree.export(ws, "support", "latest", "adapter", tmp_path / "models")
     assert done.path == tmp_path / "models" / "support" / "v1" / "policy"
@@ -40,10 +45,16 @@ def test_the_results_of_the_run_lie_beside_the_policy(ws: Workspace, base: Path,
     }
     base_alone = tree.export(ws, "support", "v0", "merged", tmp_path / "models")
     results = json.loads((base_alone.path.parent / "training_results.json").read_text())
-    assert (results["training_steps"], results["feedback_count"], results["loss_history"]) == (0, 0, [])
+    assert (results["training_steps"], results["feedback_count"], results["loss_history"]) == (
+        0,
+        0,
+        [],
+    )
 
 
-def test_the_results_are_those_of_the_checkpoint_that_was_exported(ws: Workspace, base: Path, adapter: Path, tmp_path: Path) -> None:
+def test_the_results_are_those_of_the_checkpoint_that_was_exported(
+    ws: Workspace, base: Path, adapter: Path, tmp_path: Path
+) -> None:
     version = tuned_version(ws, base, adapter)
     folder = ws.home.runs / str(version.run_id)
     folder.mkdir(parents=True)
@@ -57,14 +68,28 @@ def test_the_results_are_those_of_the_checkpoint_that_was_exported(ws: Workspace
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     rundir.RunDir(folder).write_status(Status(RunState.FINISHED, 2, result={"best_step": 1}))
     results = tree.results_of(ws, version)
-    assert (results["training_steps"], results["final_reward_mean"], results["final_reward_std"]) == (1, 0.6, 0.05)
-    assert (results["reward_history"], results["kl_history"], results["loss_history"]) == ([0.2], [0.0], [0.9])
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines if "loss" in line))
-    assert tree.results_of(ws, version)["final_reward_mean"] == 0.2, "the last batch up to that step, where nothing was held out"
+    assert (
+        results["training_steps"],
+        results["final_reward_mean"],
+        results["final_reward_std"],
+    ) == (1, 0.6, 0.05)
+    assert (results["reward_history"], results["kl_history"], results["loss_history"]) == (
+        [0.2],
+        [0.0],
+        [0.9],
+    )
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines if "loss" in line)
+    )
+    assert tree.results_of(ws, version)["final_reward_mean"] == 0.2, (
+        "the last batch up to that step, where nothing was held out"
+    )
 
 
 @pytest.mark.slow
-def test_the_reward_model_of_the_run_lies_beside_the_policy(ws: Workspace, base: Path, adapter: Path, tmp_path: Path) -> None:
+def test_the_reward_model_of_the_run_lies_beside_the_policy(
+    ws: Workspace, base: Path, adapter: Path, tmp_path: Path
+) -> None:
     tuned_version(ws, base, adapter)
     judge = tmp_path / "judge"
     judge.mkdir()
@@ -77,12 +102,17 @@ def test_the_reward_model_of_the_run_lies_beside_the_policy(ws: Workspace, base:
     done = tree.export(ws, "support", "v1", "adapter", tmp_path / "models")
     beside = tmp_path / "models" / "support" / "v1" / "reward_model"
     assert [path.name for path in beside.iterdir()] == ["reward.json"]
-    assert json.loads((done.path.parent / "training_results.json").read_text())["reward_model_path"] == str(beside)
+    assert json.loads((done.path.parent / "training_results.json").read_text())[
+        "reward_model_path"
+    ] == str(beside)
     with pytest.raises(Conflict, match="there already"):
         tree.export(ws, "support", "v1", "adapter", tmp_path / "models")
     judged_by("rm7")
     done = tree.export(ws, "support", "v1", "adapter", tmp_path / "others")
-    assert json.loads((done.path.parent / "training_results.json").read_text())["reward_model_path"] is None, "it is gone"
+    assert (
+        json.loads((done.path.parent / "training_results.json").read_text())["reward_model_path"]
+        is None
+    ), "it is gone"
 
 
 def test_a_ladder_has_no_tree(command_line: Run) -> None:

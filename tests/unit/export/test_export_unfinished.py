@@ -25,7 +25,12 @@ with scratch(Home(Path(sys.argv[1])), Path(sys.argv[2]), ".support-v1-", ".unfin
 
 def running(home: Home, out: Path) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(home.path), str(out)], stdout=subprocess.PIPE, text=True, env=environment)
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(home.path), str(out)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
     assert child.stdout is not None and child.stdout.readline() == "writing\n"
     return child
 
@@ -50,7 +55,9 @@ def test_a_killed_export_is_swept_and_a_running_one_is_not(tmp_path: Path) -> No
     finally:
         alive.kill()
         alive.wait()
-    with scratch(home, tmp_path / "elsewhere", ".x-", ".unfinished"):  # the next export sweeps, wherever it writes
+    with scratch(
+        home, tmp_path / "elsewhere", ".x-", ".unfinished"
+    ):  # the next export sweeps, wherever it writes
         assert unfinished(out) == [".theirs.unfinished"]
     assert list((home.path / NOTES).iterdir()) == [] == list((tmp_path / "elsewhere").iterdir())
 

@@ -32,7 +32,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     base = wide_base(folder / "base")
     adapter = tiny_adapter(base, folder / "adapter")
     made = []
-    for name, format, over in (("plain", "gguf", None), ("lora", "lora_gguf", adapter), ("merged", "gguf", adapter)):
+    for name, format, over in (
+        ("plain", "gguf", None),
+        ("lora", "lora_gguf", adapter),
+        ("merged", "gguf", adapter),
+    ):
         (folder / name).mkdir()
         FORMATS.get(format).write(Source(str(base), over, str(base), "F32"), folder / name)
         made.append(next((folder / name).glob("*.gguf")))
@@ -40,7 +44,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 
 
 def answer(server: LlamaServer, **more: object) -> str:
-    reply = httpx.post(f"{server.url}/chat/completions", json=CHAT | with_adapters([1.0] * len(server.adapters)) | more, timeout=60)
+    reply = httpx.post(
+        f"{server.url}/chat/completions",
+        json=CHAT | with_adapters([1.0] * len(server.adapters)) | more,
+        timeout=60,
+    )
     reply.raise_for_status()
     return str(reply.json()["choices"][0]["message"]["content"])
 
@@ -60,14 +68,18 @@ def test_it_answers_and_ends(files: tuple[Path, Path, Path], tmp_path: Path) -> 
     assert (tmp_path / "server.log").read_text()
 
 
-def test_an_adapter_over_its_base_answers_as_the_merged_model(files: tuple[Path, Path, Path]) -> None:
+def test_an_adapter_over_its_base_answers_as_the_merged_model(
+    files: tuple[Path, Path, Path],
+) -> None:
     base, adapter, merged = files
     with LlamaServer(merged, context=256) as server:
         wanted = answer(server)
     with LlamaServer(base, adapters=[adapter], context=256) as server:
         for _ in range(3):
             assert answer(server) == wanted
-            assert answer(server, **with_adapters([0.0])) != wanted, "with its adapter off it is the base"
+            assert answer(server, **with_adapters([0.0])) != wanted, (
+                "with its adapter off it is the base"
+            )
 
 
 def test_a_killed_server_is_not_healthy(files: tuple[Path, Path, Path]) -> None:
@@ -102,9 +114,16 @@ def test_what_cannot_be_served_says_why(files: tuple[Path, Path, Path], tmp_path
 
 
 def test_it_dies_with_its_owner(files: tuple[Path, Path, Path]) -> None:
-    script = "import sys, time; from pathlib import Path; from thumbwheel.llm.llama_server import LlamaServer\n"
-    script += "print(LlamaServer(Path(sys.argv[1]), context=256).start().pid, flush=True); time.sleep(60)"
-    owner = subprocess.Popen([sys.executable, "-c", script, str(files[0])], stdout=subprocess.PIPE, text=True)
+    script = (
+        "import sys, time; from pathlib import Path; from thumbwheel.llm.llama_server import "
+        "LlamaServer\n"
+    )
+    script += (
+        "print(LlamaServer(Path(sys.argv[1]), context=256).start().pid, flush=True); time.sleep(60)"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", script, str(files[0])], stdout=subprocess.PIPE, text=True
+    )
     assert owner.stdout
     pid = int(owner.stdout.readline())
     owner.kill()
@@ -125,8 +144,13 @@ def _lives(pid: int) -> bool:
 
 def test_arguments() -> None:
     plain = arguments(Path("m.gguf"), 9, threads=3, context=512, parallel=2, alias="support-v3")
-    assert plain[plain.index("--ctx-size") + 1] == "1024", "each slot has the context that was asked for"
+    assert plain[plain.index("--ctx-size") + 1] == "1024", (
+        "each slot has the context that was asked for"
+    )
     assert "--cache-ram" not in plain
     lora = arguments(Path("m.gguf"), 9, adapters=[Path("a.gguf"), Path("b.gguf")])
     assert lora[lora.index("--cache-ram") + 1] == "0"
-    assert [lora[place + 1] for place, word in enumerate(lora) if word == "--lora"] == ["a.gguf", "b.gguf"]
+    assert [lora[place + 1] for place, word in enumerate(lora) if word == "--lora"] == [
+        "a.gguf",
+        "b.gguf",
+    ]

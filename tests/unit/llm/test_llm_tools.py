@@ -83,22 +83,35 @@ def test_the_list_says_what_helps(command_line: Run, tmp_path: Path) -> None:
     found = json.loads(out)
     assert code == 0
     assert found["llama-server"] is None
-    assert found["llama-quantize"] == {"path": str(tmp_path / "path" / "llama-quantize"), "origin": "PATH", "version": "states none"}
+    assert found["llama-quantize"] == {
+        "path": str(tmp_path / "path" / "llama-quantize"),
+        "origin": "PATH",
+        "version": "states none",
+    }
     _, out, _ = command_line("tools", "list")
     assert "missing" in out
 
 
-def test_a_program_that_the_library_replaces_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_the_library_replaces_is_not_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert tools.fix("llama-quantize").startswith("Run: thumbwheel tools install (")
     library = tools.Tool("library", tmp_path, "download")
     monkeypatch.setattr(tools, "find", lambda name: library if name == "library" else None)
     assert tools.fix("llama-quantize").startswith("Not needed")
 
 
-def archive(content: bytes = b"library", name: str = "package/bins/linux-x64/libllama.v1.so") -> bytes:
+def archive(
+    content: bytes = b"library", name: str = "package/bins/linux-x64/libllama.v1.so"
+) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
-        for entry in (name, "package/bins/linux-x64/libggml.v1.so", "package/LICENSE", "package/bins/linux-x64/other.node"):
+        for entry in (
+            name,
+            "package/bins/linux-x64/libggml.v1.so",
+            "package/LICENSE",
+            "package/bins/linux-x64/other.node",
+        ):
             info = tarfile.TarInfo(entry)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
@@ -107,7 +120,8 @@ def archive(content: bytes = b"library", name: str = "package/bins/linux-x64/lib
 
 @pytest.fixture
 def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, str], None]:
-    """Puts an `npm` on the PATH that packs these bytes, and pins their hash unless it is told another."""
+    """Puts an `npm` on the PATH that packs these bytes, and pins their hash unless it is told
+    another."""
     monkeypatch.setattr(install.platform, "system", lambda: "Linux")
     monkeypatch.setattr(install.platform, "machine", lambda: "x86_64")
 
@@ -130,12 +144,21 @@ def test_the_library_is_unpacked_whole(npm: Callable[[bytes, str], None]) -> Non
     npm(archive(), "")
     folder = get_library()
     assert (folder / "libllama.so").read_bytes() == b"library"
-    assert {path.name for path in folder.iterdir()} == {"libllama.so", "libllama.v1.so", "libggml.so", "libggml.v1.so", "LICENSE", "bins"}
+    assert {path.name for path in folder.iterdir()} == {
+        "libllama.so",
+        "libllama.v1.so",
+        "libggml.so",
+        "libggml.v1.so",
+        "LICENSE",
+        "bins",
+    }
     assert tools.require("library").origin == "download"
     assert get_library() == folder, "a second time changes nothing"
 
 
-@pytest.mark.parametrize("broken", [archive()[:80], b"", archive(b"other")], ids=["cut off", "empty", "another"])
+@pytest.mark.parametrize(
+    "broken", [archive()[:80], b"", archive(b"other")], ids=["cut off", "empty", "another"]
+)
 def test_a_broken_download_leaves_nothing(npm: Callable[[bytes, str], None], broken: bytes) -> None:
     npm(broken, "")
     with pytest.raises(StorageError, match="damaged or was changed"):
@@ -150,7 +173,9 @@ def test_a_failed_download_says_its_last_words(npm: Callable[[bytes, str], None]
     assert list(install.cache_folder().iterdir()) == []
 
 
-def test_an_archive_cannot_write_elsewhere(npm: Callable[[bytes, str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_archive_cannot_write_elsewhere(
+    npm: Callable[[bytes, str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     bad = archive(name="package/bins/../../../lib-escaped")
     npm(bad, "")
     digest = base64.b64encode(hashlib.sha512(bad).digest()).decode()
@@ -160,7 +185,9 @@ def test_an_archive_cannot_write_elsewhere(npm: Callable[[bytes, str], None], mo
     assert not list(tmp_path.rglob("lib-escaped"))
 
 
-def test_a_python_that_cannot_unpack_safely_downloads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_cannot_unpack_safely_downloads_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr(tarfile, "data_filter")
     for make in (install._get_source, install._get_library):
         with pytest.raises(NotFound, match=r"Use Python 3\.11\.4 or newer"):
@@ -179,8 +206,12 @@ def test_a_folder_that_is_not_whole_is_made_anew(
     assert tools.require("converter").path.is_file()
 
 
-def test_an_interruption_ends_what_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = program(tmp_path / "make", f"/bin/sleep 60 & echo $! > {tmp_path}/child; echo '[ 1%]'; wait")
+def test_an_interruption_ends_what_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = program(
+        tmp_path / "make", f"/bin/sleep 60 & echo $! > {tmp_path}/child; echo '[ 1%]'; wait"
+    )
 
     class Interrupted:
         def match(self, line: str) -> None:
@@ -206,20 +237,29 @@ def source(tmp_path: Path) -> None:
     (folder / "llama_cpp" / "llama_cpp.py").write_text("")
 
 
-def test_a_missing_compiler_is_named_and_nothing_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_named_and_nothing_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source(tmp_path)
     monkeypatch.setattr(install, "find", lambda name: tools.Tool(name, tmp_path / name, "PATH"))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(NotFound, match=r"cmake and a C\+\+ compiler.*sudo apt-get install cmake g\+\+"):
+    with pytest.raises(
+        NotFound, match=r"cmake and a C\+\+ compiler.*sudo apt-get install cmake g\+\+"
+    ):
         install.install(build=True)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [tools.SOURCE]
 
 
-def test_a_build_is_put_in_its_place_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_is_put_in_its_place_when_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source(tmp_path)
     monkeypatch.setattr(install, "find", lambda name: tools.Tool(name, tmp_path / name, "PATH"))
     program(tmp_path / "path" / "c++")
-    build = 'echo "[ 50%] Building"; /bin/mkdir "$2/bin"; echo > "$2/bin/llama-server"; echo > "$2/bin/llama-quantize"'
+    build = (
+        'echo "[ 50%] Building"; /bin/mkdir "$2/bin"; echo > "$2/bin/llama-server"; echo > '
+        '"$2/bin/llama-quantize"'
+    )
     make = 'if [ "$1" = --build ]; then ' + build + '; LAST; else /bin/mkdir -p "$4"; fi'
     program(tmp_path / "path" / "cmake", make.replace("LAST", "echo error: no space >&2; exit 2"))
     with pytest.raises(StorageError, match=r"(?s)ended with 2.*no space"):
@@ -227,5 +267,8 @@ def test_a_build_is_put_in_its_place_when_it_is_whole(tmp_path: Path, monkeypatc
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [tools.SOURCE]
     program(tmp_path / "path" / "cmake", make.replace("LAST", "true"))
     install.install(build=True)
-    assert sorted(os.listdir(tmp_path / "cache" / tools.BUILD / "bin")) == ["llama-quantize", "llama-server"]
+    assert sorted(os.listdir(tmp_path / "cache" / tools.BUILD / "bin")) == [
+        "llama-quantize",
+        "llama-server",
+    ]
     assert tools.require("llama-server").origin == "build"

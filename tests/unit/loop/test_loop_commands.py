@@ -1,4 +1,5 @@
-"""`models` and `report` as typed: JSON on standard output and nothing else, errors with their exit codes."""
+"""`models` and `report` as typed: JSON on standard output and nothing else, errors with their exit
+codes."""
 
 from __future__ import annotations
 
@@ -30,15 +31,27 @@ def thumbwheel(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_models_list_show_lineage(home: Path) -> None:
     listed = json.loads(thumbwheel(home, "models", "list", "--agent", "support", "--json").stdout)
-    assert [(one["name"], one["state"], one["aliases"]) for one in listed] == [("v0", "approved", []), ("v1", "approved", [])]
+    assert [(one["name"], one["state"], one["aliases"]) for one in listed] == [
+        ("v0", "approved", []),
+        ("v1", "approved", []),
+    ]
     assert "approved (gold)" in thumbwheel(home, "models", "list", "--agent", "support").stdout
     shown = thumbwheel(home, "models", "show", "v1", "--agent", "support").stdout
     assert "61.2 % -> 80.1 %, +18.9 points [+14.8, +23.0], basis gold" in shown
-    assert json.loads(thumbwheel(home, "models", "show", "v1", "--agent", "support", "--json").stdout)["summary"]["after"] == 0.801
+    assert (
+        json.loads(thumbwheel(home, "models", "show", "v1", "--agent", "support", "--json").stdout)[
+            "summary"
+        ]["after"]
+        == 0.801
+    )
     tree = thumbwheel(home, "models", "lineage", "v1", "--agent", "support").stdout
     assert "dataset dst_pairs" in tree
     assert tree.splitlines()[0].startswith("v1 approved")
-    backwards = json.loads(thumbwheel(home, "models", "lineage", "--of", "fbk_1", "--agent", "support", "--json").stdout)
+    backwards = json.loads(
+        thumbwheel(
+            home, "models", "lineage", "--of", "fbk_1", "--agent", "support", "--json"
+        ).stdout
+    )
     assert [(one["version"], one["role"]) for one in backwards] == [("v1", "learned")]
 
 
@@ -60,7 +73,9 @@ def test_alias_and_its_refusals(home: Path) -> None:
 
 @pytest.mark.slow
 def test_report_writes_html_and_json(home: Path, tmp_path: Path) -> None:
-    done = thumbwheel(home, "report", "v1", "--agent", "support", "--json", str(tmp_path / "r.json"))
+    done = thumbwheel(
+        home, "report", "v1", "--agent", "support", "--json", str(tmp_path / "r.json")
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert (home / "support-v1.html").read_text().startswith("<!doctype html>")

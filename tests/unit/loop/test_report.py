@@ -1,4 +1,5 @@
-"""The report: every figure that was stored, nothing that runs or is fetched, and hostile text as text."""
+"""The report: every figure that was stored, nothing that runs or is fetched, and hostile text as
+text."""
 
 from __future__ import annotations
 
@@ -63,15 +64,31 @@ def read(html: str) -> Reader:
 
 @pytest.fixture
 def written(ws: Workspace, turn: ModelVersion, tmp_path: Path) -> tuple[str, dict[str, object]]:
-    done = report(ws, "support", "v1", tmp_path / "out" / "report.html", tmp_path / "out" / "report.json")
+    done = report(
+        ws, "support", "v1", tmp_path / "out" / "report.html", tmp_path / "out" / "report.json"
+    )
     assert done.path
-    assert sorted(path.name for path in done.path.parent.iterdir()) == ["report.html", "report.json"]
-    return done.path.read_text(encoding="utf-8"), json.loads((tmp_path / "out" / "report.json").read_text())
+    assert sorted(path.name for path in done.path.parent.iterdir()) == [
+        "report.html",
+        "report.json",
+    ]
+    return done.path.read_text(encoding="utf-8"), json.loads(
+        (tmp_path / "out" / "report.json").read_text()
+    )
 
 
 def test_the_figures_are_those_that_were_stored(written: tuple[str, dict[str, object]]) -> None:
     text = " ".join(read(written[0]).text.split())
-    for shown in ("61.2 %", "80.1 %", "+18.9", "+14.8 to +23.0", "620 held-out items", "Basis: gold", "Approved", "support v1"):
+    for shown in (
+        "61.2 %",
+        "80.1 %",
+        "+18.9",
+        "+14.8 to +23.0",
+        "620 held-out items",
+        "Basis: gold",
+        "Approved",
+        "support v1",
+    ):
         assert shown in text
     for shown in (
         "habit: invoices",
@@ -83,8 +100,8 @@ def test_the_figures_are_those_that_were_stored(written: tuple[str, dict[str, ob
     ):
         assert shown in text
     assert (
-        "thumbwheel train dpo --agent support --base /models/filer-base --dataset dst_pairs --learning-rate 5e-05 --seed 7 --beta 0.2"
-        in text
+        "thumbwheel train dpo --agent support --base /models/filer-base --dataset dst_pairs "
+        "--learning-rate 5e-05 --seed 7 --beta 0.2" in text
     )
     assert "thumbwheel evaluate --replay dec_1" in text
     assert "run_1 dpo seed 7" in text
@@ -95,19 +112,44 @@ def test_the_json_has_the_same_and_more(written: tuple[str, dict[str, object]]) 
     summary, training = value["summary"], value["training"]
     assert isinstance(summary, dict)
     assert isinstance(training, dict)
-    assert (summary["before"], summary["after"], summary["decision"], summary["basis"]) == (0.612, 0.801, "approved", "gold")
+    assert (summary["before"], summary["after"], summary["decision"], summary["basis"]) == (
+        0.612,
+        0.801,
+        "approved",
+        "gold",
+    )
     assert len(training["train"]) == 60
     assert len(training["dev"]) == 11
     assert training["best"] == 60, "the widest dev margin, as the run's own metric asks"
-    assert value["environment"] == {"python": "3.11.7", "torch": "2.13.0", "platform": "Linux", "cpus": 2}
+    assert value["environment"] == {
+        "python": "3.11.7",
+        "torch": "2.13.0",
+        "platform": "Linux",
+        "cpus": 2,
+    }
 
 
 def test_nothing_is_fetched_and_nothing_runs(written: tuple[str, dict[str, object]]) -> None:
     reader = read(written[0])
-    assert not {"script", "iframe", "object", "embed", "link", "img", "form", "base", "audio", "video"} & set(reader.tags)
+    assert not {
+        "script",
+        "iframe",
+        "object",
+        "embed",
+        "link",
+        "img",
+        "form",
+        "base",
+        "audio",
+        "video",
+    } & set(reader.tags)
     names = {name for name, _ in reader.attributes}
     assert not [name for name in names if name.startswith("on")]
-    assert {value for name, value in reader.attributes if name == "xlink:href" and not str(value).startswith("#")} == set()
+    assert {
+        value
+        for name, value in reader.attributes
+        if name == "xlink:href" and not str(value).startswith("#")
+    } == set()
     assert "href" not in names
     assert "src" not in names
     assert "default-src 'none'" in written[0]
@@ -151,15 +193,21 @@ def test_charts_are_well_formed_labelled_and_apart(ws: Workspace, turn: ModelVer
         assert "metadata" not in svg
         assert "currentColor" in svg
     assert "common rules: 97.0 to 96.5 percent, gain -2.5 to +1.5 points, n 414" in drawn["slices"]
-    assert figures.draw(collect(ws, "support", "v1")) == drawn, "the same values give the same drawing"
+    assert figures.draw(collect(ws, "support", "v1")) == drawn, (
+        "the same values give the same drawing"
+    )
 
 
-@pytest.mark.parametrize("hostile", ["<b>&\"'", "$\\frac{1}{0}$", "a" * 300, "\u202eevil\u0000", ""])
+@pytest.mark.parametrize(
+    "hostile", ["<b>&\"'", "$\\frac{1}{0}$", "a" * 300, "\u202eevil\u0000", ""]
+)
 def test_chart_labels_are_hostile_too(hostile: str) -> None:
     for svg in (
         changes([Change(hostile, 0.0, 100.0, -5.0, 5.0, 0)], hostile),
         bars({hostile: 3}, hostile),
-        curves({hostile or "x": [Line("train", [(1, 1.0)]), Line("dev", [(1, 1.0)])]}, 1, (), hostile),
+        curves(
+            {hostile or "x": [Line("train", [(1, 1.0)]), Line("dev", [(1, 1.0)])]}, 1, (), hostile
+        ),
     ):
         ET.fromstring(svg)
 
@@ -191,11 +239,19 @@ def test_a_run_without_metrics_has_no_curves(ws: Workspace, turn: ModelVersion) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("decision", "words"), [("rejected", "Rejected"), ("approved_for_canary", "Approved for canary")])
-def test_other_decisions_and_basis_feedback(ws: Workspace, turn: ModelVersion, decision: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("decision", "words"),
+    [("rejected", "Rejected"), ("approved_for_canary", "Approved for canary")],
+)
+def test_other_decisions_and_basis_feedback(
+    ws: Workspace, turn: ModelVersion, decision: str, words: str
+) -> None:
     def change(connection: sa.Connection) -> None:
         connection.execute(decisions.update().values(decision=decision))
-        results = dict(connection.execute(sa.select(evaluations.c.results)).scalar_one()) | {"basis": "feedback", "fresh": False}
+        results = dict(connection.execute(sa.select(evaluations.c.results)).scalar_one()) | {
+            "basis": "feedback",
+            "fresh": False,
+        }
         connection.execute(evaluations.update().values(basis="feedback", results=results))
 
     ws.db.write(change)

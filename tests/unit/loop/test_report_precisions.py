@@ -1,4 +1,5 @@
-"""The report shows every export with its parity, what each precision costs and which were not kept; and the version as it was served."""
+"""The report shows every export with its parity, what each precision costs and which were not kept;
+and the version as it was served."""
 
 from __future__ import annotations
 
@@ -28,19 +29,42 @@ COARSE = replace(FINE, dtype="Q2_K", mean_kl=0.9, top1=0.2, size=600_000, task=N
 
 
 @pytest.mark.slow
-def test_exports_are_a_table_and_precisions_of_one_format_a_chart(ws: Workspace, turn: ModelVersion) -> None:
+def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
+    ws: Workspace, turn: ModelVersion
+) -> None:
     def add(parity: Parity, accepted: str | None = None, format: str = "gguf") -> None:
         quant = parity.dtype if format == "gguf" else None
-        done = Export(ids.new("exp"), "support", "v1", format, Path("/models/x"), {}, parity, quant, accepted, ("<|im_end|>",))
-        ws.db.write(lambda connection: store.add(connection, ids.derived("agt", "support"), turn.id, done))
+        done = Export(
+            ids.new("exp"),
+            "support",
+            "v1",
+            format,
+            Path("/models/x"),
+            {},
+            parity,
+            quant,
+            accepted,
+            ("<|im_end|>",),
+        )
+        ws.db.write(
+            lambda connection: store.add(connection, ids.derived("agt", "support"), turn.id, done)
+        )
 
     add(FINE)
-    add(replace(FINE, dtype="BF16", size=90_000, tokens_per_second=None, task=None), format="adapter")
+    add(
+        replace(FINE, dtype="BF16", size=90_000, tokens_per_second=None, task=None),
+        format="adapter",
+    )
     value = collect(ws, "support", "v1")
     assert [one["name"] for one in value["exports"]] == ["merged", "gguf Q8_0", "adapter"]
-    assert not [name for name in figures.draw(value) if "ladder" in name], "one precision is no ladder"
+    assert not [name for name in figures.draw(value) if "ladder" in name], (
+        "one precision is no ladder"
+    )
     shown = page(value)
-    assert '<td>merged</td><td class="n">4.0</td><td class="n">–</td><td class="n">1e-09</td><td class="n">100.0 %</td>' in shown
+    assert (
+        '<td>merged</td><td class="n">4.0</td><td class="n">–</td><td class="n">1e-09</td><td '
+        'class="n">100.0 %</td>' in shown
+    )
     assert "<td>adapter</td>" in shown and "<svg" not in shown.split("<h2>Exports</h2>")[1]
     add(COARSE)
     value = collect(ws, "support", "v1")
@@ -59,35 +83,62 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(ws: Workspace,
 
 
 @pytest.mark.slow
-def test_a_version_as_served_is_a_table_beside_the_decision(ws: Workspace, turn: ModelVersion) -> None:
+def test_a_version_as_served_is_a_table_beside_the_decision(
+    ws: Workspace, turn: ModelVersion
+) -> None:
     with ws.db.read() as connection:
         decided = dict(connection.execute(sa.select(evaluations)).mappings().one())
 
     def add(form: str | None, after: float, error: float | None = 0.02) -> None:
         spread = {"centre": 0.0, "error": error, "degrees": 9.0, "limit": 1.0}
-        primary = decided["results"]["primary"] | {"after": after, "gain": after - 0.612, "spread": spread}
+        primary = decided["results"]["primary"] | {
+            "after": after,
+            "gain": after - 0.612,
+            "spread": spread,
+        }
         results = decided["results"] | {"form": form, "primary": primary}
         row = decided | {"id": ids.new("evl"), "results": results, "recorded_at": datetime.now(UTC)}
         ws.db.write(lambda connection: connection.execute(evaluations.insert().values(row)))
 
-    assert collect(ws, "support", "v1")["served"] == [] and "As served" not in page(collect(ws, "support", "v1"))
+    assert collect(ws, "support", "v1")["served"] == [] and "As served" not in page(
+        collect(ws, "support", "v1")
+    )
     add("gguf:model<b>.gguf", 0.5)
     add("gguf:model<b>.gguf", 0.75)
     add("http://127.0.0.1:8000/v1#v1", 0.7, None)
     add(None, 0.9)
     value = collect(ws, "support", "v1")
     assert value["evaluation"]["id"] == "evl_1"
-    assert [(one["form"], one["after"]) for one in value["served"]] == [("gguf:model<b>.gguf", 0.75), ("http://127.0.0.1:8000/v1#v1", 0.7)]
+    assert [(one["form"], one["after"]) for one in value["served"]] == [
+        ("gguf:model<b>.gguf", 0.75),
+        ("http://127.0.0.1:8000/v1#v1", 0.7),
+    ]
     shown = re.sub("<[^>]+>", " ", page(value).split("<h2>As served</h2>")[1].split("</table>")[0])
-    assert "gguf:model&lt;b&gt;.gguf success v0 0.612 0.750 +0.138 +0.148 to +0.230 620" in " ".join(shown.split())
-    assert "http://127.0.0.1:8000/v1#v1 success v0 0.612 0.700 +0.088 not known 620" in " ".join(shown.split())
+    assert (
+        "gguf:model&lt;b&gt;.gguf success v0 0.612 0.750 +0.138 +0.148 to +0.230 620"
+        in " ".join(shown.split())
+    )
+    assert "http://127.0.0.1:8000/v1#v1 success v0 0.612 0.700 +0.088 not known 620" in " ".join(
+        shown.split()
+    )
 
 
 def test_an_export_is_read_as_it_was_written(ws: Workspace, turn: ModelVersion) -> None:
     ws.db.write(lambda connection: connection.execute(exports.delete()))
     done = Export(
-        ids.new("exp"), "support", "v1", "gguf", Path("/models/x"), {"a": {"size": 1}}, FINE, "Q8_0", None, ("<|im_end|>", "</s>")
+        ids.new("exp"),
+        "support",
+        "v1",
+        "gguf",
+        Path("/models/x"),
+        {"a": {"size": 1}},
+        FINE,
+        "Q8_0",
+        None,
+        ("<|im_end|>", "</s>"),
     )
-    ws.db.write(lambda connection: store.add(connection, ids.derived("agt", "support"), turn.id, done))
+    ws.db.write(
+        lambda connection: store.add(connection, ids.derived("agt", "support"), turn.id, done)
+    )
     with ws.db.read() as connection:
         assert store.of_version(connection, turn.id) == [done]

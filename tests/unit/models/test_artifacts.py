@@ -1,4 +1,5 @@
-"""Content-addressed artifacts: the hash is the name, damage is seen, a crash or a full disk leaves nothing that looks whole."""
+"""Content-addressed artifacts: the hash is the name, damage is seen, a crash or a full disk leaves
+nothing that looks whole."""
 
 from __future__ import annotations
 
@@ -26,12 +27,18 @@ def blobs(tmp_path: Path) -> Artifacts:
 
 
 def stored_files(folder: Path) -> list[Path]:
-    return [path for path in (folder / "sha256").rglob("*") if path.is_file() and not path.name.startswith("incoming-")]
+    return [
+        path
+        for path in (folder / "sha256").rglob("*")
+        if path.is_file() and not path.name.startswith("incoming-")
+    ]
 
 
 @settings(max_examples=30, deadline=None)
 @given(content=st.binary(max_size=200))
-def test_the_hash_is_the_name_and_comes_back(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_the_hash_is_the_name_and_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     blobs = Artifacts(tmp_path_factory.mktemp("blobs"))
     digest = blobs.put_bytes(content)
     assert digest == hashlib.sha256(content).hexdigest()
@@ -57,7 +64,9 @@ def test_the_same_content_is_stored_once(blobs: Artifacts, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("damage", [b"", b"weight", b"weights and more", b"Weights"])
-def test_damage_is_seen_on_every_read_and_mended_by_storing_again(blobs: Artifacts, tmp_path: Path, damage: bytes) -> None:
+def test_damage_is_seen_on_every_read_and_mended_by_storing_again(
+    blobs: Artifacts, tmp_path: Path, damage: bytes
+) -> None:
     digest = blobs.put_bytes(b"weights")
     blobs.path(digest).write_bytes(damage)
     with pytest.raises(StorageError, match="damaged or changed"):
@@ -74,13 +83,17 @@ def test_a_missing_blob_says_so(blobs: Artifacts) -> None:
         blobs.path("0" * 64)
 
 
-@pytest.mark.parametrize("bad", ["", "abc", "../" * 20 + "etc", "A" * 64, "g" * 64, "0" * 63 + "/", "0" * 65])
+@pytest.mark.parametrize(
+    "bad", ["", "abc", "../" * 20 + "etc", "A" * 64, "g" * 64, "0" * 63 + "/", "0" * 65]
+)
 def test_only_a_hash_names_a_blob(blobs: Artifacts, bad: str) -> None:
     with pytest.raises(StorageError, match="no sha256"):
         blobs.path(bad)
 
 
-@pytest.mark.parametrize("name", ["../out.bin", "a/../../out.bin", "/etc/thumbwheel-test", "", ".", "a/.."])
+@pytest.mark.parametrize(
+    "name", ["../out.bin", "a/../../out.bin", "/etc/thumbwheel-test", "", ".", "a/.."]
+)
 def test_traversal_names_are_refused(blobs: Artifacts, tmp_path: Path, name: str) -> None:
     digest = blobs.put_bytes(b"x")
     with pytest.raises(StorageError, match="leave its folder"):
@@ -109,7 +122,9 @@ def test_many_writers_and_readers_at_once(blobs: Artifacts, tmp_path: Path) -> N
         assert all(pool.map(work, range(64)))
     assert len(stored_files(tmp_path / "blobs")) == len(contents)
     assert not list(tmp_path.rglob("incoming-*"))
-    assert sorted(path.name for path in (tmp_path / "out").rglob("*") if path.is_file()) == ["one.bin"] * len(contents)
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*") if path.is_file()) == [
+        "one.bin"
+    ] * len(contents)
 
 
 WRITER = """
@@ -126,7 +141,9 @@ while True:
 
 def run(code: str, *arguments: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True, env=environment
+    )
 
 
 def test_kill_9_leaves_only_whole_blobs(tmp_path: Path) -> None:
@@ -138,7 +155,11 @@ def test_kill_9_leaves_only_whole_blobs(tmp_path: Path) -> None:
     acknowledged = set()
     for writer in writers:
         writer.send_signal(signal.SIGKILL)
-        acknowledged |= {int(line) for line in writer.communicate()[0].splitlines(keepends=True) if line.endswith("\n")}
+        acknowledged |= {
+            int(line)
+            for line in writer.communicate()[0].splitlines(keepends=True)
+            if line.endswith("\n")
+        }
     for path in stored_files(tmp_path / "blobs"):
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
     blobs = Artifacts(tmp_path / "blobs")

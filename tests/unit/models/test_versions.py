@@ -17,7 +17,12 @@ from thumbwheel.models import versions
 from thumbwheel.models.types import MOVES, Basis, ModelVersion, State
 from tiny_models import record
 
-LEGAL = {("candidate", "approved"), ("candidate", "rejected"), ("rejected", "retired"), ("approved", "retired")}
+LEGAL = {
+    ("candidate", "approved"),
+    ("candidate", "rejected"),
+    ("rejected", "retired"),
+    ("approved", "retired"),
+}
 
 
 @pytest.fixture
@@ -54,19 +59,31 @@ def in_state(ws: Workspace, adapter: Path, state: State) -> ModelVersion:
 
 
 def taint(ws: Workspace, one: ModelVersion) -> None:
-    ws.db.write(lambda c: c.execute(model_versions.update().where(model_versions.c.id == one.id).values(tainted=True)))
+    ws.db.write(
+        lambda c: c.execute(
+            model_versions.update().where(model_versions.c.id == one.id).values(tainted=True)
+        )
+    )
 
 
 def test_v0_is_what_runs_today_and_is_registered_once(ws: Workspace) -> None:
     first = versions.ensure_base(ws, "support", "/models/base", "a" * 64)
-    assert (first.name, first.state, first.adapter, first.parent_id) == ("v0", State.APPROVED, None, None)
+    assert (first.name, first.state, first.adapter, first.parent_id) == (
+        "v0",
+        State.APPROVED,
+        None,
+        None,
+    )
     assert versions.ensure_base(ws, "support", "/moved/base", "a" * 64) == first
     assert versions.ensure_base(ws, "support", "/models/base", "b" * 64).name == "v1"
     assert versions.ensure_base(ws, "other", "/models/base", "a" * 64).name == "v0"
 
 
 def test_bases_registered_at_once_are_one_version(ws: Workspace) -> None:
-    threads = [threading.Thread(target=versions.ensure_base, args=(ws, "support", "base", "a" * 64)) for _ in range(12)]
+    threads = [
+        threading.Thread(target=versions.ensure_base, args=(ws, "support", "base", "a" * 64))
+        for _ in range(12)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -80,7 +97,10 @@ def test_numbers_follow_and_lineage_points_at_the_parent(ws: Workspace, adapter:
     base = versions.version(ws, "support", "v0")
     assert {one.parent_id for one in made} == {base.id}
     assert {one.base_fingerprint for one in made} == {base.base_fingerprint}
-    assert all(one.run_id and one.state is State.CANDIDATE and one.basis is None and not one.tainted for one in made)
+    assert all(
+        one.run_id and one.state is State.CANDIDATE and one.basis is None and not one.tainted
+        for one in made
+    )
     child = versions.add_candidate(ws, made[0], run_of(ws, base), adapter)
     assert child.parent_id == made[0].id
 
@@ -88,7 +108,10 @@ def test_numbers_follow_and_lineage_points_at_the_parent(ws: Workspace, adapter:
 def test_candidates_added_at_once_get_different_numbers(ws: Workspace, adapter: Path) -> None:
     base = versions.ensure_base(ws, "support", "base", "f" * 64)
     run = run_of(ws, base)
-    threads = [threading.Thread(target=versions.add_candidate, args=(ws, base, run, adapter)) for _ in range(8)]
+    threads = [
+        threading.Thread(target=versions.add_candidate, args=(ws, base, run, adapter))
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -125,7 +148,9 @@ def test_the_table_is_the_one_of_the_design() -> None:
     assert {(start.value, to.value) for start, tos in MOVES.items() for to in tos} == LEGAL
 
 
-def test_a_move_is_checked_against_what_is_stored_and_keeps_its_basis(ws: Workspace, adapter: Path) -> None:
+def test_a_move_is_checked_against_what_is_stored_and_keeps_its_basis(
+    ws: Workspace, adapter: Path
+) -> None:
     stale = candidate(ws, adapter)
     versions.move(ws, stale, State.APPROVED, Basis.GOLD)
     with pytest.raises(Conflict, match="it is approved"):
@@ -196,7 +221,14 @@ def test_names_of_a_version(ws: Workspace, adapter: Path) -> None:
     base = versions.ensure_base(ws, "support", "base", "f" * 64)
     versions.point(ws, "support", "live", base)
     tuned = candidate(ws, adapter)
-    for name, expected in {"v0": base, "0": base, "live": base, base.id: base, "v1": tuned, "latest": tuned}.items():
+    for name, expected in {
+        "v0": base,
+        "0": base,
+        "live": base,
+        base.id: base,
+        "v1": tuned,
+        "latest": tuned,
+    }.items():
         assert versions.version(ws, "support", name) == expected
 
 

@@ -1,4 +1,5 @@
-"""Rewards that look at what a run did: tool outcomes, expected calls, tasks, budgets, form; and the defects that they must not have."""
+"""Rewards that look at what a run did: tool outcomes, expected calls, tasks, budgets, form; and the
+defects that they must not have."""
 
 import json
 
@@ -20,19 +21,31 @@ def score(name, case, **config):
 
 
 def tools(*statuses, **more):
-    return tuple(Step("tool", f"tool{place}", status=status, **more) for place, status in enumerate(statuses))
+    return tuple(
+        Step("tool", f"tool{place}", status=status, **more) for place, status in enumerate(statuses)
+    )
 
 
 def tasks(*given_tasks):
-    return tuple(Step("task", input=None if name is None else {"task_id": name}, status=status) for name, status in given_tasks)
+    return tuple(
+        Step("task", input=None if name is None else {"task_id": name}, status=status)
+        for name, status in given_tasks
+    )
 
 
 # --- tool_success
 
 
 def test_tool_success_counts_real_outcomes():
-    assert score("tool_success", Case("", steps=tools("ok", "success", "error", "failed"))).value == 0.5
-    lying = (Step("tool", "a", output="Error: no such order"), Step("tool", "b", output={"isError": True}), Step("tool", "c", output="4"))
+    assert (
+        score("tool_success", Case("", steps=tools("ok", "success", "error", "failed"))).value
+        == 0.5
+    )
+    lying = (
+        Step("tool", "a", output="Error: no such order"),
+        Step("tool", "b", output={"isError": True}),
+        Step("tool", "c", output="4"),
+    )
     found = score("tool_success", Case("", steps=lying))
     assert found.value == pytest.approx(1 / 3)
     assert [one["tool"] for one in found.evidence["failures"]] == ["a", "b"]
@@ -43,14 +56,24 @@ def test_tool_success_without_tools_is_not_applicable_and_compatible_keeps_its_m
     plain = Case("hi", prompt=[{"role": "user", "content": "hello"}])
     assert score("tool_success", plain).status is Status.NOT_APPLICABLE
     assert score("tool_success", plain, compatible=True).value == 0.5
-    assert score("tool_success", Case("hi", prompt=[{"role": "user", "content": "Search it"}]), compatible=True).value == 0.3
+    assert (
+        score(
+            "tool_success",
+            Case("hi", prompt=[{"role": "user", "content": "Search it"}]),
+            compatible=True,
+        ).value
+        == 0.3
+    )
 
 
 def test_tool_success_compatible_adds_a_tenth_for_suitable_tools():
     steps = (Step("tool", "web_search"), Step("tool", "calculator", status="error"))
     case = Case("", prompt=[{"role": "user", "content": "find a hotel"}], steps=steps)
     assert score("tool_success", case, compatible=True).value == pytest.approx(0.55)
-    assert score("tool_success", Case("", prompt=case.prompt, steps=steps[:1]), compatible=True).value == 1
+    assert (
+        score("tool_success", Case("", prompt=case.prompt, steps=steps[:1]), compatible=True).value
+        == 1
+    )
 
 
 # --- task_completion
@@ -84,13 +107,17 @@ def test_efficiency_weighs_what_is_known():
     assert score("efficiency", Case("", steps=run[:1])).value == 0.5
     assert score("efficiency", Case("", steps=run[:1]), tokens=1000).value == 0
     with pytest.raises(ConfigError, match="every weight"):
-        FUNCTIONS.get("efficiency").create({"tokens_weight": 0, "calls_weight": 0, "steps_weight": 0})
+        FUNCTIONS.get("efficiency").create(
+            {"tokens_weight": 0, "calls_weight": 0, "steps_weight": 0}
+        )
 
 
 def test_defect_0c3_tokens_that_nobody_counted_are_unknown_and_not_efficient():
     unknown = (Step("llm", prompt_tokens=10), Step("llm", prompt_tokens=5, completion_tokens=5))
     assert score("efficiency", Case("", steps=unknown)).status is Status.NOT_APPLICABLE
-    assert score("efficiency", Case("", steps=(*unknown, Step("tool", "t")))).value == pytest.approx(0.9)
+    assert score(
+        "efficiency", Case("", steps=(*unknown, Step("tool", "t")))
+    ).value == pytest.approx(0.9)
 
 
 # --- format_compliance
@@ -99,8 +126,13 @@ def test_defect_0c3_tokens_that_nobody_counted_are_unknown_and_not_efficient():
 @pytest.mark.parametrize(
     "text",
     [
-        "plain", "List<int> and Map<String, List<int>>", "read from <stdin> or <your name>", "a < b and c > d", "`<b>bold</b>`",
-        "```html\n<b>bold</b>\n```\nthere", "~~~\n<a href='x'>\n```\n~~~", "vector<string> of <string>",
+        "plain", "List<int> and Map<String, List<int>>", "read from <stdin> or <your name>", "a < b "
+        "and "
+        "c "
+        "> "
+        "d", "`<b>bold</b>`",
+        "```html\n<b>bold</b>\n```\nthere", "~~~\n<a href='x'>\n```\n~~~", "vector<string> of "
+        "<string>",
     ],
 )  # fmt: skip
 def test_defect_0c12_fences_generics_and_placeholders_are_no_violations(text):
@@ -128,7 +160,16 @@ def test_format_violations_take_a_tenth_and_half_at_the_most(text, value):
 def test_format_rules_of_an_agent():
     assert score("format_compliance", Case("<b>x</b>"), xml=True).value == 1
     assert score("format_compliance", Case("<b>x</b>"), allowed_tags=["B"]).value == 1
-    assert score("format_compliance", Case("hello"), must_contain=["Regards"], must_not_contain=["HELL"], most_characters=4).value == 0.7
+    assert (
+        score(
+            "format_compliance",
+            Case("hello"),
+            must_contain=["Regards"],
+            must_not_contain=["HELL"],
+            most_characters=4,
+        ).value
+        == 0.7
+    )
     assert score("format_compliance", Case("```\nx\n```"), fences=False).value == 0.9
     assert score("format_compliance", Case("{"), valid_json=True, penalty=1, most=1).value == 0
     assert score("format_compliance", Case('{"a": 1}'), valid_json=True).value == 1
@@ -143,13 +184,16 @@ WEATHER = [{"get_weather": {"city": ["Paris", "Paris, FR"], "days": [3], "unit":
     "answer",
     [
         '{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}',
-        '[{"function": {"name": "get_weather", "arguments": "{\\"city\\": \\"paris, fr\\", \\"days\\": 3}"}}]',
-        '{"tool_calls": [{"id": "1", "function": {"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}}]}',
+        '[{"function": {"name": "get_weather", "arguments": "{\\"city\\": \\"paris, fr\\", '
+        '\\"days\\": 3}"}}]',
+        '{"tool_calls": [{"id": "1", "function": {"name": "get_weather", "arguments": {"city": '
+        '"Paris", "days": 3}}}]}',
         'I call:\n```json\n{"get_weather": {"city": "Paris", "days": 3, "unit": "celsius"}}\n```',
         "get_weather(city='Paris', days=3)",
         "[get_weather('Paris', 3)]",
         "Let me look.\nget_weather(city='Paris', days=3)\nOne moment.",
-        '<tool_call>{"name": "get_weather", "parameters": {"city": "Paris", "days": 3.0}}</tool_call>',
+        '<tool_call>{"name": "get_weather", "parameters": {"city": "Paris", "days": '
+        "3.0}}</tool_call>",
     ],
 )
 def test_tool_match_reads_the_ways_in_which_calls_are_written(answer):
@@ -178,12 +222,18 @@ def test_tool_match_partial_credit_is_as_stated(answer, value):
 def test_tool_match_any_order_or_that_of_the_reference():
     reference = [{"f": {"a": [1]}}, {"f": {"a": [2]}}, {"g": {}}]
     assert score("tool_match", Case("[g(), f(a=2), f(a=1)]", reference)).value == 1
-    assert score("tool_match", Case("[g(), f(a=2), f(a=1)]", reference), ordered=True).value == pytest.approx(1 / 3)
+    assert score(
+        "tool_match", Case("[g(), f(a=2), f(a=1)]", reference), ordered=True
+    ).value == pytest.approx(1 / 3)
     assert score("tool_match", Case("[f(a=1), f(a=2), g()]", reference), ordered=True).value == 1
 
 
 def test_tool_match_prefers_what_the_run_did_over_what_it_says():
-    case = Case("get_weather(city='Paris', days=3)", WEATHER, steps=(Step("tool", "get_weather", {"city": "Oslo", "days": 3}),))
+    case = Case(
+        "get_weather(city='Paris', days=3)",
+        WEATHER,
+        steps=(Step("tool", "get_weather", {"city": "Oslo", "days": 3}),),
+    )
     assert score("tool_match", case).value == pytest.approx(3 / 4)
     hooked = Step("tool", "get_weather", {"args": ["Paris"], "kwargs": {"days": 3}})
     assert score("tool_match", Case("done", WEATHER, steps=(hooked,))).value == 1
@@ -241,7 +291,16 @@ def test_tool_match_where_no_call_is_wanted():
 
 
 @pytest.mark.parametrize(
-    "text", ["-" * 5000 + "f()", "f(" * 5000, "not " * 4000 + "f()", "f" + ".a" * 9000 + "()", "f(**x)", "lambda: f()", "(" * 64]
+    "text",
+    [
+        "-" * 5000 + "f()",
+        "f(" * 5000,
+        "not " * 4000 + "f()",
+        "f" + ".a" * 9000 + "()",
+        "f(**x)",
+        "lambda: f()",
+        "(" * 64,
+    ],
 )
 def test_tool_match_does_not_choke_on_what_is_no_call(text):
     assert of_text(text) is None or score("tool_match", Case(text, WEATHER)).value == 0
@@ -255,7 +314,10 @@ def bfcl(name):
 def concrete(value):
     """What a model would write for an expected value: the first choice everywhere."""
     if isinstance(value, dict):
-        picked = {key: [one for one in choices if one != ""] if isinstance(choices, list) else [choices] for key, choices in value.items()}
+        picked = {
+            key: [one for one in choices if one != ""] if isinstance(choices, list) else [choices]
+            for key, choices in value.items()
+        }
         return {key: concrete(choices[0]) for key, choices in picked.items() if choices}
     return [concrete(one) for one in value] if isinstance(value, list) else value
 
@@ -269,7 +331,14 @@ def as_json(calls):
 
 
 def as_python(calls):
-    return "[" + ", ".join(f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" for name, given in calls) + "]"
+    return (
+        "["
+        + ", ".join(
+            f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
+            for name, given in calls
+        )
+        + "]"
+    )
 
 
 def mutants(calls):
@@ -291,8 +360,19 @@ def test_bfcl_expected_calls_score_one_and_mutated_ones_less(name):
         for text in (as_json(calls), as_python(calls)):
             assert function.score([Case(text, reference)])[0].value == 1, text
         changed = [Case(as_json(mutant), reference) for mutant in mutants(calls)]
-        assert all(one.value is not None and one.value < 1 for one in function.score(changed)), reference
-    assert len(references) == {"live_simple": 130, "multiple": 106, "parallel": 114, "parallel_multiple": 110, "simple_python": 205}[name]
+        assert all(one.value is not None and one.value < 1 for one in function.score(changed)), (
+            reference
+        )
+    assert (
+        len(references)
+        == {
+            "live_simple": 130,
+            "multiple": 106,
+            "parallel": 114,
+            "parallel_multiple": 110,
+            "simple_python": 205,
+        }[name]
+    )
 
 
 def test_bfcl_turns_of_python_calls_score_one_and_less_with_one_left_out():
@@ -303,8 +383,17 @@ def test_bfcl_turns_of_python_calls_score_one_and_less_with_one_left_out():
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("fgh"), st.dictionaries(st.sampled_from("abc"), st.integers() | st.text(max_size=5))), max_size=5)
+    st.lists(
+        st.tuples(
+            st.sampled_from("fgh"),
+            st.dictionaries(st.sampled_from("abc"), st.integers() | st.text(max_size=5)),
+        ),
+        max_size=5,
+    )
 )
 def test_calls_equal_themselves_in_any_order(calls):
     reference = [{"name": name, "arguments": arguments} for name, arguments in calls]
-    assert score("tool_match", Case(as_json(reversed(calls)) if calls else "none", reference)).value == 1
+    assert (
+        score("tool_match", Case(as_json(reversed(calls)) if calls else "none", reference)).value
+        == 1
+    )

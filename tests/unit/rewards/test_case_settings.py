@@ -1,4 +1,5 @@
-"""A case is data: what lowers safety, or names an address, a variable or a path, comes from the owner's settings alone."""
+"""A case is data: what lowers safety, or names an address, a variable or a path, comes from the
+owner's settings alone."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ TRUSTED = {"checker": "code_execution", "checker_config": {"trusted_code": True}
 
 
 def hostile_lines(marker):
-    """A case that asks to be trusted, and a trace whose program, and whose task's setup, leave a mark on the host."""
+    """A case that asks to be trusted, and a trace whose program, and whose task's setup, leave a
+    mark on the host."""
     leaves_a_mark = f"open({str(marker)!r}, 'w').write('ran')"
     reference = {"tests": ["assert f(1) == 1"], "setup": leaves_a_mark, "entry_point": "f"}
     answer = f"```python\n{leaves_a_mark}\ndef f(x): return x\n```"
@@ -42,7 +44,9 @@ def old_home(folder, lines, settings=None):
     """A home that was filled before anybody looked at what cases bring."""
     path = folder / "lines.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    ws = Workspace.open(Home.at(folder / "home"), Sources({"rewards": settings or {}}, "test.yaml", {}))
+    ws = Workspace.open(
+        Home.at(folder / "home"), Sources({"rewards": settings or {}}, "test.yaml", {})
+    )
     assert ingest(ws, AGENT, "jsonl", path).refused == 0
     return ws
 
@@ -66,7 +70,10 @@ def test_an_import_refuses_a_case_that_asks_to_be_trusted(command_line, tmp_path
         report = json.loads(out)
         assert code != 0
         assert (report["refused"], report["records"]) == (1, {"trace": 1})
-        assert "'trusted_code' of 'code_execution', which only the owner's settings may" in report["refusals"][0]["reason"]
+        assert (
+            "'trusted_code' of 'code_execution', which only the owner's settings may"
+            in report["refusals"][0]["reason"]
+        )
     command_line("reward", "run", "--agent", AGENT)
     assert not marker.exists()
 
@@ -83,7 +90,9 @@ def test_a_case_of_an_old_home_is_blocked_where_the_ledger_judges(tmp_path):
 def test_a_case_of_an_old_home_is_blocked_where_an_evaluation_judges(tmp_path):
     marker = tmp_path / "ran"
     case, trace = hostile_lines(marker)
-    held_out = HeldOut("c1", "c1", "c1", [], case["reference"], case["checker"], case["checker_config"], {})
+    held_out = HeldOut(
+        "c1", "c1", "c1", [], case["reference"], case["checker"], case["checker_config"], {}
+    )
     (found,) = measure.score([held_out], [trace["output"]], {})
     assert (found.value, found.status) == (None, Status.NOT_APPLICABLE)
     assert "'trusted_code'" in found.evidence["reason"]
@@ -93,7 +102,11 @@ def test_a_case_of_an_old_home_is_blocked_where_an_evaluation_judges(tmp_path):
 def test_a_row_of_an_old_dataset_is_blocked_where_training_judges(tmp_path):
     marker = tmp_path / "ran"
     case, trace = hostile_lines(marker)
-    row = {"row_id": "r1", "prompt": [], **{key: case[key] for key in ("reference", "checker", "checker_config")}}
+    row = {
+        "row_id": "r1",
+        "prompt": [],
+        **{key: case[key] for key in ("reference", "checker", "checker_config")},
+    }
     judge = FreshJudge({"checker": 1.0})
     try:
         (found,) = judge.judge([Ask(row, trace["output"], "stop", [])])
@@ -109,7 +122,13 @@ JUDGED = [
 
 
 def judged_case(**settings):
-    case = {"type": "case", "id": "c1", "input": "Where is it?", "reference": "Short", "checker": "judge"}
+    case = {
+        "type": "case",
+        "id": "c1",
+        "input": "Where is it?",
+        "reference": "Short",
+        "checker": "judge",
+    }
     return {**case, "checker_config": settings} if settings else case
 
 
@@ -117,7 +136,9 @@ def stated(folder, ws, judge):
     """A statement of agreement that this home signed."""
     statement = {"judge": judge.fingerprint(), "pairs": 60, "prompts": 50, "low": 0.9}
     path = folder / "agreement.json"
-    path.write_text(json.dumps({**statement, "signature": signature(statement, make_seal(ws.home.signing))}))
+    path.write_text(
+        json.dumps({**statement, "signature": signature(statement, make_seal(ws.home.signing))})
+    )
     return str(path)
 
 
@@ -128,7 +149,9 @@ def test_a_case_sends_no_key_to_an_address_of_its_own(tmp_path, monkeypatch):
     with FakeServer(prefers_longer) as stranger:
         settings = {"url": stranger.url, "model": "m", "api_key_variable": "OWNERS_SECRET"}
         judge = Judge.create(settings)
-        forged.write_text(json.dumps({"judge": judge.fingerprint(), "pairs": 500, "prompts": 100, "low": 0.9}))
+        forged.write_text(
+            json.dumps({"judge": judge.fingerprint(), "pairs": 500, "prompts": 100, "low": 0.9})
+        )
         case = judged_case(**settings, agreement=str(forged))
         with old_home(tmp_path, [case, *JUDGED]) as ws:
             found, reason = scores(ws)
@@ -149,11 +172,17 @@ def test_the_owners_settings_make_a_judge_of_a_case_that_only_names_it(tmp_path)
         assert without.status is Status.BLOCKED
         settings = {"url": server.url, "model": "m"}
         agreement = stated(tmp_path, ws, Judge.create(settings))
-        ws.sources = Sources({"rewards": {"checkers": {"judge": {**settings, "agreement": agreement}}}}, "test.yaml", {})
+        ws.sources = Sources(
+            {"rewards": {"checkers": {"judge": {**settings, "agreement": agreement}}}},
+            "test.yaml",
+            {},
+        )
         found, _ = scores(ws)
         assert (found.value, found.status) == (1, Status.OK)
         owner = located(ws, AGENT, ledger.settings(ws, AGENT).checkers)
-        (evaluated,) = measure.score([HeldOut("c1", "c1", "c1", [], "Short", "judge", None, {})], ["A long answer"], owner)
+        (evaluated,) = measure.score(
+            [HeldOut("c1", "c1", "c1", [], "Short", "judge", None, {})], ["A long answer"], owner
+        )
         assert evaluated.value == 1
         fresh = FreshJudge({"checker": 1.0}, checkers=owner)
         try:
@@ -168,27 +197,50 @@ def test_the_owner_may_trust_code_and_a_case_that_names_it_runs(tmp_path):
     marker = tmp_path / "ran"
     case, trace = hostile_lines(marker)
     del case["checker_config"]
-    with old_home(tmp_path, [case, trace], {"checkers": {"code_execution": {"trusted_code": True}}}) as ws:
+    with old_home(
+        tmp_path, [case, trace], {"checkers": {"code_execution": {"trusted_code": True}}}
+    ) as ws:
         assert scores(ws)[0].value == 1
     assert marker.exists()
 
 
 def test_an_agents_own_settings_stand_in_place_of_those_of_all():
     both = {"checkers": {"judge": {"url": "http://a/v1", "model": "a"}, "regex": {"timeout": 1}}}
-    sources = Sources({"rewards": {**both, "agents": {AGENT: {"checkers": {"judge": {"url": "http://b/v1", "model": "b"}}}}}}, "t", {})
+    sources = Sources(
+        {
+            "rewards": {
+                **both,
+                "agents": {AGENT: {"checkers": {"judge": {"url": "http://b/v1", "model": "b"}}}},
+            }
+        },
+        "t",
+        {},
+    )
     from thumbwheel.rewards.combine import RewardsConfig
 
     config = sources.load(RewardsConfig, "rewards")
-    assert config.of(AGENT).checkers == {"judge": {"url": "http://b/v1", "model": "b"}, "regex": {"timeout": 1}}
+    assert config.of(AGENT).checkers == {
+        "judge": {"url": "http://b/v1", "model": "b"},
+        "regex": {"timeout": 1},
+    }
     assert config.of("other").checkers == both["checkers"]
     assert config.of(AGENT).fingerprint() != config.of("other").fingerprint()
-    with pytest.raises(ConfigError, match=r"there is no reward function 'jugde'\. Did you mean 'judge'"):
+    with pytest.raises(
+        ConfigError, match=r"there is no reward function 'jugde'\. Did you mean 'judge'"
+    ):
         Sources({"rewards": {"checkers": {"jugde": {}}}}, "t", {}).load(RewardsConfig, "rewards")
 
 
 def test_the_component_checker_has_no_settings_of_its_own(tmp_path):
-    component = {"components": {"checker": {"settings": {"functions": {"code_execution": {"trusted_code": True}}}}}}
-    with old_home(tmp_path, JUDGED, component) as ws, pytest.raises(ConfigError, match=r"under rewards\.checkers"):
+    component = {
+        "components": {
+            "checker": {"settings": {"functions": {"code_execution": {"trusted_code": True}}}}
+        }
+    }
+    with (
+        old_home(tmp_path, JUDGED, component) as ws,
+        pytest.raises(ConfigError, match=r"under rewards\.checkers"),
+    ):
         components(ws, AGENT, ledger.settings(ws, AGENT))
 
 

@@ -1,4 +1,5 @@
-"""`code_execution`, `syntax` and the blocks that they read. Verdicts and cheats are in tests/unit/sandbox."""
+"""`code_execution`, `syntax` and the blocks that they read. Verdicts and cheats are in
+tests/unit/sandbox."""
 
 from __future__ import annotations
 
@@ -81,7 +82,12 @@ def test_defect_0c7_without_code_it_does_not_apply_and_is_no_neutral_half(text):
 
 
 def test_tests_decide_and_partial_counts_them(sandbox):
-    reference = {"tests": ["assert f(1) == 2", "assert f(2) == 5"], "setup": "", "entry_point": None, "check": None}
+    reference = {
+        "tests": ["assert f(1) == 2", "assert f(2) == 5"],
+        "setup": "",
+        "entry_point": None,
+        "check": None,
+    }
     answer = "Try:\n```python\ndef f(x):\n    return x * 2\n```"
     assert score(answer, reference).value == 0.0
     assert score(answer, reference, {"partial": True}).value == 0.5
@@ -94,9 +100,14 @@ def test_a_task_about_a_function_with_the_name_of_a_builtin_is_judged(sandbox):
         "task_id": 126,
         "text": "Write a function to add up the common divisors of two numbers.",
         "code": "def sum(a, b):\n    return 1 if a == b else sum_of(a, b)\ndef sum_of(a, b):\n"
-        "    found = 0\n    for n in range(1, min(a, b) + 1):\n        found += n if a % n == 0 and b % n == 0 else 0\n    return found",
+        "    found = 0\n    for n in range(1, min(a, b) + 1):\n        found += n if a % n == 0 "
+        "and b % n == 0 else 0\n    return found",
         "test_setup_code": "",
-        "test_list": ["assert sum(10, 15) == 6", "assert sum(100, 150) == 93", "assert sum(4, 6) == 3"],
+        "test_list": [
+            "assert sum(10, 15) == 6",
+            "assert sum(100, 150) == 93",
+            "assert sum(4, 6) == 3",
+        ],
         "challenge_test_list": [],
     }
     case, trace = parse_mbpp(task)
@@ -109,10 +120,20 @@ def test_a_task_about_a_function_with_the_name_of_a_builtin_is_judged(sandbox):
 def test_tests_as_json_in_a_text_are_tests_and_what_holds_none_lets_no_program_pass(sandbox):
     wrong = "```python\ndef f(x): return 0\n```"
     as_text = Case(wrong, '{"tests": ["assert f(1) == 2"]}')
-    unread = [Case(wrong, one) for one in (["assert f(1) == 2"], {"test_list": []}, '{"inputs": ["1"]}', {"test_cases": []})]
+    unread = [
+        Case(wrong, one)
+        for one in (
+            ["assert f(1) == 2"],
+            {"test_list": []},
+            '{"inputs": ["1"]}',
+            {"test_cases": []},
+        )
+    ]
     first, *others = CodeExecution.create({}).score([as_text, *unread])
     assert (first.value, first.status) == (0, Status.OK)
-    assert {one.status for one in others} == {Status.NOT_APPLICABLE} and "holds no tests" in others[0].evidence["reason"]
+    assert {one.status for one in others} == {Status.NOT_APPLICABLE} and "holds no tests" in others[
+        0
+    ].evidence["reason"]
     (number,) = CodeExecution.create({}).score([Case("```python\nprint(18)\n```", 18)])
     assert number.value == 1, "no tests were meant"
     (prose,) = CodeExecution.create({}).score([Case("just words", {"test_list": []})])
@@ -121,8 +142,20 @@ def test_tests_as_json_in_a_text_are_tests_and_what_holds_none_lets_no_program_p
 
 def test_an_example_of_use_beside_the_function_does_no_harm(sandbox):
     reference = {"tests": ["assert f(1) == 2"]}
-    assert score("```python\ndef f(x):\n    return x * 2\n```\nUse it:\n```python\nprint(f(3))\n```", reference).value == 1.0
-    assert score("```python\ndef f(x):\n    return x * 2\n```\nUse it:\n```python\n>>> f(3)\n```", reference).value == 1.0
+    assert (
+        score(
+            "```python\ndef f(x):\n    return x * 2\n```\nUse it:\n```python\nprint(f(3))\n```",
+            reference,
+        ).value
+        == 1.0
+    )
+    assert (
+        score(
+            "```python\ndef f(x):\n    return x * 2\n```\nUse it:\n```python\n>>> f(3)\n```",
+            reference,
+        ).value
+        == 1.0
+    )
 
 
 def test_broken_tests_are_a_failure_not_a_zero(sandbox):
@@ -135,19 +168,33 @@ def test_defect_0c11_no_sandbox_is_blocked_with_the_command_that_helps(nothing_c
     monkeypatch.setenv("PATH", "/nonexistent")
     found = score("```python\n1\n```")
     assert (found.status, found.value) == (Status.BLOCKED, None)
-    assert "bubblewrap" in found.evidence["reason"] and "apt-get install bubblewrap" in found.evidence["reason"]
+    assert (
+        "bubblewrap" in found.evidence["reason"]
+        and "apt-get install bubblewrap" in found.evidence["reason"]
+    )
 
 
-def test_defect_0c11_the_environment_and_the_files_of_the_user_are_not_there(sandbox, monkeypatch, tmp_path):
+def test_defect_0c11_the_environment_and_the_files_of_the_user_are_not_there(
+    sandbox, monkeypatch, tmp_path
+):
     monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
     (tmp_path / "private").write_text("secret-file")
-    code = f"import os\nassert 'OPENAI_API_KEY' not in os.environ\nassert not os.path.exists({str(tmp_path)!r})"
+    code = (
+        "import os\nassert 'OPENAI_API_KEY' not in os.environ\nassert not "
+        f"os.path.exists({str(tmp_path)!r})"
+    )
     assert score(f"```python\n{code}\n```").value == 1.0
 
 
 def test_defect_0c11_nothing_is_left_after_a_timeout(sandbox):
     before = set(Path("/tmp").iterdir())
-    assert score("```python\nopen('/tmp/left', 'w')\nwhile True: pass\n```", settings={"limits": {"wall_seconds": 1}}).value == 0.0
+    assert (
+        score(
+            "```python\nopen('/tmp/left', 'w')\nwhile True: pass\n```",
+            settings={"limits": {"wall_seconds": 1}},
+        ).value
+        == 0.0
+    )
     assert not [path for path in set(Path("/tmp").iterdir()) - before if path.name == "left"]
 
 
@@ -232,7 +279,18 @@ def test_syntax_is_a_share_and_what_cannot_be_parsed_does_not_count():
         assert syntax(text).status is Status.NOT_APPLICABLE
 
 
-@pytest.mark.parametrize("code", ["(" * 50_000, "-" * 50_000 + "1", "1+" * 40_000 + "1", "[" * 90_000, "x." * 40_000 + "x", "\0", "\ud800"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "(" * 50_000,
+        "-" * 50_000 + "1",
+        "1+" * 40_000 + "1",
+        "[" * 90_000,
+        "x." * 40_000 + "x",
+        "\0",
+        "\ud800",
+    ],
+)
 @pytest.mark.parametrize("language", ["python", "json", "js"])
 def test_hostile_code_is_judged_and_ends(language, code):
     if language == "js":

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from thumbwheel.core.config import Sources, build
 from thumbwheel.core.errors import ConfigError
-from thumbwheel.rewards.combine import PRESETS, RewardConfig, RewardsConfig, group_normalised, weighted_mean
+from thumbwheel.rewards.combine import (
+    PRESETS,
+    RewardConfig,
+    RewardsConfig,
+    group_normalised,
+    weighted_mean,
+)
 from thumbwheel.rewards.function import Case, Score, Status
 from thumbwheel.rewards.functions import FUNCTIONS
 
@@ -39,9 +45,27 @@ def test_a_failure_is_zero_only_in_the_arithmetic_of_isaa():
 def test_golden_vector_of_ocd_is_the_decision_in_its_old_arithmetic():
     part = RewardConfig(preset="ocd").parts()["decision"]
     function = FUNCTIONS.get("decision").create(part.settings)
-    item = {"status": "DONE", "cycleCount": 0, "totalTimeInCreate": 300, "swimlane": "PROJECT", "priority": "MEDIUM"}
-    case = Case("{}", metadata={"decision": {"agent_type": "FILER", "confidence": 0.8, "item": item, "feedback": "CONFIRMED"}})
-    assert RewardConfig(preset="ocd").combine({"decision": function.score([case])[0]}) == pytest.approx(0.9075)
+    item = {
+        "status": "DONE",
+        "cycleCount": 0,
+        "totalTimeInCreate": 300,
+        "swimlane": "PROJECT",
+        "priority": "MEDIUM",
+    }
+    case = Case(
+        "{}",
+        metadata={
+            "decision": {
+                "agent_type": "FILER",
+                "confidence": 0.8,
+                "item": item,
+                "feedback": "CONFIRMED",
+            }
+        },
+    )
+    assert RewardConfig(preset="ocd").combine(
+        {"decision": function.score([case])[0]}
+    ) == pytest.approx(0.9075)
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
@@ -53,17 +77,32 @@ def test_what_has_no_value_leaves_the_denominator(status):
 
 
 def test_what_a_decision_has_heard_counts_once():
-    scores = {"thumb": Score(1.0), "outcome": Score(1.0), "score": Score(0.9), "rating": Score(0.5), "decision": Score(0.6)}
+    scores = {
+        "thumb": Score(1.0),
+        "outcome": Score(1.0),
+        "score": Score(0.9),
+        "rating": Score(0.5),
+        "decision": Score(0.6),
+    }
     assert RewardConfig().combine(scores) == pytest.approx((0.5 + 0.6) / 2)
     waiting = scores | {"decision": Score.none(Status.PENDING, "nobody said anything")}
     assert RewardConfig().combine(waiting) == pytest.approx((1.0 + 1.0 + 0.9 + 0.5) / 4)
     unweighted = build(RewardConfig, {"components": {"decision": {"weight": 0}}}, "rewards")
-    assert unweighted.combine(scores) == pytest.approx((1.0 + 1.0 + 0.9 + 0.5) / 4), "what has no part in the reward replaces nothing"
-    renamed = build(RewardConfig, {"components": {"filing": {"function": "decision"}, "click": {"function": "thumb"}}}, "rewards")
+    assert unweighted.combine(scores) == pytest.approx((1.0 + 1.0 + 0.9 + 0.5) / 4), (
+        "what has no part in the reward replaces nothing"
+    )
+    renamed = build(
+        RewardConfig,
+        {"components": {"filing": {"function": "decision"}, "click": {"function": "thumb"}}},
+        "rewards",
+    )
     assert renamed.combine({"click": Score(1.0), "filing": Score(0.6)}) == pytest.approx(0.6)
 
 
-@given(st.dictionaries(st.sampled_from("abcdef"), st.one_of(st.none(), st.floats(0, 1)), max_size=6), st.floats(0.1, 10))
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.one_of(st.none(), st.floats(0, 1)), max_size=6),
+    st.floats(0.1, 10),
+)
 def test_the_mean_lies_between_the_values_and_only_the_ratio_of_weights_counts(values, factor):
     weights = {name: place + 0.5 for place, name in enumerate("abcdef")}
     found = weighted_mean(values, weights)
@@ -71,11 +110,15 @@ def test_the_mean_lies_between_the_values_and_only_the_ratio_of_weights_counts(v
     assert (found is None) == (not known)
     if found is not None:
         assert min(known) - 1e-9 <= found <= max(known) + 1e-9
-        assert weighted_mean(values, {name: weight * factor for name, weight in weights.items()}) == pytest.approx(found)
+        assert weighted_mean(
+            values, {name: weight * factor for name, weight in weights.items()}
+        ) == pytest.approx(found)
 
 
 def test_golden_vector_of_a_group():
-    assert group_normalised([1.0, 2.0, 3.0]) == pytest.approx([-math.sqrt(1.5), 0.0, math.sqrt(1.5)])
+    assert group_normalised([1.0, 2.0, 3.0]) == pytest.approx(
+        [-math.sqrt(1.5), 0.0, math.sqrt(1.5)]
+    )
     assert group_normalised([1.0, 2.0, 3.0])[2] == pytest.approx(1.2247, abs=5e-5)
     assert group_normalised([1.0, 2.0, 3.0], ddof=1) == [-1.0, 0.0, 1.0]
 
@@ -91,12 +134,18 @@ def test_a_group_without_variance_teaches_nothing():
 def test_settings_by_agent_stand_before_those_for_all():
     file = {
         "rewards": {
-            "components": {"thumb": {"weight": 5}, "short": {"function": "length", "settings": {"most": 20}}},
+            "components": {
+                "thumb": {"weight": 5},
+                "short": {"function": "length", "settings": {"most": 20}},
+            },
             "agents": {"filer": {"preset": "ocd", "components": {"thumb": {"weight": 0}}}},
         }
     }
     found = Sources(file, "x.yaml", {}).load(RewardsConfig, "rewards")
-    assert (found.of("other").parts()["thumb"].weight, found.of("other").parts()["checker"].weight) == (5.0, 2.0)
+    assert (
+        found.of("other").parts()["thumb"].weight,
+        found.of("other").parts()["checker"].weight,
+    ) == (5.0, 2.0)
     assert set(found.of("filer").parts()) == {"decision", "thumb", "short"}
     assert found.of("filer").parts()["thumb"].weight == 0.0
     assert found.of("other").parts()["short"].settings == {"most": 20}
@@ -112,7 +161,11 @@ def test_a_new_weight_leaves_the_settings_of_a_component():
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"preset": "defualt"}, "Did you mean 'default'"), ({"components": {"a": {"weight": -1}}}, "weight"), ({"presets": 1}, "'preset'")],
+    [
+        ({"preset": "defualt"}, "Did you mean 'default'"),
+        ({"components": {"a": {"weight": -1}}}, "weight"),
+        ({"presets": 1}, "'preset'"),
+    ],
 )
 def test_impossible_settings_are_refused_with_their_name(given, message):
     with pytest.raises(ConfigError, match=message):
@@ -129,4 +182,6 @@ def test_the_tools_of_isaa_keep_its_arithmetic_too():
     part = RewardConfig(preset="isaa").parts()["tool_success"]
     function = FUNCTIONS.get("tool_success").create(part.settings)
     asked = [{"role": "user", "content": "Please search for it."}]
-    assert [one.value for one in function.score([Case("Hello.", prompt=asked), Case("Hello.")])] == [0.3, 0.5]
+    assert [
+        one.value for one in function.score([Case("Hello.", prompt=asked), Case("Hello.")])
+    ] == [0.3, 0.5]

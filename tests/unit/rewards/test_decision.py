@@ -1,4 +1,5 @@
-"""Rewards of decisions: the golden vectors, one bound for cutting off and for the place between, and every defect of the original."""
+"""Rewards of decisions: the golden vectors, one bound for cutting off and for the place between,
+and every defect of the original."""
 
 from __future__ import annotations
 
@@ -46,20 +47,28 @@ def test_golden_vectors_of_the_original_arithmetic(agent, word, decision, total,
 
 
 @pytest.mark.parametrize(("agent", "word", "decision", "total", "normalised"), GOLDEN)
-def test_defect_2c7_the_bound_that_cuts_off_is_the_bound_that_normalises(agent, word, decision, total, normalised):
+def test_defect_2c7_the_bound_that_cuts_off_is_the_bound_that_normalises(
+    agent, word, decision, total, normalised
+):
     found = judge(agent, word, **decision)
     assert found.evidence["total"] == pytest.approx(total)
     assert found.value == pytest.approx((max(-5.0, min(5.0, total)) + 5) / 10)
     for bound in (0.5, 2.0, 5.0):
         function = FUNCTIONS.get("decision").create({"bound": bound})
-        case = Case("{}", metadata={"decision": {"agent_type": agent, **decision}}, feedback=(said(word),) if word else ())
+        case = Case(
+            "{}",
+            metadata={"decision": {"agent_type": agent, **decision}},
+            feedback=(said(word),) if word else (),
+        )
         assert 0 <= function.score([case])[0].value <= 1
 
 
 @pytest.mark.parametrize("agent", sorted(PARTS))
 @pytest.mark.parametrize("compatible", [False, True])
 def test_defect_2c10_a_decision_without_any_signal_waits(agent, compatible):
-    found = judge(agent, compatible=compatible, confidence=0.9, item={"status": "TODO", "cycleCount": 2})
+    found = judge(
+        agent, compatible=compatible, confidence=0.9, item={"status": "TODO", "cycleCount": 2}
+    )
     assert (found.value, found.status) == (None, Status.PENDING)
     assert "components" not in found.evidence
 
@@ -72,17 +81,32 @@ def test_what_is_no_decision_and_a_guardrail_do_not_apply():
 
 def test_defect_2c11_a_retriever_without_an_item_gets_its_reward_from_feedback():
     assert judge("RETRIEVER", "CONFIRMED").value == pytest.approx(0.6)
-    given = {"text": '{"generatedContent": "12345678"}', "correction": {"generatedContent": "123456"}}
-    corrected, old = (judge("RETRIEVER", "CORRECTED", compatible=compatible, **given) for compatible in (False, True))
+    given = {
+        "text": '{"generatedContent": "12345678"}',
+        "correction": {"generatedContent": "123456"},
+    }
+    corrected, old = (
+        judge("RETRIEVER", "CORRECTED", compatible=compatible, **given)
+        for compatible in (False, True)
+    )
     assert corrected.evidence["total"] == pytest.approx(-1 - 0.5 * 0.25)
     assert old.evidence["total"] == pytest.approx(-1 - 0.5 * 0.1 * 0.25)
 
 
 def test_defect_2c12_slow_work_of_a_prioritizer_is_not_good_and_coefficients_count_once():
-    slow = {"item": {"status": "DONE"}, "outcome": {"timeEfficiency": 0.25, "strategicProgress": 1.0, "opportunityCost": 0.5}}
-    found, old = judge("PRIORITIZER", "CONFIRMED", **slow), judge("PRIORITIZER", "CONFIRMED", compatible=True, **slow)
+    slow = {
+        "item": {"status": "DONE"},
+        "outcome": {"timeEfficiency": 0.25, "strategicProgress": 1.0, "opportunityCost": 0.5},
+    }
+    found, old = (
+        judge("PRIORITIZER", "CONFIRMED", **slow),
+        judge("PRIORITIZER", "CONFIRMED", compatible=True, **slow),
+    )
     parts, olds = found.evidence["components"], old.evidence["components"]
-    assert (parts["delayed.timeEfficiency"]["value"], olds["delayed.timeEfficiency"]["value"]) == (-0.5, 0.5)
+    assert (parts["delayed.timeEfficiency"]["value"], olds["delayed.timeEfficiency"]["value"]) == (
+        -0.5,
+        0.5,
+    )
     assert parts["delayed.strategicProgress"] == {"value": 1.0, "weight": 0.8}
     assert olds["delayed.strategicProgress"] == {"value": 0.3, "weight": 0.8}
     assert found.evidence["total"] == pytest.approx(1 + 1 - 0.5 * 0.5 + 0.8 - 0.5 * 0.3)
@@ -97,7 +121,13 @@ def test_ignored_was_said_and_nothing_was_not():
 
 def test_a_storers_correction_counts_the_fields_that_it_changed():
     action = json.dumps({"integrationDecision": "INTEGRATE", "location": "end", "confidence": 0.7})
-    found = judge("STORER", "CORRECTED", text=action, correction={"location": "start"}, outcome={"corpusCoherence": 0.5})
+    found = judge(
+        "STORER",
+        "CORRECTED",
+        text=action,
+        correction={"location": "start"},
+        outcome={"corpusCoherence": 0.5},
+    )
     assert found.evidence["components"]["immediate.editDistance"]["value"] == -0.5
     assert found.evidence["total"] == pytest.approx(-0.5 - 0.25 + 0.35)
 
@@ -105,9 +135,20 @@ def test_a_storers_correction_counts_the_fields_that_it_changed():
 def test_a_correction_that_came_as_feedback_counts_and_so_does_a_number_in_a_label():
     action = json.dumps({"integrationDecision": "INTEGRATE", "location": "end", "confidence": 0.7})
     correction = said(action.replace("end", "start"), None, "correction")
-    found = judge("STORER", "CORRECTED", correction, said("0.5", "corpusCoherence"), said("0", "duplicationDetected"), text=action)
+    found = judge(
+        "STORER",
+        "CORRECTED",
+        correction,
+        said("0.5", "corpusCoherence"),
+        said("0", "duplicationDetected"),
+        text=action,
+    )
     parts = {name: one["value"] for name, one in found.evidence["components"].items()}
-    assert (parts["immediate.editDistance"], parts["delayed.corpusCoherence"], parts["delayed.duplicationPenalty"]) == (-0.5, 0.5, 0.0)
+    assert (
+        parts["immediate.editDistance"],
+        parts["delayed.corpusCoherence"],
+        parts["delayed.duplicationPenalty"],
+    ) == (-0.5, 0.5, 0.0)
 
 
 def test_late_outcomes_come_as_feedback_in_either_spelling():
@@ -121,11 +162,19 @@ def test_late_outcomes_come_as_feedback_in_either_spelling():
 
 def test_a_thumb_counts_where_nobody_gave_a_word():
     up, down = (said(value, None, "thumb", "r9") for value in (True, False))
-    assert judge("FILER", None, up, confidence=0.8).value == judge("FILER", "CONFIRMED", confidence=0.8).value
+    assert (
+        judge("FILER", None, up, confidence=0.8).value
+        == judge("FILER", "CONFIRMED", confidence=0.8).value
+    )
     assert judge("FILER", None, down).value == judge("FILER", "OVERRIDDEN").value
     correction = {"text": '{"swimlane": "HOME"}', "correction": {"swimlane": "PROJECT"}}
-    assert judge("FILER", None, down, **correction).value == judge("FILER", "CORRECTED", **correction).value
-    assert judge("FILER", "IGNORED", down).evidence["total"] == 0.0, "the word of a person says more than a thumb"
+    assert (
+        judge("FILER", None, down, **correction).value
+        == judge("FILER", "CORRECTED", **correction).value
+    )
+    assert judge("FILER", "IGNORED", down).evidence["total"] == 0.0, (
+        "the word of a person says more than a thumb"
+    )
     assert judge("FILER", None, down, feedback="CONFIRMED").evidence["total"] == 1.0
 
 
@@ -135,9 +184,15 @@ def test_several_people_are_heard_by_their_weight():
 
 
 def test_a_goal_counts_only_where_it_is_known():
-    kwargs = {"text": '{"labels": ["Job 1 (Income)"]}', "outcome": {"leadingGoal": "Job 1 (Income)"}}
+    kwargs = {
+        "text": '{"labels": ["Job 1 (Income)"]}',
+        "outcome": {"leadingGoal": "Job 1 (Income)"},
+    }
     assert judge("FILER", "CONFIRMED", **kwargs).evidence["total"] == pytest.approx(1.2)
-    assert "strategic.goalAlignment" not in judge("FILER", "CONFIRMED", text=kwargs["text"]).evidence["components"]
+    assert (
+        "strategic.goalAlignment"
+        not in judge("FILER", "CONFIRMED", text=kwargs["text"]).evidence["components"]
+    )
 
 
 def test_a_weight_of_what_no_agent_has_is_refused():
@@ -148,12 +203,26 @@ def test_a_weight_of_what_no_agent_has_is_refused():
         FUNCTIONS.get("decision").create({"weights": {"CLERK": {}}})
     with pytest.raises(ConfigError, match="greater than or equal to 0"):
         FUNCTIONS.get("decision").create({"weights": {"FILER": {"immediate.userFeedback": -1.0}}})
-    function = FUNCTIONS.get("decision").create({"weights": {"LIBRARIAN": {"immediate.userFeedback": 0.5}}})
-    case = Case("{}", metadata={"decision": {"agent_type": "LIBRARIAN", "feedback": "CONFIRMED", "outcome": {"missedIssue": False}}})
+    function = FUNCTIONS.get("decision").create(
+        {"weights": {"LIBRARIAN": {"immediate.userFeedback": 0.5}}}
+    )
+    case = Case(
+        "{}",
+        metadata={
+            "decision": {
+                "agent_type": "LIBRARIAN",
+                "feedback": "CONFIRMED",
+                "outcome": {"missedIssue": False},
+            }
+        },
+    )
     assert function.score([case])[0].evidence["total"] == 0.5
 
 
 def test_the_declared_range_holds_the_ends_of_the_old_arithmetic():
     function = FUNCTIONS.get("decision")
     assert (function.low, function.high) == (-0.75, 1.75)
-    assert judge("RETRIEVER", None, compatible=True, outcome={"hallucinationCount": 99}).value == function.low
+    assert (
+        judge("RETRIEVER", None, compatible=True, outcome={"hallucinationCount": 99}).value
+        == function.low
+    )

@@ -1,4 +1,5 @@
-"""Sentence embeddings for the classifier of labels: the mean that they are said to be, words that mean the same, a model that changed."""
+"""Sentence embeddings for the classifier of labels: the mean that they are said to be, words that
+mean the same, a model that changed."""
 
 import json
 
@@ -21,7 +22,10 @@ from thumbwheel.rewards.learn import embedder_of, learn
 from thumbwheel.rewards.suggest import suggest
 from tiny_models import tiny_base
 
-HELPFUL, USELESS = ("quick", "brown", "fox", "jumps", "over"), ("lazy", "dog", "größe", "naïve", "return")
+HELPFUL, USELESS = (
+    ("quick", "brown", "fox", "jumps", "over"),
+    ("lazy", "dog", "größe", "naïve", "return"),
+)
 
 
 def meaning(folder):
@@ -45,8 +49,23 @@ def rows(said):
     """A thumb for each answer: up for helpful words."""
     found = []
     for number, (word, good) in enumerate(said):
-        found.append({"type": "trace", "id": f"t{number}", "input": f"Question {number}?", "output": answer(word)})
-        found.append({"type": "feedback", "target": {"trace": f"t{number}"}, "kind": "thumb", "value": good, "rater": "anna"})
+        found.append(
+            {
+                "type": "trace",
+                "id": f"t{number}",
+                "input": f"Question {number}?",
+                "output": answer(word),
+            }
+        )
+        found.append(
+            {
+                "type": "feedback",
+                "target": {"trace": f"t{number}"},
+                "kind": "thumb",
+                "value": good,
+                "rater": "anna",
+            }
+        )
     return found
 
 
@@ -59,22 +78,37 @@ def seen():
 def test_an_embedding_is_the_mean_of_the_last_hidden_states_of_length_one(tmp_path, family):
     from transformers import AutoModel, AutoTokenizer
 
-    folder = tiny_base(tmp_path / family) if family == "qwen2" else tiny_encoder(tmp_path / family, family)
+    folder = (
+        tiny_base(tmp_path / family)
+        if family == "qwen2"
+        else tiny_encoder(tmp_path / family, family)
+    )
     found = Embedder(str(folder))
     text = "the quick brown fox jumps over the lazy dog"
     with torch.no_grad():
-        inputs = AutoTokenizer.from_pretrained(folder)([text, "the dog"], padding=family != "qwen2", return_tensors=None)["input_ids"]
-        hidden = AutoModel.from_pretrained(folder, dtype="float32")(input_ids=torch.tensor([inputs[0]])).last_hidden_state[0]
+        inputs = AutoTokenizer.from_pretrained(folder)(
+            [text, "the dog"], padding=family != "qwen2", return_tensors=None
+        )["input_ids"]
+        hidden = AutoModel.from_pretrained(folder, dtype="float32")(
+            input_ids=torch.tensor([inputs[0]])
+        ).last_hidden_state[0]
     mean = hidden.mean(0).numpy()
     assert found.embed(text) == pytest.approx(mean / np.linalg.norm(mean), abs=1e-5)
     assert found.embed(text).tolist() == found.embed(text).tolist()
-    assert np.linalg.norm(found.embed(text * 500)) == pytest.approx(1, abs=1e-4)  # longer than the model's context
+    assert np.linalg.norm(found.embed(text * 500)) == pytest.approx(
+        1, abs=1e-4
+    )  # longer than the model's context
     assert found.about() == {"model": str(folder), "fingerprint": found.fingerprint}
 
 
 def test_words_that_nobody_judged_are_understood_by_what_they_mean(tmp_path, seen):
     folder = str(meaning(tmp_path / "encoder"))
-    fresh = [Case(answer("jumps")), Case(answer("over")), Case(answer("naïve")), Case(answer("return"))]
+    fresh = [
+        Case(answer("jumps")),
+        Case(answer("over")),
+        Case(answer("naïve")),
+        Case(answer("return")),
+    ]
     with home(tmp_path, rows(seen)) as ws:
         _, plain = learn(ws, AGENT, LearnConfig())
         config = LearnConfig(embeddings=folder)
@@ -85,13 +119,17 @@ def test_words_that_nobody_judged_are_understood_by_what_they_mean(tmp_path, see
     chances = found.chances([features(case, embedder) for case in fresh])
     assert min(chances[:2]) > 0.7 > 0.45 > max(chances[2:])
     without = plain.chances([features(case) for case in fresh])
-    assert min(without[:2]) < max(without[2:])  # by words and lengths alone they cannot be told apart
+    assert min(without[:2]) < max(
+        without[2:]
+    )  # by words and lengths alone they cannot be told apart
     again = Classifier.of(json.loads(as_bytes(found.document())))
     assert again.chances([features(fresh[0], embedder)]) == pytest.approx(chances[:1])
     assert found.about["embeddings"] == embedder.about()
 
 
-def test_learned_embeds_too_and_is_blocked_by_a_model_that_changed_or_went(tmp_path, seen, monkeypatch):
+def test_learned_embeds_too_and_is_blocked_by_a_model_that_changed_or_went(
+    tmp_path, seen, monkeypatch
+):
     folder = meaning(tmp_path / "encoder")
     with home(tmp_path, rows(seen)) as ws:
         config = LearnConfig(embeddings=str(folder))
@@ -103,16 +141,26 @@ def test_learned_embeds_too_and_is_blocked_by_a_model_that_changed_or_went(tmp_p
     sent = tmp_path / "sent.json"
     sent.write_bytes(as_bytes(stranger))
     looked_up = []
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True)  # another test may have imported it before us
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True
+    )  # another test may have imported it before us
     monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: looked_up.append(host))
     (fetched,) = Learned.create({"classifier": str(sent)}).score([Case(answer("jumps"))])
-    assert (fetched.status, looked_up) == (Status.BLOCKED, [])  # a file does not decide what is fetched
-    good, bad = Learned.create({"classifier": str(path)}).score([Case(answer("jumps")), Case(answer("return"))])
+    assert (fetched.status, looked_up) == (
+        Status.BLOCKED,
+        [],
+    )  # a file does not decide what is fetched
+    good, bad = Learned.create({"classifier": str(path)}).score(
+        [Case(answer("jumps")), Case(answer("return"))]
+    )
     assert good.value > 0.7 > 0.45 > bad.value
     tiny_encoder(folder, seed=1)
     (changed,) = Learned.create({"classifier": str(path)}).score([Case(answer("jumps"))])
     assert changed.status is Status.BLOCKED and "other ones by now" in changed.evidence["reason"]
     (folder / "config.json").unlink()
-    assert Learned.create({"classifier": str(path)}).score([Case(answer("jumps"))])[0].status is Status.BLOCKED
+    assert (
+        Learned.create({"classifier": str(path)}).score([Case(answer("jumps"))])[0].status
+        is Status.BLOCKED
+    )
     with pytest.raises(ModelError):
         embedder_of(LearnConfig(embeddings=str(tmp_path / "nowhere")))

@@ -1,4 +1,5 @@
-"""Rewards made of feedback: thumbs, ratings, scores, corrections and outcomes, and that what nobody said is no number."""
+"""Rewards made of feedback: thumbs, ratings, scores, corrections and outcomes, and that what nobody
+said is no number."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ START = datetime(2026, 1, 5, tzinfo=UTC)
 
 
 def say(kind, value, *, rater="r1", weight=1.0, name=None, scale=None, days=0.0, id=None):
-    return Statement(id or f"f-{kind}-{rater}-{days:g}", kind, name, value, scale, rater, weight, START + timedelta(days=days))
+    return Statement(
+        id or f"f-{kind}-{rater}-{days:g}",
+        kind,
+        name,
+        value,
+        scale,
+        rater,
+        weight,
+        START + timedelta(days=days),
+    )
 
 
 def judge(name, *said, text="an answer", settings=None, as_of=None, occurred_at=START):
@@ -27,12 +37,22 @@ def judge(name, *said, text="an answer", settings=None, as_of=None, occurred_at=
 def test_defect_2c10_no_signal_is_never_zero(name):
     found = judge(name)
     assert (found.value, found.status) == (None, Status.NOT_APPLICABLE)
-    muted = say({"edit_distance": "correction"}.get(name, name), "x" if name == "edit_distance" else True, weight=0.0, name="n")
+    muted = say(
+        {"edit_distance": "correction"}.get(name, name),
+        "x" if name == "edit_distance" else True,
+        weight=0.0,
+        name="n",
+    )
     assert judge(name, muted).value is None
 
 
 def test_thumbs_are_the_weighted_part_of_raters_whose_newest_is_up():
-    found = judge("thumb", say("thumb", False, days=0), say("thumb", True, days=1), say("thumb", False, rater="r2", weight=3.0))
+    found = judge(
+        "thumb",
+        say("thumb", False, days=0),
+        say("thumb", True, days=1),
+        say("thumb", False, rater="r2", weight=3.0),
+    )
     assert found.value == 0.25
     assert found.evidence == {"raters": 2, "feedback_ids": ["f-thumb-r1-1", "f-thumb-r2-0"]}
     torn = judge("thumb", say("thumb", True, id="a"), say("thumb", False, id="b"))
@@ -53,7 +73,9 @@ def test_edit_distance_is_what_the_correction_kept():
     changed = judge("edit_distance", say("correction", "an Answer!"))
     assert changed.value == pytest.approx(1 - 2 / 10)
     assert changed.evidence["changes"] == 2
-    words = judge("edit_distance", say("correction", "one two"), text="one three", settings={"unit": "words"})
+    words = judge(
+        "edit_distance", say("correction", "one two"), text="one three", settings={"unit": "words"}
+    )
     assert words.value == 0.5
     torn = judge("edit_distance", say("correction", "x"), say("correction", "y", rater="r2"))
     assert torn.status is Status.NOT_APPLICABLE
@@ -63,10 +85,24 @@ def test_edit_distance_is_what_the_correction_kept():
 
 def test_an_outcome_counts_inside_its_window_and_says_less_the_later_it_comes():
     settings = {"window_days": 10, "discount": 0.9}
-    assert judge("outcome", say("outcome", True, name="solved", days=2), settings=settings).value == pytest.approx(0.905)
-    assert judge("outcome", say("outcome", False, name="solved", days=2), settings=settings).value == pytest.approx(0.095)
-    assert judge("outcome", say("outcome", 0.5, name="share", days=10), settings={"window_days": 10}).value == 0.5
-    late = judge("outcome", say("outcome", True, name="solved", days=10.5), settings=settings, as_of=START + timedelta(days=11))
+    assert judge(
+        "outcome", say("outcome", True, name="solved", days=2), settings=settings
+    ).value == pytest.approx(0.905)
+    assert judge(
+        "outcome", say("outcome", False, name="solved", days=2), settings=settings
+    ).value == pytest.approx(0.095)
+    assert (
+        judge(
+            "outcome", say("outcome", 0.5, name="share", days=10), settings={"window_days": 10}
+        ).value
+        == 0.5
+    )
+    late = judge(
+        "outcome",
+        say("outcome", True, name="solved", days=10.5),
+        settings=settings,
+        as_of=START + timedelta(days=11),
+    )
     assert (late.value, late.status) == (None, Status.NOT_APPLICABLE)
     before = judge("outcome", say("outcome", True, name="solved", days=-1), settings=settings)
     assert before.value is None
@@ -78,26 +114,41 @@ def test_an_outcome_is_awaited_while_its_window_is_open_and_never_assumed():
     for day, status in ((1, Status.PENDING), (29.9, Status.PENDING), (30, Status.NOT_APPLICABLE)):
         found = judge("outcome", as_of=START + timedelta(days=day))
         assert (found.value, found.status) == (None, status)
-    unknown = judge("outcome", say("outcome", True, name="solved", days=400), occurred_at=None, as_of=START)
+    unknown = judge(
+        "outcome", say("outcome", True, name="solved", days=400), occurred_at=None, as_of=START
+    )
     assert unknown.value == 1.0
     assert "nobody knows" in unknown.evidence["window"]
 
 
 def test_an_outcome_reads_only_whether_its_window_is_open():
     function = FUNCTIONS.get("outcome").create({})
-    first, second, closed = (function.inputs(Case("a", occurred_at=START, as_of=START + timedelta(days=day))) for day in (1, 2, 31))
+    first, second, closed = (
+        function.inputs(Case("a", occurred_at=START, as_of=START + timedelta(days=day)))
+        for day in (1, 2, 31)
+    )
     assert first == second != closed
 
 
 def test_feedback_of_another_kind_changes_nothing():
-    for name, kind in (("thumb", "thumb"), ("rating", "rating"), ("score", "score"), ("edit_distance", "correction")):
+    for name, kind in (
+        ("thumb", "thumb"),
+        ("rating", "rating"),
+        ("score", "score"),
+        ("edit_distance", "correction"),
+    ):
         function = FUNCTIONS.get(name).create({})
         own = say(kind, "text" if kind == "correction" else True if kind == "thumb" else 1)
-        alone, beside = Case("a", feedback=(own,)), Case("a", feedback=(own, say("label", "x", name="y")))
+        alone, beside = (
+            Case("a", feedback=(own,)),
+            Case("a", feedback=(own, say("label", "x", name="y"))),
+        )
         assert function.inputs(alone) == function.inputs(beside) != function.inputs(Case("a"))
 
 
-@pytest.mark.parametrize(("words", "value"), [(0, 0.0), (1, 0.5), (2, 1.0), (4, 1.0), (6, 0.5), (8, 0.0), (99, 0.0)])
+@pytest.mark.parametrize(
+    ("words", "value"), [(0, 0.0), (1, 0.5), (2, 1.0), (4, 1.0), (6, 0.5), (8, 0.0), (99, 0.0)]
+)
 def test_length_rises_to_least_and_falls_from_most(words, value):
     found = judge("length", text="w " * words, settings={"least": 2, "most": 4})
     assert found.value == value

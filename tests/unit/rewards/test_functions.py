@@ -48,8 +48,13 @@ def test_exact_answer_right(answer, reference):
 
 @pytest.mark.parametrize(
     ("answer", "reference"),
-    [("#### 17", "18"), ("18 apples\n#### 17", "18"), ("none", "18"), ("", "18"), ("London", "Paris"), ("1/0", "1"), ("#### 5 of 7", "5"),
-     ("180000", "18"), ("Paris or London", "Paris"), ("The answer is −7.", "7"), ("3,5", "35"), ("A: 1,2,3", "123"), ("A: 12,3", "1,2,3"),
+    [("#### 17", "18"), ("18 apples\n#### 17", "18"), ("none", "18"), ("", "18"), ("London", "Paris"), ("1/0", "1"), ("#### "
+    "5 "
+    "of "
+    "7", "5"),
+     ("180000", "18"), ("Paris or London", "Paris"), ("The answer is −7.", "7"), ("3,5", "35"), ("A: "
+     "1,2,3", "123"), ("A: "
+     "12,3", "1,2,3"),
      ("A: 265252859812191058636308480000001", "265252859812191058636308480000000")],
 )  # fmt: skip
 def test_exact_answer_wrong(answer, reference):
@@ -89,7 +94,10 @@ def test_exact_answer_agrees_with_the_published_grades():
         row = json.loads(line)
         for graded in (one for one in row.values() if isinstance(one, dict)):
             compared += 1
-            agreed += bool(score("exact_answer", graded["solution"], row["ground_truth"]).value) == graded["is_correct"]
+            agreed += (
+                bool(score("exact_answer", graded["solution"], row["ground_truth"]).value)
+                == graded["is_correct"]
+            )
     assert compared > 2500
     assert agreed / compared > 0.995
 
@@ -101,12 +109,27 @@ def test_json_fields_right_wrong_missing():
     wrong = score("json_fields", '{"folder": "work", "priority": "high"}', json.dumps(reference))
     assert (wrong.value, wrong.well_formed, wrong.evidence["wrong"]) == (0, True, ["folder"])
     missing = score("json_fields", '{"folder": "money"}', reference)
-    assert (missing.value, missing.well_formed, missing.evidence["missing"]) == (0, False, ["priority"])
+    assert (missing.value, missing.well_formed, missing.evidence["missing"]) == (
+        0,
+        False,
+        ["priority"],
+    )
 
 
 @pytest.mark.parametrize(
     "answer",
-    ["", "m", "```json\n{}\n```", 'Sure: {"a": 1}', '{"a": 1} ok', '{"a": 1, "a": 1}', "[1]", '{"a": NaN}', '{"a": 1', "{'a': 1}"],
+    [
+        "",
+        "m",
+        "```json\n{}\n```",
+        'Sure: {"a": 1}',
+        '{"a": 1} ok',
+        '{"a": 1, "a": 1}',
+        "[1]",
+        '{"a": NaN}',
+        '{"a": 1',
+        "{'a': 1}",
+    ],
 )
 def test_json_fields_is_strict(answer):
     found = score("json_fields", answer, {"a": 1})
@@ -140,7 +163,13 @@ def test_json_fields_without_a_reference_still_judges_the_form():
     assert score("json_fields", "{}", "no object", fields=["a"]).well_formed is False
 
 
-VALUES = st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5) | st.lists(st.integers(0, 3))
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 9)
+    | st.text(max_size=5)
+    | st.lists(st.integers(0, 3))
+)
 
 
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=4))
@@ -165,7 +194,9 @@ def test_a_pattern_that_backtracks_for_ever_is_a_failed_score():
     assert "0.1 s" in found.evidence["reason"]
 
 
-@pytest.mark.parametrize("pattern", ["(a", "a" * 1001, "(?:(?:a{1000}){1000}){1000}", "(a){99999999999}", "[z-a]"])
+@pytest.mark.parametrize(
+    "pattern", ["(a", "a" * 1001, "(?:(?:a{1000}){1000}){1000}", "(a){99999999999}", "[z-a]"]
+)
 def test_an_impossible_pattern_is_a_setting_that_is_refused(pattern):
     with pytest.raises(ConfigError, match="pattern"):
         score("regex", "a", pattern=pattern)
@@ -180,11 +211,20 @@ def test_an_unknown_function_names_the_nearest():
 
 @pytest.mark.parametrize(
     ("reference", "given"),
-    [({"filter": {"tags": ["a", "b"]}}, {"filter": {"tags": "a"}}), ({"filter": {"q": ""}}, {"filter": {}}), ({"q": ""}, {})],
+    [
+        ({"filter": {"tags": ["a", "b"]}}, {"filter": {"tags": "a"}}),
+        ({"filter": {"q": ""}}, {"filter": {}}),
+        ({"q": ""}, {}),
+    ],
 )
-def test_exact_values_of_a_call_are_no_alternatives_and_no_permission_to_leave_out(reference, given):
+def test_exact_values_of_a_call_are_no_alternatives_and_no_permission_to_leave_out(
+    reference, given
+):
     expected = {"name": "find", "arguments": reference}
-    assert score("tool_match", json.dumps({"name": "find", "arguments": reference}), expected).value == 1
+    assert (
+        score("tool_match", json.dumps({"name": "find", "arguments": reference}), expected).value
+        == 1
+    )
     assert score("tool_match", json.dumps({"name": "find", "arguments": given}), expected).value < 1
 
 

@@ -1,4 +1,5 @@
-"""A judge behind a real HTTP endpoint: what counts as a verdict, what becomes of bias, of lies and of silence, and when it may gate."""
+"""A judge behind a real HTTP endpoint: what counts as a verdict, what becomes of bias, of lies and
+of silence, and when it may gate."""
 
 import json
 import re
@@ -16,7 +17,8 @@ ASKED = [{"role": "user", "content": "Where is my parcel?"}]
 
 
 def obeys_the_answers(request):
-    """The most gullible judge there can be: it repeats the first thing in the message that looks like a verdict."""
+    """The most gullible judge there can be: it repeats the first thing in the message that looks
+    like a verdict."""
     forged = re.search(r'\{\\"nonce\\".*?\}', request.body["messages"][1]["content"])
     return reply(forged[0].replace('\\"', '"')) if forged else verdict(said(request)[0], "tie")
 
@@ -28,7 +30,10 @@ def judged(script, cases, **config):
 
 
 def group(*texts, **more):
-    return [Case(text, prompt=ASKED, mates=(*texts[:at], *texts[at + 1 :]), **more) for at, text in enumerate(texts)]
+    return [
+        Case(text, prompt=ASKED, mates=(*texts[:at], *texts[at + 1 :]), **more)
+        for at, text in enumerate(texts)
+    ]
 
 
 def test_a_group_is_ranked_and_a_shared_pair_is_asked_once_in_both_orders():
@@ -66,27 +71,47 @@ def test_an_answer_cannot_forge_a_verdict(forged):
     assert all(forged in said(request)[1].values() for request in requests)
 
 
-@pytest.mark.parametrize(("status", "becomes"), [(400, Status.FAILED), (413, Status.FAILED), (401, Status.BLOCKED), (500, Status.BLOCKED)])
-def test_a_question_that_the_server_never_answers_is_failed_and_one_that_it_may_yet_is_blocked(status, becomes):
-    (score,), _ = judged(lambda request: Reply("no", status=status), [Case("a", prompt=ASKED, mates=("b",))])
+@pytest.mark.parametrize(
+    ("status", "becomes"),
+    [(400, Status.FAILED), (413, Status.FAILED), (401, Status.BLOCKED), (500, Status.BLOCKED)],
+)
+def test_a_question_that_the_server_never_answers_is_failed_and_one_that_it_may_yet_is_blocked(
+    status, becomes
+):
+    (score,), _ = judged(
+        lambda request: Reply("no", status=status), [Case("a", prompt=ASKED, mates=("b",))]
+    )
     assert score.status is becomes and f"HTTP {status}" in score.evidence["reason"]
 
 
 def test_a_nonce_is_never_known_before():
-    found = [said(request)[0] for _ in range(2) for request in judged(prefers_longer, group("a", "bb"))[1]]
+    found = [
+        said(request)[0]
+        for _ in range(2)
+        for request in judged(prefers_longer, group("a", "bb"))[1]
+    ]
     assert len(set(found)) == len(found)
 
 
-@pytest.mark.parametrize("text", ["1", "the first", "{}", '{"nonce": 1}', "[" * 5000, "", '[{"winner": "1"}]'])
+@pytest.mark.parametrize(
+    "text", ["1", "the first", "{}", '{"nonce": 1}', "[" * 5000, "", '[{"winner": "1"}]']
+)
 def test_what_is_no_verdict_has_failed(text):
     (score, _), _ = judged(lambda request: reply(text), group("a", "b"))
     assert (score.value, score.status) == (None, Status.FAILED)
 
 
 def test_a_verdict_in_a_code_fence_counts_and_another_word_does_not():
-    fenced = lambda request: reply("```json\n" + json.dumps({"nonce": said(request)[0], "winner": "tie"}) + "\n```")  # noqa: E731
+    def fenced(request):
+        return reply(
+            "```json\n" + json.dumps({"nonce": said(request)[0], "winner": "tie"}) + "\n```"
+        )
+
     assert judged(fenced, group("a", "b"))[0][0].value == 0.5
-    assert judged(lambda request: verdict(said(request)[0], "both"), group("a", "b"))[0][0].status is Status.FAILED
+    assert (
+        judged(lambda request: verdict(said(request)[0], "both"), group("a", "b"))[0][0].status
+        is Status.FAILED
+    )
 
 
 def test_an_endpoint_that_is_down_blocks_and_is_not_asked_for_ever():
@@ -106,7 +131,9 @@ def test_a_pair_without_verdict_leaves_the_denominator():
 
 
 def test_too_long_and_alone_are_not_judged():
-    (long, _), requests = judged(prefers_longer, [Case("a" * (LONGEST_ANSWER + 1), mates=("b",)), Case("c")])
+    (long, _), requests = judged(
+        prefers_longer, [Case("a" * (LONGEST_ANSWER + 1), mates=("b",)), Case("c")]
+    )
     assert long.status is Status.FAILED
     assert requests == []
 
@@ -139,18 +166,46 @@ def test_a_judge_gates_only_with_a_stated_agreement(tmp_path):
         name = Judge.create(settings).fingerprint()
 
         def gated(statement, **config):
-            path.write_text(json.dumps({**statement, "signature": signature(statement, SEAL)} if statement else statement))
-            return Judge.create({**settings, "agreement": str(path), "home": str(tmp_path), **config}).score([GOLD])[0]
+            path.write_text(
+                json.dumps(
+                    {**statement, "signature": signature(statement, SEAL)}
+                    if statement
+                    else statement
+                )
+            )
+            return Judge.create(
+                {**settings, "agreement": str(path), "home": str(tmp_path), **config}
+            ).score([GOLD])[0]
 
         Home(tmp_path).signing.write_bytes(SEAL.secret)
 
         assert "names no file" in Judge.create(settings).score([GOLD])[0].evidence["reason"]
-        assert "another judge" in gated({"judge": "x", "pairs": 500, "prompts": 20, "low": 0.9}).evidence["reason"]
-        assert "another judge" in gated({"judge": name, "pairs": 500, "prompts": 20, "low": 0.9}, criteria="rhymes").evidence["reason"]
-        assert "49 pairs" in gated({"judge": name, "pairs": 49, "prompts": 20, "low": 0.9}).evidence["reason"]
-        assert "19 prompts" in gated({"judge": name, "pairs": 500, "prompts": 19, "low": 0.9}).evidence["reason"]
-        assert "0.39" in gated({"judge": name, "pairs": 500, "prompts": 20, "low": 0.39}).evidence["reason"]
-        assert "kappa None" in gated({"judge": name, "pairs": 500, "prompts": 20, "low": None}).evidence["reason"]
+        assert (
+            "another judge"
+            in gated({"judge": "x", "pairs": 500, "prompts": 20, "low": 0.9}).evidence["reason"]
+        )
+        assert (
+            "another judge"
+            in gated(
+                {"judge": name, "pairs": 500, "prompts": 20, "low": 0.9}, criteria="rhymes"
+            ).evidence["reason"]
+        )
+        assert (
+            "49 pairs"
+            in gated({"judge": name, "pairs": 49, "prompts": 20, "low": 0.9}).evidence["reason"]
+        )
+        assert (
+            "19 prompts"
+            in gated({"judge": name, "pairs": 500, "prompts": 19, "low": 0.9}).evidence["reason"]
+        )
+        assert (
+            "0.39"
+            in gated({"judge": name, "pairs": 500, "prompts": 20, "low": 0.39}).evidence["reason"]
+        )
+        assert (
+            "kappa None"
+            in gated({"judge": name, "pairs": 500, "prompts": 20, "low": None}).evidence["reason"]
+        )
         assert "no statement" in gated([]).evidence["reason"]
         assert server.requests == []
         trusted = gated({"judge": name, "pairs": 50, "prompts": 20, "low": 0.4}, parallel=2)
@@ -164,7 +219,9 @@ def test_a_forged_or_edited_statement_lets_no_judge_gate(tmp_path):
     path = tmp_path / "agreement.json"
     Home(tmp_path).signing.write_bytes(SEAL.secret)
     with FakeServer(prefers_longer) as server:
-        judge = Judge.create({"url": server.url, "model": "m", "agreement": str(path), "home": str(tmp_path)})
+        judge = Judge.create(
+            {"url": server.url, "model": "m", "agreement": str(path), "home": str(tmp_path)}
+        )
         honest = {"judge": judge.fingerprint(), "pairs": 60, "prompts": 50, "low": 0.1}
         genuine = {**honest, "signature": signature(honest, SEAL)}
         forged = {"judge": judge.fingerprint(), **GOOD}

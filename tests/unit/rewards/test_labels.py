@@ -1,4 +1,5 @@
-"""From what people said to a classifier, from it to suggestions, and from a review back to feedback; nothing is learned from a guess."""
+"""From what people said to a classifier, from it to suggestions, and from a review back to
+feedback; nothing is learned from a guess."""
 
 import io
 import json
@@ -19,7 +20,15 @@ from thumbwheel.rewards.features import NUMBERS, features
 from thumbwheel.rewards.function import Case, Status, Step
 from thumbwheel.rewards.functions.learned import Learned
 from thumbwheel.rewards.label_config import LearnConfig
-from thumbwheel.rewards.learn import Labelled, fitted, folds, group_of, labelled, learn, person_labels
+from thumbwheel.rewards.learn import (
+    Labelled,
+    fitted,
+    folds,
+    group_of,
+    labelled,
+    learn,
+    person_labels,
+)
 from thumbwheel.rewards.suggest import accept, decide, order, questions, status, suggest
 
 CONFIG = LearnConfig()
@@ -32,14 +41,22 @@ def world(tmp_path):
 
 
 def test_features_are_of_the_case_alone_and_the_same_everywhere():
-    run = (Step("llm", prompt_tokens=3, completion_tokens=4, seconds=1.0), Step("tool", "search", status="error"), Step("reasoning"))
-    case = Case("Yes, 42!", prompt=[{"role": "user", "content": "Is it 42?"}], steps=run, finish="length")
+    run = (
+        Step("llm", prompt_tokens=3, completion_tokens=4, seconds=1.0),
+        Step("tool", "search", status="error"),
+        Step("reasoning"),
+    )
+    case = Case(
+        "Yes, 42!", prompt=[{"role": "user", "content": "Is it 42?"}], steps=run, finish="length"
+    )
     found = dict(zip(NUMBERS, features(case).numbers, strict=True))
     assert found["failed tool calls"] == found["tokens known"] == found["cut off"] == 1
     assert found["log tokens"] == pytest.approx(np.log(8))
     assert found["echo of the question"] == pytest.approx(1 / 3)
     assert not {"feedback", "reference", "metadata"} & Learned.reads
-    assert {place: round(value, 4) for place, value in features(Case("the answer")).words.items()} == {2597: 0.7071, 3558: -0.7071}
+    assert {
+        place: round(value, 4) for place, value in features(Case("the answer")).words.items()
+    } == {2597: 0.7071, 3558: -0.7071}
     assert sum(value**2 for value in features(case).words.values()) == pytest.approx(1)
 
 
@@ -60,7 +77,10 @@ def test_it_is_deterministic_and_comes_back_from_its_document(world):
     again, _ = learn(world, AGENT, CONFIG)
     assert name == again
     back = Classifier.of(json.loads(as_bytes(found.document())))
-    rows = [features(Case(text)) for text in ("Open the settings and press reset.", "I do not know.", "")]
+    rows = [
+        features(Case(text))
+        for text in ("Open the settings and press reset.", "I do not know.", "")
+    ]
     assert back.chances(rows) == pytest.approx(found.chances(rows), abs=1e-9)
     assert back.document() == found.document()
     with pytest.raises(InputError, match="no document"):
@@ -70,7 +90,12 @@ def test_it_is_deterministic_and_comes_back_from_its_document(world):
 def test_labels_that_mean_nothing_give_no_figure_above_the_majority():
     draw = np.random.default_rng(3)
     rows = [features(Case(" ".join(draw.choice(list("abcdefgh"), 12)))) for _ in range(80)]
-    known = Labelled([str(n) for n in range(80)], rows, draw.integers(0, 2, 80).astype(float), [str(n) for n in range(80)])
+    known = Labelled(
+        [str(n) for n in range(80)],
+        rows,
+        draw.integers(0, 2, 80).astype(float),
+        [str(n) for n in range(80)],
+    )
     report = fitted(known, CONFIG, {}).about["report"]
     assert report["gain"]["low"] < 0
     assert report["auc"]["low"] < 0.5 < report["auc"]["high"]
@@ -79,14 +104,26 @@ def test_labels_that_mean_nothing_give_no_figure_above_the_majority():
 def test_folds_never_part_a_group_and_no_figure_comes_from_having_seen_the_question():
     groups = [f"g{number // 4}" for number in range(40)]
     parts = folds(groups, 5)
-    assert all(len({part for part, name in zip(parts, groups, strict=True) if name == group}) == 1 for group in groups)
+    assert all(
+        len({part for part, name in zip(parts, groups, strict=True) if name == group}) == 1
+        for group in groups
+    )
     assert sorted(np.bincount(parts)) == [8] * 5
-    # what is good depends on the question alone, and each question has words of its own: nothing carries over to other questions
+    # what is good depends on the question alone, and each question has words of its own: nothing
+    # carries over to other questions
     rows = [features(Case(f"{name} {name}x {name}y")) for name in groups]
     good = np.array([float(int(name[1:]) % 2) for name in groups])
-    assert fitted(Labelled(groups, rows, good, groups), CONFIG, {}).about["report"]["accuracy"]["value"] <= 0.7
+    assert (
+        fitted(Labelled(groups, rows, good, groups), CONFIG, {}).about["report"]["accuracy"][
+            "value"
+        ]
+        <= 0.7
+    )
     alone = [str(number) for number in range(40)]
-    assert fitted(Labelled(alone, rows, good, alone), CONFIG, {}).about["report"]["accuracy"]["value"] > 0.9
+    assert (
+        fitted(Labelled(alone, rows, good, alone), CONFIG, {}).about["report"]["accuracy"]["value"]
+        > 0.9
+    )
 
 
 def test_traces_of_one_session_or_one_prompt_are_one_group():
@@ -111,11 +148,18 @@ def test_the_regression_is_at_its_minimum():
     good = (draw.random(60) < 0.5).astype(float)
     found = fit(rows, good, 1.0)
     chances = 1 / (1 + np.exp(-found.margins(rows)))
-    assert (good - chances).sum() == pytest.approx(0, abs=1e-2)  # the free intercept makes the chances add up
+    assert (good - chances).sum() == pytest.approx(
+        0, abs=1e-2
+    )  # the free intercept makes the chances add up
 
 
 @pytest.mark.parametrize(
-    ("judged", "missing"), [(0, "10 more traces that people called good"), (6, "more traces that people called bad"), (3, "more prompts")]
+    ("judged", "missing"),
+    [
+        (0, "10 more traces that people called good"),
+        (6, "more traces that people called bad"),
+        (3, "more prompts"),
+    ],
 )
 def test_too_few_labels_are_refused_with_what_is_missing(tmp_path, judged, missing):
     with home(tmp_path, lines(judged=judged)) as ws, pytest.raises(DataError, match=missing):
@@ -126,9 +170,19 @@ def test_machines_opinions_are_no_labels(tmp_path):
     rows = lines(judged=40)
     for number in range(40, 100):
         rater = {"id": "gpt", "kind": "model"}
-        rows.append({"type": "feedback", "target": {"trace": f"t{number}"}, "kind": "thumb", "value": True, "rater": rater})
+        rows.append(
+            {
+                "type": "feedback",
+                "target": {"trace": f"t{number}"},
+                "kind": "thumb",
+                "value": True,
+                "rater": rater,
+            }
+        )
     with home(tmp_path, rows) as ws, ws.db.read() as connection:
-        assert len(labelled(connection, AGENT).traces) == 39 == len(person_labels(connection, AGENT))  # one is torn
+        assert (
+            len(labelled(connection, AGENT).traces) == 39 == len(person_labels(connection, AGENT))
+        )  # one is torn
 
 
 def test_learned_scores_like_its_classifier_and_is_blocked_without_one(world, tmp_path):
@@ -151,7 +205,10 @@ def test_suggestions_are_no_labels_until_a_person_decides(world):
     first = suggest(world, AGENT, 10, CONFIG)
     assert (first.new, first.unlabelled) == (10, 120)
     again = suggest(world, AGENT, 10, CONFIG)
-    assert (again.classifier, again.new) == (first.classifier, 0)  # the same labels, the same classifier: its own guesses taught it nothing
+    assert (again.classifier, again.new) == (
+        first.classifier,
+        0,
+    )  # the same labels, the same classifier: its own guesses taught it nothing
     before = len(list_feedback(world, AGENT, limit=1000))
     queue = list(questions(world, AGENT))
     assert len(queue) == 10
@@ -161,14 +218,24 @@ def test_suggestions_are_no_labels_until_a_person_decides(world):
     assert decide(world, AGENT, two, not two.good, "dora") == "corrected"
     assert decide(world, AGENT, three, None, "dora") == "skipped"
     newest = list_feedback(world, AGENT, limit=2)
-    assert [row["metadata"] for row in newest] == [{"suggestion": two.id, "how": "review"}, {"suggestion": one.id, "how": "review"}]
+    assert [row["metadata"] for row in newest] == [
+        {"suggestion": two.id, "how": "review"},
+        {"suggestion": one.id, "how": "review"},
+    ]
     assert {row["kind"] for row in newest} == {"thumb"}
     assert [one.id for one in questions(world, AGENT)] == [one.id for one in queue[3:]]
     later = suggest(world, AGENT, 10, CONFIG)
     assert later.classifier != first.classifier
     assert later.report["labels"] == 61
     found = status(world, AGENT)["suggestions"]
-    assert found == {"open": 10, "confirmed": 1, "corrected": 1, "accepted": 0, "skipped": 1, "replaced": 7}
+    assert found == {
+        "open": 10,
+        "confirmed": 1,
+        "corrected": 1,
+        "accepted": 0,
+        "skipped": 1,
+        "replaced": 7,
+    }
 
 
 def test_the_queue_is_uncertain_and_diverse():
@@ -184,7 +251,11 @@ def test_the_queue_is_uncertain_and_diverse():
 def _tiny():
     rows = [features(Case(f"{'yes' if number % 2 else 'no'} {number}")) for number in range(20)]
     names = [str(number) for number in range(20)]
-    return Labelled(names, rows, np.array([float(number % 2) for number in range(20)]), names), CONFIG, {}
+    return (
+        Labelled(names, rows, np.array([float(number % 2) for number in range(20)]), names),
+        CONFIG,
+        {},
+    )
 
 
 def test_what_a_person_judged_meanwhile_is_not_asked(world):
@@ -235,7 +306,9 @@ def test_a_review_in_the_terminal_can_be_left_and_taken_up(command_line, tmp_pat
     assert "1 confirmed" in err or "1 corrected" in err
     assert "suggested" not in out
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\ns\n"))
-    code, out, _ = command_line("label", "review", "--agent", AGENT, "--rater", "dora", "--json", "--show")
+    code, out, _ = command_line(
+        "label", "review", "--agent", AGENT, "--rater", "dora", "--json", "--show"
+    )
     *asked, done = [json.loads(line) for line in out.splitlines()]
     assert len(asked) == 3
     assert asked[0].keys() == {"id", "trace", "prompt", "answer", "good", "confidence"}
@@ -244,9 +317,14 @@ def test_a_review_in_the_terminal_can_be_left_and_taken_up(command_line, tmp_pat
     assert json.loads(out)["suggestions"]["open"] == 1
     _, out, _ = command_line("label", "agreement", "--agent", AGENT, "--json")
     assert json.loads(out)["panels"][0]["kind"] == "good or bad"
-    code, out, _ = command_line("label", "learn", "--agent", AGENT, "--out", "c.json", "--strength", "0.5")
+    code, out, _ = command_line(
+        "label", "learn", "--agent", AGENT, "--out", "c.json", "--strength", "0.5"
+    )
     assert code == 0
-    assert Classifier.of(json.loads((tmp_path / "c.json").read_text())).about["settings"]["strength"] == 0.5
+    assert (
+        Classifier.of(json.loads((tmp_path / "c.json").read_text())).about["settings"]["strength"]
+        == 0.5
+    )
 
 
 @pytest.mark.parametrize("shown", ["latest", "hash"])
@@ -257,11 +335,16 @@ def test_the_ledger_knows_a_kept_classifier_by_name(world, shown):
     report = ledger.run(world, AGENT, components(world, AGENT, config))
     assert report.statuses == {("learned", "ok"): 120}
     with world.db.read() as connection:
-        values = [one.value for one in ledger.rewards(connection, AGENT, config, components(world, AGENT, config))]
+        values = [
+            one.value
+            for one in ledger.rewards(connection, AGENT, config, components(world, AGENT, config))
+        ]
     assert len(set(values)) > 10 and all(0 < value < 1 for value in values)
 
 
 def test_a_classifier_that_was_never_made_is_named(world):
-    config = RewardConfig(preset="none", components={"learned": ComponentConfig(settings={"classifier": "latest"})})
+    config = RewardConfig(
+        preset="none", components={"learned": ComponentConfig(settings={"classifier": "latest"})}
+    )
     with pytest.raises(NotFound, match="label learn"):
         components(world, AGENT, config)

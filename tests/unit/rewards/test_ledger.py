@@ -1,4 +1,5 @@
-"""The ledger: what is known is not judged again, what changes is, failures are data, and the past can be computed again."""
+"""The ledger: what is known is not judged again, what changes is, failures are data, and the past
+can be computed again."""
 
 from __future__ import annotations
 
@@ -23,7 +24,19 @@ from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 from thumbwheel.rewards.survey import awaited, reweigh, survey
 
 AGENT = "support"
-EVERY_FIELD = ("text", "reference", "prompt", "steps", "finish", "status", "metadata", "feedback", "mates", "occurred_at", "as_of")
+EVERY_FIELD = (
+    "text",
+    "reference",
+    "prompt",
+    "steps",
+    "finish",
+    "status",
+    "metadata",
+    "feedback",
+    "mates",
+    "occurred_at",
+    "as_of",
+)
 
 
 class World:
@@ -31,7 +44,9 @@ class World:
 
     def __init__(self, folder, settings=None):
         self.folder, self.files = folder, 0
-        self.ws = Workspace.open(Home.at(folder / "home"), Sources({"rewards": settings or {}}, "test.yaml", {}))
+        self.ws = Workspace.open(
+            Home.at(folder / "home"), Sources({"rewards": settings or {}}, "test.yaml", {})
+        )
 
     def add(self, *lines):
         self.files += 1
@@ -56,7 +71,11 @@ class World:
         with self.ws.db.read() as connection:
             parts = components(self.ws, AGENT, self.config)
             found = list(ledger.rewards(connection, AGENT, self.config, parts, as_of))
-            names = dict(connection.execute(sa.select(schema.traces.c.id, schema.traces.c.external_id)).tuples().all())
+            names = dict(
+                connection.execute(sa.select(schema.traces.c.id, schema.traces.c.external_id))
+                .tuples()
+                .all()
+            )
         return {names[one.target_id]: one for one in found}
 
     def rows(self, **where):
@@ -79,11 +98,24 @@ def world(tmp_path):
 
 
 def trace(name, text="hello there", **more):
-    return {"type": "trace", "id": name, "input": more.pop("asked", f"question {name}"), "output": text, **more}
+    return {
+        "type": "trace",
+        "id": name,
+        "input": more.pop("asked", f"question {name}"),
+        "output": text,
+        **more,
+    }
 
 
 def said(kind, value, target, **more):
-    return {"type": "feedback", "kind": kind, "value": value, "target": {"trace": target}, "rater": "r1", **more}
+    return {
+        "type": "feedback",
+        "kind": kind,
+        "value": value,
+        "target": {"trace": target},
+        "rater": "r1",
+        **more,
+    }
 
 
 CASE = {"type": "case", "id": "c1", "input": "3 + 4?", "reference": "7"}
@@ -91,12 +123,20 @@ CASE = {"type": "case", "id": "c1", "input": "3 + 4?", "reference": "7"}
 
 def test_a_run_judges_and_a_second_one_finds_everything_there(world):
     one = world()
-    one.add(CASE, trace("t1", "A: 7", case="c1"), trace("t2"), said("thumb", True, "t1"), said("rating", 2, "t2"))
+    one.add(
+        CASE,
+        trace("t1", "A: 7", case="c1"),
+        trace("t2"),
+        said("thumb", True, "t1"),
+        said("rating", 2, "t2"),
+    )
     first = one.run()
     assert (first.traces, first.rewarded) == (2, 2)
     assert first.judged.total() == 2 * len(one.config.parts()) == len(one.rows())
     found = one.rewards()
-    assert {name: score.value for name, score in found["t1"].scores.items() if score.value is not None} == {"checker": 1.0, "thumb": 1.0}
+    assert {
+        name: score.value for name, score in found["t1"].scores.items() if score.value is not None
+    } == {"checker": 1.0, "thumb": 1.0}
     assert (found["t1"].value, found["t2"].value) == (1.0, 0.25)
     again = one.run()
     assert (again.judged.total(), again.rewarded) == (0, 0)
@@ -113,8 +153,14 @@ def test_late_feedback_judges_again_only_what_reads_it(world):
     assert dict(late.judged) == {"rating": 1}
     after = one.rewards()
     assert (before["t1"].value, after["t1"].value) == (0.0, 0.5)
-    old, new = sorted(one.rows(target_id=after["t1"].target_id, component="rating"), key=lambda row: row["recorded_at"])
-    assert [(row["current"], row["status"], row["value"]) for row in (old, new)] == [(False, "not_applicable", None), (True, "ok", 1.0)]
+    old, new = sorted(
+        one.rows(target_id=after["t1"].target_id, component="rating"),
+        key=lambda row: row["recorded_at"],
+    )
+    assert [(row["current"], row["status"], row["value"]) for row in (old, new)] == [
+        (False, "not_applicable", None),
+        (True, "ok", 1.0),
+    ]
 
 
 def test_defect_2c10_late_feedback_changes_a_reward_that_was_there(world):
@@ -136,7 +182,11 @@ def test_defect_2c10_late_feedback_changes_a_reward_that_was_there(world):
 def test_defect_2c11_a_retriever_without_an_item_is_not_left_out_of_pending(world):
     one = world({"preset": "ocd"})
     metadata = {"decision": {"agent_type": "RETRIEVER", "confidence": 0.4}}
-    one.add(trace("d1", None, metadata=metadata), trace("d2", None, metadata=metadata), said("label", "CONFIRMED", "d1", name="feedback"))
+    one.add(
+        trace("d1", None, metadata=metadata),
+        trace("d2", None, metadata=metadata),
+        said("label", "CONFIRMED", "d1", name="feedback"),
+    )
     one.run()
     assert {name: found.value for name, found in one.rewards().items()} == {"d1": 0.75, "d2": None}
     (waiting,) = awaited(one.ws, AGENT)
@@ -149,11 +199,23 @@ def test_taken_back_feedback_finds_the_row_of_before(world):
     one.run()
     one.add(said("thumb", True, "t1", id="f1"))
     one.run()
-    one.add({"type": "feedback", "kind": "thumb", "value": True, "retracts": "f1", "rater": "r1", "target": {"trace": "t1"}})
+    one.add(
+        {
+            "type": "feedback",
+            "kind": "thumb",
+            "value": True,
+            "retracts": "f1",
+            "rater": "r1",
+            "target": {"trace": "t1"},
+        }
+    )
     back = one.run()
     assert back.judged.total() == 0
     assert one.rewards()["t1"].value is None
-    assert [row["current"] for row in sorted(one.rows(component="thumb"), key=lambda row: row["recorded_at"])] == [True, False]
+    assert [
+        row["current"]
+        for row in sorted(one.rows(component="thumb"), key=lambda row: row["recorded_at"])
+    ] == [True, False]
 
 
 def test_a_run_as_of_a_time_gives_what_it_gave_then_and_leaves_today_alone(world):
@@ -178,7 +240,10 @@ def test_a_run_as_of_a_time_gives_what_it_gave_then_and_leaves_today_alone(world
 
 def test_the_feedback_of_a_trace_that_comes_late_does_not_take_that_of_others_away(world):
     one = world()
-    one.add(*[trace(f"t{number}") for number in range(6)], *[said("thumb", True, f"t{number}") for number in range(6)])
+    one.add(
+        *[trace(f"t{number}") for number in range(6)],
+        *[said("thumb", True, f"t{number}") for number in range(6)],
+    )
     then = one.add(*[said("thumb", False, f"late{number}") for number in range(6)])
     assert one.run(as_of=then).statuses["thumb", "ok"] == 6
     held = {name: found.value for name, found in one.rewards(then).items()}
@@ -187,7 +252,9 @@ def test_the_feedback_of_a_trace_that_comes_late_does_not_take_that_of_others_aw
     assert {name: found.value for name, found in one.rewards(then).items()} == held
     assert one.run(as_of=then).judged.total() == 0
     one.run()
-    assert {name: found.value for name, found in one.rewards().items()} == held | {f"late{number}": 0.0 for number in range(6)}
+    assert {name: found.value for name, found in one.rewards().items()} == held | {
+        f"late{number}": 0.0 for number in range(6)
+    }
 
 
 def test_other_settings_are_another_version_and_other_weights_are_not(world):
@@ -196,7 +263,9 @@ def test_other_settings_are_another_version_and_other_weights_are_not(world):
     one.add(trace("t1", "one two"))
     one.run()
     assert one.rewards()["t1"].value == 0.0
-    one.configure({"preset": "none", "components": {"length": {"weight": 7, "settings": {"most": 1}}}})
+    one.configure(
+        {"preset": "none", "components": {"length": {"weight": 7, "settings": {"most": 1}}}}
+    )
     assert one.run().judged.total() == 0
     one.configure({"preset": "none", "components": {"length": {"settings": {"most": 2}}}})
     assert one.rewards() == {}
@@ -236,7 +305,11 @@ def test_what_raises_exits_or_never_ends_is_failed_and_the_others_are_judged(wor
     one = world()
     one.add(*(trace(name, name) for name in ("fine", "raise", "exit", "loop", "blocked")))
     report = ledger.run(one.ws, AGENT, [Component("trying", Trying.create({}), "v1", 0.2)])
-    assert {status: count for (_, status), count in report.statuses.items()} == {"ok": 1, "failed": 3, "blocked": 1}
+    assert {status: count for (_, status), count in report.statuses.items()} == {
+        "ok": 1,
+        "failed": 3,
+        "blocked": 1,
+    }
     assert sorted(reason.split(":")[0] for _, _, reason in report.reasons) == [
         "SystemExit",
         "TimeoutError",
@@ -244,7 +317,10 @@ def test_what_raises_exits_or_never_ends_is_failed_and_the_others_are_judged(wor
         "no sandbox",
     ]
     assert all(row["value"] is None for row in one.rows() if row["status"] != "ok")
-    assert next(row for row in one.rows(status="ok"))["evidence"] == {"odd": "2026-01-05 00:00:00+00:00", "nan": "NaN"}
+    assert next(row for row in one.rows(status="ok"))["evidence"] == {
+        "odd": "2026-01-05 00:00:00+00:00",
+        "nan": "NaN",
+    }
 
 
 def test_blocked_is_tried_again_and_failed_on_demand(world):
@@ -308,9 +384,16 @@ def test_a_case_carries_everything_that_was_stored(world):
         said("thumb", True, "t1", occurred_at="2026-01-06T00:00:00Z"),
     )
     with one.ws.db.read() as connection:
-        cases = {found.case.text: found for batch in stored_cases(connection, AGENT, EVERY_FIELD) for found in batch}
+        cases = {
+            found.case.text: found
+            for batch in stored_cases(connection, AGENT, EVERY_FIELD)
+            for found in batch
+        }
     case = cases["A: 7"].case
-    assert (case.reference, case.metadata) == ("7", {"tier": 1, "checker": None, "checker_config": None})
+    assert (case.reference, case.metadata) == (
+        "7",
+        {"tier": 1, "checker": None, "checker_config": None},
+    )
     assert [message["content"] for message in case.prompt] == ["3 + 4?"]
     assert [(step.kind, step.name, step.status, step.seconds) for step in case.steps] == [
         ("tool", "search", "error", None),
@@ -322,14 +405,22 @@ def test_a_case_carries_everything_that_was_stored(world):
     assert case.occurred_at == datetime(2026, 1, 5, 8, tzinfo=UTC)
     assert case.as_of is not None
     assert (cases["A: 8"].case.mates, cases[""].answered) == (("A: 7",), False)
-    assert cases["A: 8"].case.metadata == {}  # a trace cannot name its own checker, not even by its metadata
+    assert (
+        cases["A: 8"].case.metadata == {}
+    )  # a trace cannot name its own checker, not even by its metadata
 
 
 def test_mates_are_a_bounded_number_of_other_answers(world):
     one = world()
-    one.add(*(trace(f"t{place}", f"answer {place}", asked="same") for place in range(MOST_MATES + 5)))
+    one.add(
+        *(trace(f"t{place}", f"answer {place}", asked="same") for place in range(MOST_MATES + 5))
+    )
     with one.ws.db.read() as connection:
-        cases = [found.case for batch in stored_cases(connection, AGENT, ("text", "mates")) for found in batch]
+        cases = [
+            found.case
+            for batch in stored_cases(connection, AGENT, ("text", "mates"))
+            for found in batch
+        ]
     assert {len(case.mates) for case in cases} == {MOST_MATES}
     assert all(case.text not in case.mates for case in cases)
 
@@ -341,7 +432,9 @@ def test_more_traces_than_a_batch_keep_their_feedback_apart(world, monkeypatch):
             *(said("rating", 1 + place % 5, f"t{place}") for place in range(0, 40, 3)))  # fmt: skip
     one.run()
     found = one.rewards()
-    assert {name: one.value for name, one in found.items()} == {f"t{place}": None if place % 3 else (place % 5) / 4 for place in range(40)}
+    assert {name: one.value for name, one in found.items()} == {
+        f"t{place}": None if place % 3 else (place % 5) / 4 for place in range(40)
+    }
 
 
 @pytest.mark.slow
@@ -364,11 +457,22 @@ def test_memory_does_not_grow_with_the_number_of_traces(world):
 
 def test_reweighing_runs_nothing_and_says_what_would_change(world):
     one = world()
-    one.add(trace("t1"), trace("t2"), said("thumb", True, "t1"), said("rating", 1, "t1"), said("thumb", True, "t2"))
+    one.add(
+        trace("t1"),
+        trace("t2"),
+        said("thumb", True, "t1"),
+        said("rating", 1, "t1"),
+        said("thumb", True, "t2"),
+    )
     one.run()
     rows = one.rows()
     found = reweigh(one.ws, AGENT, {"thumb": 3.0})
-    assert (found["before"]["mean"], found["after"]["mean"], found["changed"], found["now_good"]) == (0.75, 0.875, 1, 1)
+    assert (
+        found["before"]["mean"],
+        found["after"]["mean"],
+        found["changed"],
+        found["now_good"],
+    ) == (0.75, 0.875, 1, 1)
     assert one.rows() == rows
     one.configure({"agents": {AGENT: {"components": {"thumb": {"weight": 3}}}}})
     assert one.rewards()["t1"].value == 0.75
@@ -385,9 +489,17 @@ def test_an_explanation_names_value_weight_evidence_and_feedback(world):
     (row,) = one.rows(component="thumb")
     parts = found.as_dict()["components"]
     assert found.as_dict()["reward"] == pytest.approx(1 / 3)
-    assert parts["checker"]["evidence"] == {"checker": "exact_answer", "found": "8", "expected": "7", "mark": "line"}
+    assert parts["checker"]["evidence"] == {
+        "checker": "exact_answer",
+        "found": "8",
+        "expected": "7",
+        "mark": "line",
+    }
     assert parts["thumb"]["feedback_ids"] == row["evidence"]["feedback_ids"]
-    assert parts["rating"] == {"weight": 1.0, "value": None, "status": "not_applicable", "evidence": {"reason": "nobody gave a rating"},
+    assert parts["rating"] == {"weight": 1.0, "value": None, "status": "not_applicable", "evidence": {"reason": "nobody "
+    "gave "
+    "a "
+    "rating"},
                                "counts_as": None, "in_decision": False, "feedback_ids": [], "outdated": False}  # fmt: skip
     words = "\n".join(found.to_words())
     assert words.startswith("t1: reward 0.3333"), "by the name that the user gave"
@@ -395,8 +507,12 @@ def test_an_explanation_names_value_weight_evidence_and_feedback(world):
     assert "rating (weight 1): not applicable: nobody gave a rating" in words
     one.add(said("rating", 5, "t1"))
     late = explain(one.ws, AGENT, "t1")
-    assert late.as_dict()["reward"] == one.rewards()["t1"].value, "as every other command has it, until the next run"
-    assert {name for name, part in late.as_dict()["components"].items() if part["outdated"]} == {"rating"}
+    assert late.as_dict()["reward"] == one.rewards()["t1"].value, (
+        "as every other command has it, until the next run"
+    )
+    assert {name for name, part in late.as_dict()["components"].items() if part["outdated"]} == {
+        "rating"
+    }
     assert "judged before its feedback or its case changed" in "\n".join(late.to_words())
     with pytest.raises(NotFound, match="no-such"):
         explain(one.ws, AGENT, "no-such")
@@ -404,11 +520,26 @@ def test_an_explanation_names_value_weight_evidence_and_feedback(world):
 
 def test_a_survey_counts_statuses_and_shows_the_lowest(world):
     one = world()
-    one.add(*(trace(f"t{place}") for place in range(6)), *(said("rating", 1 + place, f"t{place}") for place in range(5)))
+    one.add(
+        *(trace(f"t{place}") for place in range(6)),
+        *(said("rating", 1 + place, f"t{place}") for place in range(5)),
+    )
     one.run()
     found = survey(one.ws, AGENT, lowest=2)
-    assert found["components"]["rating"] == {"weight": 1.0, "mean": 0.5, "statuses": {"ok": 5, "not_applicable": 1}, "not_judged": 0}
-    assert found["reward"] == {"n": 5, "mean": 0.5, "least": 0.0, "most": 1.0, "good": 2, "good_from": 0.6}
+    assert found["components"]["rating"] == {
+        "weight": 1.0,
+        "mean": 0.5,
+        "statuses": {"ok": 5, "not_applicable": 1},
+        "not_judged": 0,
+    }
+    assert found["reward"] == {
+        "n": 5,
+        "mean": 0.5,
+        "least": 0.0,
+        "most": 1.0,
+        "good": 2,
+        "good_from": 0.6,
+    }
     assert [one["reward"] for one in found["lowest"]] == [0.0, 0.25]
     one.add(trace("late"))
     assert survey(one.ws, AGENT)["components"]["rating"]["not_judged"] == 1
@@ -416,13 +547,27 @@ def test_a_survey_counts_statuses_and_shows_the_lowest(world):
 
 def test_the_checker_of_a_case_that_nobody_has_is_blocked_and_its_settings_count(world):
     one = world()
-    pattern = {"type": "case", "id": "c2", "input": "x", "checker": "regex", "checker_config": {"pattern": "^yes"}}
+    pattern = {
+        "type": "case",
+        "id": "c2",
+        "input": "x",
+        "checker": "regex",
+        "checker_config": {"pattern": "^yes"},
+    }
     one.add(
-        {**CASE, "checker": "no_such"}, pattern, trace("t1", "7", case="c1"), trace("t2", "yes", case="c2"), trace("t3", "7", case="gone")
+        {**CASE, "checker": "no_such"},
+        pattern,
+        trace("t1", "7", case="c1"),
+        trace("t2", "yes", case="c2"),
+        trace("t3", "7", case="gone"),
     )
     one.run()
     scores = {name: found.scores["checker"] for name, found in one.rewards().items()}
-    assert (scores["t1"].status, scores["t2"].value, scores["t3"].status) == (Status.BLOCKED, 1.0, Status.NOT_APPLICABLE)
+    assert (scores["t1"].status, scores["t2"].value, scores["t3"].status) == (
+        Status.BLOCKED,
+        1.0,
+        Status.NOT_APPLICABLE,
+    )
 
 
 def test_inputs_are_the_fingerprint_of_what_is_read_and_of_nothing_else(world):

@@ -1,4 +1,5 @@
-"""Datasets whose values are the combined rewards of the ledger: every shape, the margin of pairs, and that reweighting makes them stale."""
+"""Datasets whose values are the combined rewards of the ledger: every shape, the margin of pairs,
+and that reweighting makes them stale."""
 
 from __future__ import annotations
 
@@ -14,13 +15,24 @@ ASKED = 40
 
 @pytest.fixture
 def home(command_line, tmp_path):
-    """Forty questions with two answers each: the first is right and thumbed down, the second wrong and thumbed up."""
+    """Forty questions with two answers each: the first is right and thumbed down, the second wrong
+    and thumbed up."""
     lines = []
     for place in range(ASKED):
         question = f"What is {place} and {place + 7} together?"
-        lines.append({"type": "case", "id": f"c{place}", "input": question, "reference": f"{2 * place + 7}"})
+        lines.append(
+            {"type": "case", "id": f"c{place}", "input": question, "reference": f"{2 * place + 7}"}
+        )
         for side, text in (("right", f"{2 * place + 7}"), ("wrong", f"maybe {place}")):
-            lines.append({"type": "trace", "id": f"{side}{place}", "input": question, "output": text, "case": f"c{place}"})
+            lines.append(
+                {
+                    "type": "trace",
+                    "id": f"{side}{place}",
+                    "input": question,
+                    "output": text,
+                    "case": f"c{place}",
+                }
+            )
             thumb = {"type": "feedback", "kind": "thumb", "value": side == "wrong", "rater": "r"}
             lines.append(thumb | {"target": {"trace": f"{side}{place}"}})
     (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -35,7 +47,19 @@ def home(command_line, tmp_path):
 
 
 def build(home, shape, *more, code=0):
-    return home("dataset", "build", "--shape", shape, "--reward", "ledger", "--json", "--checked", "0", *more, code=code)
+    return home(
+        "dataset",
+        "build",
+        "--shape",
+        shape,
+        "--reward",
+        "ledger",
+        "--json",
+        "--checked",
+        "0",
+        *more,
+        code=code,
+    )
 
 
 def rows(home, shape):
@@ -47,30 +71,63 @@ def test_without_a_ledger_there_is_nothing_to_build_from(home):
 
 
 def test_a_persons_verdict_wins_over_the_ledger_in_every_shape(home):
-    """The checker calls an answer right, people call it bad, and the other way round: their word stands."""
+    """The checker calls an answer right, people call it bad, and the other way round: their word
+    stands."""
     home("reward", "run")
     made = build(home, "labels")
     assert sum(made["manifest"]["counts"].values()) == 2 * ASKED and made["manifest"]["reward"]
-    assert all(row["label"] is row["completion"].startswith("maybe") for row in rows(home, "labels"))
+    assert all(
+        row["label"] is row["completion"].startswith("maybe") for row in rows(home, "labels")
+    )
     assert {row["origin"] for row in rows(home, "labels")} == {"upvote", "downvote"}
     build(home, "scored")
-    assert {(row["completion"].startswith("maybe"), row["value"]) for row in rows(home, "scored")} == {(True, 1.0), (False, 0.0)}
+    assert {
+        (row["completion"].startswith("maybe"), row["value"]) for row in rows(home, "scored")
+    } == {(True, 1.0), (False, 0.0)}
     build(home, "groups")
     for row in rows(home, "groups"):
-        assert dict(zip([text.startswith("maybe") for text in row["completions"]], row["values"], strict=True)) == {True: 1, False: 0}
+        assert dict(
+            zip(
+                [text.startswith("maybe") for text in row["completions"]],
+                row["values"],
+                strict=True,
+            )
+        ) == {True: 1, False: 0}
     build(home, "pairs")
-    assert all(row["chosen"].startswith("maybe") and row["origin"] == "siblings" for row in rows(home, "pairs"))
-    assert all(row["feedback_ids"] for row in rows(home, "pairs")), "what people said about them stays named, so that it can be erased"
+    assert all(
+        row["chosen"].startswith("maybe") and row["origin"] == "siblings"
+        for row in rows(home, "pairs")
+    )
+    assert all(row["feedback_ids"] for row in rows(home, "pairs")), (
+        "what people said about them stays named, so that it can be erased"
+    )
     build(home, "prompts", "--allow", "leakage")
-    assert all(row["success"] == 0.5 and row["liked"].startswith("maybe") for row in rows(home, "prompts"))
+    assert all(
+        row["success"] == 0.5 and row["liked"].startswith("maybe") for row in rows(home, "prompts")
+    )
 
 
 def test_computed_rewards_fill_what_nobody_judged(home, tmp_path):
     lines = []
     for place in range(ASKED):
         for side, text in (("right", str(place)), ("wrong", f"about {place + 1}")):
-            lines.append({"type": "case", "id": f"n{place}", "input": f"Say {place}.", "reference": str(place)})
-            lines.append({"type": "trace", "id": f"n{side}{place}", "input": f"Say {place}.", "output": text, "case": f"n{place}"})
+            lines.append(
+                {
+                    "type": "case",
+                    "id": f"n{place}",
+                    "input": f"Say {place}.",
+                    "reference": str(place),
+                }
+            )
+            lines.append(
+                {
+                    "type": "trace",
+                    "id": f"n{side}{place}",
+                    "input": f"Say {place}.",
+                    "output": text,
+                    "case": f"n{place}",
+                }
+            )
     (tmp_path / "more.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     home("import", "jsonl", "more.jsonl")
     home("reward", "run")
@@ -79,11 +136,16 @@ def test_computed_rewards_fill_what_nobody_judged(home, tmp_path):
         found = home("dataset", "show", shape, "--rows", "200", "--json")["rows"]
         for row in (row for row in found if row["prompt"][0]["content"].startswith("Say")):
             if shape == "labels":
-                assert (row["label"], row["origin"]) == (not row["completion"].startswith("about"), "reward")
+                assert (row["label"], row["origin"]) == (
+                    not row["completion"].startswith("about"),
+                    "reward",
+                )
             elif shape == "scored":
                 assert row["value"] == float(not row["completion"].startswith("about"))
             elif shape == "groups":
-                assert row["values"] == [float(not text.startswith("about")) for text in row["completions"]]
+                assert row["values"] == [
+                    float(not text.startswith("about")) for text in row["completions"]
+                ]
             else:
                 assert row["rejected"].startswith("about") and row["origin"] == "rewards"
         assert sum(row["prompt"][0]["content"].startswith("Say") for row in found) >= 10
@@ -92,10 +154,24 @@ def test_computed_rewards_fill_what_nobody_judged(home, tmp_path):
 def test_a_reward_on_the_side_of_the_person_stays_the_number(home, tmp_path):
     line = {"type": "trace", "id": "x", "input": "How far?", "output": "far"}
     other = {"type": "trace", "id": "y", "input": "How far?", "output": "near"}
-    thumbs = [{"type": "feedback", "kind": "thumb", "value": name == "x", "target": {"trace": name}, "rater": "ann"} for name in "xy"]
-    (tmp_path / "far.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (line, other, *thumbs)))
+    thumbs = [
+        {
+            "type": "feedback",
+            "kind": "thumb",
+            "value": name == "x",
+            "target": {"trace": name},
+            "rater": "ann",
+        }
+        for name in "xy"
+    ]
+    (tmp_path / "far.jsonl").write_text(
+        "".join(json.dumps(one) + "\n" for one in (line, other, *thumbs))
+    )
     home("import", "jsonl", "far.jsonl")
-    config = "rewards: {components: {thumb: {weight: 3}, length: {weight: 1, settings: {least: 4, most: 9}}}}\n"
+    config = (
+        "rewards: {components: {thumb: {weight: 3}, length: {weight: 1, settings: {least: 4, most: "
+        "9}}}}\n"
+    )
     (tmp_path / "thumbwheel.yaml").write_text(config)
     home("reward", "run")
     build(home, "groups", "--dev", "0", "--gate", "0")
@@ -114,8 +190,12 @@ def test_reweighting_makes_a_dataset_of_rewards_stale_when_it_is_read(home, tmp_
     text = home("reward", "reweight", "--weight", "thumb=4")
     (tmp_path / "thumbwheel.yaml").write_text(text[text.index("rewards:") :])
     assert home("dataset", "show", "scored", "--json")["stale"] == 2 * ASKED
-    assert f"stale: {2 * ASKED} of {2 * ASKED} rows' rewards changed" in home("dataset", "show", "scored")
-    assert home("dataset", "show", "labels", "--json")["stale"] == 0, "what people said has not changed"
+    assert f"stale: {2 * ASKED} of {2 * ASKED} rows' rewards changed" in home(
+        "dataset", "show", "scored"
+    )
+    assert home("dataset", "show", "labels", "--json")["stale"] == 0, (
+        "what people said has not changed"
+    )
     again = build(home, "scored")
     assert again["id"] != first["id"] and home("dataset", "show", "scored", "--json")["stale"] == 0
 
@@ -126,7 +206,13 @@ def test_a_retraction_that_brings_an_older_reward_back_makes_a_dataset_stale(hom
         home("import", "jsonl", "said.jsonl")
         home("reward", "run")
 
-    unjudged = {"type": "trace", "id": "alone", "input": "What is 0 and 7 together?", "output": "seven", "case": "c0"}
+    unjudged = {
+        "type": "trace",
+        "id": "alone",
+        "input": "What is 0 and 7 together?",
+        "output": "seven",
+        "case": "c0",
+    }
     (tmp_path / "unjudged.jsonl").write_text(json.dumps(unjudged) + "\n")
     home("import", "jsonl", "unjudged.jsonl")
     home("reward", "run")
@@ -134,7 +220,9 @@ def test_a_retraction_that_brings_an_older_reward_back_makes_a_dataset_stale(hom
     build(home, "scored")
     assert home("dataset", "show", "scored", "--json")["stale"] == 0
     hear({"id": "r1", "retracts": "f1", "rater": "s"})
-    assert home("dataset", "show", "scored", "--json")["stale"] == 1, "the row of before f1 is older than the dataset, and stands again"
+    assert home("dataset", "show", "scored", "--json")["stale"] == 1, (
+        "the row of before f1 is older than the dataset, and stands again"
+    )
     assert f"stale: 1 of {2 * ASKED + 1} rows' rewards changed" in home("dataset", "show", "scored")
     build(home, "scored")
     assert home("dataset", "show", "scored", "--json")["stale"] == 0
@@ -153,7 +241,9 @@ def test_a_dataset_of_what_people_said_is_stale_by_what_they_say_and_by_no_setti
 
     home("reward", "run")
     first = made()
-    (tmp_path / "thumbwheel.yaml").write_text("rewards: {components: {thumb: {weight: 2}, length: {weight: 0, settings: {most: 9}}}}")
+    (tmp_path / "thumbwheel.yaml").write_text(
+        "rewards: {components: {thumb: {weight: 2}, length: {weight: 0, settings: {most: 9}}}}"
+    )
     home("reward", "run")
     assert shown() == 0, "nothing was said"
     hear({"id": "f9", "kind": "thumb", "value": False, "target": {"trace": "right0"}, "rater": "s"})
@@ -163,14 +253,26 @@ def test_a_dataset_of_what_people_said_is_stale_by_what_they_say_and_by_no_setti
     hear({"id": "r9", "retracts": "f9", "rater": "s"})
     assert shown() == 1, "what was taken back is a change too"
     assert made() == first
-    assert home("dataset", "show", first, "--json")["stale"] == 0, "it came out again, so it is what there is"
+    assert home("dataset", "show", first, "--json")["stale"] == 0, (
+        "it came out again, so it is what there is"
+    )
 
 
 def test_what_only_a_checker_judged_is_a_row_and_never_in_the_gate(home, command_line, tmp_path):
     lines = []
     for place in range(60):
-        lines.append({"type": "case", "id": f"s{place}", "input": f"Say {place}.", "reference": str(place)})
-        lines.append({"type": "trace", "id": f"s{place}", "input": f"Say {place}.", "output": str(place), "case": f"s{place}"})
+        lines.append(
+            {"type": "case", "id": f"s{place}", "input": f"Say {place}.", "reference": str(place)}
+        )
+        lines.append(
+            {
+                "type": "trace",
+                "id": f"s{place}",
+                "input": f"Say {place}.",
+                "output": str(place),
+                "case": f"s{place}",
+            }
+        )
     (tmp_path / "more.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     home("import", "jsonl", "more.jsonl")
     home("reward", "run")
@@ -183,8 +285,20 @@ def test_what_only_a_checker_judged_is_a_row_and_never_in_the_gate(home, command
 def test_a_reward_counts_as_one_of_people_only_where_what_they_said_is_a_part_of_it(home, tmp_path):
     lines = []
     for place in range(60):
-        lines.append({"type": "trace", "id": f"e{place}", "input": f"Describe item {place}.", "output": f"Item {place} is red."})
-        said = {"type": "feedback", "kind": "correction", "value": f"Item {place} is blue.", "rater": "r"}
+        lines.append(
+            {
+                "type": "trace",
+                "id": f"e{place}",
+                "input": f"Describe item {place}.",
+                "output": f"Item {place} is red.",
+            }
+        )
+        said = {
+            "type": "feedback",
+            "kind": "correction",
+            "value": f"Item {place} is blue.",
+            "rater": "r",
+        }
         lines.append(said | {"target": {"trace": f"e{place}"}})
     (tmp_path / "edited.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     home("import", "jsonl", "edited.jsonl")
@@ -196,7 +310,8 @@ def test_a_reward_counts_as_one_of_people_only_where_what_they_said_is_a_part_of
 
     assert kept_out() == 0, "how much of the answer the edit kept is a person's word"
     (tmp_path / "thumbwheel.yaml").write_text(
-        "rewards: {components: {edit_distance: {weight: 0}, length: {settings: {least: 9, most: 90}}}}\n"
+        "rewards: {components: {edit_distance: {weight: 0}, length: {settings: {least: 9, most: "
+        "90}}}}\n"
     )
     assert kept_out() > 0, "only the length's word is in it"
 
@@ -212,9 +327,21 @@ def filer(command_line, tmp_path):
     lines = []
     for number in range(20):
         decision = {"agent_type": "FILER", "confidence": 0.9}
-        trace = {"type": "trace", "id": f"d{number}", "input": f"item {number}", "output": "{}", "metadata": {"decision": decision}}
+        trace = {
+            "type": "trace",
+            "id": f"d{number}",
+            "input": f"item {number}",
+            "output": "{}",
+            "metadata": {"decision": decision},
+        }
         word = "CONFIRMED" if number % 2 else "OVERRIDDEN"
-        label = {"type": "feedback", "kind": "label", "name": "user_feedback", "value": word, "target": {"trace": f"d{number}"}}
+        label = {
+            "type": "feedback",
+            "kind": "label",
+            "name": "user_feedback",
+            "value": word,
+            "target": {"trace": f"d{number}"},
+        }
         lines += [trace, label]
     (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -237,8 +364,23 @@ def rewards_by_command(run):
     by_list = sorted(row["reward"] for row in listed["lowest"])
     by_explain = sorted(run("reward", "explain", f"d{number}")["reward"] for number in range(20))
     by_reweight = run("reward", "reweight")["before"]["mean"]
-    run("dataset", "build", "--shape", "scored", "--reward", "ledger", "--checked", "0", "--dev", "0", "--gate", "0")
-    by_build = sorted(row["value"] for row in run("dataset", "show", "scored", "--rows", "20")["rows"])
+    run(
+        "dataset",
+        "build",
+        "--shape",
+        "scored",
+        "--reward",
+        "ledger",
+        "--checked",
+        "0",
+        "--dev",
+        "0",
+        "--gate",
+        "0",
+    )
+    by_build = sorted(
+        row["value"] for row in run("dataset", "show", "scored", "--rows", "20")["rows"]
+    )
     assert by_reweight == pytest.approx(sum(by_list) / 20)
     return by_list, by_explain, by_build
 
@@ -260,25 +402,38 @@ def test_after_a_change_of_preset_and_back_every_command_reads_the_same_rows(fil
     assert other[0] == other[1] == pytest.approx(other[2])
     assert other[0] != first[0]
     back = run("reward", "reweight", "--preset", "default")
-    assert back["not_run_yet"] == [] and back["after"]["mean"] == pytest.approx(sum(first[0]) / 20), "both were run, so both are known"
+    assert back["not_run_yet"] == [] and back["after"]["mean"] == pytest.approx(
+        sum(first[0]) / 20
+    ), "both were run, so both are known"
 
     preset("default")
-    assert run("dataset", "show", dataset)["stale"] == 0, "the rewards in force are those that it was built from"
+    assert run("dataset", "show", dataset)["stale"] == 0, (
+        "the rewards in force are those that it was built from"
+    )
     again = rewards_by_command(run)
     assert again == first, "no run was needed"
     assert run("reward", "run")["components"]["decision"]["judged"] == 0
 
 
-def test_a_component_that_never_ran_with_its_present_settings_is_named_in_a_warning(filer, tmp_path):
+def test_a_component_that_never_ran_with_its_present_settings_is_named_in_a_warning(
+    filer, tmp_path
+):
     run, preset = filer
     preset("default")
     run("reward", "run")
     assert run("reward", "list")["not_run"] == []
-    (tmp_path / "thumbwheel.yaml").write_text("rewards: {components: {decision: {settings: {bound: 2}}, length: {settings: {most: 9}}}}\n")
+    (tmp_path / "thumbwheel.yaml").write_text(
+        "rewards: {components: {decision: {settings: {bound: 2}}, length: {settings: {most: 9}}}}\n"
+    )
     unheard = ["decision", "length"]
     assert run("reward", "list")["not_run"] == run("reward", "explain", "d1")["not_run"] == unheard
-    assert run("reward", "reweight")["not_run"] == run("reward", "reweight")["not_run_yet"] == unheard
-    warning = "without a part in the reward: decision, length. Judge them: thumbwheel reward run --agent filer"
+    assert (
+        run("reward", "reweight")["not_run"] == run("reward", "reweight")["not_run_yet"] == unheard
+    )
+    warning = (
+        "without a part in the reward: decision, length. Judge them: thumbwheel reward run --agent "
+        "filer"
+    )
     for verb in (("list",), ("explain", "d1"), ("reweight",)):
         assert warning in run("reward", *verb, json_answer=False)
     run("reward", "run", "--component", "length")
@@ -286,18 +441,28 @@ def test_a_component_that_never_ran_with_its_present_settings_is_named_in_a_warn
     assert warning.replace(", length", "") in run(*build, json_answer=False)
     plan = ("dataset", "plan", "--reward", "ledger")
     assert warning.replace(", length", "") in run(*plan, json_answer=False)
-    (tmp_path / "thumbwheel.yaml").write_text("rewards: {components: {decision: {weight: 0, settings: {bound: 2}}}}\n")
+    (tmp_path / "thumbwheel.yaml").write_text(
+        "rewards: {components: {decision: {weight: 0, settings: {bound: 2}}}}\n"
+    )
     assert run("reward", "list")["not_run"] == [], "what has no weight has no part anyway"
 
 
 def test_rewards_that_leave_0_to_1_name_the_preset_that_does_it(filer, command_line, tmp_path):
     run, preset = filer
     preset("ocd")
-    row = {"id": "worst", "agentType": "FILER", "state": {}, "action": {"swimlane": "HOME"}, "reward": -3.5}
+    row = {
+        "id": "worst",
+        "agentType": "FILER",
+        "state": {},
+        "action": {"swimlane": "HOME"},
+        "reward": -3.5,
+    }
     (tmp_path / "worst.json").write_text(json.dumps([row]))
     run("import", "decisions", "worst.json")
     run("reward", "run")
-    code, _, error = command_line("dataset", "build", "--agent", "filer", "--shape", "scored", "--reward", "ledger")
+    code, _, error = command_line(
+        "dataset", "build", "--agent", "filer", "--shape", "scored", "--reward", "ledger"
+    )
     assert code == 4 and "rewards: {preset: default}" in error
 
 
@@ -305,7 +470,9 @@ def test_a_dataset_is_stale_as_a_whole_once_a_classifier_of_its_reward_is_gone(f
     run, _ = filer
     with opener(tmp_path / "home", None, "warning")() as ws:
         sha256 = documents.keep(ws, "classifier", {"agent": "filer"})
-    (tmp_path / "thumbwheel.yaml").write_text("rewards: {components: {learned: {settings: {classifier: latest}}}}\n")
+    (tmp_path / "thumbwheel.yaml").write_text(
+        "rewards: {components: {learned: {settings: {classifier: latest}}}}\n"
+    )
     run("reward", "run")
     run("dataset", "build", "--shape", "scored", "--reward", "ledger", "--checked", "0")
     assert run("dataset", "show", "scored")["stale"] == 0

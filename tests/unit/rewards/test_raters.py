@@ -1,4 +1,5 @@
-"""Who agrees with whom: raters with the crowd of the others, judges with the people, and what a judge states about itself."""
+"""Who agrees with whom: raters with the crowd of the others, judges with the people, and what a
+judge states about itself."""
 
 import json
 
@@ -17,7 +18,12 @@ from thumbwheel.rewards.functions.judge import Judge
 
 def table(**raters):
     """Verdicts from a string of them for each rater; a dot is none."""
-    return [(f"thing{place}", name, mark) for name, marks in raters.items() for place, mark in enumerate(marks) if mark != "."]
+    return [
+        (f"thing{place}", name, mark)
+        for name, marks in raters.items()
+        for place, mark in enumerate(marks)
+        if mark != "."
+    ]
 
 
 def test_each_rater_is_held_against_the_crowd_of_the_others():
@@ -52,22 +58,46 @@ def test_a_judge_is_no_part_of_the_crowd():
 
 
 def feedback(kind, value, rater, *traces):
-    return {"type": "feedback", "targets": [{"trace": one} for one in traces], "kind": kind, "value": value, "rater": rater}
+    return {
+        "type": "feedback",
+        "targets": [{"trace": one} for one in traces],
+        "kind": kind,
+        "value": value,
+        "rater": rater,
+    }
 
 
 def compared(pairs=60):
-    """Two answers to each question; people prefer the longer one, ben not always; a model prefers the first."""
+    """Two answers to each question; people prefer the longer one, ben not always; a model prefers
+    the first."""
     rows = []
     for number in range(pairs):
         short, long = f"s{number}", f"l{number}"
-        rows.append({"type": "trace", "id": short, "input": f"Question {number}?", "output": f"short {number}"})
-        rows.append({"type": "trace", "id": long, "input": f"Question {number}?", "output": f"a much longer answer {number}"})
+        rows.append(
+            {
+                "type": "trace",
+                "id": short,
+                "input": f"Question {number}?",
+                "output": f"short {number}",
+            }
+        )
+        rows.append(
+            {
+                "type": "trace",
+                "id": long,
+                "input": f"Question {number}?",
+                "output": f"a much longer answer {number}",
+            }
+        )
         better = number % 2
         order = (short, long) if better else (long, short)
         rows.append(feedback("preference", better, "anna", *order))
         rows.append(feedback("preference", better if number % 10 else None, "ben", *order))
         rows.append(feedback("preference", 0, {"id": "gpt", "kind": "model"}, *order))
-        rows += [feedback("rating", 4 if number % 3 else 2, "anna", long), feedback("rating", 5 if number % 3 else 1, "ben", long)]
+        rows += [
+            feedback("rating", 4 if number % 3 else 2, "anna", long),
+            feedback("rating", 5 if number % 3 else 1, "ben", long),
+        ]
     return rows
 
 
@@ -81,7 +111,9 @@ def test_an_agents_feedback_gives_a_panel_for_each_kind_of_verdict(world):
     found = {one.kind: one for one in agreement(world, AGENT)}
     assert set(found) == {"good or bad", "ratings", "comparisons"}
     assert found["good or bad"].people["nominal"].value == 1
-    assert found["ratings"].people["interval"].value > found["ratings"].people["ordinal"].value > 0.3
+    assert (
+        found["ratings"].people["interval"].value > found["ratings"].people["ordinal"].value > 0.3
+    )
     assert found["ratings"].people["ordinal"].share == 0
     sides = found["comparisons"]
     assert [one.rater for one in sides.raters] == ["anna", "ben"]
@@ -95,7 +127,10 @@ def test_an_agents_feedback_gives_a_panel_for_each_kind_of_verdict(world):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_who_prefers_both_at_the_same_time_has_preferred_neither(tmp_path, reverse):
-    both = [feedback("preference", side, "anna", "s0", "l0") | {"occurred_at": "2026-05-01T10:00:00Z"} for side in (0, 1)]
+    both = [
+        feedback("preference", side, "anna", "s0", "l0") | {"occurred_at": "2026-05-01T10:00:00Z"}
+        for side in (0, 1)
+    ]
     rows = compared(2)
     anna = [row for row in rows if row.get("rater") == "anna" and row["kind"] == "preference"]
     rows.remove(anna[0])
@@ -109,13 +144,18 @@ def test_a_judge_states_its_agreement_and_then_may_gate(world, tmp_path):
     with FakeServer(prefers_longer) as server:
         judge = Judge.create({"url": server.url, "model": "m"})
         stated = trust(world, AGENT, judge, 300)
-        assert (stated["pairs"], stated["without_verdict"]) == (54, 0)  # six without a plurality of people; the model's word counts nothing
+        assert (stated["pairs"], stated["without_verdict"]) == (
+            54,
+            0,
+        )  # six without a plurality of people; the model's word counts nothing
         assert (stated["kappa"], stated["judge"]) == (1, judge.fingerprint())
         assert [one.sha256 for one in documents(world, KIND, AGENT)] == [stated["sha256"]]
         path = tmp_path / "agreement.json"
         path.write_text(json.dumps(stated))
         case = Case("a long and right answer", "short")
-        gate = Judge.create({"url": server.url, "model": "m", "agreement": str(path), "home": str(world.home.path)})
+        gate = Judge.create(
+            {"url": server.url, "model": "m", "agreement": str(path), "home": str(world.home.path)}
+        )
         assert gate.score([case])[0].value == 1
         few = trust(world, AGENT, judge, 10)
         path.write_text(json.dumps(few))
@@ -130,7 +170,10 @@ def test_pairs_without_a_verdict_are_counted_and_are_no_agreement(world):
 
 
 def test_without_comparisons_nothing_can_be_stated(tmp_path):
-    with home(tmp_path, compared()[:2]) as ws, pytest.raises(DataError, match="compared no answers"):
+    with (
+        home(tmp_path, compared()[:2]) as ws,
+        pytest.raises(DataError, match="compared no answers"),
+    ):
         trust(ws, AGENT, Judge.create({"url": "http://127.0.0.1:9/v1", "model": "m"}), 20)
 
 
@@ -139,7 +182,18 @@ def test_the_commands_show_it(command_line, tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in compared()))
     assert command_line("import", "jsonl", str(path), "--agent", AGENT)[0] == 0
     with FakeServer(prefers_longer) as server:
-        code, out, _ = command_line("label", "trust", "--agent", AGENT, "--url", server.url, "--model", "m", "--out", "a.json")
+        code, out, _ = command_line(
+            "label",
+            "trust",
+            "--agent",
+            AGENT,
+            "--url",
+            server.url,
+            "--model",
+            "m",
+            "--out",
+            "a.json",
+        )
     assert code == 0
     assert json.loads((tmp_path / "a.json").read_text())["kappa"] == 1
     code, out, _ = command_line("label", "agreement", "--agent", AGENT)
@@ -151,12 +205,23 @@ def test_the_commands_show_it(command_line, tmp_path):
 def test_pandalm_as_docs_have_it():
     with public_data("preferences/pandalm-testset-v1-3annotators.jsonl").open() as lines:
         rows = [json.loads(line) for line in lines]
-    verdicts = [(str(row["idx"]), str(place), row[f"annotator{place}"]) for row in rows for place in (1, 2, 3)]
+    verdicts = [
+        (str(row["idx"]), str(place), row[f"annotator{place}"])
+        for row in rows
+        for place in (1, 2, 3)
+    ]
     with public_data("preferences/pandalm-gpt35-judge.jsonl").open() as lines:
         said = [(str(row["idx"]), row["gpt_result"]) for row in map(json.loads, lines)]
-    verdicts += [(pair, "gpt-3.5", 0 if word == "Tie" else int(word)) for pair, word in said if word != "garbage"]
+    verdicts += [
+        (pair, "gpt-3.5", 0 if word == "Tie" else int(word))
+        for pair, word in said
+        if word != "garbage"
+    ]
     found = panel("pandalm", verdicts, {"gpt-3.5"})
     assert found.people["nominal"].value == pytest.approx(0.850, abs=5e-4)
     assert [round(one.agreement.value, 3) for one in found.raters] == [0.924, 0.888, 0.938]
     assert [one.torn for one in found.raters] == [37, 29, 40]
-    assert (round(found.judges[0].agreement.value, 3), found.judges[0].agreement.units) == (0.465, 393)
+    assert (round(found.judges[0].agreement.value, 3), found.judges[0].agreement.units) == (
+        0.465,
+        393,
+    )

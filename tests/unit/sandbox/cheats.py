@@ -1,4 +1,5 @@
-"""Cheat oracles: programs that try to pass the tests of a function `NAME` without computing anything; each must score 0."""
+"""Cheat oracles: programs that try to pass the tests of a function `NAME` without computing
+anything; each must score 0."""
 
 LIAR = """
 class Meta(type):

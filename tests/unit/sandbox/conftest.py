@@ -1,4 +1,5 @@
-"""The sandbox of these tests. Where there is none they are skipped with the reason; with THUMBWHEEL_REQUIRE_SANDBOX set they fail."""
+"""The sandbox of these tests. Where there is none they are skipped with the reason; with
+THUMBWHEEL_REQUIRE_SANDBOX set they fail."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from thumbwheel.sandbox import canaries
 from thumbwheel.sandbox.pool import Pool
 from thumbwheel.sandbox.types import Limits
 
-LIMITS = Limits(wall_seconds=20, cpu_seconds=10, memory_mb=128, processes=16, files_mb=8, inodes=256, output_kb=16)
+LIMITS = Limits(
+    wall_seconds=20,
+    cpu_seconds=10,
+    memory_mb=128,
+    processes=16,
+    files_mb=8,
+    inodes=256,
+    output_kb=16,
+)
 
 
 @pytest.fixture(scope="session")

@@ -160,7 +160,11 @@ if os.fork():
 
 SAY_DONE_SHELL = {
     "by an exit code": "exit 0",
-    "by the descriptor of its last line": "for n in 3 4 5 6 7 8 9 10; do echo done >&$n; echo 'end 0' >&$n; done 2>/dev/null; exit 0",
+    "by the descriptor of its last line": "for n in 3 4 5 6 7 8 9 10; do echo done >&$n; echo 'end 0' >&$n; "
+    "done "
+    "2>/dev/null; "
+    "exit "
+    "0",
     "by another printf": "printf() { command printf 'end 0\\n'; }; exit 0",
     "by a trap": "trap 'echo end 0 >&9' EXIT; false; exit 1",
     "by its own file": "tail -n 1 block.sh > line; exit 0",
@@ -310,7 +314,10 @@ import os
 for _ in range(50): os.dup(0)
 """,
     ),
-    "a mask": ("import os; os.umask(0o777)", "open('x', 'w').write('x'); assert open('x').read() == 'x'"),
+    "a mask": (
+        "import os; os.umask(0o777)",
+        "open('x', 'w').write('x'); assert open('x').read() == 'x'",
+    ),
     "signals": (
         "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
         """
@@ -344,6 +351,10 @@ SHELL = {
         State.DONE,
         "on\n",
     ),
-    "no privileges by a file": ("cp /bin/cat x && chmod 4755 x && ./x /etc/shadow", State.RAISED, None),
+    "no privileges by a file": (
+        "cp /bin/cat x && chmod 4755 x && ./x /etc/shadow",
+        State.RAISED,
+        None,
+    ),
     "all of a syntax error": ("if [ x", State.LEFT, None),
 }

@@ -1,4 +1,5 @@
-"""The battery once more as an ordinary user: root hands it to a user that owns nothing, with an interpreter that this one may read."""
+"""The battery once more as an ordinary user: root hands it to a user that owns nothing, with an
+interpreter that this one may read."""
 
 from __future__ import annotations
 
@@ -49,10 +50,27 @@ def test_the_battery_holds_as_an_ordinary_user(report):
         "TMPDIR": str(home),
     }
     files = [str(HERE / "test_sandbox_escape.py"), str(HERE / "test_sandbox_verdicts.py")]
-    command = [str(interpreter / "bin/python3"), "-m", "pytest", "-m", "not slow", "-p", "no:cacheprovider", *files]
+    command = [
+        str(interpreter / "bin/python3"),
+        "-m",
+        "pytest",
+        "-m",
+        "not slow",
+        "-p",
+        "no:cacheprovider",
+        *files,
+    ]
     try:
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, user=USER, group=USER, extra_groups=[], capture_output=True, text=True, check=False
+            command,
+            cwd=ROOT,
+            env=environment,
+            user=USER,
+            group=USER,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     finally:
         shutil.rmtree(home, ignore_errors=True)

@@ -1,4 +1,5 @@
-"""The escape battery: what a candidate tries against the host, against others and against its limits."""
+"""The escape battery: what a candidate tries against the host, against others and against its
+limits."""
 
 from __future__ import annotations
 
@@ -26,9 +27,12 @@ def one(pool: Pool, code: str, language: str = "python"):
 
 
 def processes_within(pool: Pool) -> list[str]:
-    """Everything that lives in the pool's sandboxes, besides bubblewrap and the parent that forks; other tests leave helpers outside."""
+    """Everything that lives in the pool's sandboxes, besides bubblewrap and the parent that forks;
+    other tests leave helpers outside."""
     found = []
-    outer = [child for child in psutil.Process().children(recursive=True) if child.name() == "bwrap"]
+    outer = [
+        child for child in psutil.Process().children(recursive=True) if child.name() == "bwrap"
+    ]
     for child in {inner for sandbox in outer for inner in sandbox.children(recursive=True)}:
         words = child.cmdline() if child.status() != psutil.STATUS_ZOMBIE else []
         if words and not words[0].endswith("bwrap") and "inside.zygote" not in " ".join(words):
@@ -36,10 +40,20 @@ def processes_within(pool: Pool) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", [*canaries.ATTACKS, *canaries.OWN_VERDICTS, *canaries.OWN_ENDS, "memory of many processes together"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *canaries.ATTACKS,
+        *canaries.OWN_VERDICTS,
+        *canaries.OWN_ENDS,
+        "memory of many processes together",
+    ],
+)
 def test_an_attack_fails(report, name):
     if name not in report.attacks and report.level is Level.LIMITED:
-        assert report.reason  # says why there is no cgroup; processes times memory is bounded instead
+        assert (
+            report.reason
+        )  # says why there is no cgroup; processes times memory is bounded instead
         return
     assert report.attacks[name] == "held"
 
@@ -54,11 +68,17 @@ def test_a_program_ends_as_it_ends_and_the_next_one_runs(pool, name):
 def test_a_call_of_the_other_word_size_kills(pool):
     if platform.machine() != "x86_64":
         pytest.skip("x32 is of x86_64")
-    assert one(pool, "import ctypes; ctypes.CDLL(None).syscall(0x40000000 | 39)").state is State.DIED
+    assert (
+        one(pool, "import ctypes; ctypes.CDLL(None).syscall(0x40000000 | 39)").state is State.DIED
+    )
 
 
 def short(report) -> Pool:
-    return Pool(LIMITS.model_copy(update={"wall_seconds": 1.5, "cpu_seconds": 1}), workers=1, level=report.level)
+    return Pool(
+        LIMITS.model_copy(update={"wall_seconds": 1.5, "cpu_seconds": 1}),
+        workers=1,
+        level=report.level,
+    )
 
 
 @pytest.mark.parametrize("name", TIMES)
@@ -76,7 +96,10 @@ def test_time_ends_it_and_everything_that_it_started(report, name):
         pool.close()
 
 
-@pytest.mark.parametrize(("name", "language"), [*((one, "python") for one in SAY_DONE), *((one, "shell") for one in SAY_DONE_SHELL)])
+@pytest.mark.parametrize(
+    ("name", "language"),
+    [*((one, "python") for one in SAY_DONE), *((one, "shell") for one in SAY_DONE_SHELL)],
+)
 def test_a_program_without_tests_cannot_say_that_it_is_done(pool, name, language):
     code = SAY_DONE[name] if language == "python" else SAY_DONE_SHELL[name]
     found = one(pool, code, language)
@@ -111,7 +134,9 @@ def test_what_is_printed_is_kept_up_to_the_limit_and_with_all_bytes(pool):
 
 def test_bubblewrap_is_started_without_environment_or_paths_of_the_host(pool, monkeypatch):
     one(pool, "1")
-    outer = [child for child in psutil.Process().children(recursive=True) if child.name() == "bwrap"]
+    outer = [
+        child for child in psutil.Process().children(recursive=True) if child.name() == "bwrap"
+    ]
     assert outer
     for child in outer:
         with open(f"/proc/{child.pid}/cmdline", "rb") as file:
@@ -129,7 +154,12 @@ def test_limits_of_the_cgroup_are_read_back_and_it_is_removed(report):
     made = Pool(LIMITS, workers=1, level=report.level)
     one(made, "1")
     group = made._idle.queue[0]._cells["candidate"].group
-    held = {file.name: file.read_text().strip() for folder in group.folders for file in folder.glob("*") if file.name == "pids.max"}
+    held = {
+        file.name: file.read_text().strip()
+        for folder in group.folders
+        for file in folder.glob("*")
+        if file.name == "pids.max"
+    }
     assert int(held["pids.max"]) == LIMITS.processes + cgroup.OVERHEAD_PROCESSES
     assert all((folder / "cgroup.procs").read_text() for folder in group.folders)
     made.close()
@@ -172,9 +202,11 @@ def test_no_process_is_left_when_the_pool_is_closed(report):
 
 def test_no_process_is_left_when_the_host_is_killed(report):
     code = (
-        "import sys, psutil, time\nfrom thumbwheel.sandbox.pool import Pool\nfrom thumbwheel.sandbox.types import Job, Level\n"
+        "import sys, psutil, time\nfrom thumbwheel.sandbox.pool import Pool\nfrom "
+        "thumbwheel.sandbox.types import Job, Level\n"
         f"pool = Pool(workers=1, level=Level({str(report.level)!r}))\npool.run([Job('1')])\n"
-        "print(*[child.pid for child in psutil.Process().children(recursive=True)], flush=True)\ntime.sleep(60)"
+        "print(*[child.pid for child in psutil.Process().children(recursive=True)], "
+        "flush=True)\ntime.sleep(60)"
     )
     host = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     numbers = [int(word) for word in host.stdout.readline().split()]

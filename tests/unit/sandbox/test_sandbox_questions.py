@@ -1,4 +1,5 @@
-"""What the judge asks, of which names and objects, and what of a task's setup the candidate gets to see."""
+"""What the judge asks, of which names and objects, and what of a task's setup the candidate gets to
+see."""
 
 from __future__ import annotations
 
@@ -79,14 +80,24 @@ def test_objects_are_asked_for_what_is_data(pool, test):
 
 
 def test_a_function_with_the_name_of_a_builtin_is_the_entry_point_where_the_task_says_so(pool):
-    (found,) = pool.run([Job(OBJECTS, tests=Asked(("assert sum([1]) == 'ours'",), entry_point="sum"))])
+    (found,) = pool.run(
+        [Job(OBJECTS, tests=Asked(("assert sum([1]) == 'ours'",), entry_point="sum"))]
+    )
     assert found.passed == (True,)
 
 
 SETUPS = {
     "a constant": ("limit = 4", "assert f(2) == limit", "def f(x): return limit"),
-    "a reference": ("def reference(x): return x * 2", "assert f(2) == reference(2)", "def f(x): return reference(x)"),
-    "a class with a reference": ("class R:\n    def go(x): return x * 2\nfour = 4", "assert f(2) == four", "def f(x): return R.go(x)"),
+    "a reference": (
+        "def reference(x): return x * 2",
+        "assert f(2) == reference(2)",
+        "def f(x): return reference(x)",
+    ),
+    "a class with a reference": (
+        "class R:\n    def go(x): return x * 2\nfour = 4",
+        "assert f(2) == four",
+        "def f(x): return R.go(x)",
+    ),
     "what a question's data came from": (
         "def answers(): return [2, 4]\nrow = [len(answers())]\nwant = answers()[1]",
         "assert f(row) == want",
@@ -103,30 +114,50 @@ def test_a_setup_does_not_tell_the_candidate_what_is_right(pool, name):
 
 
 STOOD = {
-    "the reference under the name that is asked for": ("", "def f(x): return x * 2", "assert f(2) == 4", (False,)),
-    "an outline of the function": ("def f(x): return x * 2", "def f(x): pass", "assert f(2) == 4", (True,)),
+    "the reference under the name that is asked for": ("", "def f(x): return x * 2", "assert f(2) "
+    "== "
+    "4", (False,)),
+    "an outline of the function": ("def f(x): return x * 2", "def f(x): pass", "assert f(2) == "
+    "4", (True,)),
     "an outline of the class": (
-        "class S:\n    def solve(self, x): return x + 1", "class S:\n    def solve(self, x): pass", "assert S().solve(1) == 2", (True,)
+        "class S:\n    def solve(self, x): return x + 1", "class S:\n    def solve(self, x): "
+        "pass", "assert "
+        "S().solve(1) "
+        "== "
+        "2", (True,)
     ),
     "an import over a function of the program": (
-        "def merge(a, b): return sorted(a + b)\ndef f(a, b): return merge(a, b)", "from heapq import *", "assert f([2], [1]) == [1, 2]",
+        "def merge(a, b): return sorted(a + b)\ndef f(a, b): return merge(a, b)", "from heapq import *", "assert f([2], "
+        "[1]) "
+        "== "
+        "[1, "
+        "2]",
         (True,),
     ),
     "wanted values that are made with what a question needs": (
         "def f(x): return expected[len(x)]",
-        "def make(n): return list(range(n))\ndef reference(x): return sum(v * v for v in x)\nexpected = {}\n"
+        "def make(n): return list(range(n))\ndef reference(x): return sum(v * v for v in "
+        "x)\nexpected = {}\n"
         "for n in range(5): expected[n] = reference(make(n))",
         "assert f(make(3)) == expected[3]", (False,),
     ),
     "a class that is a reference": (
-        "def f(x): return Ref().solve(x)", "class Ref:\n    def solve(self, x): return x * 2", "assert f(3) == Ref().solve(3)", (False,)
+        "def f(x): return Ref().solve(x)", "class Ref:\n    def solve(self, x): return x * "
+        "2", "assert "
+        "f(3) "
+        "== "
+        "Ref().solve(3)", (False,)
     ),
     "a class that compares": (
         "class E:\n    def __eq__(self, other): return True\ndef f(x): return E()",
-        "class H:\n    @staticmethod\n    def same(a, b): return a == b", "assert H.same(f(3), 6)", (False,),
+        "class H:\n    @staticmethod\n    def same(a, b): return a == b", "assert H.same(f(3), "
+        "6)", (False,),
     ),
     "a type in an annotation that comes later": (
-        "def f(x): return x.value", "def make(v) -> Node: return Node(v)\nclass Node:\n    def __init__(self, v): self.value = v",
+        "def f(x): return x.value", "def make(v) -> Node: return Node(v)\nclass Node:\n    def "
+        "__init__(self, "
+        "v): "
+        "self.value = v",
         "assert f(make(3)) == 3", (True,),
     ),
 }  # fmt: skip
@@ -135,28 +166,48 @@ STOOD = {
 @pytest.mark.parametrize("name", STOOD)
 def test_a_program_comes_after_the_setup_and_gets_no_answer_from_it(pool, name):
     code, setup, test, passed = STOOD[name]
-    (found,) = pool.run([Job(code, tests=Asked((test,), setup, entry_point="S" if "class S" in setup else "f"))])
+    (found,) = pool.run(
+        [Job(code, tests=Asked((test,), setup, entry_point="S" if "class S" in setup else "f"))]
+    )
     assert (found.state, found.passed) == (State.DONE, passed), found.detail
 
 
 def test_what_the_program_says_about_its_own_answer_is_no_verdict(pool):
     code = "def isclose(a, b): return True\ndef f(x): return 0"
-    (found,) = pool.run([Job(code, tests=Asked(("assert not (not isclose(f(1), 2))",), entry_point="f"))])
+    (found,) = pool.run(
+        [Job(code, tests=Asked(("assert not (not isclose(f(1), 2))",), entry_point="f"))]
+    )
     assert found.state is State.BROKEN
 
 
 NO_ESCAPE = {
     "a number too long for a message": ("def f(x): return 10**5000", "assert c(1) == 2, c(1)"),
     "a message that raises": (
-        "class E:\n    def __str__(self): raise ValueError('mine')\ndef f(x): return E()", "r = c(1)\n    assert r == 2, r"
+        "class E:\n    def __str__(self): raise ValueError('mine')\ndef f(x): return E()", "r = c(1)\n    assert "
+        "r "
+        "== "
+        "2, "
+        "r"
     ),
     "a key that cannot be shown": ("def f(x): return 10**5000", "assert {1: 2}[c(1)] == 2"),
     "a name that is missing after an exception": (
-        "def f(x): raise ValueError", "try:\n        r = c(1)\n    except ValueError:\n        pass\n    assert r == 2"
+        "def f(x): raise ValueError", "try:\n        r = c(1)\n    except ValueError:\n        pass\n    "
+        "assert "
+        "r "
+        "== "
+        "2"
     ),
-    "a name that is missing after a loop": ("def f(x): return []", "for v in c(3):\n        pass\n    assert v == 2"),
+    "a name that is missing after a loop": ("def f(x): return []", "for v in c(3):\n        pass\n    "
+    "assert "
+    "v "
+    "== "
+    "2"),
     "a frame of the exact length": ("def f(x): return 'x' * 4194230", "assert c(c(1)) == 2"),
-    "a method where data is expected": ("class S(dict): pass\ndef f(x): return S() if x == 1 else 3", "assert c(c(1).items) == 1"),
+    "a method where data is expected": ("class S(dict): pass\ndef f(x): return S() if x == 1 else "
+    "3", "assert "
+    "c(c(1).items) "
+    "== "
+    "1"),
     "a text that UTF-8 has not": ("def f(x): raise ValueError('\\ud800')", "assert c(1) == 2"),
 }  # fmt: skip
 
@@ -164,15 +215,19 @@ NO_ESCAPE = {
 @pytest.mark.parametrize("name", NO_ESCAPE)
 def test_no_answer_turns_a_wrong_program_into_a_task_that_cannot_be_judged(pool, name):
     code, body = NO_ESCAPE[name]
-    (found,) = pool.run([Job(code, tests=Asked(check=f"def check(c):\n    {body}", entry_point="f"))])
+    (found,) = pool.run(
+        [Job(code, tests=Asked(check=f"def check(c):\n    {body}", entry_point="f"))]
+    )
     assert found.state is not State.BROKEN and not any(found.passed)
     found.detail.encode()
 
 
 def test_a_check_sees_what_was_raised_and_what_was_changed_in_place(pool):
     check = (
-        "def check(candidate):\n    a = [3, 1, 2]\n    candidate(a)\n    assert a == [1, 2, 3]\n    try:\n        candidate(None)\n"
-        "    except ValueError as error:\n        assert str(error) == 'nothing' and error.args == ('nothing',)\n"
+        "def check(candidate):\n    a = [3, 1, 2]\n    candidate(a)\n    assert a == [1, 2, 3]\n  "
+        "  try:\n        candidate(None)\n"
+        "    except ValueError as error:\n        assert str(error) == 'nothing' and error.args "
+        "== ('nothing',)\n"
         "    else:\n        assert 0\n"
     )
     code = "def f(a):\n    if a is None: raise ValueError('nothing')\n    a.sort()"
@@ -182,7 +237,8 @@ def test_a_check_sees_what_was_raised_and_what_was_changed_in_place(pool):
 
 def test_an_answer_is_not_written_to_a_file_and_imported(pool):
     check = (
-        "import os, sys\ndef check(candidate):\n    with open('zz.py', 'w') as file: file.write(candidate(1))\n"
+        "import os, sys\ndef check(candidate):\n    with open('zz.py', 'w') as file: "
+        "file.write(candidate(1))\n"
         "    sys.path.insert(0, os.getcwd())\n    import zz\n    assert zz.g(1) == 2\n"
     )
     code = "def f(x): return \"def g(x): return type('E', (), {'__eq__': lambda s, o: True})()\""
@@ -204,8 +260,16 @@ def double(x): return factor * x
 
 def test_what_the_questions_need_of_a_setup_is_there(pool):
     setup = SHARED.replace("for n", "factor, rows = 2, [[n] for n in range(2)]\nfor n")
-    code = "def half(x): return x // 2\ndef f(x): return math.floor(x.value + len(x.children))\ndef g(x): return x"
-    tests = ("assert f(root) == 5", "assert g(double(3)) == 6", "assert g(rows) == [[0], [1], 1]", "assert f(Node(1.5)) == 1")
+    code = (
+        "def half(x): return x // 2\ndef f(x): return math.floor(x.value + len(x.children))\ndef "
+        "g(x): return x"
+    )
+    tests = (
+        "assert f(root) == 5",
+        "assert g(double(3)) == 6",
+        "assert g(rows) == [[0], [1], 1]",
+        "assert f(Node(1.5)) == 1",
+    )
     (found,) = pool.run([Job(code, tests=Asked(tests, setup))])
     assert (found.state, found.passed) == (State.DONE, (True,) * 4), found.detail
 
@@ -215,10 +279,22 @@ EVALUATING = {
     "asked whole": (Asked(("assert eval(f(1)) == 4",)), (False,)),
     "executed by the candidate": (Asked(("exec(f(1))\nassert f(2) == 4",)), (False,)),
     "by a name": (Asked(("x = f(1)\nassert eval(x) == 4",)), ()),
-    "by a function of the setup": (Asked(("assert value(f(1)) == 4",), "def value(text): return eval(text)"), ()),
-    "by a check": (Asked(check="def check(candidate):\n    assert eval(candidate(1)) == 4", entry_point="f"), ()),
+    "by a function of the setup": (
+        Asked(("assert value(f(1)) == 4",), "def value(text): return eval(text)"),
+        (),
+    ),
+    "by a check": (
+        Asked(check="def check(candidate):\n    assert eval(candidate(1)) == 4", entry_point="f"),
+        (),
+    ),
     "caught by a check": (
-        Asked(check="def check(c):\n    try:\n        assert eval(c(1)) == 4\n    except Exception:\n        pass", entry_point="f"),
+        Asked(
+            check="def check(c):\n    try:\n        assert eval(c(1)) == 4\n    except "
+            "Exception:\n "
+            " "
+            "      pass",
+            entry_point="f",
+        ),
         (),
     ),
     "timed": (Asked(("assert timeit.timeit(f(1), number=1) < 9",)), ()),
@@ -234,20 +310,27 @@ def test_an_answer_is_not_evaluated_where_it_is_judged(pool, name):
 
 
 def test_a_literal_may_be_read_from_an_answer(pool):
-    test = "import ast, calendar\nassert f(1) and ast.literal_eval(f(1)) == [1, 2] and calendar.isleap(2024)"
+    test = (
+        "import ast, calendar\nassert f(1) and ast.literal_eval(f(1)) == [1, 2] and "
+        "calendar.isleap(2024)"
+    )
     (found,) = pool.run([Job("def f(x): return '[1, 2]'", tests=Asked((test,)))])
     assert (found.state, found.passed) == (State.DONE, (True,)), found.detail
 
 
 def test_a_pickle_that_calls_is_not_loaded_where_it_is_judged(pool):
-    code = "import pickle\nclass R:\n    def __reduce__(self): return eval, ('4',)\ndef f(x): return pickle.dumps(R())"
+    code = (
+        "import pickle\nclass R:\n    def __reduce__(self): return eval, ('4',)\ndef f(x): return "
+        "pickle.dumps(R())"
+    )
     (found,) = pool.run([Job(code, tests=Asked(("assert pickle.loads(f(1)) == 4",)))])
     assert found.state is State.BROKEN
 
 
 def test_a_check_may_make_its_own_types_after_an_answer(pool):
     check = (
-        "def check(candidate):\n    assert candidate(1) == 1\n    from collections import namedtuple\n    import calendar, dataclasses\n"
+        "def check(candidate):\n    assert candidate(1) == 1\n    from collections import "
+        "namedtuple\n    import calendar, dataclasses\n"
         "    point = namedtuple('P', 'x y')(1, 2)\n    assert candidate(point.y) == 2\n"
     )
     (found,) = pool.run([Job("def f(x): return x", tests=Asked(check=check, entry_point="f"))])
@@ -255,5 +338,7 @@ def test_a_check_may_make_its_own_types_after_an_answer(pool):
 
 
 def test_tests_that_hand_over_what_is_no_data_are_broken(pool):
-    (found,) = pool.run([Job(OBJECTS, tests=Asked(("k = 2\nassert apply(lambda n: n + k, 2) == 4",)))])
+    (found,) = pool.run(
+        [Job(OBJECTS, tests=Asked(("k = 2\nassert apply(lambda n: n + k, 2) == 4",)))]
+    )
     assert found.state is State.BROKEN

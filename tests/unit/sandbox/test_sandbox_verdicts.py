@@ -21,10 +21,14 @@ from unit.sandbox.cheats import CHEATS
 
 pytestmark = pytest.mark.xdist_group("sandbox")
 
-ADD = Asked(("assert add(1, 2) == 3", "assert add('a', 'b') == 'ab'", "assert add([1], [2]) == [1, 2]"))
+ADD = Asked(
+    ("assert add(1, 2) == 3", "assert add('a', 'b') == 'ab'", "assert add([1], [2]) == [1, 2]")
+)
 CHECK = Asked(
-    check="import random\ndef check(candidate):\n    for _ in range(5):\n        a, b = random.randint(5, 99), random.randint(5, 99)\n"
-    "        assert candidate(a, b) == a + b, 'a sum'\n    assert abs(candidate(0.5, 0.25) - 0.75) < 1e-9\n",
+    check="import random\ndef check(candidate):\n    for _ in range(5):\n        a, b = "
+    "random.randint(5, 99), random.randint(5, 99)\n"
+    "        assert candidate(a, b) == a + b, 'a sum'\n    assert abs(candidate(0.5, 0.25) - "
+    "0.75) < 1e-9\n",
     entry_point="add",
 )
 
@@ -80,7 +84,10 @@ def test_values_arrive_as_they_are_and_objects_do_not(pool, expression):
     assert found.passed == (VALUES[expression],)
 
 
-@pytest.mark.parametrize(("gives", "passes"), [("1", True), ("1.0", True), ("True", True), ("'1'", False), ("[1]", False), ("1.5", False)])
+@pytest.mark.parametrize(
+    ("gives", "passes"),
+    [("1", True), ("1.0", True), ("True", True), ("'1'", False), ("[1]", False), ("1.5", False)],
+)
 def test_types_are_compared_as_the_test_would(pool, gives, passes):
     (found,) = pool.run([Job(f"def f(): return {gives}", tests=Asked(("assert f() == 1",)))])
     assert found.passed == (passes,)
@@ -109,7 +116,10 @@ SETUP = "import math\nlimit = 4\ndef near(a, b): return abs(a - b) < 1\nmade = M
 
 @pytest.mark.parametrize("test", FORMS)
 def test_forms_of_tests(pool, test):
-    code = "class Made:\n    def __init__(self, value): self.value = value\ndef f(x): return x * 2\ndef near(a, b): return True"
+    code = (
+        "class Made:\n    def __init__(self, value): self.value = value\ndef f(x): return x * "
+        "2\ndef near(a, b): return True"
+    )
     (found,) = pool.run([Job(code, tests=Asked((test,), SETUP))])
     assert (found.state, found.passed) == (State.DONE, (FORMS[test],))
 
@@ -156,7 +166,8 @@ OWN_WORDS = (
     "judge = Judge(4)\nassert judge.right and f(2) is not None",
     "assert Judge(f(2)).right",
     "assert f(2) == Judge(4)",
-    "try:\n    is_close(f(2), 4)\n    right = True\nexcept ValueError:\n    right = False\nassert right and f(2) is not None",
+    "try:\n    is_close(f(2), 4)\n    right = True\nexcept ValueError:\n    right = False\nassert "
+    "right and f(2) is not None",
     "assert eval('is_close(it, 4)', {**globals(), 'it': f(2)})",
     "assert eval('is_close(' + str(f(2)) + ', 4)')",
     "assert list(map(is_close, [f(2)], [4])) == [True]",
@@ -202,12 +213,20 @@ def test_other_functions_of_the_program_make_what_the_entry_point_is_called_with
 
 def test_a_comparison_that_says_nothing_is_no_verdict(pool):
     code = "class Any:\n    pass\ndef f(x): return Any()"
-    found = pool.run([Job(one, tests=Asked(("assert f(2).__eq__(4)",), entry_point="f")) for one in (code, "def f(x): return 4")])
+    found = pool.run(
+        [
+            Job(one, tests=Asked(("assert f(2).__eq__(4)",), entry_point="f"))
+            for one in (code, "def f(x): return 4")
+        ]
+    )
     assert [one.passed for one in found] == [(False,), (True,)]
 
 
 ENDLESS = {
-    "closes the conversation": "import os, time\nfor n in range(3, 30):\n    try: os.close(n)\n    except OSError: pass\ntime.sleep(60)",
+    "closes the conversation": "import os, time\nfor n in range(3, 30):\n    try: os.close(n)\n    "
+    "except "
+    "OSError: "
+    "pass\ntime.sleep(60)",
     "prints": "import os\nos.fork()\nwhile True: os.write(1, b'x' * 65536)",
 }
 
@@ -238,12 +257,27 @@ def f(x): return ' '.join(asked)
 
 
 def test_what_is_compared_with_never_enters_the_sandbox_of_the_candidate(pool):
-    (found,) = pool.run([Job(SPY, tests=Asked(("assert f(1) == 'secret-1'", "assert 'secret-2' not in f(2) and f(3)")))])
+    (found,) = pool.run(
+        [
+            Job(
+                SPY,
+                tests=Asked(
+                    ("assert f(1) == 'secret-1'", "assert 'secret-2' not in f(2) and f(3)")
+                ),
+            )
+        ]
+    )
     assert found.passed == (False, True)
 
 
 @pytest.mark.parametrize(
-    "tests", [Asked(("assert (",)), Asked(("assert True",)), Asked(check="x = 1", entry_point="f"), Asked(check="1/0", entry_point="f")]
+    "tests",
+    [
+        Asked(("assert (",)),
+        Asked(("assert True",)),
+        Asked(check="x = 1", entry_point="f"),
+        Asked(check="1/0", entry_point="f"),
+    ],
 )
 def test_tests_that_cannot_run_are_no_fault_of_the_candidate(pool, tests):
     (found,) = pool.run([Job("def f(): return 1", tests=tests)])
@@ -255,7 +289,9 @@ EMPTY = {
     "a function that nobody calls": Asked(("def test_f():\n    assert f(1) == 2",)),
     "a pair, which is always true": Asked(("assert (f(1) == 2, 'two')",)),
     "a question in the message": Asked(("assert True, f(1)",)),
-    "a check without a call": Asked(check="def check(candidate):\n    assert candidate", entry_point="f"),
+    "a check without a call": Asked(
+        check="def check(candidate):\n    assert candidate", entry_point="f"
+    ),
     "a setup that the judge cannot do": Asked(("assert f(1) == two",), "if f(2):\n    two = 2"),
 }
 
@@ -267,10 +303,21 @@ def test_tests_that_assert_nothing_are_broken(pool, name):
 
 
 def test_stop_iteration_does_not_end_the_loop_of_a_check(pool):
-    check = "def check(candidate):\n    for got, want in zip(map(candidate, [1, 2]), [2, 3]):\n        assert got == want\n"
+    check = (
+        "def check(candidate):\n    for got, want in zip(map(candidate, [1, 2]), [2, 3]):\n        "
+        "assert got == want\n"
+    )
     tests = Asked(check=check, entry_point="f")
-    found = pool.run([Job(code, tests=tests) for code in ("def f(x):\n    raise StopIteration", "def f(x): return x + 1")])
-    assert [(one.state, one.passed) for one in found] == [(State.DONE, (False,)), (State.DONE, (True,))]
+    found = pool.run(
+        [
+            Job(code, tests=tests)
+            for code in ("def f(x):\n    raise StopIteration", "def f(x): return x + 1")
+        ]
+    )
+    assert [(one.state, one.passed) for one in found] == [
+        (State.DONE, (False,)),
+        (State.DONE, (True,)),
+    ]
 
 
 def test_a_name_that_the_setup_tries_to_import_is_not_asked_of_the_candidate(pool):
@@ -282,7 +329,12 @@ def test_a_name_that_the_setup_tries_to_import_is_not_asked_of_the_candidate(poo
 
 @pytest.mark.parametrize(("state", "answers"), [(State.TIMEOUT, 1), (State.BROKEN, 0)])
 def test_a_judge_that_dies_over_an_answer_is_the_candidates_failure(pool, state, answers):
-    tests = Asked(check="import os\ndef check(candidate):\n" + "    candidate(1)\n" * answers + "    os._exit(1)\n", entry_point="f")
+    tests = Asked(
+        check="import os\ndef check(candidate):\n"
+        + "    candidate(1)\n" * answers
+        + "    os._exit(1)\n",
+        entry_point="f",
+    )
     (found,) = pool.run([Job("def f(x): return 2", tests=tests)])
     assert (found.state, found.passed) == (state, ())
 
@@ -295,7 +347,9 @@ def test_a_set_with_too_many_items_is_not_compared(pool):
 
 def test_tests_too_long_to_be_sent_are_broken_and_cost_the_next_candidate_nothing(pool):
     long = Asked(("assert f(1) == 2 # " + "x" * 5_000_000,))
-    found = pool.run([Job("def f(x): return 2", tests=one) for one in (long, Asked(("assert f(1) == 2",)))])
+    found = pool.run(
+        [Job("def f(x): return 2", tests=one) for one in (long, Asked(("assert f(1) == 2",)))]
+    )
     assert [one.state for one in found] == [State.BROKEN, State.DONE]
     assert found[1].passed == (True,)
 
@@ -327,11 +381,16 @@ PATIENT = {"limits": {"wall_seconds": 600, "cpu_seconds": 120}}
 
 
 def humaneval() -> list[dict]:
-    return [json.loads(line) for line in public_data("code-tasks/humaneval.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in public_data("code-tasks/humaneval.jsonl").read_text().splitlines()
+    ]
 
 
 def mbpp() -> list[dict]:
-    return [json.loads(line) for line in public_data("code-tasks/mbpp.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in public_data("code-tasks/mbpp.jsonl").read_text().splitlines()
+    ]
 
 
 def mbpp_case(task: dict, code: str) -> Case:
@@ -340,15 +399,26 @@ def mbpp_case(task: dict, code: str) -> Case:
 
 
 def humaneval_case(task: dict, answer: str) -> Case:
-    asked = [{"role": "user", "content": f"Complete this function.\n\n```python\n{task['prompt'].strip()}\n```"}]
-    return Case(answer, {"tests": [], "setup": "", "check": task["test"], "entry_point": task["entry_point"]}, prompt=asked)
+    asked = [
+        {
+            "role": "user",
+            "content": f"Complete this function.\n\n```python\n{task['prompt'].strip()}\n```",
+        }
+    ]
+    return Case(
+        answer,
+        {"tests": [], "setup": "", "check": task["test"], "entry_point": task["entry_point"]},
+        prompt=asked,
+    )
 
 
 @pytest.mark.slow
 def test_every_canonical_solution_of_mbpp_scores_1(report):
     tasks = mbpp()
     found = CodeExecution.create(PATIENT).score([mbpp_case(task, task["code"]) for task in tasks])
-    assert [task["task_id"] for task, score in zip(tasks, found, strict=True) if score.value != 1.0] == []
+    assert [
+        task["task_id"] for task, score in zip(tasks, found, strict=True) if score.value != 1.0
+    ] == []
     assert len(found) == 480
 
 
@@ -358,14 +428,22 @@ def test_every_canonical_solution_of_humaneval_scores_1(report, form):
     import textwrap
 
     answers = {
-        "whole": lambda task: f"Here:\n```python\n{task['prompt']}{task['canonical_solution']}\n```\nDone.",
+        "whole": lambda task: (
+            f"Here:\n```python\n{task['prompt']}{task['canonical_solution']}\n```\nDone."
+        ),
         "rest": lambda task: task["canonical_solution"],
         "fenced rest": lambda task: f"```python\n{task['canonical_solution']}```",
-        "dedented rest": lambda task: f"```python\n{textwrap.dedent(task['canonical_solution'])}```",
+        "dedented rest": lambda task: (
+            f"```python\n{textwrap.dedent(task['canonical_solution'])}```"
+        ),
     }
     tasks = humaneval()
-    found = CodeExecution.create(PATIENT).score([humaneval_case(task, answers[form](task)) for task in tasks])
-    assert [task["task_id"] for task, score in zip(tasks, found, strict=True) if score.value != 1.0] == []
+    found = CodeExecution.create(PATIENT).score(
+        [humaneval_case(task, answers[form](task)) for task in tasks]
+    )
+    assert [
+        task["task_id"] for task, score in zip(tasks, found, strict=True) if score.value != 1.0
+    ] == []
     assert len(found) == 70
 
 
@@ -386,8 +464,13 @@ def test_no_cheat_scores_on_real_tasks(report, name):
     cases = []
     for task in chosen:
         call = ast.parse(task["test_list"][0]).body[0].test
-        cases.append(mbpp_case(task, cheat(name, call.left.func.id, ast.unparse(call.comparators[0]))))
-    cases += [humaneval_case(task, f"```python\n{cheat(name, task['entry_point'])}\n```") for task in humaneval()[::15]]
+        cases.append(
+            mbpp_case(task, cheat(name, call.left.func.id, ast.unparse(call.comparators[0])))
+        )
+    cases += [
+        humaneval_case(task, f"```python\n{cheat(name, task['entry_point'])}\n```")
+        for task in humaneval()[::15]
+    ]
     found = function.score(cases)
     assert len(found) >= 8
     assert {(score.status, score.value) for score in found} == {(Status.OK, 0.0)}

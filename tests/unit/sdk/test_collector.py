@@ -1,4 +1,5 @@
-"""The collector: files in day folders with the listed keys, labels, statistics, and the same run in the home's inbox."""
+"""The collector: files in day folders with the listed keys, labels, statistics, and the same run in
+the home's inbox."""
 
 from __future__ import annotations
 
@@ -26,13 +27,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def record(collector: TraceCollector, query: str = "hi", tools: int = 1, **totals: Any) -> ExecutionTrace:
+def record(
+    collector: TraceCollector, query: str = "hi", tools: int = 1, **totals: Any
+) -> ExecutionTrace:
     collector.start_trace("s1", query)
     for _ in range(tools):
         collector.record_tool_call("search", {"q": query}, "x" * 3000, True, 12.5)
     collector.record_reasoning_step("internal_reasoning", "y" * 2000, 0.5, ["a"], [])
     collector.record_task({"task_id": "t", "type": "LLMTask", "description": "z" * 900}, "created")
-    collector.record_task({"task_id": "t", "type": "LLMTask", "description": "z", "error": "e" * 900}, "failed")
+    collector.record_task(
+        {"task_id": "t", "type": "LLMTask", "description": "z", "error": "e" * 900}, "failed"
+    )
     return collector.finish_trace("ho", **totals)
 
 
@@ -45,11 +50,27 @@ def test_a_file_has_the_listed_keys_in_a_folder_of_its_day(home: Path) -> None:
     assert list(found) == KEYS == [one.name for one in fields(ExecutionTrace)][:-1]
     assert "Grüße" in text and "\n  " in text
     (call,) = found["tool_calls"]
-    assert list(call) == ["tool_name", "arguments", "result", "success", "duration_ms", "error", "timestamp"]
+    assert list(call) == [
+        "tool_name",
+        "arguments",
+        "result",
+        "success",
+        "duration_ms",
+        "error",
+        "timestamp",
+    ]
     assert (len(call["result"]), call["arguments"]) == (2000, {"q": "Grüße"})
-    assert [len(found["reasoning_steps"][0]["content"]), len(found["tasks_created"][0]["description"])] == [1000, 500]
+    assert [
+        len(found["reasoning_steps"][0]["content"]),
+        len(found["tasks_created"][0]["description"]),
+    ] == [1000, 500]
     assert len(found["tasks_failed"][0]["error"]) == 500
-    assert (found["total_tokens_in"], found["total_tokens_out"], found["total_cost"], found["llm_calls_count"]) == (3, None, 0.5, None)
+    assert (
+        found["total_tokens_in"],
+        found["total_tokens_out"],
+        found["total_cost"],
+        found["llm_calls_count"],
+    ) == (3, None, 0.5, None)
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -71,10 +92,16 @@ def test_with_an_agent_the_run_is_a_trace_of_it_too(home: Path) -> None:
     assert rows[inner.trace_id]["parent_id"] == rows[outer.trace_id]["id"]
     assert rows[inner.trace_id]["output"] == "ho"
     assert kinds == ["reasoning", "tool", "task", "task", "llm"]
-    assert (given["kind"], given["value"], given["targets"][0]["target_id"]) == ("thumb", False, rows[inner.trace_id]["id"])
+    assert (given["kind"], given["value"], given["targets"][0]["target_id"]) == (
+        "thumb",
+        False,
+        rows[inner.trace_id]["id"],
+    )
 
 
-def test_secrets_stand_neither_in_the_file_nor_in_the_home_and_one_label_is_one_voice(home: Path) -> None:
+def test_secrets_stand_neither_in_the_file_nor_in_the_home_and_one_label_is_one_voice(
+    home: Path,
+) -> None:
     from thumbwheel.app.open import opener
     from thumbwheel.capture.ingest import ingest
     from thumbwheel.rewards.label import judgements
@@ -89,7 +116,12 @@ def test_secrets_stand_neither_in_the_file_nor_in_the_home_and_one_label_is_one_
         report = ingest(ws, "desk", "flowagent", folder)
         with ws.db.read() as connection:
             (judged,) = judgements(connection, "desk")
-    assert (report.refused, judged.good, judged.conflict, len(judged.feedback_ids)) == (0, False, False, 1)
+    assert (report.refused, judged.good, judged.conflict, len(judged.feedback_ids)) == (
+        0,
+        False,
+        False,
+        1,
+    )
     for path in (*home.rglob("*"), *folder.rglob("*.json")):
         assert not path.is_file() or b"0123456789abcdefghij" not in path.read_bytes(), path
 
@@ -99,7 +131,8 @@ def test_labels_statistics_and_what_is_still_unlabelled(home: Path) -> None:
     empty = collector.get_statistics()
     assert (empty["total"], empty["avg_cost"], empty["avg_tool_calls"]) == (0, None, None)
     good, bad, left = (
-        record(collector, name, tools, total_cost=cost) for name, tools, cost in (("a", 0, 1.0), ("b", 1, None), ("c", 2, 2.0))
+        record(collector, name, tools, total_cost=cost)
+        for name, tools, cost in (("a", 0, 1.0), ("b", 1, None), ("c", 2, 2.0))
     )
     collector.label_trace(good.trace_id, True)
     labelled = collector.label_trace(bad.trace_id, False, "no")
@@ -122,18 +155,30 @@ def test_labels_statistics_and_what_is_still_unlabelled(home: Path) -> None:
         collector.label_trace(good.trace_id, 1)  # type: ignore[arg-type]
 
 
-def test_a_file_of_another_writer_keeps_its_own_keys_and_a_broken_one_costs_itself(home: Path) -> None:
+def test_a_file_of_another_writer_keeps_its_own_keys_and_a_broken_one_costs_itself(
+    home: Path,
+) -> None:
     collector = TraceCollector()
     folder = home / "rl_traces" / "2026-01-05"
     folder.mkdir(parents=True)
     (folder / "abc123.json").write_text(
-        '{"trace_id": "abc123", "user_query": "q", "colour": "red", "tool_calls": [{"tool_name": "t", "new": 1}]}'
+        '{"trace_id": "abc123", "user_query": "q", "colour": "red", "tool_calls": [{"tool_name": '
+        '"t", "new": 1}]}'
     )
-    for name, text in {"broken": "{", "list": "[]", "other": '{"a": 1}', "calls": '{"trace_id": "x", "tool_calls": [1]}'}.items():
+    for name, text in {
+        "broken": "{",
+        "list": "[]",
+        "other": '{"a": 1}',
+        "calls": '{"trace_id": "x", "tool_calls": [1]}',
+    }.items():
         (folder / f"{name}.json").write_text(text)
     with pytest.warns(UserWarning, match="left out"):
         (one,) = collector.load_traces()
-    assert one.extra == {"colour": "red"} and one.tool_calls[0].tool_name == "t" and one.total_tokens_in is None
+    assert (
+        one.extra == {"colour": "red"}
+        and one.tool_calls[0].tool_name == "t"
+        and one.total_tokens_in is None
+    )
     with pytest.warns(UserWarning, match="left out"):
         assert collector.get_statistics()["total"] == 1
     collector.label_trace("abc123", True)
@@ -161,7 +206,9 @@ def test_nothing_open_is_an_error_and_a_wrong_word_too(home: Path) -> None:
 
 def test_defect_0c10_equal_queries_at_one_time_are_two_traces(home: Path) -> None:
     collector = TraceCollector()
-    assert len({record(collector, "same").trace_id for _ in range(20)}) == 20 == len(collector.files())
+    assert (
+        len({record(collector, "same").trace_id for _ in range(20)}) == 20 == len(collector.files())
+    )
 
 
 def test_the_sdk_has_it_all_by_name() -> None:

@@ -1,4 +1,5 @@
-"""Agents that tell a collector what they do: every run its own trace, nothing mixed, nothing of the agent changed."""
+"""Agents that tell a collector what they do: every run its own trace, nothing mixed, nothing of the
+agent changed."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from thumbwheel.sdk import Hook, TraceCollector
 
 
 class First:
-    """An agent of the first generation: positional arguments, lifetime counters, and it catches its own errors."""
+    """An agent of the first generation: positional arguments, lifetime counters, and it catches its
+    own errors."""
 
     def __init__(self) -> None:
         self.total_tokens_in = self.total_tokens_out = self.total_llm_calls = 0
@@ -34,7 +36,11 @@ class First:
         """Answer."""
         if query == "broken":
             answer = "I am sorry, something went wrong."
-            said = {"role": "assistant", "content": answer, "metadata": {"error": True, "error_type": "TimeoutError"}}
+            said = {
+                "role": "assistant",
+                "content": answer,
+                "metadata": {"error": True, "error_type": "TimeoutError"},
+            }
             self.session_data[session_id] = {"history": [said]}
             return answer
         if query == "raise":
@@ -56,13 +62,19 @@ class First:
 
 
 class Second:
-    """An agent of the second generation: keyword functions, (text, context) on request, other counter names, other agents inside."""
+    """An agent of the second generation: keyword functions, (text, context) on request, other
+    counter names, other agents inside."""
 
     def __init__(self, inner: Any = None) -> None:
         self.total_tokens_in, self.total_cost, self.inner = 0, 0.0, inner
 
     async def a_run(
-        self, query: str, session_id: str = "default", execution_id: str | None = None, get_ctx: bool = False, **kwargs: Any
+        self,
+        query: str,
+        session_id: str = "default",
+        execution_id: str | None = None,
+        get_ctx: bool = False,
+        **kwargs: Any,
     ) -> Any:
         self.total_tokens_in += 5
         if self.inner is not None:
@@ -95,12 +107,26 @@ def test_a_run_of_either_generation(collector: TraceCollector) -> None:
     assert asyncio.run(two.a_run("x", session_id="s2", get_ctx=True)) == ("done x", {"ctx": 1})
     found = by_query(collector)
     first, second = found["1+1"], found["x"]
-    assert (first.session_id, first.final_response, first.total_tokens_in, first.total_cost) == ("s1", "1+1 for ann", 10, 0.001)
+    assert (first.session_id, first.final_response, first.total_tokens_in, first.total_cost) == (
+        "s1",
+        "1+1 for ann",
+        10,
+        0.001,
+    )
     (call,) = first.tool_calls
-    assert (call.tool_name, call.arguments, call.success) == ("add", {"args": ["1+1"], "kwargs": {"turn": 0}}, True)
+    assert (call.tool_name, call.arguments, call.success) == (
+        "add",
+        {"args": ["1+1"], "kwargs": {"turn": 0}},
+        True,
+    )
     assert call.duration_ms >= 0 and first.execution_duration_ms >= call.duration_ms
     assert (second.session_id, second.final_response) == ("s2", "done x")
-    assert (second.total_tokens_in, second.total_tokens_out, second.total_cost, second.llm_calls_count) == (5, None, 0.0, None)
+    assert (
+        second.total_tokens_in,
+        second.total_tokens_out,
+        second.total_cost,
+        second.llm_calls_count,
+    ) == (5, None, 0.0, None)
 
 
 def test_defect_0c3_counters_are_of_the_run_not_of_the_lifetime(collector: TraceCollector) -> None:
@@ -148,9 +174,18 @@ def test_a_counter_that_is_set_back_or_raises_is_unknown(collector: TraceCollect
     assert (one.total_tokens_in, one.llm_calls_count) == (None, None)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(plan=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5), st.booleans()), min_size=2, max_size=40), data=st.data())
-def test_defect_0c4_concurrent_sessions_and_nested_agents_never_mix(tmp_path_factory: Any, plan: list[Any], data: st.DataObject) -> None:
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    plan=st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 5), st.booleans()), min_size=2, max_size=40
+    ),
+    data=st.data(),
+)
+def test_defect_0c4_concurrent_sessions_and_nested_agents_never_mix(
+    tmp_path_factory: Any, plan: list[Any], data: st.DataObject
+) -> None:
     collector = TraceCollector(tmp_path_factory.mktemp("traces"))
     plain = First()
     nesting = Second(inner=plain)
@@ -162,7 +197,9 @@ def test_defect_0c4_concurrent_sessions_and_nested_agents_never_mix(tmp_path_fac
     ]
 
     async def everything() -> None:
-        await asyncio.gather(*(agent.a_run(query, session_id=session) for agent, query, session in runs))
+        await asyncio.gather(
+            *(agent.a_run(query, session_id=session) for agent, query, session in runs)
+        )
 
     asyncio.run(everything())
     found = by_query(collector)
@@ -172,15 +209,26 @@ def test_defect_0c4_concurrent_sessions_and_nested_agents_never_mix(tmp_path_fac
         assert own.session_id == session
         inner = found[f"inner {query}"] if agent is nesting else own
         if agent is nesting:
-            assert [(one.tool_name, one.arguments["kwargs"]["query"]) for one in own.tool_calls] == [("before", query), ("after", query)]
-            assert inner.extra["parent_trace_id"] == own.trace_id and inner.session_id == f"in-{session}"
+            assert [
+                (one.tool_name, one.arguments["kwargs"]["query"]) for one in own.tool_calls
+            ] == [("before", query), ("after", query)]
+            assert (
+                inner.extra["parent_trace_id"] == own.trace_id
+                and inner.session_id == f"in-{session}"
+            )
         else:
             assert "parent_trace_id" not in own.extra
-        assert [call.arguments["args"][0] for call in inner.tool_calls] == [inner.user_query] * query.count("+")
-        assert [call.arguments["kwargs"]["turn"] for call in inner.tool_calls] == list(range(query.count("+")))
+        assert [call.arguments["args"][0] for call in inner.tool_calls] == [
+            inner.user_query
+        ] * query.count("+")
+        assert [call.arguments["kwargs"]["turn"] for call in inner.tool_calls] == list(
+            range(query.count("+"))
+        )
 
 
-def test_a_function_that_an_inner_agent_calls_back_belongs_to_the_outer(collector: TraceCollector) -> None:
+def test_a_function_that_an_inner_agent_calls_back_belongs_to_the_outer(
+    collector: TraceCollector,
+) -> None:
     class Inner(Second):
         outer: Any
 
@@ -227,7 +275,10 @@ def test_a_task_that_outlives_its_run_writes_into_no_other(collector: TraceColle
 def test_threads_have_their_own_runs(collector: TraceCollector) -> None:
     agent = First()
     thumbwheel.hook_into_agent(agent, collector)
-    threads = [threading.Thread(target=lambda n=n: asyncio.run(agent.a_run(f"q{n}" + "+" * 20, f"s{n}"))) for n in range(8)]
+    threads = [
+        threading.Thread(target=lambda n=n: asyncio.run(agent.a_run(f"q{n}" + "+" * 20, f"s{n}")))
+        for n in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -258,17 +309,28 @@ def test_defect_0c5_failures_are_seen_however_they_come(collector: TraceCollecto
         asyncio.run(cancelled())
     found = by_query(collector)
     assert found["broken"].tasks_failed == [{"error": "TimeoutError", "type": "execution_error"}]
-    assert found["raise"].tasks_failed == [{"error": "LookupError: no such page", "type": "execution_error"}]
-    assert [found[query].status for query in ("broken", "raise", "wait")] == ["error", "error", "cancelled"]
+    assert found["raise"].tasks_failed == [
+        {"error": "LookupError: no such page", "type": "execution_error"}
+    ]
+    assert [found[query].status for query in ("broken", "raise", "wait")] == [
+        "error",
+        "error",
+        "cancelled",
+    ]
     assert found["wait"].final_response == ""
 
 
 def test_the_caller_may_say_what_a_failure_is(collector: TraceCollector) -> None:
     agent = Second()
-    thumbwheel.hook_into_agent(agent, collector, failed=lambda result: "refused" if "bad" in result else None)
+    thumbwheel.hook_into_agent(
+        agent, collector, failed=lambda result: "refused" if "bad" in result else None
+    )
     asyncio.run(agent.a_run("bad"))
     asyncio.run(agent.a_run("fine"))
-    assert {query: one.status for query, one in by_query(collector).items()} == {"bad": "error", "fine": "ok"}
+    assert {query: one.status for query, one in by_query(collector).items()} == {
+        "bad": "error",
+        "fine": "ok",
+    }
 
 
 def test_a_tool_that_raises_is_a_failed_call_and_raises_on(collector: TraceCollector) -> None:
@@ -287,7 +349,9 @@ def test_a_tool_that_raises_is_a_failed_call_and_raises_on(collector: TraceColle
     assert (call.success, call.error, call.result) == (False, "ValueError: bad input", "")
 
 
-def test_defect_0c6_signature_kept_hooked_once_undone(collector: TraceCollector, tmp_path: Path) -> None:
+def test_defect_0c6_signature_kept_hooked_once_undone(
+    collector: TraceCollector, tmp_path: Path
+) -> None:
     agent = First()
     before = {name: inspect.signature(getattr(agent, name)) for name in ("a_run", "arun_function")}
     hook = thumbwheel.hook_into_agent(agent, collector)
@@ -310,7 +374,9 @@ def test_defect_0c6_signature_kept_hooked_once_undone(collector: TraceCollector,
     assert "again" in by_query(collector)
 
 
-def test_unhooking_leaves_what_others_wrapped_and_what_was_there_before(collector: TraceCollector) -> None:
+def test_unhooking_leaves_what_others_wrapped_and_what_was_there_before(
+    collector: TraceCollector,
+) -> None:
     agent = First()
     own = agent.a_run
     agent.a_run = own  # type: ignore[method-assign]
@@ -336,11 +402,30 @@ def test_thinking_tools_become_reasoning_steps_and_tasks(collector: TraceCollect
     class Thinking(First):
         async def a_run(self, query: str) -> str:  # type: ignore[override]
             think = self.arun_function
-            await think("internal_reasoning", "It is red.", 1, 2, True, "colour", ["red"], ["dark"], 0.75)
-            await think("outline_step_completion", step_completed=True, completion_evidence="seen", next_step_focus="taste")
-            await think("delegate_to_llm_tool_node", task_description="look it up", tools_list=["search"])
-            await think("manage_internal_task_stack", action="add", task_description="weigh it", outline_step_ref="t1")
-            await think("manage_internal_task_stack", action="complete", task_description="weigh it", outline_step_ref="t1")
+            await think(
+                "internal_reasoning", "It is red.", 1, 2, True, "colour", ["red"], ["dark"], 0.75
+            )
+            await think(
+                "outline_step_completion",
+                step_completed=True,
+                completion_evidence="seen",
+                next_step_focus="taste",
+            )
+            await think(
+                "delegate_to_llm_tool_node", task_description="look it up", tools_list=["search"]
+            )
+            await think(
+                "manage_internal_task_stack",
+                action="add",
+                task_description="weigh it",
+                outline_step_ref="t1",
+            )
+            await think(
+                "manage_internal_task_stack",
+                action="complete",
+                task_description="weigh it",
+                outline_step_ref="t1",
+            )
             await think("manage_internal_task_stack", action="get_current")
             await think("search", "apple")
             return "apple"
@@ -350,16 +435,22 @@ def test_thinking_tools_become_reasoning_steps_and_tasks(collector: TraceCollect
     asyncio.run(agent.a_run("what fruit?"))
     (one,) = collector.load_traces()
     assert [(step.step_type, step.content) for step in one.reasoning_steps] == [
-        ("internal_reasoning", "It is red."), ("outline_step", "seen\ntaste"), ("task_delegation", "look it up"),
+        ("internal_reasoning", "It is red."), ("outline_step", "seen\ntaste"), ("task_delegation", "look "
+        "it "
+        "up"),
     ]  # fmt: skip
     first = one.reasoning_steps[0]
     assert (first.confidence, first.insights, first.issues) == (0.75, ["red"], ["dark"])
     assert one.reasoning_steps[1].confidence is None
-    assert [(task["task_id"], task["description"]) for task in one.tasks_created + one.tasks_completed] == [("t1", "weigh it")] * 2
+    assert [
+        (task["task_id"], task["description"]) for task in one.tasks_created + one.tasks_completed
+    ] == [("t1", "weigh it")] * 2
     assert [call.tool_name for call in one.tool_calls] == ["manage_internal_task_stack", "search"]
 
 
-def test_recording_that_fails_costs_the_agent_nothing(collector: TraceCollector, tmp_path: Path) -> None:
+def test_recording_that_fails_costs_the_agent_nothing(
+    collector: TraceCollector, tmp_path: Path
+) -> None:
     agent = First()
     (tmp_path / "file").write_text("")
     broken = TraceCollector(tmp_path / "file" / "below")

@@ -1,4 +1,5 @@
-"""What is taken for a secret, and what is not: both sides, for one too many is text lost and one too few is a key kept."""
+"""What is taken for a secret, and what is not: both sides, for one too many is text lost and one
+too few is a key kept."""
 
 from __future__ import annotations
 
@@ -31,6 +32,15 @@ def test_what_only_looks_like_one_stays(key: str) -> None:
 
 
 def test_the_tokens_of_an_answer_beside_their_probability_are_no_secrets() -> None:
-    found = {"content": [{"token": "please", "logprob": -0.1, "top_logprobs": [{"token": "kindly", "logprob": -2.0}]}], "text": "please"}
+    found = {
+        "content": [
+            {
+                "token": "please",
+                "logprob": -0.1,
+                "top_logprobs": [{"token": "kindly", "logprob": -2.0}],
+            }
+        ],
+        "text": "please",
+    }
     assert redacted(found) == found
     assert redacted({"token": "please", "text": "please"}) == {"token": GONE, "text": GONE}

@@ -28,11 +28,16 @@ def inbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lines(inbox: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (inbox / "spool.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (inbox / "spool.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def test_a_trace_and_what_was_thought_of_it(inbox: Path) -> None:
-    answer = thumbwheel.trace("support", input="hi", output="ho", session="s", model="m", metadata={"k": 1})
+    answer = thumbwheel.trace(
+        "support", input="hi", output="ho", session="s", model="m", metadata={"k": 1}
+    )
     given = thumbwheel.feedback("support", answer, thumb=False, rater="ann", comment="meh")
     first, second = lines(inbox)
     assert first.pop("occurred_at").endswith("+00:00")
@@ -48,7 +53,15 @@ def test_a_trace_and_what_was_thought_of_it(inbox: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "signal", [{"rating": 4}, {"score": 0.5}, {"correction": "x"}, {"label": "spam"}, {"outcome": 1.0}, {"comment": "x"}]
+    "signal",
+    [
+        {"rating": 4},
+        {"score": 0.5},
+        {"correction": "x"},
+        {"label": "spam"},
+        {"outcome": 1.0},
+        {"comment": "x"},
+    ],
 )
 def test_every_signal(inbox: Path, signal: dict[str, Any]) -> None:
     thumbwheel.feedback("a", "t", **signal)
@@ -106,10 +119,17 @@ def test_a_failed_write_leaves_no_half_line(inbox: Path, monkeypatch: pytest.Mon
 
 
 def test_threads_and_processes_write_whole_lines(inbox: Path) -> None:
-    code = "import thumbwheel, sys\nfor i in range(40): thumbwheel.trace('a', input='x' * 9000, output='y', id=f'{sys.argv[1]}-{i}')"
+    code = (
+        "import thumbwheel, sys\nfor i in range(40): thumbwheel.trace('a', input='x' * 9000, "
+        "output='y', id=f'{sys.argv[1]}-{i}')"
+    )
     processes = [subprocess.Popen([sys.executable, "-c", code, str(n)]) for n in range(3)]
     threads = [
-        threading.Thread(target=lambda n=n: [thumbwheel.trace("a", input="z", output="y", id=f"t{n}-{i}") for i in range(40)])
+        threading.Thread(
+            target=lambda n=n: [
+                thumbwheel.trace("a", input="z", output="y", id=f"t{n}-{i}") for i in range(40)
+            ]
+        )
         for n in range(3)
     ]
     for thread in threads:
@@ -120,7 +140,9 @@ def test_threads_and_processes_write_whole_lines(inbox: Path) -> None:
     assert len({line["id"] for line in lines(inbox)}) == 240
 
 
-def test_the_home_is_the_named_one_or_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_home_is_the_named_one_or_the_users(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path / "x"))
     assert sdk.home() == tmp_path / "x"
     monkeypatch.delenv("THUMBWHEEL_HOME")
@@ -159,14 +181,20 @@ def test_the_home_is_the_named_one_or_the_users(monkeypatch: pytest.MonkeyPatch,
         ({"thumb": True, "occurred_at": "yesterday"}, ValueError, "yesterday"),
     ],
 )
-def test_impossible_feedback_is_refused_at_the_call(inbox: Path, signal: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_impossible_feedback_is_refused_at_the_call(
+    inbox: Path, signal: dict[str, Any], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         thumbwheel.feedback("support", "t1", **signal)
     assert not inbox.exists()
 
 
 def test_impossible_targets_and_agents_are_refused_at_the_call(inbox: Path) -> None:
-    for targets, signal in ((["t1", "t2"], {"thumb": True}), (["t1", "t1"], {"preference": 0}), (["t1", "t2"], {"preference": 2})):
+    for targets, signal in (
+        (["t1", "t2"], {"thumb": True}),
+        (["t1", "t1"], {"preference": 0}),
+        (["t1", "t2"], {"preference": 2}),
+    ):
         with pytest.raises(ValueError, match=r"t1|two|2"):
             thumbwheel.feedback("support", targets, **signal)
     with pytest.raises(ValueError, match="neither a letter nor a digit"):
@@ -189,7 +217,9 @@ signals = st.fixed_dictionaries(
     {},
     optional={
         **dict.fromkeys(sdk.SIGNALS, values),
-        "scale": st.sampled_from([None, {"min": 0, "max": 10}, {"min": 1, "max": 1}, {"min": 0}, 5]),
+        "scale": st.sampled_from(
+            [None, {"min": 0, "max": 10}, {"min": 1, "max": 1}, {"min": 0}, 5]
+        ),
         "name": st.sampled_from([None, "spam", "", 5]),
         "comment": st.sampled_from([None, "so", 5]),
         "metadata": st.sampled_from([None, {"a": 1}, []]),
@@ -199,9 +229,15 @@ signals = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
-@given(signal=signals, targets=st.sampled_from([["t1"], ["t1", "t2"], []]), rater=st.sampled_from([None, "ann", "", 7]))
+@given(
+    signal=signals,
+    targets=st.sampled_from([["t1"], ["t1", "t2"], []]),
+    rater=st.sampled_from([None, "ann", "", 7]),
+)
 @settings(max_examples=400, deadline=None)
-def test_what_is_taken_here_is_taken_by_the_import(signal: dict[str, Any], targets: list[str], rater: Any) -> None:
+def test_what_is_taken_here_is_taken_by_the_import(
+    signal: dict[str, Any], targets: list[str], rater: Any
+) -> None:
     """The rules stand twice, because the sdk imports nothing; here they are held to be the same."""
     try:
         kind = check_feedback(targets, rater, signal)
@@ -231,7 +267,9 @@ def test_a_full_disk_costs_the_trace_and_not_the_app(
     assert "not recorded" in caplog.text
     home = tmp_path / "home"
     (home / "inbox").mkdir(parents=True)
-    (home / "inbox" / "spool.jsonl").symlink_to("/dev/full")  # every write to it says that no space is left
+    (home / "inbox" / "spool.jsonl").symlink_to(
+        "/dev/full"
+    )  # every write to it says that no space is left
     monkeypatch.setenv("THUMBWHEEL_HOME", str(home))
     with pytest.warns(RuntimeWarning, match="space"):
         assert thumbwheel.trace("support", input="hi", output="ho")

@@ -22,11 +22,18 @@ UNITS = [list(unit) for unit in zip(*KRIPPENDORFF_2011, strict=True)]
 
 def table(*rows):
     """Verdicts of two raters from their table of counts."""
-    cells = [(row, column) for row, counts in enumerate(rows) for column, count in enumerate(counts) for _ in range(count)]
+    cells = [
+        (row, column)
+        for row, counts in enumerate(rows)
+        for column, count in enumerate(counts)
+        for _ in range(count)
+    ]
     return [row for row, _ in cells], [column for _, column in cells]
 
 
-@pytest.mark.parametrize(("metric", "published"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)])
+@pytest.mark.parametrize(
+    ("metric", "published"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)]
+)
 def test_alpha_of_krippendorffs_own_example(metric, published):
     assert krippendorff_alpha(UNITS, metric) == pytest.approx(published, abs=5e-4)
 
@@ -57,7 +64,13 @@ def test_what_says_nothing_has_no_value():
     assert cohen_kappa([1, 1], [1, 1]) is None
     assert krippendorff_alpha([[1, None], [2]]) is None
     assert krippendorff_alpha([[1, 1], [1, 1]]) is None
-    assert alpha([[1, 1]]).as_dict() == {"value": None, "low": None, "high": None, "units": 1, "share": 1.0}
+    assert alpha([[1, 1]]).as_dict() == {
+        "value": None,
+        "low": None,
+        "high": None,
+        "units": 1,
+        "share": 1.0,
+    }
     with pytest.raises(InputError, match="same items"):
         cohen_kappa([1], [1, 2])
     with pytest.raises(InputError, match="no numbers"):
@@ -77,7 +90,9 @@ def test_intervals_hold_the_value_and_are_the_same_every_time():
     assert of_units.units == 11
 
 
-VERDICTS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min_size=1, max_size=30)
+VERDICTS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min_size=1, max_size=30
+)
 
 
 @given(VERDICTS)
@@ -90,11 +105,18 @@ def test_kappa_is_symmetric_bounded_and_blind_to_names_and_order(pairs):
     assert (found == 1) == (first == second and found is not None)
 
 
-@given(st.lists(st.lists(st.none() | st.integers(1, 5), max_size=5), max_size=12), st.sampled_from(["nominal", "ordinal", "interval"]))
+@given(
+    st.lists(st.lists(st.none() | st.integers(1, 5), max_size=5), max_size=12),
+    st.sampled_from(["nominal", "ordinal", "interval"]),
+)
 def test_alpha_is_blind_to_order_missing_values_and_scale(units, metric):
     found = krippendorff_alpha(units, metric)
     assert found is None or found <= 1
-    again = krippendorff_alpha([[*unit[::-1], None] for unit in units[::-1]] + [[None], [3]], metric)
-    moved = krippendorff_alpha([[None if one is None else one * 2 + 1 for one in unit] for unit in units], metric)
+    again = krippendorff_alpha(
+        [[*unit[::-1], None] for unit in units[::-1]] + [[None], [3]], metric
+    )
+    moved = krippendorff_alpha(
+        [[None if one is None else one * 2 + 1 for one in unit] for unit in units], metric
+    )
     for other in (again, moved):
         assert (found is None and other is None) or math.isclose(found, other, abs_tol=1e-9)

@@ -15,7 +15,9 @@ CHANGES = st.lists(st.floats(-1, 1).map(lambda value: round(value, 3)), min_size
 @pytest.mark.parametrize(("right", "n"), [(40, 50), (3, 20), (299, 300), (0, 10)])
 def test_for_right_or_wrong_it_is_the_exact_binomial_bound(right, n):
     units = units_of(np.array([1.0] * right + [0.0] * (n - right)), np.ones(n))
-    shifted = tuple((2 * total - 1, size, count) for total, size, count in units)  # from -1 to 1, whose worst is -1
+    shifted = tuple(
+        (2 * total - 1, size, count) for total, size, count in units
+    )  # from -1 to 1, whose worst is -1
     for level in (0.95, 0.9998):
         exact = clopper_pearson(right, n, level).low
         assert (1 + lowest(shifted, 1.0, (1 - level) / 2)) / 2 == pytest.approx(exact, abs=2e-3)
@@ -27,7 +29,9 @@ def test_it_is_the_quantile_of_random_partitions():
     weights = random.exponential(size=(200_000, 25))
     means = (weights @ sums) / (weights @ sizes)
     for at in (0.02, 0.06, 0.15):
-        assert chance_below(at, sums, sizes, np.ones(25)) == pytest.approx(float((means <= at).mean()), abs=0.004)
+        assert chance_below(at, sums, sizes, np.ones(25)) == pytest.approx(
+            float((means <= at).mean()), abs=0.004
+        )
 
 
 @given(CHANGES, st.sampled_from([0.8, 0.95, 0.999]))

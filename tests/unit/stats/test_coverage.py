@@ -1,4 +1,5 @@
-"""Simulated coverage, which chose the default: the promised 95 % have to hold, above all: no gain is claimed where there is none."""
+"""Simulated coverage, which chose the default: the promised 95 % have to hold, above all: no gain
+is claimed where there is none."""
 
 from dataclasses import replace
 
@@ -93,7 +94,9 @@ GRADED = {
     "2 % lose everything": rare(0.02, 1.0),
     "5 % lose everything": rare(0.05, 1.0),
     "normal": lambda random, n: np.clip(random.normal(0, 0.3, n), -1, 1),
-    "quarters": lambda random, n: random.choice([-0.5, -0.25, 0, 0.25, 0.5], n, p=[0.05, 0.15, 0.6, 0.15, 0.05]),
+    "quarters": lambda random, n: random.choice(
+        [-0.5, -0.25, 0, 0.25, 0.5], n, p=[0.05, 0.15, 0.6, 0.15, 0.05]
+    ),
     "2 % gain everything": lambda random, n: -rare(0.02, 1.0)(random, n),
 }
 
@@ -107,7 +110,9 @@ def errors_by_look(draw, n, rounds, widened):
         plain = mean(changes, sizes, 1.0)
         estimate = replace(plain, units=units_of(changes, sizes)) if widened else plain
         p_values.append(estimate.p_value if estimate.value > 0 else 1.0)
-    return [float(np.mean([p < 1 - look_level(0.05, look) for p in p_values])) for look in range(1, 21)]
+    return [
+        float(np.mean([p < 1 - look_level(0.05, look) for p in p_values])) for look in range(1, 21)
+    ]
 
 
 @pytest.mark.parametrize("shape", GRADED)

@@ -11,7 +11,8 @@ from thumbwheel.stats.matched import mcnemar, newcombe
 
 
 def test_mcnemar_of_the_published_example():
-    """Airway responsiveness of 21 children (Bentur 2009) in Fagerland, Lydersen and Laake (2013): exact 0.0703, mid-p 0.0391."""
+    """Airway responsiveness of 21 children (Bentur 2009) in Fagerland, Lydersen and Laake (2013):
+    exact 0.0703, mid-p 0.0391."""
     assert round(mcnemar(7, 1), 4) == round(mcnemar(1, 7), 4) == 0.0703
     assert round(mcnemar(7, 1, mid=True), 4) == 0.0391
 
@@ -26,7 +27,11 @@ def test_mcnemar_is_the_exact_binomial_test(better, worse):
 @pytest.mark.parametrize(
     ("table", "low", "high"),
     [
-        ((1, 7, 1, 12), 0.026, 0.507),  # Fagerland, Lydersen and Laake (2014), table II: the same children
+        (
+            (1, 7, 1, 12),
+            0.026,
+            0.507,
+        ),  # Fagerland, Lydersen and Laake (2014), table II: the same children
         ((20, 12, 2, 16), 0.0562, 0.3292),  # Newcombe (1998), table II, method 10
         ((36, 12, 2, 0), 0.0569, 0.3404),
     ],

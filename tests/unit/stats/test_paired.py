@@ -15,7 +15,8 @@ BITS = st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 8)), min_
 
 
 def cr2_by_matrices(values, clusters, level):
-    """The textbook definition of CR2 with Bell-McCaffrey degrees of freedom, for a mean, by matrices."""
+    """The textbook definition of CR2 with Bell-McCaffrey degrees of freedom, for a mean, by
+    matrices."""
     values, clusters = np.asarray(values, float), np.asarray(clusters)
     n = len(values)
     ones = np.ones((n, 1))
@@ -35,11 +36,16 @@ def cr2_by_matrices(values, clusters, level):
     return values.mean() - half, values.mean() + half, degrees
 
 
-@pytest.mark.parametrize("sizes", [[1, 1, 1, 1, 1], [4, 4, 4], [1, 2, 3, 9], [30, 1, 1, 1], [2] * 20])
+@pytest.mark.parametrize(
+    "sizes", [[1, 1, 1, 1, 1], [4, 4, 4], [1, 2, 3, 9], [30, 1, 1, 1], [2] * 20]
+)
 def test_without_a_span_it_is_cr2_with_bell_mccaffrey_degrees(sizes):
     random = np.random.default_rng(len(sizes))
     clusters = np.repeat(range(len(sizes)), sizes)
-    before, after = random.normal(size=len(clusters)), random.normal(size=len(clusters)) + random.normal(size=len(sizes))[clusters]
+    before, after = (
+        random.normal(size=len(clusters)),
+        random.normal(size=len(clusters)) + random.normal(size=len(sizes))[clusters],
+    )
     found = compare(before, after, clusters.tolist(), span=None)
     low, high, degrees = cr2_by_matrices(after - before, clusters, 0.95)
     assert (found.low, found.high, found.degrees) == pytest.approx((low, high, degrees), rel=1e-9)
@@ -53,15 +59,20 @@ def test_single_items_without_a_span_are_the_t_interval():
     assert found.degrees == pytest.approx(16)
 
 
-@pytest.mark.parametrize(("better", "worse", "n"), [(0, 0, 100), (5, 0, 800), (6, 0, 800), (59, 6, 1600), (24, 7, 161)])
+@pytest.mark.parametrize(
+    ("better", "worse", "n"), [(0, 0, 100), (5, 0, 800), (6, 0, 800), (59, 6, 1600), (24, 7, 161)]
+)
 def test_over_single_items_it_is_bonett_price(better, worse, n):
-    """(b - c) / (n + 2) +- z sqrt(var / (n + 2)) with one added to b and c; ours has t for z, CR2's n - 1, the raw gain inside."""
+    """(b - c) / (n + 2) +- z sqrt(var / (n + 2)) with one added to b and c; ours has t for z, CR2's
+    n - 1, the raw gain inside."""
     before = [0.0] * better + [1.0] * worse + [1.0] * (n - better - worse)
     after = [1.0] * better + [0.0] * worse + [1.0] * (n - better - worse)
     found = compare(before, after)
     up, down = (better + 1) / (n + 2), (worse + 1) / (n + 2)
     half = stats.norm.isf(0.025) * np.sqrt((up + down - (up - down) ** 2) / (n + 2))
-    assert (found.low, found.high) == pytest.approx((up - down - half, up - down + half), rel=0.02, abs=2e-4)
+    assert (found.low, found.high) == pytest.approx(
+        (up - down - half, up - down + half), rel=0.02, abs=2e-4
+    )
     assert found.gain == pytest.approx((better - worse) / n)
 
 
@@ -70,7 +81,9 @@ def test_five_changes_for_the_better_do_not_exclude_zero_but_six_do():
         return compare([0.0] * better + [1.0] * 795, [1.0] * better + [1.0] * 795).low
 
     assert low(5) < 0 < low(6)
-    assert stats.binomtest(5, 5).pvalue > 0.05 > stats.binomtest(6, 6).pvalue  # the exact test agrees
+    assert (
+        stats.binomtest(5, 5).pvalue > 0.05 > stats.binomtest(6, 6).pvalue
+    )  # the exact test agrees
 
 
 def test_no_discordance_is_not_certainty():
@@ -78,7 +91,9 @@ def test_no_discordance_is_not_certainty():
     assert found.gain == 0 and found.changed == 0
     assert found.low < -0.02 and found.high > 0.02
     whole = compare([1.0] * 1000, [1.0] * 1000, [item // 100 for item in range(1000)])
-    assert whole.high - whole.low > 0.2  # ten clusters that may move as one know much less than a thousand items
+    assert (
+        whole.high - whole.low > 0.2
+    )  # ten clusters that may move as one know much less than a thousand items
 
 
 def test_one_cluster_knows_nothing():
@@ -113,13 +128,22 @@ def test_order_of_items_does_not_matter():
     before, after = random.integers(0, 2, (2, 50)).astype(float)
     groups = random.integers(0, 9, 50)
     order = random.permutation(50)
-    one, other = compare(before, after, groups.tolist()), compare(before[order], after[order], groups[order].tolist())
+    one, other = (
+        compare(before, after, groups.tolist()),
+        compare(before[order], after[order], groups[order].tolist()),
+    )
     assert (one.low, one.high) == pytest.approx((other.low, other.high))
 
 
 @pytest.mark.parametrize(
     ("before", "after", "options"),
-    [([], [], {}), ([1.0], [1.0, 0.0], {}), ([float("nan")], [0.0], {}), ([0.0], [2.0], {}), ([0.0, 1.0], [0.0, 1.0], {"clusters": ["a"]})],
+    [
+        ([], [], {}),
+        ([1.0], [1.0, 0.0], {}),
+        ([float("nan")], [0.0], {}),
+        ([0.0], [2.0], {}),
+        ([0.0, 1.0], [0.0, 1.0], {"clusters": ["a"]}),
+    ],
 )
 def test_what_cannot_be_compared_is_refused(before, after, options):
     with pytest.raises(InputError):
@@ -147,15 +171,46 @@ def test_bootstrap_takes_whole_clusters():
     value = np.repeat(np.random.default_rng(2).normal(size=30), 20)
     alone = bootstrap(lambda indices: float(value[indices].mean()), 600)
     whole = bootstrap(lambda indices: float(value[indices].mean()), 600, groups)
-    assert whole.width > 3 * alone.width  # sqrt(20) times: copies of 30 values know no more than 30 values
+    assert (
+        whole.width > 3 * alone.width
+    )  # sqrt(20) times: copies of 30 values know no more than 30 values
 
 
-SPATIAL = [48, 36, 20, 29, 42, 42, 20, 42, 22, 41, 45, 14, 6, 0, 33, 28, 34, 4, 32, 24, 47, 41, 24, 26, 30, 41]
-"""Measurement A of 26 children: Efron and Tibshirani, An Introduction to the Bootstrap (1993), table 14.1."""
+SPATIAL = [
+    48,
+    36,
+    20,
+    29,
+    42,
+    42,
+    20,
+    42,
+    22,
+    41,
+    45,
+    14,
+    6,
+    0,
+    33,
+    28,
+    34,
+    4,
+    32,
+    24,
+    47,
+    41,
+    24,
+    26,
+    30,
+    41,
+]
+"""Measurement A of 26 children: Efron and Tibshirani, An Introduction to the Bootstrap (1993),
+table 14.1."""
 
 
 def test_bca_finds_the_published_interval_of_a_variance():
-    """Table 14.2: variance 171.5; 90 % percentile interval (100.8, 233.9), BCa (115.8, 259.6), each from 2,000 rounds of theirs."""
+    """Table 14.2: variance 171.5; 90 % percentile interval (100.8, 233.9), BCa (115.8, 259.6), each
+    from 2,000 rounds of theirs."""
     values = np.array(SPATIAL, float)
 
     def variance(indices):
@@ -166,7 +221,9 @@ def test_bca_finds_the_published_interval_of_a_variance():
     assert values.var() == pytest.approx(171.5, abs=0.05)
     assert (plain.low, plain.high) == pytest.approx((100.8, 233.9), rel=0.05)
     assert (found.low, found.high) == pytest.approx((115.8, 259.6), rel=0.03)
-    library = stats.bootstrap((values,), np.var, confidence_level=0.9, n_resamples=8000, rng=np.random.default_rng(1)).confidence_interval
+    library = stats.bootstrap(
+        (values,), np.var, confidence_level=0.9, n_resamples=8000, rng=np.random.default_rng(1)
+    ).confidence_interval
     assert (found.low, found.high) == pytest.approx((library.low, library.high), rel=0.03)
 
 
@@ -174,17 +231,35 @@ def test_jackknife_of_a_mean_is_the_t_interval_and_respects_clusters():
     values = np.random.default_rng(4).normal(size=40)
     found = jackknife(lambda indices: float(values[indices].mean()), 40)
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.9)
-    assert found.interval(0.9).low == pytest.approx(expected.low) and found.interval(0.9).high == pytest.approx(expected.high)
+    assert found.interval(0.9).low == pytest.approx(expected.low) and found.interval(
+        0.9
+    ).high == pytest.approx(expected.high)
     assert found.p_value == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
     copied, groups = np.repeat(values, 5), np.repeat(range(40), 5).tolist()
-    assert jackknife(lambda indices: float(copied[indices].mean()), 200, groups).error == pytest.approx(found.error)
-    alone = jackknife(lambda indices: 0.0 if len(indices) > 30 else None, 40, np.repeat(range(4), 10).tolist(), limit=1.0)
-    assert (alone.error, alone.interval(0.95).low, alone.p_value) == (None, -1.0, 1.0)  # without one group there is no value
+    assert jackknife(
+        lambda indices: float(copied[indices].mean()), 200, groups
+    ).error == pytest.approx(found.error)
+    alone = jackknife(
+        lambda indices: 0.0 if len(indices) > 30 else None,
+        40,
+        np.repeat(range(4), 10).tolist(),
+        limit=1.0,
+    )
+    assert (alone.error, alone.interval(0.95).low, alone.p_value) == (
+        None,
+        -1.0,
+        1.0,
+    )  # without one group there is no value
 
 
 @given(BITS, st.floats(0.5, 0.999))
 def test_the_p_value_is_where_the_interval_begins_to_exclude_zero(rows, level):
-    found = compare([float(a) for a, *_ in rows], [float(b) for _, b, _ in rows], [group for *_, group in rows], level=level)
+    found = compare(
+        [float(a) for a, *_ in rows],
+        [float(b) for _, b, _ in rows],
+        [group for *_, group in rows],
+        level=level,
+    )
     excluded = found.low > 0 or found.high < 0
     if abs(found.estimate.p_value - (1 - level)) > 1e-9:
         assert excluded == (found.estimate.p_value < 1 - level)
@@ -196,7 +271,9 @@ def test_a_true_value_as_large_as_the_detectable_one_is_seen_four_times_out_of_f
 
     def drawn(gain):
         up, down = (discordance + gain) / 2, (discordance - gain) / 2
-        return mean(np.repeat([1.0, -1.0, 0.0], random.multinomial(n, [up, down, 1 - up - down])), ones, 1.0)
+        return mean(
+            np.repeat([1.0, -1.0, 0.0], random.multinomial(n, [up, down, 1 - up - down])), ones, 1.0
+        )
 
     stated = [drawn(0.0).detectable(0.95, 0.8) for _ in range(200)]
     seen = [drawn(gain).interval(0.95).low > 0 for gain in stated if gain <= discordance]
@@ -218,12 +295,16 @@ def test_power_is_what_a_simulation_finds():
     drawn = random.multinomial(n, [up, down, 1 - up - down], size=3000)
     z = (drawn[:, 0] - drawn[:, 1]) / np.sqrt(drawn[:, 0] + drawn[:, 1])
     assert np.mean(z > stats.norm.isf(0.025)) == pytest.approx(0.8, abs=0.025)
-    ours = [mean(np.repeat([1.0, -1.0, 0.0], row), np.ones(n), 1.0).interval(0.95).low > 0 for row in drawn[:500]]
+    ours = [
+        mean(np.repeat([1.0, -1.0, 0.0], row), np.ones(n), 1.0).interval(0.95).low > 0
+        for row in drawn[:500]
+    ]
     assert np.mean(ours) == pytest.approx(0.8, abs=0.05)
 
 
 def test_detectable_gain_by_the_published_formula():
-    """Miettinen (1968) by hand: gain 0.1 at discordance 0.3, 5 %, power 80 %: ((1.96 sqrt .3 + .8416 sqrt .29) / .1)^2 = 233.1."""
+    """Miettinen (1968) by hand: gain 0.1 at discordance 0.3, 5 %, power 80 %: ((1.96 sqrt .3 +
+    .8416 sqrt .29) / .1)^2 = 233.1."""
     assert detectable_gain(234, 0.3) < 0.1 < detectable_gain(233, 0.3)
     assert detectable_gain(5, 0.05) is None
     with pytest.raises(InputError):
@@ -233,18 +314,23 @@ def test_detectable_gain_by_the_published_formula():
 @pytest.mark.slow
 @pytest.mark.parametrize(("good", "bad"), [(60, 60), (150, 40)])
 def test_a_gain_of_area_as_large_as_foreseen_is_seen_four_times_out_of_five(good, bad):
-    """Normal scores whose correlation makes that of the areas a third; the interval is the evaluation's."""
+    """Normal scores whose correlation makes that of the areas a third; the interval is the
+    evaluation's."""
     random, labels = np.random.default_rng(1), np.arange(good + bad) < good
     gain = detectable_area(good, bad)
     means = np.outer(np.sqrt(2) * stats.norm.ppf([0.7, 0.7 + gain]), labels)
     seen = 0
     for _ in range(200):
-        scores = means + np.linalg.cholesky([[1, 0.37], [0.37, 1]]) @ random.standard_normal((2, good + bad))
+        scores = means + np.linalg.cholesky([[1, 0.37], [0.37, 1]]) @ random.standard_normal(
+            (2, good + bad)
+        )
 
         def gained(at, scores=scores):
             return ranking_area(scores[1, at], labels[at]) - ranking_area(scores[0, at], labels[at])
 
-        seen += jackknife(gained, good + bad, limit=1.0, telling=min(good, bad)).interval(0.95).low > 0
+        seen += (
+            jackknife(gained, good + bad, limit=1.0, telling=min(good, bad)).interval(0.95).low > 0
+        )
     assert 0.74 < seen / 200 < 0.9
 
 

@@ -1,4 +1,5 @@
-"""Single rates against the published table of Newcombe (1998, Table I), against scipy, and by exact coverage."""
+"""Single rates against the published table of Newcombe (1998, Table I), against scipy, and by exact
+coverage."""
 
 import numpy as np
 import pytest
@@ -30,7 +31,9 @@ def test_equals_scipy(method, name, level):
         for successes in range(n + 1):
             expected = stats.binomtest(successes, n).proportion_ci(level, name)
             found = method(successes, n, level)
-            assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+            assert (found.low, found.high) == pytest.approx(
+                (expected.low, expected.high), abs=1e-12
+            )
 
 
 def test_clopper_pearson_covers_for_every_rate():
@@ -62,4 +65,6 @@ def test_ranking_area_is_the_mann_whitney_statistic(rows):
         return
     direct = np.mean([[1.0 if a > b else 0.5 if a == b else 0.0 for b in second] for a in first])
     assert found == pytest.approx(direct)
-    assert found == pytest.approx(stats.mannwhitneyu(first, second).statistic / (len(first) * len(second)))
+    assert found == pytest.approx(
+        stats.mannwhitneyu(first, second).statistic / (len(first) * len(second))
+    )

@@ -1,4 +1,5 @@
-"""What the benchmark tells its contestants: TRL's own batch, the same rows an update whatever runs it."""
+"""What the benchmark tells its contestants: TRL's own batch, the same rows an update whatever runs
+it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,18 @@ from peer_trl import options
 
 def spec(method: str, kind: str, processes: int = 1, cache: str = "cold") -> Spec:
     group = 8 if method == "grpo" else 1
-    return Spec(method, "", "", kind, "fp32", cache, 2, training.A_STEP[method], group=group, processes=processes)
+    return Spec(
+        method,
+        "",
+        "",
+        kind,
+        "fp32",
+        cache,
+        2,
+        training.A_STEP[method],
+        group=group,
+        processes=processes,
+    )
 
 
 @pytest.mark.parametrize("method", ["dpo", "kto", "sft", "reward", "grpo"])
@@ -40,21 +52,33 @@ def test_the_default_is_the_batch_of_trl(name: str) -> None:
     import trl
 
     told = options(spec(name.lower(), "default"))
-    assert told["per_device_train_batch_size"] == getattr(trl, f"{name}Config")("nowhere", bf16=False).per_device_train_batch_size
+    assert (
+        told["per_device_train_batch_size"]
+        == getattr(trl, f"{name}Config")("nowhere", bf16=False).per_device_train_batch_size
+    )
 
 
 def test_the_contestants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training.Match, "spec", lambda match, steps: spec(match.method, "ours"))
-    known = training.contestants(training.Match("kto", "26m", "pairs", "cold"), ["default", "tuned", "tuned-2proc"], 2)
+    known = training.contestants(
+        training.Match("kto", "26m", "pairs", "cold"), ["default", "tuned", "tuned-2proc"], 2
+    )
     two, script = known["tuned-2proc"]
     assert (two.kind, two.processes, script) == ("tuned", 2, "peer_trl.py")
     launched = training.launcher(two)
-    assert launched[:4] == ["-m", "torch.distributed.run", "--nproc_per_node", "2"] and training.launcher(known["tuned"][0]) == []
-    assert "tuned-2proc" not in training.contestants(training.Match("ppo", "26m", "pairs", "cold"), ["tuned-2proc"], 2)
+    assert (
+        launched[:4] == ["-m", "torch.distributed.run", "--nproc_per_node", "2"]
+        and training.launcher(known["tuned"][0]) == []
+    )
+    assert "tuned-2proc" not in training.contestants(
+        training.Match("ppo", "26m", "pairs", "cold"), ["tuned-2proc"], 2
+    )
     assert training.losses(two, script, None) is None  # type: ignore[arg-type] # another baseline than ours
 
 
-def test_figures_say_how_they_were_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_say_how_they_were_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "argv", ["/somewhere/gate.py", "--runs", "3"])
     raw.write(tmp_path / "results" / "gate.json", rows=[1, 2])
     found: dict[str, Any] = json.loads((tmp_path / "results" / "gate.json").read_text())

@@ -42,14 +42,23 @@ def test_a_prompt_that_was_learned_opens_earlier() -> None:
 
 
 @pytest.mark.parametrize(("logged", "asked"), [([0.2, 0.9, 0.0], 0), ([0.2, None, 0.0], 3)])
-def test_recorded_answers_say_how_hard_prompts_are_where_every_prompt_has_some(logged, asked, monkeypatch) -> None:
+def test_recorded_answers_say_how_hard_prompts_are_where_every_prompt_has_some(
+    logged, asked, monkeypatch
+) -> None:
     steps, met = object.__new__(OnlineSteps), []
     steps.config = SimpleNamespace(batch_size=1, num_generations=8, seed=1)
     items = [Task((1,), {"success": one}, str(at), at) for at, one in enumerate(logged)]
     monkeypatch.setattr(OnlineSteps, "_sampling", lambda self, step: None)
-    monkeypatch.setattr(OnlineSteps, "collect", lambda self, some, n, sampling: met.extend(some) or some)
-    monkeypatch.setattr("thumbwheel.training.online_step.success", lambda some: [(task.number, 0.5) for task in some])
-    assert steps._measured(items) == (dict(enumerate([0.5] * 3)) if asked else dict(enumerate(logged)))
+    monkeypatch.setattr(
+        OnlineSteps, "collect", lambda self, some, n, sampling: met.extend(some) or some
+    )
+    monkeypatch.setattr(
+        "thumbwheel.training.online_step.success",
+        lambda some: [(task.number, 0.5) for task in some],
+    )
+    assert steps._measured(items) == (
+        dict(enumerate([0.5] * 3)) if asked else dict(enumerate(logged))
+    )
     assert len(met) == asked
 
 

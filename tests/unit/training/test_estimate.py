@@ -1,4 +1,5 @@
-"""What a trial's figures mean for the whole run, and what past runs add; the trial itself is in test_train.py."""
+"""What a trial's figures mean for the whole run, and what past runs add; the trial itself is in
+test_train.py."""
 
 from __future__ import annotations
 
@@ -37,16 +38,41 @@ SECONDS = 10 + 500 * (10 * 0.02 + 30 * 0.01) + 6 + 10 * 4 + 11 * 1 + 12 * 2
 
 
 def of(past: list[Run], shape: str = "pairs", **changes: Any) -> Any:
-    data = Dataset("dst_1", "a", shape, "f", {"counts": {"train": 160, "dev": 20, "gate": 180}, "gate_groups": 180}, datetime.now(UTC))
+    data = Dataset(
+        "dst_1",
+        "a",
+        shape,
+        "f",
+        {"counts": {"train": 160, "dev": 20, "gate": 180}, "gate_groups": 180},
+        datetime.now(UTC),
+    )
     rows = [{"label": number % 3 == 0} for number in range(180)]
-    return estimate("dpo", settings("dpo", QUICK | changes), "preset cpu", (data, rows), FOUND, past)
+    return estimate(
+        "dpo", settings("dpo", QUICK | changes), "preset cpu", (data, rows), FOUND, past
+    )
 
 
 def run(tokens: float = 20_000, seconds: float = 4 * SECONDS, **changes: Any) -> Run:
-    metrics = {"planned_tokens": 2 * tokens, "planned_steps": 80, "steps": 40, "seconds": seconds, "dtype": "float32", "resumed": False}
+    metrics = {
+        "planned_tokens": 2 * tokens,
+        "planned_steps": 80,
+        "steps": 40,
+        "seconds": seconds,
+        "dtype": "float32",
+        "resumed": False,
+    }
     metrics |= changes.pop("metrics", {})
     return Run(
-        "run_1", "a", changes.pop("algorithm", "dpo"), "dst_1", "base", "f", {}, changes.pop("state", RunState.FINISHED), None, metrics
+        "run_1",
+        "a",
+        changes.pop("algorithm", "dpo"),
+        "dst_1",
+        "base",
+        "f",
+        {},
+        changes.pop("state", RunState.FINISHED),
+        None,
+        metrics,
     )
 
 
@@ -61,7 +87,10 @@ def test_minutes_disk_and_power() -> None:
 
 
 def test_past_runs_weigh_as_much_as_the_trial() -> None:
-    assert of([run()]).minutes == pytest.approx(2 * SECONDS / 60, abs=0.02) and of([run()]).past_runs == 1
+    assert (
+        of([run()]).minutes == pytest.approx(2 * SECONDS / 60, abs=0.02)
+        and of([run()]).past_runs == 1
+    )
     others = [run(algorithm="kto"), run(state=RunState.STOPPED), run(tokens=1_000)]
     others += [run(metrics=one) for one in ({"resumed": True}, {"dtype": "bfloat16"}, {"steps": 0})]
     assert of(others).past_runs == 0
@@ -72,19 +101,28 @@ def test_disk_is_of_the_checkpoints_that_a_run_will_have() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_whose_checkpoints_have_no_room_is_refused(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_checkpoints_have_no_room_is_refused(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("thumbwheel.training.train.disk_free_gb", lambda folder: 1e-6)
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         dataset = frozen(ws, "a", "pairs", 8).id
-        with pytest.raises(TrainingError, match=r"checkpoints and adapter take about .* GB are free.*save_total_limit, now 2\)"):
+        with pytest.raises(
+            TrainingError,
+            match=r"checkpoints and adapter take about .* GB are free.*save_total_limit, now 2\)",
+        ):
             dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK)
 
 
 @pytest.mark.slow
-def test_a_run_that_cannot_fit_is_refused_by_the_dry_run_and_by_the_run(tmp_path: Path, base: Path) -> None:
+def test_a_run_that_cannot_fit_is_refused_by_the_dry_run_and_by_the_run(
+    tmp_path: Path, base: Path
+) -> None:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         dataset = frozen(ws, "a", "pairs", 8).id
         options = QUICK | {"memory_limit_gb": 0.05}
         for verb in (dry_run, train):
-            with pytest.raises(TrainingError, match=r"not even much shorter ones would fit.*--quantization nf4"):
+            with pytest.raises(
+                TrainingError, match=r"not even much shorter ones would fit.*--quantization nf4"
+            ):
                 verb(ws, "a", "dpo", str(base), dataset=dataset, options=options)

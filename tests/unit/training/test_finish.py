@@ -1,4 +1,5 @@
-"""An answer that was cut off gets no end token, whatever learns from it; one that ended, or of which nobody knows, gets one."""
+"""An answer that was cut off gets no end token, whatever learns from it; one that ended, or of
+which nobody knows, gets one."""
 
 from __future__ import annotations
 

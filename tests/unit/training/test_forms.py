@@ -31,7 +31,9 @@ def ws(tmp_path: Path) -> Iterator[Workspace]:
 
 @pytest.fixture
 def tuned(ws: Workspace, base: Path, tmp_path: Path) -> ModelVersion:
-    return tuned_version(ws, base, tiny_adapter(base, tmp_path / "adapter", r=2, lora_alpha=6), agent="a")
+    return tuned_version(
+        ws, base, tiny_adapter(base, tmp_path / "adapter", r=2, lora_alpha=6), agent="a"
+    )
 
 
 @pytest.mark.slow
@@ -39,21 +41,34 @@ def test_a_run_goes_on_from_a_version(ws: Workspace, base: Path, tuned: ModelVer
     from safetensors.torch import load_file
 
     dataset = frozen(ws, "a", "pairs", 8, 2).id
-    options = {name: value for name, value in QUICK.items() if not name.startswith("lora")} | {"learning_rate": 1e-6, "max_steps": 1}
-    result = train(ws, "a", "dpo", str(base), dataset=dataset, options=options | {"continue_from": "latest"})
+    options = {name: value for name, value in QUICK.items() if not name.startswith("lora")} | {
+        "learning_rate": 1e-6,
+        "max_steps": 1,
+    }
+    result = train(
+        ws, "a", "dpo", str(base), dataset=dataset, options=options | {"continue_from": "latest"}
+    )
     run = find_run(ws, result.run_id)
     assert {name: run.config[name] for name in ("continue_from", "lora_r", "lora_alpha")} == {
         "continue_from": tuned.name, "lora_r": 2, "lora_alpha": 6,
     }  # fmt: skip
     made = versions(ws, "a")[-1]
     assert made.parent_id == tuned.id and made.base_fingerprint == tuned.base_fingerprint
-    before, after = (load_file(adapter_folder(ws, one) / "adapter_model.safetensors") for one in (tuned, made))  # type: ignore[operator]
+    before, after = (
+        load_file(adapter_folder(ws, one) / "adapter_model.safetensors") for one in (tuned, made)
+    )  # type: ignore[operator]
     assert before.keys() == after.keys()
-    assert 0 < max(float((after[name] - value).abs().max()) for name, value in before.items()) < 1e-4
-    assert result.metrics["dev_base"]["eval_rewards/margins"] != 0, "the reference is the base, not the start"
+    assert (
+        0 < max(float((after[name] - value).abs().max()) for name, value in before.items()) < 1e-4
+    )
+    assert result.metrics["dev_base"]["eval_rewards/margins"] != 0, (
+        "the reference is the base, not the start"
+    )
 
 
-def test_the_first_step_starts_from_the_version_with_the_base_as_reference(base: Path, tmp_path: Path) -> None:
+def test_the_first_step_starts_from_the_version_with_the_base_as_reference(
+    base: Path, tmp_path: Path
+) -> None:
     import torch
 
     start = tiny_adapter(base, tmp_path / "adapter")
@@ -62,31 +77,61 @@ def test_the_first_step_starts_from_the_version_with_the_base_as_reference(base:
     fresh = assembled("dpo", base, tmp_path, rows)
     (batch,) = plan(made.train.items, 4096, made.engine.layout)
     reference, policy = (made.engine.score(batch, role).logp for role in (Role.REF, Role.POLICY))
-    assert torch.equal(reference, fresh.engine.score(batch, Role.REF).logp) and not torch.allclose(reference, policy)
+    assert torch.equal(reference, fresh.engine.score(batch, Role.REF).logp) and not torch.allclose(
+        reference, policy
+    )
     loaded = load.load_adapter(load.load_base(str(base))[0], start)
-    assert torch.allclose(policy, type(made.engine)(loaded).score(batch, Role.POLICY).logp, atol=1e-6)
+    assert torch.allclose(
+        policy, type(made.engine)(loaded).score(batch, Role.POLICY).logp, atol=1e-6
+    )
 
 
-def test_versions_that_cannot_be_gone_on_from(ws: Workspace, base: Path, tuned: ModelVersion, tmp_path: Path) -> None:
+def test_versions_that_cannot_be_gone_on_from(
+    ws: Workspace, base: Path, tuned: ModelVersion, tmp_path: Path
+) -> None:
     dataset = frozen(ws, "a", "pairs", 8).id
     with pytest.raises(Conflict, match="base without an adapter"):
         dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK | {"continue_from": "v0"})
     other = tiny_base(tmp_path / "other", seed=3)
     with pytest.raises(Conflict, match="over other weights"):
-        dry_run(ws, "a", "dpo", str(other), dataset=dataset, options=QUICK | {"continue_from": tuned.name})
-    ws.db.write(lambda c: c.execute(model_versions.update().where(model_versions.c.id == tuned.id).values(tainted=True)))
+        dry_run(
+            ws,
+            "a",
+            "dpo",
+            str(other),
+            dataset=dataset,
+            options=QUICK | {"continue_from": tuned.name},
+        )
+    ws.db.write(
+        lambda c: c.execute(
+            model_versions.update().where(model_versions.c.id == tuned.id).values(tainted=True)
+        )
+    )
     with pytest.raises(Conflict, match="tainted"):
-        dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK | {"continue_from": tuned.name})
+        dry_run(
+            ws,
+            "a",
+            "dpo",
+            str(base),
+            dataset=dataset,
+            options=QUICK | {"continue_from": tuned.name},
+        )
 
 
 def test_rank_stabilised_scale(base: Path, tmp_path: Path) -> None:
-    made = assembled("sft", base, tmp_path, plain_rows("chats", 2), use_rslora=True, lora_r=16, lora_alpha=8)
+    made = assembled(
+        "sft", base, tmp_path, plain_rows("chats", 2), use_rslora=True, lora_r=16, lora_alpha=8
+    )
     made.model.save_pretrained(tmp_path / "saved")
-    assert json.loads((tmp_path / "saved" / "adapter_config.json").read_text())["use_rslora"] is True
+    assert (
+        json.loads((tmp_path / "saved" / "adapter_config.json").read_text())["use_rslora"] is True
+    )
     assert made.model.base_model.model.model.layers[0].mlp.up_proj.scaling["default"] == 8 / 16**0.5
 
 
-def test_a_quantised_base_names_its_extra(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quantised_base_names_its_extra(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(load, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"thumbwheel\[qlora\]"):
         assembled("sft", base, tmp_path, plain_rows("chats", 2), quantization="nf4")
@@ -97,17 +142,31 @@ def test_training_over_a_quantised_base(quantization: str, tmp_path: Path) -> No
     import torch
 
     pytest.importorskip("bitsandbytes")
-    wide = tiny_base(tmp_path / "wide", hidden_size=128, intermediate_size=256, head_dim=32, initializer_range=0.1)
+    wide = tiny_base(
+        tmp_path / "wide",
+        hidden_size=128,
+        intermediate_size=256,
+        head_dim=32,
+        initializer_range=0.1,
+    )
     made = assembled("sft", wide, tmp_path, plain_rows("chats", 8), quantization=quantization)
     layer = made.model.base_model.model.model.layers[0].mlp.up_proj.base_layer
     assert layer.weight.element_size() == 1 and not layer.weight.requires_grad
     losses: list[float] = []
-    optimizer = torch.optim.AdamW([one for one in made.model.parameters() if one.requires_grad], lr=3e-3)
+    optimizer = torch.optim.AdamW(
+        [one for one in made.model.parameters() if one.requires_grad], lr=3e-3
+    )
 
     def apply(loss: float) -> float:
         losses.append(loss)
-        first = {name: one.grad for name, one in made.model.named_parameters() if "layers.0" in name and "lora_B" in name}
-        assert first and all(grad is not None and grad.abs().max() > 0 for grad in first.values()), "gradients reach the first layer"
+        first = {
+            name: one.grad
+            for name, one in made.model.named_parameters()
+            if "layers.0" in name and "lora_B" in name
+        }
+        assert first and all(
+            grad is not None and grad.abs().max() > 0 for grad in first.values()
+        ), "gradients reach the first layer"
         optimizer.step()
         optimizer.zero_grad()
         return 0.0
@@ -118,8 +177,11 @@ def test_training_over_a_quantised_base(quantization: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_full_fine_tuning_is_an_adapter_of_whole_layers(ws: Workspace, base: Path, tmp_path: Path) -> None:
-    """Everything between embeddings and head trains, the base stays the reference, and what comes out merges and loads like any adapter."""
+def test_full_fine_tuning_is_an_adapter_of_whole_layers(
+    ws: Workspace, base: Path, tmp_path: Path
+) -> None:
+    """Everything between embeddings and head trains, the base stays the reference, and what comes
+    out merges and loads like any adapter."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -127,7 +189,10 @@ def test_full_fine_tuning_is_an_adapter_of_whole_layers(ws: Workspace, base: Pat
     from thumbwheel.export.package import export
 
     dataset = frozen(ws, "a", "pairs", 12, 4).id
-    options = {name: value for name, value in QUICK.items() if not name.startswith("lora")} | {"max_steps": 2, "tuning": "full"}
+    options = {name: value for name, value in QUICK.items() if not name.startswith("lora")} | {
+        "max_steps": 2,
+        "tuning": "full",
+    }
     result = train(ws, "a", "dpo", str(base), dataset=dataset, options=options)
     assert result.metrics["dev_base"]["eval_rewards/margins"] == 0, "it starts as the base"
     version = versions(ws, "a")[-1]
@@ -139,13 +204,22 @@ def test_full_fine_tuning_is_an_adapter_of_whole_layers(ws: Workspace, base: Pat
         answer = tuned(ids).logits
         with tuned.disable_adapter():
             start = tuned(ids).logits
-    merged = AutoModelForCausalLM.from_pretrained(export(ws, "a", version.name, "merged", tmp_path / "out").path, dtype=torch.float32)
+    merged = AutoModelForCausalLM.from_pretrained(
+        export(ws, "a", version.name, "merged", tmp_path / "out").path, dtype=torch.float32
+    )
     assert torch.allclose(merged(ids).logits, answer, atol=1e-5)
     assert not torch.allclose(start, answer, atol=1e-4)
     moved = {name for name, one in merged.named_parameters() if not torch.equal(one, before[name])}
     assert moved == {name for name in before if "embed" not in name and "lm_head" not in name}
     with pytest.raises(Conflict, match="fully fine-tuned"):
-        train(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK | {"continue_from": version.name})
+        train(
+            ws,
+            "a",
+            "dpo",
+            str(base),
+            dataset=dataset,
+            options=QUICK | {"continue_from": version.name},
+        )
 
 
 def test_full_fine_tuning_over_a_quantised_base_is_refused() -> None:

@@ -1,4 +1,5 @@
-"""A run that gained nothing over the base ends as "nothing learned": the rule over rows of figures, and whole runs of several methods."""
+"""A run that gained nothing over the base ends as "nothing learned": the rule over rows of figures,
+and whole runs of several methods."""
 
 from __future__ import annotations
 
@@ -34,10 +35,14 @@ def ws(tmp_path: Path) -> Iterator[Workspace]:
         yield opened
 
 
-def judged(metric: str, base: list[float], best: list[float], groups: list[str] | None = None, **more: Any) -> Gain:
+def judged(
+    metric: str, base: list[float], best: list[float], groups: list[str] | None = None, **more: Any
+) -> Gain:
     known = {metric: base} | {name: values[0] for name, values in more.items()}
     new = {metric: best} | {name: values[1] for name, values in more.items()}
-    gain = gain_of(metric, metric != "loss", known, new, groups or [str(number) for number in range(len(base))])
+    gain = gain_of(
+        metric, metric != "loss", known, new, groups or [str(number) for number in range(len(base))]
+    )
     assert gain is not None
     return gain
 
@@ -46,7 +51,11 @@ def test_a_reward_model_that_judges_worse_than_it_began() -> None:
     """Dev accuracy 0.214 where the base had 0.786, of 14 answers."""
     gain = judged("accuracy", [1.0] * 11 + [0.0] * 3, [0.0] * 11 + [1.0] * 3)
     assert (round(gain.base, 3), round(gain.best, 3), gain.groups) == (0.786, 0.214, 14)
-    assert gain.nothing and "nothing learned" in gain.nothing and "0.214, 0.786 under the base" in gain.nothing
+    assert (
+        gain.nothing
+        and "nothing learned" in gain.nothing
+        and "0.214, 0.786 under the base" in gain.nothing
+    )
 
 
 def test_a_margin_below_that_of_the_base() -> None:
@@ -64,13 +73,24 @@ def test_few_rows_decide_nothing_against_a_run_unless_it_is_plainly_worse() -> N
     assert slight.nothing is None and slight.unsure and "too few dev rows" in slight.unsure
     assert judged("rewards/margins", [0.0] * 10, [-0.1 * number for number in range(1, 11)]).nothing
     assert judged("rewards/margins", [0.0] * 7, [-0.1] * 7).nothing is None
-    assert judged("reward", [0.5] * 12, [0.5] * 12).nothing is None  # the same greedy answers to a few prompts
-    same = judged("rewards/margins", [0.0] * 24, [-0.1, -0.2, 0.1] * 8, ["one conversation"] * 12 + ["another"] * 12)
+    assert (
+        judged("reward", [0.5] * 12, [0.5] * 12).nothing is None
+    )  # the same greedy answers to a few prompts
+    same = judged(
+        "rewards/margins",
+        [0.0] * 24,
+        [-0.1, -0.2, 0.1] * 8,
+        ["one conversation"] * 12 + ["another"] * 12,
+    )
     assert (same.groups, same.nothing) == (2, None)
 
 
 def test_a_gain_is_no_matter_for_words_and_one_within_noise_is_said() -> None:
-    clear = judged("loss", [2.0 + number / 10 for number in range(24)], [1.5 + number / 10 for number in range(24)])
+    clear = judged(
+        "loss",
+        [2.0 + number / 10 for number in range(24)],
+        [1.5 + number / 10 for number in range(24)],
+    )
     assert (clear.nothing, clear.unsure) == (None, None) and clear.low > 0
     chance = random.Random(1)
     faint = [chance.gauss(0, 1) for _ in range(30)]
@@ -91,19 +111,31 @@ def test_equal_rewards_are_chance_and_not_wrong() -> None:
     """Strictly counted, as the metric is, any order at all would be a gain over the base."""
     margins = [-0.2] * 8 + [0.1] * 16 + [-0.1] * 12
     strict = [float(margin > 0) for margin in margins]
-    gain = judged("rewards/accuracies", [0.0] * 36, strict, **{"rewards/margins": ([0.0] * 36, margins)})
+    gain = judged(
+        "rewards/accuracies", [0.0] * 36, strict, **{"rewards/margins": ([0.0] * 36, margins)}
+    )
     assert gain.base == 0.5 and gain.best == pytest.approx(16 / 36) and gain.nothing
 
 
 def test_rows_without_a_value_are_left_out() -> None:
-    assert gain_of("reward", True, {"reward": [None, 1.0]}, {"reward": [0.5, None]}, ["a", "b"]) is None
-    gain = gain_of("reward", True, {"reward": [None, 1.0, float("nan")]}, {"reward": [0.5, 2.0, 1.0]}, ["a", "b", "c"])
+    assert (
+        gain_of("reward", True, {"reward": [None, 1.0]}, {"reward": [0.5, None]}, ["a", "b"])
+        is None
+    )
+    gain = gain_of(
+        "reward",
+        True,
+        {"reward": [None, 1.0, float("nan")]},
+        {"reward": [0.5, 2.0, 1.0]},
+        ["a", "b", "c"],
+    )
     assert gain is not None and (gain.base, gain.best, gain.groups) == (1.0, 2.0, 1)
 
 
 @pytest.mark.parametrize(("rows", "most"), [(6, 0.0), (12, 0.003), (20, 0.02), (60, 0.001)])
 def test_how_often_noise_hides_a_real_gain(rows: int, most: float) -> None:
-    """Margins of a policy that truly ranks 70 % of pairs right, at a single evaluation; a run has ten of them and keeps the best."""
+    """Margins of a policy that truly ranks 70 % of pairs right, at a single evaluation; a run has
+    ten of them and keeps the best."""
     chance = random.Random(rows)
     refused = 0
     for _ in range(2000):
@@ -114,11 +146,21 @@ def test_how_often_noise_hides_a_real_gain(rows: int, most: float) -> None:
 
 @pytest.mark.slow
 def test_values_by_row_have_the_metrics_as_their_means(base: Path, tmp_path: Path) -> None:
-    """Whatever the micro-batches: the comparison rests on the same figures as the choice of the checkpoint."""
-    shapes = {"sft": "chats", "dpo": "pairs", "kto": "labels", "grpo_offline": "groups", "reward": "pairs"}
+    """Whatever the micro-batches: the comparison rests on the same figures as the choice of the
+    checkpoint."""
+    shapes = {
+        "sft": "chats",
+        "dpo": "pairs",
+        "kto": "labels",
+        "grpo_offline": "groups",
+        "reward": "pairs",
+    }
     for method, shape in shapes.items():
         (folder := tmp_path / method).mkdir()
-        rows = [item | {"weight": 1.0 + number % 3} for number, item in enumerate(plain_rows(shape, 8, 30))]
+        rows = [
+            item | {"weight": 1.0 + number % 3}
+            for number, item in enumerate(plain_rows(shape, 8, 30))
+        ]
         made = assembled(method, base, folder, rows, learning_rate=1e-2)
         loop = loop_of(made, folder)
         loop.run()
@@ -126,9 +168,14 @@ def test_values_by_row_have_the_metrics_as_their_means(base: Path, tmp_path: Pat
         parts.budget.tokens = 64
         for outcome in (whole, parts.evaluate(made.dev.items)):
             known = {"loss": outcome.loss} | outcome.metrics
-            assert {"loss", type(made.config).model_fields["metric_for_best_model"].default} <= outcome.rows.keys()
+            assert {
+                "loss",
+                type(made.config).model_fields["metric_for_best_model"].default,
+            } <= outcome.rows.keys()
             for name, values in outcome.rows.items():
-                assert len(values) == 30 and sum(values) / 30 == pytest.approx(known[name], abs=1e-5), (method, name)
+                assert len(values) == 30 and sum(values) / 30 == pytest.approx(
+                    known[name], abs=1e-5
+                ), (method, name)
                 assert values == pytest.approx(whole.rows[name], abs=1e-4), (method, name)
         made.at_work.close()
 
@@ -144,18 +191,32 @@ def turned(shape: str) -> list[Any]:
             opposite = replace(one, values=one.values[::-1])
         else:
             opposite = replace(one, label=not one.label)
-        dev_rows.append(replace(opposite, row_id=f"dev_{one.row_id}", split="dev", group=f"dev {one.group}"))
+        dev_rows.append(
+            replace(opposite, row_id=f"dev_{one.row_id}", split="dev", group=f"dev {one.group}")
+        )
     return [*train_rows, *dev_rows]
 
 
 def dataset(ws: Workspace, shape: str) -> str:
     ensure_agent(ws, "a")
     manifest = {"counts": {"train": 24, "dev": 24, "gate": 0}}
-    frozen = Dataset(ids.derived("dst", "a", shape), "a", shape, ids.fingerprint(shape), manifest, datetime.now(UTC))
+    frozen = Dataset(
+        ids.derived("dst", "a", shape),
+        "a",
+        shape,
+        ids.fingerprint(shape),
+        manifest,
+        datetime.now(UTC),
+    )
     return stored(ws, frozen, turned(shape)).id
 
 
-WRONG_WAY = {"num_train_epochs": 6, "learning_rate": 2e-3, "lr_scheduler_type": "constant", "early_stopping_patience": 2}
+WRONG_WAY = {
+    "num_train_epochs": 6,
+    "learning_rate": 2e-3,
+    "lr_scheduler_type": "constant",
+    "early_stopping_patience": 2,
+}
 
 
 @pytest.mark.parametrize(
@@ -168,7 +229,9 @@ WRONG_WAY = {"num_train_epochs": 6, "learning_rate": 2e-3, "lr_scheduler_type": 
         ("reward", "labels", {"loss_type": "classification"}),
     ],
 )
-def test_a_run_that_goes_the_wrong_way(base: Path, tmp_path: Path, method: str, shape: str, more: dict[str, Any]) -> None:
+def test_a_run_that_goes_the_wrong_way(
+    base: Path, tmp_path: Path, method: str, shape: str, more: dict[str, Any]
+) -> None:
     made = assembled(method, base, tmp_path, list(map(asdict, turned(shape))), **WRONG_WAY | more)
     ending = loop_of(made, tmp_path).run()
     made.at_work.close()
@@ -190,7 +253,9 @@ ANSWERING = {"num_generations": 2, "max_completion_length": 8, "token_budget": 4
         ("ppo", "prompts", ANSWERING | {"critic_warmup_steps": 0}),
     ],
 )
-def test_a_run_that_moved_nothing(base: Path, tmp_path: Path, method: str, shape: str, more: dict[str, Any]) -> None:
+def test_a_run_that_moved_nothing(
+    base: Path, tmp_path: Path, method: str, shape: str, more: dict[str, Any]
+) -> None:
     rows = plain_rows(shape, 8, 20)
     method_class = ALGORITHMS.get(method)
     config = method_class.settle(settings(method, QUICK | UNMOVED | more), rows)
@@ -201,7 +266,9 @@ def test_a_run_that_moved_nothing(base: Path, tmp_path: Path, method: str, shape
     assert ending.gain.nothing and ending.gain.base == pytest.approx(ending.gain.best)
 
 
-def test_without_dev_rows_it_says_so_and_goes_on(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_dev_rows_it_says_so_and_goes_on(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = assembled("dpo", base, tmp_path, plain_rows("pairs", 8))
     ending = loop_of(made, tmp_path).run()
     assert (ending.best, ending.gain) == (2, None)
@@ -210,18 +277,38 @@ def test_without_dev_rows_it_says_so_and_goes_on(base: Path, tmp_path: Path, cap
 
 
 @pytest.mark.slow
-def test_the_command_makes_nothing_and_ends_with_1(ws: Workspace, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_makes_nothing_and_ends_with_1(
+    ws: Workspace, base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from typer.testing import CliRunner
 
     from thumbwheel.loop.cycle_commands import train as command
 
     options = QUICK | WRONG_WAY | {"loss_type": "bradley_terry"}
-    given = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    asked = ["reward", "--agent", "a", "--base", str(base), "--dataset", dataset(ws, "pairs"), *given, "--json"]
+    given = [
+        part
+        for name, value in options.items()
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    asked = [
+        "reward",
+        "--agent",
+        "a",
+        "--base",
+        str(base),
+        "--dataset",
+        dataset(ws, "pairs"),
+        *given,
+        "--json",
+    ]
     found = CliRunner().invoke(command, asked, obj=lambda: ws, catch_exceptions=False)
     result = json.loads(found.stdout)
     assert found.exit_code == 1
-    assert (result["state"], result["version"], result["reward_model"]) == ("nothing_learned", None, None)
+    assert (result["state"], result["version"], result["reward_model"]) == (
+        "nothing_learned",
+        None,
+        None,
+    )
     assert result["metrics"]["gain"]["best"] < result["metrics"]["gain"]["base"]
     assert reward_models.reward_models(ws, "a") == versions(ws, "a") == []
     (record,) = runs(ws, "a")
@@ -238,4 +325,6 @@ def test_the_command_makes_nothing_and_ends_with_1(ws: Workspace, base: Path, ca
 def test_it_is_kept_where_that_is_wanted(ws: Workspace, base: Path) -> None:
     options = QUICK | WRONG_WAY | {"nll_weight": 0.0, "require_gain": False}
     kept = train(ws, "a", "dpo", str(base), dataset=dataset(ws, "pairs"), options=options)
-    assert (kept.state, kept.version) == (RunState.FINISHED, "v1") and "nothing learned" in str(kept.reason)
+    assert (kept.state, kept.version) == (RunState.FINISHED, "v1") and "nothing learned" in str(
+        kept.reason
+    )

@@ -1,4 +1,5 @@
-"""The arithmetic of groups: advantages by hand, weights, and that all three estimates of the KL have the KL's own gradient."""
+"""The arithmetic of groups: advantages by hand, weights, and that all three estimates of the KL
+have the KL's own gradient."""
 
 from __future__ import annotations
 
@@ -7,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thumbwheel.engine.tree import Branch, Example, Layout, build
-from thumbwheel.training.group import SCALE_FLOOR, KlEstimator, Normaliser, advantages, clipped, kl, ratios, shares
+from thumbwheel.training.group import (
+    SCALE_FLOOR,
+    KlEstimator,
+    Normaliser,
+    advantages,
+    clipped,
+    kl,
+    ratios,
+    shares,
+)
 
 VALUES = st.none() | st.floats(-5, 5).map(lambda value: round(value, 3))
 REWARDS = st.lists(st.lists(VALUES, min_size=1, max_size=6), min_size=1, max_size=5)
@@ -15,17 +25,25 @@ REWARDS = st.lists(st.lists(VALUES, min_size=1, max_size=6), min_size=1, max_siz
 
 def test_advantages_by_hand() -> None:
     deviation = (2 / 3) ** 0.5  # of 0, 0, 1, 1, 0, 2 within groups: 0, 1 and 2 about their mean
-    assert advantages([[0.0, 1.0, 2.0]], "group")[0] == pytest.approx([-1 / (1 + SCALE_FLOOR), 0, 1 / (1 + SCALE_FLOOR)])
+    assert advantages([[0.0, 1.0, 2.0]], "group")[0] == pytest.approx(
+        [-1 / (1 + SCALE_FLOOR), 0, 1 / (1 + SCALE_FLOOR)]
+    )
     assert advantages([[0.0, 1.0, 2.0], [4.0, 4.0]], "none") == [[-1, 0, 1], [0, 0]]
     whole = advantages([[0.0, 2.0], [1.0, 1.0]], "batch")
-    assert whole[0] == pytest.approx([-1 / (deviation + SCALE_FLOOR), 1 / (deviation + SCALE_FLOOR)]) and whole[1] == [0, 0]
+    assert whole[0] == pytest.approx(
+        [-1 / (deviation + SCALE_FLOOR), 1 / (deviation + SCALE_FLOOR)]
+    ) and whole[1] == [0, 0]
     assert advantages([[None, 3.0], [None, None]], "group") == [[None, 0], [None, None]]
 
 
 @given(groups=REWARDS, scale=st.sampled_from(["group", "batch", "none"]))
-def test_a_missing_reward_changes_nobody_elses_advantage(groups: list[list[float | None]], scale: str) -> None:
+def test_a_missing_reward_changes_nobody_elses_advantage(
+    groups: list[list[float | None]], scale: str
+) -> None:
     found = advantages(groups, scale)
-    without = advantages([[value for value in group if value is not None] for group in groups], scale)
+    without = advantages(
+        [[value for value in group if value is not None] for group in groups], scale
+    )
     for group, values, alone in zip(groups, found, without, strict=True):
         assert [value is None for value in group] == [value is None for value in values]
         assert [value for value in values if value is not None] == alone
@@ -33,9 +51,12 @@ def test_a_missing_reward_changes_nobody_elses_advantage(groups: list[list[float
 
 
 @pytest.mark.parametrize(
-    ("normaliser", "expected"), [("dapo", [1 / 5, 0, 1 / 5]), ("grpo", [1 / 6, 0, 1 / 9]), ("dr_grpo", [1 / 30, 0, 1 / 30])]
+    ("normaliser", "expected"),
+    [("dapo", [1 / 5, 0, 1 / 5]), ("grpo", [1 / 6, 0, 1 / 9]), ("dr_grpo", [1 / 30, 0, 1 / 30])],
 )
-def test_weights_count_what_is_masked_as_trl_does(normaliser: Normaliser, expected: list[float]) -> None:
+def test_weights_count_what_is_masked_as_trl_does(
+    normaliser: Normaliser, expected: list[float]
+) -> None:
     assert shares([2, 4, 3], [True, False, True], normaliser, longest=10) == pytest.approx(expected)
 
 
@@ -53,7 +74,9 @@ def test_the_surrogate_is_flat_beyond_the_clip_on_the_side_that_gains() -> None:
 def test_a_ratio_of_answers_is_the_geometric_mean_of_its_tokens() -> None:
     import torch
 
-    batch = build([Example((1, 2), (Branch((3, 4)), Branch((5, 6, 7))), "g")], [0], Layout("padded"))
+    batch = build(
+        [Example((1, 2), (Branch((3, 4)), Branch((5, 6, 7))), "g")], [0], Layout("padded")
+    )
     change = torch.tensor([0.1, 0.3, -0.3, 0.0, 0.6], dtype=torch.float64)
     whole = ratios(change, torch.zeros_like(change), batch, "sequence")
     assert whole.tolist() == pytest.approx(torch.tensor([0.2, 0.2, 0.1, 0.1, 0.1]).exp().tolist())

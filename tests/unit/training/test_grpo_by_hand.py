@@ -1,4 +1,5 @@
-"""GRPO in double precision against the formula written out answer by answer over the plain model: losses and gradients."""
+"""GRPO in double precision against the formula written out answer by answer over the plain model:
+losses and gradients."""
 
 from __future__ import annotations
 
@@ -30,14 +31,25 @@ def by_hand(made: Any, batch: Any, old: Any, reference: Any) -> Any:
             now = logps(made.model, task.prompt, one.ids, TEMPERATURE)
             ratio = torch.exp(now - old[one])
             gap = now - reference[one]
-            distance = {"k1": ratio * gap, "k2": ratio.detach() * gap**2 / 2, "k3": ratio * (torch.exp(-gap) - 1 + gap)}
-            losses = -torch.minimum(ratio * advantage, ratio.clamp(1 - config.epsilon, 1 + config.epsilon) * advantage)
+            distance = {
+                "k1": ratio * gap,
+                "k2": ratio.detach() * gap**2 / 2,
+                "k3": ratio * (torch.exp(-gap) - 1 + gap),
+            }
+            losses = -torch.minimum(
+                ratio * advantage, ratio.clamp(1 - config.epsilon, 1 + config.epsilon) * advantage
+            )
             losses = losses + config.beta * distance[config.kl_estimator]
-            total = total + (losses / DIVISORS[config.loss_type](len(one.ids), len(answers), tokens)).sum()
+            total = (
+                total
+                + (losses / DIVISORS[config.loss_type](len(one.ids), len(answers), tokens)).sum()
+            )
     return total
 
 
-@pytest.mark.parametrize(("loss_type", "estimator"), [("dapo", "k1"), ("grpo", "k2"), ("dr_grpo", "k3")])
+@pytest.mark.parametrize(
+    ("loss_type", "estimator"), [("dapo", "k1"), ("grpo", "k2"), ("dr_grpo", "k3")]
+)
 def test_policy_old_policy_and_base_apart(tmp_path: Path, loss_type: str, estimator: str) -> None:
     """GPT-2, because the norms of Qwen and Llama compute in single precision whatever the model's."""
     import torch
@@ -55,11 +67,17 @@ def test_policy_old_policy_and_base_apart(tmp_path: Path, loss_type: str, estima
     batch = steps.collect(made.train.items, 4, steps._sampling(0))
     steps.close()
     experience = made.method.experience(batch, steps._sweep)
-    answers = [(task.prompt, one) for task, group in zip(batch.tasks, batch.rollouts, strict=True) for one in group]
+    answers = [
+        (task.prompt, one)
+        for task, group in zip(batch.tasks, batch.rollouts, strict=True)
+        for one in group
+    ]
     with torch.no_grad():
         old = {one: logps(made.model, prompt, one.ids, TEMPERATURE) for prompt, one in answers}
         with made.model.disable_adapter():
-            reference = {one: logps(made.model, prompt, one.ids, TEMPERATURE) for prompt, one in answers}
+            reference = {
+                one: logps(made.model, prompt, one.ids, TEMPERATURE) for prompt, one in answers
+            }
     shake(made.model, seed=2)
     trained = [one for one in made.model.parameters() if one.requires_grad]
     loss, metrics, _ = steps._gradients(experience)

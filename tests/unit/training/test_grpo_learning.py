@@ -1,4 +1,5 @@
-"""GRPO teaches what can be checked: a base that writes one string in four backwards gets four in five right, on prompts it never met."""
+"""GRPO teaches what can be checked: a base that writes one string in four backwards gets four in
+five right, on prompts it never met."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def half_taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rates(base: Path, folder: Path, **changes: Any) -> tuple[float, float]:
-    """Greedy success on the same held-out prompts of the base and of the trained adapter, by the product's own loop."""
+    """Greedy success on the same held-out prompts of the base and of the trained adapter, by the
+    product's own loop."""
     rows = reversal_rows(512, 32)
     asked = {row["prompt"][0]["content"] for row in rows}
     held_out = list(islice((text for text in strings(99) if text not in asked), HELD_OUT))

@@ -1,4 +1,5 @@
-"""The group loss over recorded answers: by hand, with captured log-probs and without, and each text by its own worth."""
+"""The group loss over recorded answers: by hand, with captured log-probs and without, and each text
+by its own worth."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def by_hand(made: Any, old_of: Any) -> float:
             ids = torch.tensor([[*example.prompt, *branch.ids]])
             with torch.no_grad():
                 logp = (
-                    made.model(ids).logits.log_softmax(-1)[0, len(example.prompt) - 1 : -1].gather(1, ids[0, len(example.prompt) :, None])
+                    made.model(ids)
+                    .logits.log_softmax(-1)[0, len(example.prompt) - 1 : -1]
+                    .gather(1, ids[0, len(example.prompt) :, None])
                 )
                 with made.model.disable_adapter():
                     base = (
@@ -35,7 +38,9 @@ def by_hand(made: Any, old_of: Any) -> float:
                         .logits.log_softmax(-1)[0, len(example.prompt) - 1 : -1]
                         .gather(1, ids[0, len(example.prompt) :, None])
                     )
-            for now, before in zip(logp[:, 0].tolist(), old_of(branch, base[:, 0].tolist()), strict=True):
+            for now, before in zip(
+                logp[:, 0].tolist(), old_of(branch, base[:, 0].tolist()), strict=True
+            ):
                 ratio = torch.tensor(now - before).exp().item()
                 bound = min(max(ratio, 1 - config.epsilon), 1 + config.epsilon)
                 total -= min(ratio * branch.advantage, bound * branch.advantage)
@@ -47,27 +52,43 @@ def test_the_ratio_is_to_the_base_where_nothing_was_captured(base: Path, tmp_pat
     made = assembled("grpo_offline", base, tmp_path, rows())
     shake(made.model)
     loss, _, metrics = gradient(made, made.train.items, 200)
-    assert loss == pytest.approx(by_hand(made, lambda branch, reference: reference), rel=1e-4, abs=1e-6)
+    assert loss == pytest.approx(
+        by_hand(made, lambda branch, reference: reference), rel=1e-4, abs=1e-6
+    )
     assert 0.2 < metrics["clip_ratio/region_mean"] < 1
 
 
-def test_the_ratio_is_to_the_model_that_answered_where_its_log_probs_are_known(base: Path, tmp_path: Path) -> None:
+def test_the_ratio_is_to_the_model_that_answered_where_its_log_probs_are_known(
+    base: Path, tmp_path: Path
+) -> None:
     found = rows()
     plain = assembled("grpo_offline", base, tmp_path / "plain", found)
     for row, example in zip(found, plain.train.items, strict=True):
         row["token_ids"] = [list(branch.ids) for branch in example.branches]
-        row["logps"] = [[-5.9 - at / 50 for at in range(len(branch.ids))] for branch in example.branches]
+        row["logps"] = [
+            [-5.9 - at / 50 for at in range(len(branch.ids))] for branch in example.branches
+        ]
     found[0]["logps"][1] = found[0]["logps"][1][:-1]
     made = assembled("grpo_offline", base, tmp_path, found)
     shake(made.model)
     assert made.train.notes["answers whose captured log-probs fit other tokens"] == 1
     loss, _, _ = gradient(made, made.train.items, 200)
-    assert loss == pytest.approx(by_hand(made, lambda branch, reference: branch.logps or reference), rel=1e-4, abs=1e-6)
+    assert loss == pytest.approx(
+        by_hand(made, lambda branch, reference: branch.logps or reference), rel=1e-4, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo"])
 def test_the_token_budget_changes_nothing(base: Path, tmp_path: Path, loss_type: str) -> None:
-    made = assembled("grpo_offline", base, tmp_path, rows(8), loss_type=loss_type, beta=0.1, importance_sampling_level="sequence")
+    made = assembled(
+        "grpo_offline",
+        base,
+        tmp_path,
+        rows(8),
+        loss_type=loss_type,
+        beta=0.1,
+        importance_sampling_level="sequence",
+    )
     shake(made.model)
     whole, parts = gradient(made, made.train.items, 100_000), gradient(made, made.train.items, 64)
     assert parts[0] == pytest.approx(whole[0], rel=1e-5)
@@ -83,22 +104,31 @@ def test_a_group_of_equal_worth_is_dropped_and_counted(base: Path, tmp_path: Pat
 
 
 def test_a_text_is_credited_with_its_own_worth_only(base: Path, tmp_path: Path) -> None:
-    """Raising the worth of one answer makes its own tokens likelier, whatever place it has among the others."""
+    """Raising the worth of one answer makes its own tokens likelier, whatever place it has among
+    the others."""
     import torch
 
     found = rows(1)
-    turned = [found[0] | {"completions": found[0]["completions"][::-1], "values": found[0]["values"][::-1]}]
+    turned = [
+        found[0]
+        | {"completions": found[0]["completions"][::-1], "values": found[0]["values"][::-1]}
+    ]
     results = []
     for number, given in enumerate((found, turned)):
         made = assembled("grpo_offline", base, tmp_path / str(number), given)
         shake(made.model)
         results.append(gradient(made, made.train.items, 4096)[1])
         best = max(made.train.items[0].branches, key=lambda one: one.advantage)
-        assert best.ids == made.builder.row(given[0]["prompt"], found[0]["completions"][0]).completion_ids
+        assert (
+            best.ids
+            == made.builder.row(given[0]["prompt"], found[0]["completions"][0]).completion_ids
+        )
     assert torch.allclose(results[0], results[1], rtol=1e-4, atol=1e-7)
 
 
-def test_imitation_by_reward_weighs_every_text_by_its_own_number(base: Path, tmp_path: Path) -> None:
+def test_imitation_by_reward_weighs_every_text_by_its_own_number(
+    base: Path, tmp_path: Path
+) -> None:
     import math
 
     scored = plain_rows("scored", 4)
@@ -111,24 +141,50 @@ def test_imitation_by_reward_weighs_every_text_by_its_own_number(base: Path, tmp
     assert (fitted.weight_centre, fitted.weight_temperature) == (4.0, pytest.approx(4.0824829))
     assert Sft.shape(fitted) == "scored" and Sft.shape(SftConfig()) == "chats"
     made = assembled(
-        "sft", base, tmp_path, scored, weighting="reward", weight_limit=2, weight_centre=4.0, weight_temperature=fitted.weight_temperature
+        "sft",
+        base,
+        tmp_path,
+        scored,
+        weighting="reward",
+        weight_limit=2,
+        weight_centre=4.0,
+        weight_temperature=fitted.weight_temperature,
     )
     weights = [example.weight for example in made.train.items]
-    assert weights == pytest.approx([*(math.exp((value - 4) / 4.0824829) for value in (1, 2, 3)), 2.0])
-    assert [example.branches[0].role for example in made.train.items] == ["rest", "rest", "rest", "sample"]
+    assert weights == pytest.approx(
+        [*(math.exp((value - 4) / 4.0824829) for value in (1, 2, 3)), 2.0]
+    )
+    assert [example.branches[0].role for example in made.train.items] == [
+        "rest",
+        "rest",
+        "rest",
+        "sample",
+    ]
     heavy = gradient(made, made.train.items, 4096)
-    plain = assembled("sft", base, tmp_path / "plain", [row | {"weight": weight} for row, weight in zip(scored, weights, strict=True)])
+    plain = assembled(
+        "sft",
+        base,
+        tmp_path / "plain",
+        [row | {"weight": weight} for row, weight in zip(scored, weights, strict=True)],
+    )
     same = gradient(plain, plain.train.items, 4096)
-    assert heavy[0] == pytest.approx(same[0], rel=1e-6) and float((heavy[1] - same[1]).norm()) < 1e-6
+    assert (
+        heavy[0] == pytest.approx(same[0], rel=1e-6) and float((heavy[1] - same[1]).norm()) < 1e-6
+    )
     with pytest.raises(DataError, match="none weighs more"):
         Sft.settle(SftConfig(weighting="reward"), [row | {"value": 3.0} for row in scored])
 
 
-def test_runs_of_one_task_share_their_beginning_and_train_their_answers_alone(base: Path, tmp_path: Path) -> None:
+def test_runs_of_one_task_share_their_beginning_and_train_their_answers_alone(
+    base: Path, tmp_path: Path
+) -> None:
     found = rows()
     plain = assembled("grpo_offline", base, tmp_path / "plain", found)
     for row in found:
-        told = [[*row["prompt"], {"role": "assistant", "content": f"which {turn}"}] for turn in range(len(row["completions"]))]
+        told = [
+            [*row["prompt"], {"role": "assistant", "content": f"which {turn}"}]
+            for turn in range(len(row["completions"]))
+        ]
         row["prompts"] = [[*one, {"role": "user", "content": "that"}] for one in told]
     made = assembled("grpo_offline", base, tmp_path, found)
     assert len(made.train.items) == len(plain.train.items) > 0

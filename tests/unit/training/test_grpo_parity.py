@@ -1,14 +1,20 @@
-"""GRPO equals TRL 1.16 over 20 updates: losses, gradients, metrics and the adapter, on the same answers with the same rewards.
+"""GRPO equals TRL 1.16 over 20 updates: losses, gradients, metrics and the adapter, on the same
+answers with the same rewards.
 
-The adapter starts at random, each batch is gone through more than once and the base is the reference: policy, old policy and reference
-are three different models.
+The adapter starts at random, each batch is gone through more than once and the base is the
+reference: policy, old policy and reference are three different models.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "CI": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+os.environ |= {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_OFFLINE": "1",
+    "CI": "1",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+}
 
 import random
 from collections.abc import Sequence
@@ -22,7 +28,12 @@ from thumbwheel.engine.rollout import Rollout, RolloutSource, Sampling
 from training_rows import assembled, loop_of, plain_rows, shake
 
 PROMPTS, ANSWERS, LONGEST, UPDATES = 3, 4, 12, 20
-SHARED = {"learning_rate": 2e-3, "lr_scheduler_type": "constant", "weight_decay": 0.01, "max_grad_norm": 1.0}
+SHARED = {
+    "learning_rate": 2e-3,
+    "lr_scheduler_type": "constant",
+    "weight_decay": 0.01,
+    "max_grad_norm": 1.0,
+}
 
 
 class Recorded(RolloutSource):
@@ -31,30 +42,46 @@ class Recorded(RolloutSource):
     def __init__(self, eos: int, seed: int = 3) -> None:
         self._eos, self._chance, self.given = eos, random.Random(seed), []
 
-    def sample(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, ended: Any = None) -> list[list[Rollout]]:
-        self.given.append([[self._answer(alike=place == 0) for _ in range(n)] for place in range(len(prompts))])
+    def sample(
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, ended: Any = None
+    ) -> list[list[Rollout]]:
+        self.given.append(
+            [[self._answer(alike=place == 0) for _ in range(n)] for place in range(len(prompts))]
+        )
         return self.given[-1]
 
     def _answer(self, alike: bool) -> Rollout:
         cut = self._chance.random() < 0.25
-        ids = [self._chance.randrange(5, 300) for _ in range(LONGEST if cut else self._chance.randrange(1, LONGEST - 1))]
+        ids = [
+            self._chance.randrange(5, 300)
+            for _ in range(LONGEST if cut else self._chance.randrange(1, LONGEST - 1))
+        ]
         worth = 0.5 if alike else self._chance.choice([0.0, 0.25, 1.0])
-        return Rollout((*ids, *([] if cut else [self._eos])), None, "length" if cut else "stop", str(worth))
+        return Rollout(
+            (*ids, *([] if cut else [self._eos])), None, "length" if cut else "stop", str(worth)
+        )
 
 
 def ours(base: Path, folder: Path, **changes: Any) -> tuple[Any, list[str], list[Any]]:
-    """(what happened, the prompts in the order in which they were taken, the answers of every step)."""
+    """(what happened, the prompts in the order in which they were taken, the answers of every
+    step)."""
     steps = UPDATES // changes["num_iterations"]
     settings = SHARED | {
         "batch_size": PROMPTS, "num_generations": ANSWERS, "max_completion_length": LONGEST, "max_length": 512, "token_budget": 200,
         "max_steps": steps, "warmup_ratio": 0.0, "reward_functions": ("reward_functions:spoken",), "reward_workers": 1,
     }  # fmt: skip
-    made = assembled("grpo", base, folder, plain_rows("prompts", PROMPTS * steps), **settings | changes)
+    made = assembled(
+        "grpo", base, folder, plain_rows("prompts", PROMPTS * steps), **settings | changes
+    )
     shake(made.model)
     made.at_work.source = Recorded(made.builder.tokenizer.eos_token_id)
     heard = recorder()
     loop = loop_of(made, folder, callbacks=[heard])
-    order = [made.builder.render(made.train.items[at].row["prompt"]) for batch in loop.order.batches() for at in batch]
+    order = [
+        made.builder.render(made.train.items[at].row["prompt"])
+        for batch in loop.order.batches()
+        for at in batch
+    ]
     loop.run()
     made.at_work.close()
     return heard, order, made.at_work.source.given
@@ -102,9 +129,27 @@ def theirs(base: Path, folder: Path, order: list[str], given: list[Any], **chang
     "changes",
     [
         {"loss_type": "dapo", "num_iterations": 2},
-        {"loss_type": "grpo", "beta": 0.1, "num_iterations": 4, "epsilon": 0.1, "epsilon_high": 0.3},
-        {"loss_type": "dr_grpo", "beta": 0.04, "num_iterations": 2, "scale_rewards": "none", "mask_truncated_completions": True},
-        {"loss_type": "grpo", "num_iterations": 2, "importance_sampling_level": "sequence", "epsilon": 0.01, "scale_rewards": "batch"},
+        {
+            "loss_type": "grpo",
+            "beta": 0.1,
+            "num_iterations": 4,
+            "epsilon": 0.1,
+            "epsilon_high": 0.3,
+        },
+        {
+            "loss_type": "dr_grpo",
+            "beta": 0.04,
+            "num_iterations": 2,
+            "scale_rewards": "none",
+            "mask_truncated_completions": True,
+        },
+        {
+            "loss_type": "grpo",
+            "num_iterations": 2,
+            "importance_sampling_level": "sequence",
+            "epsilon": 0.01,
+            "scale_rewards": "batch",
+        },
         {"loss_type": "dapo", "beta": 0.2, "num_iterations": 1, "mask_truncated_completions": True},
     ],
     ids=[
@@ -122,24 +167,47 @@ def test_grpo(base: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
     assert len(mine.gradients) == len(other.gradients) == len(other.losses) == UPDATES
     worst = {"loss": 0.0, "gradient": 0.0, "parameter": 0.0}
     for place, loss in enumerate(mine.losses):
-        worst["loss"] = max(worst["loss"], abs(loss - sum(other.losses[each * place : each * (place + 1)]) / each))
+        worst["loss"] = max(
+            worst["loss"], abs(loss - sum(other.losses[each * place : each * (place + 1)]) / each)
+        )
     for left, right in zip(mine.gradients, other.gradients, strict=True):
         assert left.keys() == right.keys()
         for name, gradient in left.items():
-            worst["gradient"] = max(worst["gradient"], float((gradient - right[name]).norm() / (right[name].norm() + 1e-6)))
+            worst["gradient"] = max(
+                worst["gradient"],
+                float((gradient - right[name]).norm() / (right[name].norm() + 1e-6)),
+            )
     for name, value in mine.final.items():
-        worst["parameter"] = max(worst["parameter"], float((value - other.final[name]).norm() / other.final[name].norm()))
+        worst["parameter"] = max(
+            worst["parameter"], float((value - other.final[name]).norm() / other.final[name].norm())
+        )
     print({name: f"{value:.1e}" for name, value in worst.items()})
     assert worst["loss"] < 5e-6 and worst["gradient"] < 1e-4 and worst["parameter"] < 1e-5
     compare_metrics(mine.logs, other.logs, changes)
 
 
-def compare_metrics(mine: list[dict[str, float]], other: list[dict[str, float]], changes: dict[str, Any]) -> None:
-    """Those of the loss only where every answer is scored: without KL, ours leaves out the groups that teach nothing."""
+def compare_metrics(
+    mine: list[dict[str, float]], other: list[dict[str, float]], changes: dict[str, Any]
+) -> None:
+    """Those of the loss only where every answer is scored: without KL, ours leaves out the groups
+    that teach nothing."""
     each, whole = changes["num_iterations"], changes.get("beta", 0.0) > 0
     names = ["reward", "reward_std", "completions/mean_length", "completions/clipped_ratio"]
-    names += ["frac_reward_zero_std"] if changes.get("scale_rewards") != "batch" else []  # TRL asks whether the whole batch is alike there
-    names += ["kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "grad_norm"] if whole else []
+    names += (
+        ["frac_reward_zero_std"] if changes.get("scale_rewards") != "batch" else []
+    )  # TRL asks whether the whole batch is alike there
+    names += (
+        [
+            "kl",
+            "entropy",
+            "clip_ratio/low_mean",
+            "clip_ratio/high_mean",
+            "clip_ratio/region_mean",
+            "grad_norm",
+        ]
+        if whole
+        else []
+    )
     for place, line in enumerate(mine):
         theirs = other[each * place : each * (place + 1)]
         for name in names:

@@ -14,7 +14,9 @@ N = 40
 def seen(reward: float, length: int = 10, **held_out: float) -> Seen:
     """Dev answers of which so many are right."""
     share = lambda part: [float(at < part * N) for at in range(N)]  # noqa: E731
-    return Seen(share(reward), [length] * N, {}, {name: share(part) for name, part in held_out.items()})
+    return Seen(
+        share(reward), [length] * N, {}, {name: share(part) for name, part in held_out.items()}
+    )
 
 
 def told(guard: Guard, *found: Seen) -> list[str | None]:
@@ -24,7 +26,10 @@ def told(guard: Guard, *found: Seen) -> list[str | None]:
 def test_the_kl_budget_is_held_against_several_steps() -> None:
     guard = Guard(0.1, None)
     assert [guard.step({"kl": value}) for value in (0.02, 0.15, 0.02)] == [None] * WINDOW
-    assert guard.step({"kl": 0.3}) == "the KL budget is spent: 0.157 nats a token away from the base, kl_budget 0.1"
+    assert (
+        guard.step({"kl": 0.3})
+        == "the KL budget is spent: 0.157 nats a token away from the base, kl_budget 0.1"
+    )
     assert Guard(None, None).step({"kl": 9.0}) is None
 
 
@@ -32,7 +37,11 @@ def test_longer_answers_end_a_run_only_when_they_are_no_better() -> None:
     assert told(Guard(None, 3.0), seen(0.3), seen(0.3, 29), seen(0.8, 40)) == [None] * 3
     *fine, reason = told(Guard(None, 3.0), seen(0.3), seen(0.3, 29), seen(0.3, 31))
     assert fine == [None, None]
-    assert reason == "answers grew from 10 to 31 tokens on the dev prompts, and the dev reward is no better (0.3 to 0.3)"
+    assert (
+        reason
+        == "answers grew from 10 to 31 tokens on the dev prompts, and the dev reward is no better "
+        "(0.3 to 0.3)"
+    )
     assert told(Guard(None, None), seen(0.3), seen(0.1, 500)) == [None, None]
 
 
@@ -43,7 +52,9 @@ def test_a_reward_that_rises_while_what_is_held_out_falls() -> None:
     *fine, reason = told(Guard(None, None), *good, seen(0.7, truth=0.45))
     assert fine == [None, None]
     assert reason and "truth, which is not optimised, fell from 0.7 to 0.45" in reason
-    assert told(Guard(None, None), *good, seen(0.2, truth=0.3)) == [None] * 3  # both fall: no gaming
+    assert (
+        told(Guard(None, None), *good, seen(0.2, truth=0.3)) == [None] * 3
+    )  # both fall: no gaming
 
 
 @pytest.mark.parametrize(
@@ -58,41 +69,73 @@ def test_a_reward_that_rises_while_what_is_held_out_falls() -> None:
         ((0.5, 0.5, 0.5, 0.5), False),
     ],
 )
-def test_a_reward_that_rises_while_what_is_held_out_stays(truths: tuple[float, ...], stops: bool) -> None:
+def test_a_reward_that_rises_while_what_is_held_out_stays(
+    truths: tuple[float, ...], stops: bool
+) -> None:
     rising = (0.1, 0.25, 0.4, 0.55, 0.7)
-    *fine, last = told(Guard(None, None), *(seen(reward, truth=truth) for reward, truth in zip(rising, truths, strict=False)))
+    *fine, last = told(
+        Guard(None, None),
+        *(seen(reward, truth=truth) for reward, truth in zip(rising, truths, strict=False)),
+    )
     assert fine == [None] * (len(truths) - 1)
     assert (last is not None) is stops
     if last:
         assert last == (
-            "the reward is being gamed: it rose from 0.1 to 0.7 on the dev prompts in 4 evaluations, and truth, which is not optimised, "
+            "the reward is being gamed: it rose from 0.1 to 0.7 on the dev prompts in 4 "
+            "evaluations, and truth, which is not optimised, "
             f"gained nothing ({truths[0]:g} to 0.5)"
         )
-    assert told(Guard(None, None), *(seen(0.3, truth=0.5) for _ in range(6))) == [None] * 6  # nor did the reward
+    assert (
+        told(Guard(None, None), *(seen(0.3, truth=0.5) for _ in range(6))) == [None] * 6
+    )  # nor did the reward
 
 
 def test_a_number_that_is_nearly_as_good_as_it_was_anywhere_has_no_room() -> None:
     level = lambda at: [0.97 + 0.001 * ((number * 7 + at) % 20) for number in range(N)]  # noqa: E731
     rising = (0.1, 0.25, 0.4, 0.55, 0.7)
-    assert told(Guard(None, None), *(Seen(seen(r).rewards, [9] * N, {}, {"mine": level(0)}) for r in rising)) == [None] * 5
-    low = [Seen(seen(r).rewards, [9] * N, {}, {"mine": [value - 0.5 * (at % 2) for at, value in enumerate(level(0))]}) for r in rising]
+    assert (
+        told(
+            Guard(None, None),
+            *(Seen(seen(r).rewards, [9] * N, {}, {"mine": level(0)}) for r in rising),
+        )
+        == [None] * 5
+    )
+    low = [
+        Seen(
+            seen(r).rewards,
+            [9] * N,
+            {},
+            {"mine": [value - 0.5 * (at % 2) for at, value in enumerate(level(0))]},
+        )
+        for r in rising
+    ]
     assert "gained nothing" in str(told(Guard(None, None), *low)[-1])
 
 
 def test_a_few_answers_that_all_fell_prove_nothing() -> None:
     for many, stops in ((3, False), (24, True)):
-        both = Seen([0.0] * many, [9] * many, {}, {"truth": [1.0] * many}), Seen([1.0] * many, [9] * many, {}, {"truth": [0.5] * many})
+        both = (
+            Seen([0.0] * many, [9] * many, {}, {"truth": [1.0] * many}),
+            Seen([1.0] * many, [9] * many, {}, {"truth": [0.5] * many}),
+        )
         assert bool(told(Guard(None, None), *both)[-1]) is stops
 
 
 def test_longer_answers_that_are_all_better_by_as_much_are_worth_it() -> None:
-    assert told(Guard(None, 1.5), Seen([-1.0] * 3, [10] * 3), Seen([2.0] * 3, [20] * 3)) == [None, None]
+    assert told(Guard(None, 1.5), Seen([-1.0] * 3, [10] * 3), Seen([2.0] * 3, [20] * 3)) == [
+        None,
+        None,
+    ]
 
 
 def test_a_reward_that_rises_in_training_alone_counts_too() -> None:
     guard = Guard(None, None)
     results = []
-    for trained, one in ((0.0, seen(0.5, truth=0.5)), (0.2, seen(0.5, truth=0.7)), (0.9, seen(0.5, truth=0.2))):
+    for trained, one in (
+        (0.0, seen(0.5, truth=0.5)),
+        (0.2, seen(0.5, truth=0.7)),
+        (0.9, seen(0.5, truth=0.2)),
+    ):
         guard.step({"reward": trained})
         results.append(guard.evaluation(one))
     assert results[:2] == [None, None] and "gamed" in str(results[2])
@@ -103,14 +146,17 @@ def test_answers_that_no_longer_end() -> None:
     assert told(Guard(None, None), *ended) == [
         None,
         None,
-        "the answers collapsed: 40% of fresh greedy answers to dev prompts come to an end, 90% under the base",
+        "the answers collapsed: 40% of fresh greedy answers to dev prompts come to an end, 90% "
+        "under the base",
     ]
 
 
 def test_answers_without_a_value_are_left_out() -> None:
     blank = Seen([None] * N, [10] * N, {}, {"truth": [None] * N})
     assert told(Guard(None, 2.0), blank, blank) == [None, None]
-    assert "without any dev reward" in str(told(Guard(None, 2.0), blank, Seen([None] * N, [30] * N))[1])
+    assert "without any dev reward" in str(
+        told(Guard(None, 2.0), blank, Seen([None] * N, [30] * N))[1]
+    )
 
 
 def test_its_state_survives(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,19 +168,31 @@ def test_its_state_survives(capsys: pytest.CaptureFixture[str]) -> None:
     second.restore(state)
     assert second.state() == state
     assert second.step({"kl": 0.3, "entropy": 0.1}) == first.step({"kl": 0.3, "entropy": 0.1})
-    assert second.evaluation(seen(0.5, 10, truth=0.1)) == first.evaluation(seen(0.5, 10, truth=0.1)) is not None
+    assert (
+        second.evaluation(seen(0.5, 10, truth=0.1))
+        == first.evaluation(seen(0.5, 10, truth=0.1))
+        is not None
+    )
     assert capsys.readouterr().err.count("entropy has collapsed") == 2
 
 
 def test_an_evaluation_that_lost_what_the_base_has_is_passed_over() -> None:
     share = lambda part, of=N: [float(at < part * of) for at in range(of)]  # noqa: E731
-    liked = lambda part, of=N: Seen(share(0.5), [9] * N, {}, kept={"eos_rate": share(1.0), "liked_rate": share(part, of)})  # noqa: E731
+
+    def liked(part, of=N):
+        return Seen(
+            share(0.5), [9] * N, {}, kept={"eos_rate": share(1.0), "liked_rate": share(part, of)}
+        )
+
     guard = Guard(None, None)
     for part, passed in ((0.8, False), (0.75, False), (0.9, False), (0.6, True), (0.8, False)):
         assert guard.evaluation(liked(part)) is None
         assert (guard.unfit() is not None) is passed, part
     told(guard, liked(0.6))
-    assert guard.unfit() == "60% of fresh answers to dev prompts are ones that people liked, 80% under the base"
+    assert (
+        guard.unfit()
+        == "60% of fresh answers to dev prompts are ones that people liked, 80% under the base"
+    )
     again = Guard(None, None)
     again.restore(guard.state())
     assert again.unfit() == guard.unfit()

@@ -12,7 +12,15 @@ import pytest
 from command_line import Run
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.training import hardware
-from thumbwheel.training.hardware import BF16_FLAGS, Gpu, choose_dtype, group_limits, machine, memory_gb, read_cpuinfo
+from thumbwheel.training.hardware import (
+    BF16_FLAGS,
+    Gpu,
+    choose_dtype,
+    group_limits,
+    machine,
+    memory_gb,
+    read_cpuinfo,
+)
 from thumbwheel.training.presets import PRESETS
 
 RYZEN = """processor\t: {n}
@@ -22,8 +30,14 @@ physical id\t: 0
 core id\t\t: {core}
 flags\t\t: fpu sse2 avx avx2 fma
 """
-XEON = "processor : 0\nmodel name : Intel(R) Xeon(R) Platinum 8480+\nflags : avx2 avx512f avx512_bf16 amx_bf16\n"
-ARM = "processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\n\nHardware\t: board\nModel\t\t: Raspberry Pi 5\n"
+XEON = (
+    "processor : 0\nmodel name : Intel(R) Xeon(R) Platinum 8480+\nflags : avx2 avx512f avx512_bf16 "
+    "amx_bf16\n"
+)
+ARM = (
+    "processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\n\nHardware\t: board\nModel\t\t: Raspberry Pi "
+    "5\n"
+)
 
 
 def test_processors_by_their_cpuinfo() -> None:
@@ -31,7 +45,12 @@ def test_processors_by_their_cpuinfo() -> None:
     assert (name, cores) == ("AMD Ryzen 9 5950X 16-Core Processor", 16)
     assert flags is not None and "avx2" in flags and not flags & (BF16_FLAGS | {"avx512f"})
     flags, name, cores = read_cpuinfo(XEON)
-    assert flags is not None and {"avx512f", "avx512_bf16"} <= flags and cores is None and name.startswith("Intel")
+    assert (
+        flags is not None
+        and {"avx512f", "avx512_bf16"} <= flags
+        and cores is None
+        and name.startswith("Intel")
+    )
     flags, _, _ = read_cpuinfo(ARM)
     assert flags is not None and flags & BF16_FLAGS
 
@@ -55,7 +74,8 @@ def test_limits_of_control_groups(tmp_path: Path) -> None:
     })  # fmt: skip
     assert group_limits(two) == [(8000, 2400)]
     one = write(tmp_path / "one", {
-        "proc/self/cgroup": "5:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/\n",  # a container: the path is the host's
+        # a container: the path is the host's
+        "proc/self/cgroup": "5:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/\n",
         "sys/fs/cgroup/memory/memory.limit_in_bytes": "4000\n",
         "sys/fs/cgroup/memory/memory.usage_in_bytes": "1000\n",
         "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 100\n",
@@ -77,11 +97,17 @@ def test_this_machine_as_psutil_sees_it() -> None:
     here, (total, available) = machine(), memory_gb()
     assert machine() is here
     assert here.threads == len(psutil.Process().cpu_affinity())
-    assert total is not None and available is not None and 0 < available <= total <= psutil.virtual_memory().total / 1e9 + 1e-9
+    assert (
+        total is not None
+        and available is not None
+        and 0 < available <= total <= psutil.virtual_memory().total / 1e9 + 1e-9
+    )
     assert here.gpus is not None
 
 
-def test_precision_pays_on_large_models_where_the_machine_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_pays_on_large_models_where_the_machine_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from dataclasses import replace
 
     for able, found in ((True, "bfloat16"), (False, "float32"), (None, "float32")):
@@ -101,7 +127,9 @@ def test_precision_pays_on_large_models_where_the_machine_has_it(monkeypatch: py
         ((Gpu("cuda", "some GPU", 16),), "cpu", "cpu"),
     ],
 )
-def test_the_device_is_one_that_is_there(gpus: tuple[Gpu, ...], asked: Any, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_is_one_that_is_there(
+    gpus: tuple[Gpu, ...], asked: Any, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dataclasses import replace
 
     here = replace(machine(), gpus=gpus)
@@ -109,8 +137,12 @@ def test_the_device_is_one_that_is_there(gpus: tuple[Gpu, ...], asked: Any, take
     assert hardware.device(asked) == taken
 
 
-@pytest.mark.parametrize(("gpus", "asked"), [((), "mps"), ((), "cuda"), ((Gpu("cuda", "some GPU", 16),), "mps")])
-def test_an_accelerator_that_is_not_there_is_refused(gpus: tuple[Gpu, ...], asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "asked"), [((), "mps"), ((), "cuda"), ((Gpu("cuda", "some GPU", 16),), "mps")]
+)
+def test_an_accelerator_that_is_not_there_is_refused(
+    gpus: tuple[Gpu, ...], asked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dataclasses import replace
 
     here = replace(machine(), gpus=gpus)
@@ -119,11 +151,16 @@ def test_an_accelerator_that_is_not_there_is_refused(gpus: tuple[Gpu, ...], aske
         hardware.device(asked)
 
 
-def test_the_command_says_what_is_here_and_what_is_chosen(command_line: Run, tmp_path: Path) -> None:
+def test_the_command_says_what_is_here_and_what_is_chosen(
+    command_line: Run, tmp_path: Path
+) -> None:
     code, out, _ = command_line("hardware", "--json")
     found = json.loads(out)
     assert code == 0 and set(found["presets"]) == {"auto", *PRESETS} and found["auto"] in PRESETS
-    assert found["machine"]["disk_free_gb"] > 0 and found["machine"]["ram_gb"] >= found["machine"]["available_gb"] > 0
+    assert (
+        found["machine"]["disk_free_gb"] > 0
+        and found["machine"]["ram_gb"] >= found["machine"]["available_gb"] > 0
+    )
     _, out, _ = command_line("hardware")
     assert "AVX2" in out and "apple_silicon" in out
     assert not (tmp_path / "home").exists(), "looking at the machine makes no home"

@@ -1,4 +1,5 @@
-"""Judging: rewards are weighted means of what applies, order is kept, and no function can stop, block or falsify the others."""
+"""Judging: rewards are weighted means of what applies, order is kept, and no function can stop,
+block or falsify the others."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from thumbwheel.sandbox.canaries import level
 from thumbwheel.sandbox.types import Refused
 from thumbwheel.training.judge import Ask, Judge
 
-ROW = {"row_id": "row_1", "prompt": [{"role": "user", "content": "q"}], "reference": "7", "checker": None, "checker_config": None}
+ROW = {
+    "row_id": "row_1",
+    "prompt": [{"role": "user", "content": "q"}],
+    "reference": "7",
+    "checker": None,
+    "checker_config": None,
+}
 
 
 def ask(text: str, finish: str = "stop", **row) -> Ask:
@@ -48,11 +55,18 @@ def test_the_rows_own_checker_judges(judge):
     found = judge({"checker": 2.0}).judge(asks)
     assert [one.value for one in found] == [1, 0, 1, 0, 1, 0, None, None, None]
     assert [one.well_formed for one in found[:4]] == [None, None, True, False]
-    assert [dict(one.failures) for one in found[5:]] == [{}, {}, {"checker": "blocked"}, {"checker": "blocked"}]
+    assert [dict(one.failures) for one in found[5:]] == [
+        {},
+        {},
+        {"checker": "blocked"},
+        {"checker": "blocked"},
+    ]
 
 
 def test_users_functions_get_prompt_answer_reference_and_the_row(judge):
-    found = judge({"user_rewards:seen": 1.0, "user_rewards:right": 1.0}).judge([ask("7"), ask("8", "length")])
+    found = judge({"user_rewards:seen": 1.0, "user_rewards:right": 1.0}).judge(
+        [ask("7"), ask("8", "length")]
+    )
     assert [one.value for one in found] == [1.0, 0.0]
     assert not any(one.failures for one in found)
 
@@ -61,8 +75,16 @@ def test_the_value_is_the_weighted_mean_of_what_applies(judge):
     functions = {"checker": 3.0, "user_rewards:sometimes": 1.0, "user_rewards:length": 0.0}
     first, second, third = judge(functions).judge([ask("A: 8"), ask("7"), ask("x", reference=None)])
     assert (first.value, second.value, third.value) == (0.25, 1.0, None)
-    assert first.parts == {"checker": 0.0, "user_rewards:sometimes": 1.0, "user_rewards:length": 0.4}
-    assert third.parts == {"checker": None, "user_rewards:sometimes": None, "user_rewards:length": 0.1}
+    assert first.parts == {
+        "checker": 0.0,
+        "user_rewards:sometimes": 1.0,
+        "user_rewards:length": 0.4,
+    }
+    assert third.parts == {
+        "checker": None,
+        "user_rewards:sometimes": None,
+        "user_rewards:length": 0.1,
+    }
 
 
 class Scores:
@@ -70,7 +92,10 @@ class Scores:
 
     def earned(self, groups):
         assert all(answer.prompt == ROW["prompt"] for answers in groups for answer in answers)
-        return [[float(len(answer.text)) if answer.text else math.nan for answer in answers] for answers in groups]
+        return [
+            [float(len(answer.text)) if answer.text else math.nan for answer in answers]
+            for answers in groups
+        ]
 
 
 def test_a_reward_model_is_one_more_part(judge):
@@ -84,15 +109,22 @@ def test_a_reward_model_is_one_more_part(judge):
 @pytest.mark.parametrize(
     ("deed", "kind"),
     [
-        ("loop", "timed out"), ("spin", "timed out"), ("exit", "raised SystemExit"), ("os exit", "process died"),
-        ("segfault", "process died"), ("memory", "raised MemoryError"), ("raise", "raised ZeroDivisionError"),
-        ("interrupt", "raised KeyboardInterrupt"), ("recursion", "raised RecursionError"), ("nan", "returned nan"),
-        ("inf", "returned -inf"), ("text", "returned str"), ("list", "returned list"), ("complex", "returned complex"),
+        ("loop", "timed out"), ("spin", "timed out"), ("exit", "raised SystemExit"), ("os "
+        "exit", "process "
+        "died"),
+        ("segfault", "process died"), ("memory", "raised MemoryError"), ("raise", "raised "
+        "ZeroDivisionError"),
+        ("interrupt", "raised KeyboardInterrupt"), ("recursion", "raised RecursionError"), ("nan", "returned "
+        "nan"),
+        ("inf", "returned -inf"), ("text", "returned str"), ("list", "returned list"), ("complex", "returned "
+        "complex"),
         ("close", "process died"), ("flood", "process died"), ("unknown", "raised KeyError"),
     ],
 )  # fmt: skip
 def test_a_hostile_function_costs_its_own_judgement_only(judge, deed, kind):
-    found = judge({"user_rewards:hostile": 1.0, "checker": 1.0}, timeout=1.0).judge([ask("fine"), ask(deed), ask("fine")])
+    found = judge({"user_rewards:hostile": 1.0, "checker": 1.0}, timeout=1.0).judge(
+        [ask("fine"), ask(deed), ask("fine")]
+    )
     assert [one.parts["user_rewards:hostile"] for one in found] == [0.5, None, 0.5]
     assert found[1].failures == {"user_rewards:hostile": kind}
     assert [one.parts["checker"] for one in found] == [0.0, 0.0, 0.0]
@@ -100,10 +132,14 @@ def test_a_hostile_function_costs_its_own_judgement_only(judge, deed, kind):
 
 
 def test_a_function_of_the_table_judges_with_its_settings(judge):
-    found = judge({"length": 1.0, "regex": 3.0}, settings={"length": {"most": 1}, "regex": {"pattern": "^yes"}}).judge(
-        [ask("yes yes"), ask("no")]
-    )
-    assert [one.parts for one in found] == [{"length": 0.0, "regex": 1.0}, {"length": 1.0, "regex": 0.0}]
+    found = judge(
+        {"length": 1.0, "regex": 3.0},
+        settings={"length": {"most": 1}, "regex": {"pattern": "^yes"}},
+    ).judge([ask("yes yes"), ask("no")])
+    assert [one.parts for one in found] == [
+        {"length": 0.0, "regex": 1.0},
+        {"length": 1.0, "regex": 0.0},
+    ]
     assert [one.value for one in found] == [0.75, 0.25]
 
 
@@ -114,12 +150,24 @@ def test_a_program_that_hangs_is_wrong_and_the_start_of_the_sandbox_costs_no_ans
     except Refused as error:
         missing("sandbox", str(error))
     tests = {"checker": "code_execution", "reference": {"tests": ["assert f() == 1"]}}
-    codes = ["def f():\n    return 1", "def f():\n    while True: pass", "import time\ndef f():\n    time.sleep(999)", "def f(): return 2"]
+    codes = [
+        "def f():\n    return 1",
+        "def f():\n    while True: pass",
+        "import time\ndef f():\n    time.sleep(999)",
+        "def f(): return 2",
+    ]
     found = judge({"checker": 1.0}, timeout=4.0).judge([ask(code, **tests) for code in codes])
-    assert [(one.value, dict(one.failures)) for one in found] == [(1.0, {}), (0.0, {}), (0.0, {}), (0.0, {})]
+    assert [(one.value, dict(one.failures)) for one in found] == [
+        (1.0, {}),
+        (0.0, {}),
+        (0.0, {}),
+        (0.0, {}),
+    ]
 
 
-@pytest.mark.parametrize("settings", [{"checker": {"a": 1}}, {"regex": {}}, {"length": {"mots": 1}}])
+@pytest.mark.parametrize(
+    "settings", [{"checker": {"a": 1}}, {"regex": {}}, {"length": {"mots": 1}}]
+)
 def test_settings_that_nothing_reads_are_refused_at_the_start(settings):
     with pytest.raises(ConfigError, match=r"checker|regex|mots"):
         Judge({"checker": 1.0, "length": 1.0}, settings=settings)
@@ -127,7 +175,13 @@ def test_settings_that_nothing_reads_are_refused_at_the_start(settings):
 
 def test_defect_2c1_a_fresh_answer_is_never_credited_with_what_was_said_of_a_logged_one(judge):
     said = dict.fromkeys(("thumb", "rating", "score", "edit_distance", "outcome", "decision"), 1.0)
-    row = {"value": 5.0, "label": True, "feedback_ids": ["f1"], "trace_ids": ["t1"], "feedback": [{"kind": "thumb", "value": True}]}
+    row = {
+        "value": 5.0,
+        "label": True,
+        "feedback_ids": ["f1"],
+        "trace_ids": ["t1"],
+        "feedback": [{"kind": "thumb", "value": True}],
+    }
     (found,) = judge(said).judge([ask("7", **row)])
     assert (found.value, set(found.parts.values()), found.failures) == (None, {None}, {})
 
@@ -161,7 +215,9 @@ def test_a_function_that_cannot_be_had_is_refused_at_the_start(name):
         Judge({"checker": 1.0, name: 1.0})
 
 
-@pytest.mark.parametrize("functions", [{}, {"checker": 0.0}, {"checker": -1.0}, {"checker": math.inf}])
+@pytest.mark.parametrize(
+    "functions", [{}, {"checker": 0.0}, {"checker": -1.0}, {"checker": math.inf}]
+)
 def test_weights_without_a_mean_are_refused(functions):
     with pytest.raises(ConfigError, match="weight"):
         Judge(functions)
@@ -178,7 +234,9 @@ def test_closing_ends_the_processes_even_at_work(judge):
     one.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process ends when it next reads its pipe")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere a process ends when it next reads its pipe"
+)
 def test_a_killed_parent_leaves_no_process_behind():
     work = """
 import os, time
@@ -191,7 +249,10 @@ print(judge._processes[0]._child.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
     found = subprocess.run(
-        [sys.executable, "-c", work], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True
+        [sys.executable, "-c", work],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
     )
     child = int(found.stdout)
     until = time.monotonic() + 5

@@ -24,16 +24,29 @@ HOLD += "handle = RunDir(Path(sys.argv[1])).lock(); print(flush=True); time.slee
 def started(ws: Workspace, run_id: str) -> Path:
     ensure_agent(ws, "support")
     dataset = record(ws, datasets, "support", shape="pairs")
-    record(ws, runs, "support", id=run_id, algorithm="dpo", dataset_id=dataset, base="base", state="running")
+    record(
+        ws,
+        runs,
+        "support",
+        id=run_id,
+        algorithm="dpo",
+        dataset_id=dataset,
+        base="base",
+        state="running",
+    )
     folder = ws.home.runs / run_id
     RunDir(folder).path.mkdir(parents=True)
     return folder
 
 
-def test_a_run_is_running_while_a_process_holds_it_and_stopped_once_that_was_killed(tmp_path: Path) -> None:
+def test_a_run_is_running_while_a_process_holds_it_and_stopped_once_that_was_killed(
+    tmp_path: Path,
+) -> None:
     with Workspace.open(Home.at(tmp_path)) as ws:
         folder = started(ws, "run_a")
-        process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE
+        )
         assert process.stdout and process.stdout.readline()
         assert settle_killed(ws) == []
         process.send_signal(signal.SIGKILL)

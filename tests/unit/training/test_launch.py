@@ -12,10 +12,15 @@ from thumbwheel.training import launch
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import RunState, Status
 
-DEAF = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+DEAF = (
+    "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); "
+    "time.sleep(600)"
+)
 
 
-def test_a_second_ctrl_c_kills_and_the_run_is_stopped_not_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_ctrl_c_kills_and_the_run_is_stopped_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = RunDir(tmp_path)
     run.write_status(Status(RunState.RUNNING, 7))
     child = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE)
@@ -30,5 +35,9 @@ def test_a_second_ctrl_c_kills_and_the_run_is_stopped_not_failed(tmp_path: Path,
     monkeypatch.setattr(launch, "_follow", follow)
     asked = launch._until_done(child, run)
     status = launch._ended(run, child.returncode, asked)
-    assert (status.state, status.reason, status.step) == (RunState.STOPPED, "killed by a second Ctrl-C", 7)
+    assert (status.state, status.reason, status.step) == (
+        RunState.STOPPED,
+        "killed by a second Ctrl-C",
+        7,
+    )
     assert launch._ended(run, child.returncode, 0).state is RunState.FAILED

@@ -1,4 +1,5 @@
-"""The loop on a tiny model: resume in process, best checkpoint, early stopping, NaN, divergence, collapse, callbacks."""
+"""The loop on a tiny model: resume in process, best checkpoint, early stopping, NaN, divergence,
+collapse, callbacks."""
 
 from __future__ import annotations
 
@@ -22,10 +23,23 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "step_seconds"} for line in found]
 
 
-def run(base: Path, folder: Path, algorithm: str = "dpo", resume: int | None = None, stop_at: int | None = None, **changes: Any) -> Any:
+def run(
+    base: Path,
+    folder: Path,
+    algorithm: str = "dpo",
+    resume: int | None = None,
+    stop_at: int | None = None,
+    **changes: Any,
+) -> Any:
     shape = {"sft": "chats", "dpo": "pairs", "kto": "labels"}[algorithm]
     folder.mkdir(exist_ok=True)
-    made = assembled(algorithm, base, folder, plain_rows(shape, 24, 5), **{"eval_steps": 2, "save_steps": 3} | changes)
+    made = assembled(
+        algorithm,
+        base,
+        folder,
+        plain_rows(shape, 24, 5),
+        **{"eval_steps": 2, "save_steps": 3} | changes,
+    )
     loop = loop_of(made, folder, interrupted=lambda: loop.state.global_step == stop_at)
     return loop.run(resume), loop
 
@@ -50,18 +64,27 @@ def test_checkpoints_have_hugging_face_names_and_few_are_kept(base: Path, tmp_pa
         "adapter_model.safetensors", "adapter_config.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json",
         "method.pt", "checkpoint.json",
     }  # fmt: skip
-    best = min((line for line in lines(tmp_path) if "eval_loss" in line and line["step"]), key=lambda line: line["eval_loss"])
+    best = min(
+        (line for line in lines(tmp_path) if "eval_loss" in line and line["step"]),
+        key=lambda line: line["eval_loss"],
+    )
     assert ending.best == best["step"]
 
 
 @pytest.mark.parametrize(("minutes", "kept"), [(1e-9, [4, 5, 6]), (60, [6])])
-def test_checkpoints_by_the_clock(base: Path, tmp_path: Path, minutes: float, kept: list[int]) -> None:
+def test_checkpoints_by_the_clock(
+    base: Path, tmp_path: Path, minutes: float, kept: list[int]
+) -> None:
     run(base, tmp_path, eval_steps=100, save_steps=100, save_minutes=minutes, save_total_limit=3)
     assert Checkpoints(tmp_path / "checkpoints", 3).steps() == kept
 
 
-@pytest.mark.parametrize("name", ["adapter_model.safetensors", "optimizer.pt", "trainer_state.json", "checkpoint.json"])
-def test_a_damaged_checkpoint_is_passed_over(base: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "name", ["adapter_model.safetensors", "optimizer.pt", "trainer_state.json", "checkpoint.json"]
+)
+def test_a_damaged_checkpoint_is_passed_over(
+    base: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(base, tmp_path, eval_steps=100, save_steps=2)
     checkpoints = Checkpoints(tmp_path / "checkpoints", 2)
     before, last = checkpoints.steps()[-2:]
@@ -92,32 +115,57 @@ def test_a_full_disk_keeps_the_older_checkpoint(base: Path, tmp_path: Path) -> N
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert loop._checkpoints.steps() == saved
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"checkpoint-{step}" for step in saved]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [
+        f"checkpoint-{step}" for step in saved
+    ]
     assert check(loop._checkpoints.at(saved[-1])) is None
 
 
 def test_early_stopping(base: Path, tmp_path: Path) -> None:
-    ending, _ = run(base, tmp_path, "sft", learning_rate=1e-9, num_train_epochs=9, eval_steps=1, early_stopping_patience=2)
+    ending, _ = run(
+        base,
+        tmp_path,
+        "sft",
+        learning_rate=1e-9,
+        num_train_epochs=9,
+        eval_steps=1,
+        early_stopping_patience=2,
+    )
     assert ending.reason and "early stopping" in ending.reason
     assert ending.step < 54
 
 
-def test_patience_is_a_part_of_the_epochs_and_no_count_of_single_steps(base: Path, tmp_path: Path) -> None:
-    """4 epochs of 4 steps are evaluated after every step. Four tenths of them must pass without a better one, and not four steps."""
+def test_patience_is_a_part_of_the_epochs_and_no_count_of_single_steps(
+    base: Path, tmp_path: Path
+) -> None:
+    """4 epochs of 4 steps are evaluated after every step. Four tenths of them must pass without a
+    better one, and not four steps."""
     made = assembled(
-        "kto", base, tmp_path, plain_rows("labels", 16, 12), learning_rate=1e-30, num_train_epochs=4, early_stopping_patience=4
+        "kto",
+        base,
+        tmp_path,
+        plain_rows("labels", 16, 12),
+        learning_rate=1e-30,
+        num_train_epochs=4,
+        early_stopping_patience=4,
     )
     loop = loop_of(made, tmp_path)
     assert (loop.order.steps, loop.eval_steps) == (16, 1)
     ending = loop.run()
-    assert ending.reason == "early stopping: no better dev rewards/margins in 7 evaluations, 7 steps"
+    assert (
+        ending.reason == "early stopping: no better dev rewards/margins in 7 evaluations, 7 steps"
+    )
     assert (ending.best, ending.step) == (1, 8)
 
 
 def test_the_weights_at_the_end_of_the_schedule_are_kept(base: Path, tmp_path: Path) -> None:
     """Single evaluations of five rows that were a little better in between are chance."""
     ending, loop = run(base, tmp_path, num_train_epochs=3, eval_steps=1)
-    margins = {line["step"]: line["eval_rewards/margins"] for line in lines(tmp_path) if "eval_loss" in line}
+    margins = {
+        line["step"]: line["eval_rewards/margins"]
+        for line in lines(tmp_path)
+        if "eval_loss" in line
+    }
     assert max(margins, key=lambda step: margins[step]) != ending.step == 18
     assert ending.best == 18
     assert ending.gain is not None and ending.gain.best == pytest.approx(margins[18])
@@ -131,14 +179,25 @@ def test_an_earlier_checkpoint_is_kept_where_it_was_better_beyond_noise(
     rows = plain_rows("chats", 24, 40)
     for row in rows:
         row["completion"] = "the quick fox" if row["split"] == "train" else "the quick dog"
-    made = assembled("sft", base, tmp_path, rows, num_train_epochs=12, learning_rate=3e-2, metric_for_best_model="loss", eval_steps=6)
+    made = assembled(
+        "sft",
+        base,
+        tmp_path,
+        rows,
+        num_train_epochs=12,
+        learning_rate=3e-2,
+        metric_for_best_model="loss",
+        eval_steps=6,
+    )
     ending = loop_of(made, tmp_path).run()
     assert ending.step == 72
     assert ending.best is not None and ending.best < 72
     assert "better than the last one beyond noise" in capsys.readouterr().err
 
 
-def test_a_number_that_is_none_stops_before_the_adapter_is_touched(base: Path, tmp_path: Path) -> None:
+def test_a_number_that_is_none_stops_before_the_adapter_is_touched(
+    base: Path, tmp_path: Path
+) -> None:
     import torch
 
     made = assembled("dpo", base, tmp_path, plain_rows("pairs", 24, 5))
@@ -167,7 +226,13 @@ def knowing(tmp_path_factory: pytest.TempPathFactory) -> Path:
         loss = 0.0
         for example in made.train.items[step % 4 * 8 : step % 4 * 8 + 8]:
             ids = torch.tensor([[*example.prompt, *example.branches[0].ids]])
-            loss = loss + model(ids, labels=ids.clone().index_fill_(1, torch.arange(len(example.prompt)), -100)).loss / 8
+            loss = (
+                loss
+                + model(
+                    ids, labels=ids.clone().index_fill_(1, torch.arange(len(example.prompt)), -100)
+                ).loss
+                / 8
+            )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -185,8 +250,15 @@ def json_rows(shape: str, train: int, dev: int = 0) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rate", "collapses"), [(1e-3, False), (2.0, True)])
-def test_a_collapse_is_seen_and_stopped_with_the_reason(knowing: Path, tmp_path: Path, rate: float, collapses: bool) -> None:
-    changes = {"learning_rate": rate, "num_train_epochs": 3, "eval_steps": 2, "early_stopping_patience": None}
+def test_a_collapse_is_seen_and_stopped_with_the_reason(
+    knowing: Path, tmp_path: Path, rate: float, collapses: bool
+) -> None:
+    changes = {
+        "learning_rate": rate,
+        "num_train_epochs": 3,
+        "eval_steps": 2,
+        "early_stopping_patience": None,
+    }
     made = assembled("kto", knowing, tmp_path, json_rows("labels", 32, 6), **changes)
     probe = Probe.of(made.model, made.builder, made.dev.items, made.method.good, 6, 30)
     loop = loop_of(made, tmp_path, probe=probe)
@@ -204,10 +276,19 @@ def test_a_collapse_is_seen_and_stopped_with_the_reason(knowing: Path, tmp_path:
 def test_divergence_and_collapse_are_told_apart() -> None:
     watch = Watch(collapse_nll=1.0)
     watch.start({"loss": 0.7, "nll/good": 2.0, "eos_rate": 1.0, "format_rate": 0.9})
-    assert watch.evaluation({"loss": 0.6, "nll/good": 2.9, "eos_rate": 0.75, "format_rate": 0.6}) is None
-    assert "format of good answers" in str(watch.evaluation({"loss": 0.5, "nll/good": 2.0, "eos_rate": 1.0, "format_rate": 0.4}))
-    assert "come to an end" in str(watch.evaluation({"loss": 0.5, "nll/good": 2.0, "eos_rate": 0.5, "format_rate": 0.9}))
-    assert "unlikely" in str(watch.evaluation({"loss": 0.5, "nll/good": 3.1, "eos_rate": 1.0, "format_rate": 0.9}))
+    assert (
+        watch.evaluation({"loss": 0.6, "nll/good": 2.9, "eos_rate": 0.75, "format_rate": 0.6})
+        is None
+    )
+    assert "format of good answers" in str(
+        watch.evaluation({"loss": 0.5, "nll/good": 2.0, "eos_rate": 1.0, "format_rate": 0.4})
+    )
+    assert "come to an end" in str(
+        watch.evaluation({"loss": 0.5, "nll/good": 2.0, "eos_rate": 0.5, "format_rate": 0.9})
+    )
+    assert "unlikely" in str(
+        watch.evaluation({"loss": 0.5, "nll/good": 3.1, "eos_rate": 1.0, "format_rate": 0.9})
+    )
     assert [watch.step(0.7, 1.0) for _ in range(WINDOW)] == [None] * WINDOW
     found = [watch.step(9.0, 1.0) for _ in range(WINDOW)]
     assert found[0] is None and "diverged" in str(found[-1])
@@ -226,10 +307,14 @@ def test_callbacks_hear_the_events_and_may_stop(base: Path, tmp_path: Path) -> N
         def __init__(self) -> None:
             self.heard: list[str] = []
 
-        def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        def on_train_begin(
+            self, args: Any, state: TrainerState, control: TrainerControl, **_: Any
+        ) -> None:
             self.heard.append(f"begin {state.max_steps} {args.learning_rate}")
 
-        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+        def on_evaluate(
+            self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any
+        ) -> None:
             self.heard.append(f"evaluate {state.global_step} {'eval_loss' in metrics}")
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -239,25 +324,41 @@ def test_callbacks_hear_the_events_and_may_stop(base: Path, tmp_path: Path) -> N
             control.should_training_stop = state.global_step == 3
             return control
 
-    made = assembled("sft", base, tmp_path, plain_rows("chats", 24, 5), eval_steps=2, save_steps=100)
+    made = assembled(
+        "sft", base, tmp_path, plain_rows("chats", 24, 5), eval_steps=2, save_steps=100
+    )
     listener = Listener()
     ending = loop_of(made, tmp_path, callbacks=[listener]).run()
     assert ending.reason == "a callback stopped the training"
-    assert listener.heard == ["begin 6 0.001", "evaluate 0 True", "evaluate 2 True", "save 2", "save 3"]
+    assert listener.heard == [
+        "begin 6 0.001",
+        "evaluate 0 True",
+        "evaluate 2 True",
+        "save 2",
+        "save 3",
+    ]
 
 
-def test_tensorboard_shows_the_metrics_of_the_run(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_shows_the_metrics_of_the_run(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
-    made = assembled("sft", base, tmp_path, plain_rows("chats", 24, 5), eval_steps=3, save_steps=100)
+    made = assembled(
+        "sft", base, tmp_path, plain_rows("chats", 24, 5), eval_steps=3, save_steps=100
+    )
     loop_of(made, tmp_path, callbacks=reporters(["tensorboard"], tmp_path), name="run_1").run()
     told = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     written = lines(tmp_path)
     shown = {event.step: event.value for event in told.Scalars("train/loss")}
-    assert shown == pytest.approx({line["step"]: line["loss"] for line in written if "loss" in line}, rel=1e-5)
+    assert shown == pytest.approx(
+        {line["step"]: line["loss"] for line in written if "loss" in line}, rel=1e-5
+    )
     shown = {event.step: event.value for event in told.Scalars("eval/loss")}
-    assert shown == pytest.approx({line["step"]: line["eval_loss"] for line in written if "eval_loss" in line}, rel=1e-5)
+    assert shown == pytest.approx(
+        {line["step"]: line["eval_loss"] for line in written if "eval_loss" in line}, rel=1e-5
+    )
     (about,) = told.Tensors("args/text_summary")
     assert b'"run_name": "run_1"' in about.tensor_proto.string_val[0]
 
@@ -276,7 +377,15 @@ def test_what_a_resumed_run_passed_over_is_gone(base: Path, tmp_path: Path) -> N
     before, newest = checkpoints.steps()[-2:]
     (checkpoints.at(newest) / "optimizer.pt").write_bytes(b"damaged")
     assert checkpoints.newest_sound() == before
-    run(base, tmp_path, resume=before, stop_at=before + 1, eval_steps=100, save_steps=1, save_total_limit=1)
+    run(
+        base,
+        tmp_path,
+        resume=before,
+        stop_at=before + 1,
+        eval_steps=100,
+        save_steps=1,
+        save_total_limit=1,
+    )
     assert checkpoints.newest_sound() == before + 1
 
 
@@ -285,18 +394,28 @@ def test_a_metric_of_another_method_is_refused(base: Path, tmp_path: Path) -> No
         run(base, tmp_path, "sft", metric_for_best_model="rewards/margins")
 
 
-def test_dev_labels_of_one_kind_give_no_margin_and_the_loss_decides(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dev_labels_of_one_kind_give_no_margin_and_the_loss_decides(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = plain_rows("labels", 24, 6)
     for row in rows:
         row["label"] = row["label"] or row["split"] == "dev"
-    given: dict[str, Any] = {"eval_steps": 2, "metric_for_best_model": "rewards/margins", "early_stopping_patience": None}
+    given: dict[str, Any] = {
+        "eval_steps": 2,
+        "metric_for_best_model": "rewards/margins",
+        "early_stopping_patience": None,
+    }
     made = assembled("kto", base, tmp_path, rows, **given)
     loop = loop_of(made, tmp_path, interrupted=lambda: loop.state.global_step == 3)
     loop.run()
     assert "no rewards/margins" in capsys.readouterr().err
     loop = loop_of(assembled("kto", base, tmp_path, rows, **given), tmp_path)
     ending = loop.run(3)
-    losses = {line["step"]: line["eval_loss"] for line in lines(tmp_path) if "eval_loss" in line and line["step"]}
+    losses = {
+        line["step"]: line["eval_loss"]
+        for line in lines(tmp_path)
+        if "eval_loss" in line and line["step"]
+    }
     assert len(losses) > 2 and losses[ending.best] == min(losses.values())
 
 
@@ -304,15 +423,25 @@ def test_an_evaluation_that_is_unfit_is_never_the_best(base: Path, tmp_path: Pat
     """Also after a resume; where none was fit the run has failed."""
     from dataclasses import replace
 
-    def ended(folder: Path, fit: set[int], stop_at: int | None = None, resume: int | None = None) -> Any:
+    def ended(
+        folder: Path, fit: set[int], stop_at: int | None = None, resume: int | None = None
+    ) -> Any:
         folder.mkdir(exist_ok=True)
-        given: dict[str, Any] = {"eval_steps": 2, "save_steps": 2, "early_stopping_patience": None, "num_train_epochs": 2}
+        given: dict[str, Any] = {
+            "eval_steps": 2,
+            "save_steps": 2,
+            "early_stopping_patience": None,
+            "num_train_epochs": 2,
+        }
         made = assembled("sft", base, folder, plain_rows("chats", 24, 5), **given)
         loop = loop_of(made, folder, interrupted=lambda: loop.state.global_step == stop_at)
         evaluate = made.at_work.evaluate
 
         def doubtful(items: Any) -> Any:
-            return replace(evaluate(items), unfit=None if loop.state.global_step in fit else "they lost their manners")
+            return replace(
+                evaluate(items),
+                unfit=None if loop.state.global_step in fit else "they lost their manners",
+            )
 
         made.at_work.evaluate = doubtful  # type: ignore[method-assign]
         return loop.run(resume)

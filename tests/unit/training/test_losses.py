@@ -1,4 +1,5 @@
-"""What parity with a peer cannot show: weights, label smoothing, lone rows, and that the token budget changes no gradient."""
+"""What parity with a peer cannot show: weights, label smoothing, lone rows, and that the token
+budget changes no gradient."""
 
 from __future__ import annotations
 
@@ -20,11 +21,20 @@ def gradient(made: Any, examples: Any, budget: int) -> tuple[float, Any, dict[st
     made.model.zero_grad()
     made.at_work.budget.tokens = budget
     outcome = made.at_work.run(examples, grad=True)
-    return outcome.loss, torch.cat([one.grad.flatten() for one in made.model.parameters() if one.requires_grad]), outcome.metrics
+    return (
+        outcome.loss,
+        torch.cat([one.grad.flatten() for one in made.model.parameters() if one.requires_grad]),
+        outcome.metrics,
+    )
 
 
-@pytest.mark.parametrize(("algorithm", "changes"), [("sft", {}), ("dpo", {"nll_weight": 0.5}), ("kto", {"nll_weight": 0.5, "beta": 0.3})])
-def test_the_token_budget_changes_nothing(base: Path, tmp_path: Path, algorithm: str, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "changes"),
+    [("sft", {}), ("dpo", {"nll_weight": 0.5}), ("kto", {"nll_weight": 0.5, "beta": 0.3})],
+)
+def test_the_token_budget_changes_nothing(
+    base: Path, tmp_path: Path, algorithm: str, changes: dict[str, Any]
+) -> None:
     rows = plain_rows(SHAPES[algorithm], 12)
     for number, row in enumerate(rows):
         row["weight"] = 0.5 + number % 3
@@ -44,15 +54,22 @@ def test_a_weight_of_two_is_the_row_twice(base: Path, tmp_path: Path, algorithm:
     heavy = [row | {"weight": 2.0 if number == 1 else 1.0} for number, row in enumerate(rows)]
     made = assembled(algorithm, base, tmp_path, [*heavy, *rows, rows[1]])
     shake(made.model)
-    made.method.__dict__["baseline"] = lambda block, score: None  # whose neighbours differ between the two
-    once, twice = gradient(made, made.train.items[:3], 4096), gradient(made, made.train.items[3:], 4096)
+    made.method.__dict__["baseline"] = lambda block, score: (
+        None
+    )  # whose neighbours differ between the two
+    once, twice = (
+        gradient(made, made.train.items[:3], 4096),
+        gradient(made, made.train.items[3:], 4096),
+    )
     assert once[0] == pytest.approx(twice[0], rel=1e-5)
     assert float((once[1] - twice[1]).norm() / twice[1].norm()) < 1e-5
 
 
 def test_label_smoothing_is_the_conservative_dpo_loss(base: Path, tmp_path: Path) -> None:
     """Mitchell's cDPO: -(1 - e) log s(beta d) - e log s(-beta d)."""
-    made = assembled("dpo", base, tmp_path, plain_rows("pairs", 1), label_smoothing=0.2, beta=0.5, nll_weight=0)
+    made = assembled(
+        "dpo", base, tmp_path, plain_rows("pairs", 1), label_smoothing=0.2, beta=0.5, nll_weight=0
+    )
     shake(made.model)
     loss, _, metrics = gradient(made, made.train.items, 4096)
     margin = metrics["rewards/margins"]
@@ -82,7 +99,10 @@ def test_drops_and_truncation_are_counted(base: Path, tmp_path: Path) -> None:
     old = [{"role": "user", "content": "brown " * 30}, {"role": "assistant", "content": "dog"}]
     rows[2]["prompt"] = [*old, {"role": "user", "content": "and now?"}]
     made = assembled("dpo", base, tmp_path, rows, max_length=64)
-    assert dict(made.train.dropped) == {"chosen equals rejected": 1, "longer than max_length 64 even without its older turns": 1}
+    assert dict(made.train.dropped) == {
+        "chosen equals rejected": 1,
+        "longer than max_length 64 even without its older turns": 1,
+    }
     assert made.train.notes["rows that lost older turns"] == 1
     assert len(made.train.items) == 4
     eos = made.builder.tokenizer.eos_token_id

@@ -1,4 +1,5 @@
-"""SFT, DPO and KTO in double precision against their formulas written out row by row over the plain model: losses and gradients."""
+"""SFT, DPO and KTO in double precision against their formulas written out row by row over the plain
+model: losses and gradients."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def sft(model: Any, rows: Sequence[Any], config: Any) -> Any:
     import torch
 
     each = [logps(model, one.prompt, one.branches[0].ids) for one in rows]
-    weights = torch.cat([torch.full_like(found, one.weight) for one, found in zip(rows, each, strict=True)])
+    weights = torch.cat(
+        [torch.full_like(found, one.weight) for one, found in zip(rows, each, strict=True)]
+    )
     return -(torch.cat(each) * weights).sum() / weights.sum()
 
 
@@ -66,7 +69,9 @@ def kto(model: Any, rows: Sequence[Any], config: Any) -> Any:
     ],
     ids=["sft", "dpo", "kto"],
 )
-def test_policy_and_base_apart(tmp_path: Path, method: Callable[..., Any], shape: str, changes: dict[str, Any]) -> None:
+def test_policy_and_base_apart(
+    tmp_path: Path, method: Callable[..., Any], shape: str, changes: dict[str, Any]
+) -> None:
     """GPT-2, because the norms of Qwen and Llama compute in single precision whatever the model's."""
     import torch
 
@@ -86,8 +91,16 @@ def test_policy_and_base_apart(tmp_path: Path, method: Callable[..., Any], shape
     assert float((gradient - by_hand).norm() / by_hand.norm()) < 1e-9
 
 
-def test_the_ratio_of_good_answers_compares_whole_answers_with_the_base_and_is_clipped(tmp_path: Path) -> None:
-    made = assembled("sft", tiny_base(tmp_path / "base", "gpt2"), tmp_path, plain_rows("chats", 8), token_budget=100)
+def test_the_ratio_of_good_answers_compares_whole_answers_with_the_base_and_is_clipped(
+    tmp_path: Path,
+) -> None:
+    made = assembled(
+        "sft",
+        tiny_base(tmp_path / "base", "gpt2"),
+        tmp_path,
+        plain_rows("chats", 8),
+        token_budget=100,
+    )
     untrained = made.at_work.evaluate(made.train.items)
     assert untrained.rows["ratio/good"] == [1.0] * 8
     shake(made.model.double())
@@ -99,5 +112,7 @@ def test_the_ratio_of_good_answers_compares_whole_answers_with_the_base_and_is_c
             base = logps(made.model, example.prompt, example.branches[0].ids).sum()
         ratios.append(min(10.0, float((policy - base).exp())))
     assert len(set(ratios)) > 4
-    assert evaluation.rows["ratio/good"] == pytest.approx(ratios, rel=1e-4)  # the references were stored in single precision
+    assert evaluation.rows["ratio/good"] == pytest.approx(
+        ratios, rel=1e-4
+    )  # the references were stored in single precision
     assert evaluation.metrics["ratio/good"] == pytest.approx(sum(ratios) / 8, rel=1e-4)

@@ -1,4 +1,5 @@
-"""Memory: what fits is measured, what does not is planned anew, and a real failure to allocate in the middle changes no result."""
+"""Memory: what fits is measured, what does not is planned anew, and a real failure to allocate in
+the middle changes no result."""
 
 from __future__ import annotations
 
@@ -47,18 +48,35 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-def test_an_allocation_that_fails_repeats_the_step_with_fewer_tokens(wide: Path, tmp_path: Path) -> None:
+def test_an_allocation_that_fails_repeats_the_step_with_fewer_tokens(
+    wide: Path, tmp_path: Path
+) -> None:
     options = {"token_budget": 100_000, "batch_size": 24, "max_steps": 2, "eval_steps": 2}
-    loop_of(assembled("dpo", wide, tmp_path / "free", plain_rows("pairs", 24, 4), **options), tmp_path / "free").run()
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", SQUEEZED, str(wide), str(tmp_path / "tight"), json.dumps(options)]
+    loop_of(
+        assembled("dpo", wide, tmp_path / "free", plain_rows("pairs", 24, 4), **options),
+        tmp_path / "free",
+    ).run()
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    command = [
+        sys.executable,
+        "-c",
+        SQUEEZED,
+        str(wide),
+        str(tmp_path / "tight"),
+        json.dumps(options),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     changes = json.loads(done.stdout.splitlines()[-1])
     assert changes and all("out of memory" in one for one in changes)
     calm, lines = (RunDir(tmp_path / name).read_metrics() for name in ("free", "tight"))
     assert [line["step"] for line in lines] == [line["step"] for line in calm]
-    assert any("token_budget" in line for line in lines) and not any("token_budget" in line for line in calm)
+    assert any("token_budget" in line for line in lines) and not any(
+        "token_budget" in line for line in calm
+    )
     for after, before in zip(lines, calm, strict=True):
         for name in ("loss", "eval_loss", "grad_norm"):
             assert (name in after) is (name in before)
@@ -70,12 +88,19 @@ def test_what_is_out_of_memory() -> None:
 
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 60)
-    assert out_of_memory(caught.value) and out_of_memory(MemoryError()) and out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert not out_of_memory(RuntimeError("shapes do not match")) and not out_of_memory(ValueError("out of memory"))
+    assert (
+        out_of_memory(caught.value)
+        and out_of_memory(MemoryError())
+        and out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    )
+    assert not out_of_memory(RuntimeError("shapes do not match")) and not out_of_memory(
+        ValueError("out of memory")
+    )
 
 
 def failing(made: Assembly, above: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """Let every forward pass of more than `above` rows fail as a GPU does, unless activations are computed twice; (rows, twice) of each."""
+    """Let every forward pass of more than `above` rows fail as a GPU does, unless activations are
+    computed twice; (rows, twice) of each."""
     import torch
 
     seen: list[tuple[int, bool]] = []
@@ -98,7 +123,9 @@ def gradients(made: Assembly) -> Any:
 
 
 @pytest.mark.slow
-def test_down_to_one_row_then_activations_twice_then_no_more(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_down_to_one_row_then_activations_twice_then_no_more(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
 
     made = assembled("dpo", base, tmp_path, plain_rows("pairs", 6), token_budget=4096)
@@ -107,7 +134,11 @@ def test_down_to_one_row_then_activations_twice_then_no_more(base: Path, tmp_pat
     made.engine.drop_gradients()
     seen = failing(made, largest - 1, monkeypatch)
     made.at_work.train(made.train.items, 0, lambda loss: loss)
-    assert made.at_work.budget.tokens == largest and made.engine.checkpointing and seen[-1] == (seen[-1][0], True)
+    assert (
+        made.at_work.budget.tokens == largest
+        and made.engine.checkpointing
+        and seen[-1] == (seen[-1][0], True)
+    )
     assert torch.allclose(gradients(made), calm, atol=1e-6)
     monkeypatch.setattr(made.engine, "_score", lambda *_: torch.empty(1 << 60))
     with pytest.raises(TrainingError, match=r"one such row alone does not fit.*--quantization nf4"):
@@ -115,9 +146,17 @@ def test_down_to_one_row_then_activations_twice_then_no_more(base: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_resumed_run_keeps_the_budget_that_it_came_down_to(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_keeps_the_budget_that_it_came_down_to(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = plain_rows("pairs", 8, 2)
-    changes: dict[str, Any] = {"token_budget": 4096, "num_train_epochs": 3, "save_steps": 2, "eval_steps": 2, "preset": "quick_test"}
+    changes: dict[str, Any] = {
+        "token_budget": 4096,
+        "num_train_epochs": 3,
+        "save_steps": 2,
+        "eval_steps": 2,
+        "preset": "quick_test",
+    }
     for name in ("whole", "halved"):
         (tmp_path / name).mkdir()
     whole = assembled("dpo", base, tmp_path / "whole", data, **changes)
@@ -125,7 +164,9 @@ def test_a_resumed_run_keeps_the_budget_that_it_came_down_to(base: Path, tmp_pat
     loop_of(whole, tmp_path / "whole").run()
     stopped = assembled("dpo", base, tmp_path / "halved", data, **changes)
     failing(stopped, 100, monkeypatch)
-    loop_of(stopped, tmp_path / "halved", interrupted=iter([False, False, False, True]).__next__).run()
+    loop_of(
+        stopped, tmp_path / "halved", interrupted=iter([False, False, False, True]).__next__
+    ).run()
     again = assembled("dpo", base, tmp_path / "halved", data, **changes)
     loop_of(again, tmp_path / "halved").run(4)
     assert again.at_work.budget.tokens == stopped.at_work.budget.tokens < 4096
@@ -138,7 +179,9 @@ def test_a_resumed_run_keeps_the_budget_that_it_came_down_to(base: Path, tmp_pat
 @pytest.mark.slow
 @pytest.mark.skipif(meter("cpu") is None, reason="memory cannot be measured here")
 def test_what_a_token_costs_is_measured(wide: Path, tmp_path: Path) -> None:
-    made = assembled("dpo", wide, tmp_path, plain_rows("pairs", 60), batch_size=60, token_budget=1500)
+    made = assembled(
+        "dpo", wide, tmp_path, plain_rows("pairs", 60), batch_size=60, token_budget=1500
+    )
     gauge = meter("cpu")
     assert gauge is not None
     need = measure(made, gauge, 100.0)
@@ -158,23 +201,40 @@ def test_what_does_not_fit_is_planned_anew_and_said(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = plain_rows("pairs", 40)
-    make = lambda config: assembled("dpo", base, tmp_path, data, **config.model_dump(include={"max_length", "memory_limit_gb"}))  # noqa: E731
+
+    def make(config):
+        return assembled(
+            "dpo",
+            base,
+            tmp_path,
+            data,
+            **config.model_dump(include={"max_length", "memory_limit_gb"}),
+        )
+
     config = settings("dpo", QUICK | {"memory_limit_gb": 1.0})
     whole = make(config)
-    largest, longest = max(one.rows("tree") for one in whole.train.items), max(one.longest for one in whole.train.items)
+    largest, longest = (
+        max(one.rows("tree") for one in whole.train.items),
+        max(one.longest for one in whole.train.items),
+    )
     squeeze(monkeypatch, Need(0.1, 1e-6))
     assert fitted(make, config).at_work.budget.changes == []
     squeeze(monkeypatch, Need(0.1, 0.83 / 500))
     made = fitted(make, config)
     assert made.at_work.budget.tokens == 500
-    assert made.at_work.budget.changes == ["token_budget 1536 -> 500: 2.65 GB are needed, 1.00 GB are there"]
+    assert made.at_work.budget.changes == [
+        "token_budget 1536 -> 500: 2.65 GB are needed, 1.00 GB are there"
+    ]
     squeeze(monkeypatch, Need(0.1, 0.83 / (largest - 1)), Need(0.1, 0.83 / 2000))
     made = fitted(make, config)
     assert made.engine.checkpointing and made.at_work.budget.tokens == 1536
     monkeypatch.setattr(fit, "SHORTEST", 16)
     squeeze(monkeypatch, *[Need(0.1, 0.83 / (largest * 2 // 3))] * 2, Need(0.1, 1e-6))
     made = fitted(make, config)
-    assert made.config.max_length <= longest * 2 // 3 and max(one.longest for one in made.train.items) <= made.config.max_length
+    assert (
+        made.config.max_length <= longest * 2 // 3
+        and max(one.longest for one in made.train.items) <= made.config.max_length
+    )
     assert "longer rows do not fit" in made.at_work.budget.changes[0]
     squeeze(monkeypatch, *[Need(2.0, 1e-6)] * 2)
     with pytest.raises(TrainingError, match="not even much shorter ones would fit"):
@@ -182,12 +242,25 @@ def test_what_does_not_fit_is_planned_anew_and_said(
     assert "2.65 GB are needed" in capsys.readouterr().err
 
 
-def test_a_resumed_run_keeps_the_length_that_it_came_down_to(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_keeps_the_length_that_it_came_down_to(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = plain_rows("pairs", 12)
-    make = lambda config: assembled("dpo", base, tmp_path, data, **config.model_dump(include={"max_length", "memory_limit_gb"}))  # noqa: E731
+
+    def make(config):
+        return assembled(
+            "dpo",
+            base,
+            tmp_path,
+            data,
+            **config.model_dump(include={"max_length", "memory_limit_gb"}),
+        )
+
     config = settings("dpo", QUICK | {"memory_limit_gb": 1.0, "max_length": 64})
     squeeze(monkeypatch, *[Need(0.1, 0.83 / 10)] * 2)
-    with pytest.raises(TrainingError, match=r"shorter rows would make it another run.*resume again"):
+    with pytest.raises(
+        TrainingError, match=r"shorter rows would make it another run.*resume again"
+    ):
         fitted(make, config, shorten=False)
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
@@ -198,7 +271,9 @@ def test_a_resumed_run_keeps_the_length_that_it_came_down_to(base: Path, tmp_pat
 
 def test_a_base_beyond_the_memory_is_not_even_loaded() -> None:
     refuse_weights(1_000_000, "float32", "cpu", 0.01)
-    with pytest.raises(TrainingError, match=r"it takes 0\.4 GB, and there are 0\.3 GB.*smaller base"):
+    with pytest.raises(
+        TrainingError, match=r"it takes 0\.4 GB, and there are 0\.3 GB.*smaller base"
+    ):
         refuse_weights(100_000_000, "float32", "cpu", 0.3)
     refuse_weights(100_000_000, "nf4", "cpu", 0.3)
     room = room_gb("cpu", None)
@@ -212,7 +287,10 @@ ONLINE: dict[str, Any] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "more"), [("grpo", {"beta": 0.1, "num_iterations": 2}), ("ppo", {"critic_warmup_steps": 1})])
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [("grpo", {"beta": 0.1, "num_iterations": 2}), ("ppo", {"critic_warmup_steps": 1})],
+)
 def test_answers_to_one_prompt_are_computed_apart_where_together_they_do_not_fit(
     method: str, more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +299,9 @@ def test_answers_to_one_prompt_are_computed_apart_where_together_they_do_not_fit
     for name in ("calm", "tight"):
         (tmp_path / name).mkdir()
         made = assembled(method, base, tmp_path / name, reversal_rows(8, 2), **ONLINE | more)
-        single = made.at_work.budget.largest(branch_by_branch(made.at_work.examples(made.train.items)))
+        single = made.at_work.budget.largest(
+            branch_by_branch(made.at_work.examples(made.train.items))
+        )
         if name == "tight":
             failing(made, single, monkeypatch)
         loop_of(made, tmp_path / name).run()
@@ -235,23 +315,39 @@ def test_answers_to_one_prompt_are_computed_apart_where_together_they_do_not_fit
 
 
 @pytest.mark.slow
-def test_a_rehearsal_of_a_method_that_answers_computes_every_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = assembled("grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE)
+def test_a_rehearsal_of_a_method_that_answers_computes_every_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = assembled(
+        "grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE
+    )
     seen = failing(made, 10_000, monkeypatch)
     made.at_work.rehearse(made.at_work.examples(made.train.items[:1]))
-    assert seen[0][0] == made.at_work.budget.largest(made.at_work.examples(made.train.items[:1])) > 4 * 12
+    assert (
+        seen[0][0]
+        == made.at_work.budget.largest(made.at_work.examples(made.train.items[:1]))
+        > 4 * 12
+    )
     gauge = meter("cpu")
-    assert gauge is not None and measure(made, gauge, 100.0).token >= 0  # prompts of one length are two points all the same
+    assert (
+        gauge is not None and measure(made, gauge, 100.0).token >= 0
+    )  # prompts of one length are two points all the same
     made.at_work.close()
 
 
 @pytest.mark.slow
-def test_answers_that_do_not_fit_are_refused_and_no_prompt_is_dropped_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_that_do_not_fit_are_refused_and_no_prompt_is_dropped_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = terse_base(tmp_path / "terse")
     made: list[Assembly] = []
 
     def make(config: Any) -> Assembly:
-        made.append(assembled("grpo", base, tmp_path, reversal_rows(8, 2), **ONLINE | {"memory_limit_gb": 1.0}))
+        made.append(
+            assembled(
+                "grpo", base, tmp_path, reversal_rows(8, 2), **ONLINE | {"memory_limit_gb": 1.0}
+            )
+        )
         return made[-1]
 
     squeeze(monkeypatch, *[Need(2.0, 1e-6)] * 3)
@@ -261,20 +357,42 @@ def test_answers_that_do_not_fit_are_refused_and_no_prompt_is_dropped_for_it(tmp
 
 
 @pytest.mark.slow
-def test_a_group_that_cannot_even_be_rehearsed_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = assembled("grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE)
+def test_a_group_that_cannot_even_be_rehearsed_is_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = assembled(
+        "grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE
+    )
     single = made.at_work.budget.largest(branch_by_branch(made.at_work.examples(made.train.items)))
     seen = failing(made, single, monkeypatch)
     fit.fit(made)
     made.at_work.close()
-    assert made.at_work.budget.divided and not made.engine.checkpointing and max(count for count, _ in seen) > single
+    assert (
+        made.at_work.budget.divided
+        and not made.engine.checkpointing
+        and max(count for count, _ in seen) > single
+    )
 
 
 @pytest.mark.slow
-def test_what_smaller_parts_foretell_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = assembled("grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE | {"num_generations": 16})
+def test_what_smaller_parts_foretell_is_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = assembled(
+        "grpo",
+        terse_base(tmp_path / "terse"),
+        tmp_path,
+        reversal_rows(8, 2),
+        **ONLINE | {"num_generations": 16},
+    )
     seen = failing(made, 10_000, monkeypatch)
-    monkeypatch.setattr(fit, "_peak", lambda made, gauge, units: made.at_work.rehearse(units) or (seen[-1][0], 0.01 * seen[-1][0]))
+    monkeypatch.setattr(
+        fit,
+        "_peak",
+        lambda made, gauge, units: (
+            made.at_work.rehearse(units) or (seen[-1][0], 0.01 * seen[-1][0])
+        ),
+    )
     gauge = meter("cpu")
     assert gauge is not None
     need = measure(made, gauge, 1.0)
@@ -283,10 +401,14 @@ def test_what_smaller_parts_foretell_is_not_tried(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_rows_that_fit_alone_are_not_refused_because_several_did_not(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_fit_alone_are_not_refused_because_several_did_not(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = assembled("dpo", base, tmp_path, plain_rows("pairs", 20), token_budget=4096)
     largest = max(one.rows("tree") for one in made.train.items)
     failing(made, largest, monkeypatch)
     fit.fit(made)
     assert made.at_work.budget.tokens == largest and not made.engine.checkpointing
-    assert made.at_work.budget.changes == [f"token_budget 4096 -> {largest}: more than {largest} tokens at once ran out of memory"]
+    assert made.at_work.budget.changes == [
+        f"token_budget 4096 -> {largest}: more than {largest} tokens at once ran out of memory"
+    ]

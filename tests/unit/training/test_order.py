@@ -1,4 +1,5 @@
-"""The order of rows: every row once an epoch, another order every epoch, and the same rest after any step."""
+"""The order of rows: every row once an epoch, another order every epoch, and the same rest after
+any step."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ def test_order(rows: int, batch_size: int, epochs: int, seed: int, data: st.Data
 
 
 def test_another_seed_or_epoch_is_another_order() -> None:
-    first, second = (list(Order.of(50, TrainConfig(batch_size=50, num_train_epochs=2, seed=seed)).batches()) for seed in (1, 2))
+    first, second = (
+        list(Order.of(50, TrainConfig(batch_size=50, num_train_epochs=2, seed=seed)).batches())
+        for seed in (1, 2)
+    )
     assert first[0] != first[1]
     assert first[0] != second[0]
 

@@ -1,4 +1,5 @@
-"""The same comparisons with TRL over a model that is larger than tiny: eight heads, six layers of 256, several micro-batches a step."""
+"""The same comparisons with TRL over a model that is larger than tiny: eight heads, six layers of
+256, several micro-batches a step."""
 
 from __future__ import annotations
 
@@ -25,12 +26,20 @@ CASES: dict[str, Callable[[Path, Path], None]] = {
 
 @pytest.fixture(scope="module")
 def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    shape = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 6, "num_attention_heads": 8, "head_dim": 32}
+    shape = {
+        "hidden_size": 256,
+        "intermediate_size": 704,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "head_dim": 32,
+    }
     return tiny_base(tmp_path_factory.mktemp("larger"), initializer_range=0.04, **shape)
 
 
 @pytest.mark.parametrize("method", CASES)
-def test_twenty_updates(larger: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twenty_updates(
+    larger: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At a rate of this size: a higher one makes much of rounding, step by step, on both sides."""
     for settings in (test_parity_trl.SHARED, test_parity_trl.REWARD, test_grpo_parity.SHARED):
         monkeypatch.setitem(settings, "learning_rate", 2e-4)

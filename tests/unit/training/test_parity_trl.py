@@ -1,4 +1,5 @@
-"""Losses, gradients and trajectories equal TRL 1.16's over 20 steps on the same text in the same order, policy and reference apart."""
+"""Losses, gradients and trajectories equal TRL 1.16's over 20 steps on the same text in the same
+order, policy and reference apart."""
 
 from __future__ import annotations
 
@@ -18,11 +19,18 @@ from training_rows import assembled, loop_of, plain_rows, shake
 STEPS, BATCH = 20, 4
 REWARD = {"learning_rate": 1e-3}
 """At a higher one Adam makes steps out of rounding where the scores of a pair cancel out."""
-SHARED = {"learning_rate": 5e-3, "warmup_ratio": 0.0, "lr_scheduler_type": "cosine", "weight_decay": 0.01, "max_grad_norm": 1.0}
+SHARED = {
+    "learning_rate": 5e-3,
+    "warmup_ratio": 0.0,
+    "lr_scheduler_type": "cosine",
+    "weight_decay": 0.01,
+    "max_grad_norm": 1.0,
+}
 
 
 def recorder() -> Any:
-    """A transformers callback that keeps losses, clipped gradients and the adapter; the same class listens to both trainers."""
+    """A transformers callback that keeps losses, clipped gradients and the adapter; the same class
+    listens to both trainers."""
     from transformers import TrainerCallback
 
     class Recorder(TrainerCallback):
@@ -32,7 +40,9 @@ def recorder() -> Any:
             self.gradients: list[dict[str, Any]] = []
             self.final: dict[str, Any] = {}
 
-        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        def on_pre_optimizer_step(
+            self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
+        ) -> None:
             self.gradients.append({name: one.grad.clone() for name, one in adapter(model)})
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -40,7 +50,9 @@ def recorder() -> Any:
                 self.losses.append(logs["loss"])
                 self.logs.append(dict(logs))
 
-        def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        def on_train_end(
+            self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
+        ) -> None:
             self.final = {name: one.detach().clone() for name, one in adapter(model)}
 
     return Recorder()
@@ -50,11 +62,17 @@ def adapter(model: Any) -> list[tuple[str, Any]]:
     return [(name, one) for name, one in model.named_parameters() if one.requires_grad]
 
 
-def ours(algorithm: str, base: Path, folder: Path, rows: list[dict[str, Any]], **changes: Any) -> tuple[Any, list[dict[str, Any]]]:
+def ours(
+    algorithm: str, base: Path, folder: Path, rows: list[dict[str, Any]], **changes: Any
+) -> tuple[Any, list[dict[str, Any]]]:
     """(what happened, the rows in the order in which they were taken)."""
     plain = {"nll_weight": 0.0} if algorithm in ("dpo", "kto") else {}
     made = assembled(
-        algorithm, base, folder, rows, **plain | SHARED | {"batch_size": BATCH, "max_length": 512, "token_budget": 300} | changes
+        algorithm,
+        base,
+        folder,
+        rows,
+        **plain | SHARED | {"batch_size": BATCH, "max_length": 512, "token_budget": 300} | changes,
     )
     shake(made.model)
     heard = recorder()
@@ -65,7 +83,14 @@ def ours(algorithm: str, base: Path, folder: Path, rows: list[dict[str, Any]], *
     return heard, rendered
 
 
-def theirs(kind: str, base: Path, folder: Path, columns: dict[str, list[Any]], shaken: bool = True, **changes: Any) -> Any:
+def theirs(
+    kind: str,
+    base: Path,
+    folder: Path,
+    columns: dict[str, list[Any]],
+    shaken: bool = True,
+    **changes: Any,
+) -> Any:
     import torch
     import trl
     from datasets import Dataset
@@ -79,9 +104,17 @@ def theirs(kind: str, base: Path, folder: Path, columns: dict[str, list[Any]], s
         disable_tqdm=True, dataset_num_proc=None, optim="adamw_torch", warmup_steps=0, logging_nan_inf_filter=False,
         **{key: value for key, value in SHARED.items() if key != "warmup_ratio"} | {"max_steps": STEPS} | batches | changes,
     )  # fmt: skip
-    scorer = {"num_labels": 1, "pad_token_id": AutoTokenizer.from_pretrained(base).pad_token_id} if kind == "Reward" else {}
+    scorer = (
+        {"num_labels": 1, "pad_token_id": AutoTokenizer.from_pretrained(base).pad_token_id}
+        if kind == "Reward"
+        else {}
+    )
     form = AutoModelForSequenceClassification if scorer else AutoModelForCausalLM
-    task = {"task_type": "SEQ_CLS", "modules_to_save": ["score"]} if scorer else {"task_type": "CAUSAL_LM"}
+    task = (
+        {"task_type": "SEQ_CLS", "modules_to_save": ["score"]}
+        if scorer
+        else {"task_type": "CAUSAL_LM"}
+    )
     model = form.from_pretrained(base, dtype=torch.float32, **scorer)
     trainer = getattr(trl, f"{kind}Trainer")(
         model, args=arguments, train_dataset=Dataset.from_dict(columns), processing_class=AutoTokenizer.from_pretrained(base),
@@ -104,9 +137,14 @@ def agree(mine: Any, other: Any, metrics: tuple[str, ...] = ()) -> dict[str, flo
     for left, right in zip(mine.gradients, other.gradients, strict=True):
         assert left.keys() == right.keys()
         for name, gradient in left.items():
-            worst["gradient"] = max(worst["gradient"], float((gradient - right[name]).norm() / (right[name].norm() + 1e-6)))
+            worst["gradient"] = max(
+                worst["gradient"],
+                float((gradient - right[name]).norm() / (right[name].norm() + 1e-6)),
+            )
     for name, value in mine.final.items():
-        worst["parameter"] = max(worst["parameter"], float((value - other.final[name]).norm() / other.final[name].norm()))
+        worst["parameter"] = max(
+            worst["parameter"], float((value - other.final[name]).norm() / other.final[name].norm())
+        )
     for left, right in zip(mine.logs, other.logs, strict=True):
         for name in metrics:
             assert left[name] == pytest.approx(float(right[name]), rel=1e-3, abs=2e-3), name
@@ -133,16 +171,21 @@ DPO_METRICS = (
     ],
     ids=["sigmoid", "ipo", "length-normalised", "anchored"],
 )
-def test_dpo(base: Path, tmp_path: Path, changes: dict[str, Any], trl_changes: dict[str, Any]) -> None:
+def test_dpo(
+    base: Path, tmp_path: Path, changes: dict[str, Any], trl_changes: dict[str, Any]
+) -> None:
     mine, rows = ours("dpo", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **changes)
     columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
     agree(mine, theirs("DPO", base, tmp_path, columns, **{"beta": 0.1} | trl_changes), DPO_METRICS)
 
 
 def test_equal_rewards_count_as_trl_counts_them(base: Path, tmp_path: Path) -> None:
-    """Under the base all rewards are 0: no answer is strictly better, whatever else the reference cache was filled by."""
+    """Under the base all rewards are 0: no answer is strictly better, whatever else the reference
+    cache was filled by."""
     rows = plain_rows("pairs", BATCH)
-    made = assembled("dpo", base, tmp_path, rows, nll_weight=0.0, batch_size=BATCH, token_budget=300)
+    made = assembled(
+        "dpo", base, tmp_path, rows, nll_weight=0.0, batch_size=BATCH, token_budget=300
+    )
     made.at_work.evaluate(made.train.items[:1])  # references of a pass with other rows beside them
     heard = recorder()
     loop = loop_of(made, tmp_path, callbacks=[heard])
@@ -153,12 +196,15 @@ def test_equal_rewards_count_as_trl_counts_them(base: Path, tmp_path: Path) -> N
     columns = {name: [row[name] for row in rendered] for name in ("prompt", "chosen", "rejected")}
     other = theirs("DPO", base, tmp_path, columns, shaken=False, max_steps=1, beta=0.1)
     for name in ("rewards/accuracies", "rewards/margins", "rewards/chosen"):
-        assert heard.logs[0][name] == evaluated.metrics[name] == float(other.logs[0][name]) == 0.0, name
+        assert (
+            heard.logs[0][name] == evaluated.metrics[name] == float(other.logs[0][name]) == 0.0
+        ), name
 
 
 @pytest.mark.slow
 def test_kto(base: Path, tmp_path: Path) -> None:
-    """The KL baseline over the optimiser batch, which TRL calls its micro-batch here; class weights apart from 1."""
+    """The KL baseline over the optimiser batch, which TRL calls its micro-batch here; class weights
+    apart from 1."""
     weights = {"desirable_weight": 1.0, "undesirable_weight": 1.5, "beta": 0.2}
     mine, rows = ours("kto", base, tmp_path, plain_rows("labels", STEPS * BATCH), **weights)
     columns = {name: [row[name] for row in rows] for name in ("prompt", "completion", "label")}
@@ -170,9 +216,22 @@ def test_kto(base: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_kto_in_micro_batches(base: Path, tmp_path: Path) -> None:
     """`kl_scope: micro` is TRL with gradient accumulation: one baseline for every block of rows."""
-    mine, rows = ours("kto", base, tmp_path, plain_rows("labels", STEPS * BATCH), kl_scope="micro", kl_rows=2)
+    mine, rows = ours(
+        "kto", base, tmp_path, plain_rows("labels", STEPS * BATCH), kl_scope="micro", kl_rows=2
+    )
     columns = {name: [row[name] for row in rows] for name in ("prompt", "completion", "label")}
-    agree(mine, theirs("KTO", base, tmp_path, columns, beta=0.1, per_device_train_batch_size=2, gradient_accumulation_steps=2))
+    agree(
+        mine,
+        theirs(
+            "KTO",
+            base,
+            tmp_path,
+            columns,
+            beta=0.1,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=2,
+        ),
+    )
 
 
 @pytest.mark.slow
@@ -183,23 +242,32 @@ def test_sft(base: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("margin", "centre"), [(0.0, None), (0.3, 0.01)], ids=["plain", "margin-and-centring"])
+@pytest.mark.parametrize(
+    ("margin", "centre"), [(0.0, None), (0.3, 0.01)], ids=["plain", "margin-and-centring"]
+)
 def test_reward(base: Path, tmp_path: Path, margin: float, centre: float | None) -> None:
     changes = {"margin": margin, "center_rewards_coefficient": centre or 0.0}
-    mine, rows = ours("reward", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **REWARD | changes)
+    mine, rows = ours(
+        "reward", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **REWARD | changes
+    )
     columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
     columns |= {"margin": [margin] * len(rows)} if margin else {}
     other = theirs("Reward", base, tmp_path, columns, center_rewards_coefficient=centre, **REWARD)
     agree(mine, other, ("accuracy", "margin", "mean_reward", "grad_norm"))
-    assert max(line["margin"] for line in mine.logs) - min(line["margin"] for line in mine.logs) > 0.1
+    assert (
+        max(line["margin"] for line in mine.logs) - min(line["margin"] for line in mine.logs) > 0.1
+    )
 
 
 @pytest.mark.slow
 def test_reward_in_double_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody rounds to fp32 on the way, as TRL's heads over the vocabulary do and transformers' RMS norms."""
+    """Where nobody rounds to fp32 on the way, as TRL's heads over the vocabulary do and
+    transformers' RMS norms."""
     monkeypatch.setattr(f"{__name__}.shake", lambda model: training_rows.shake(model.double()))
     base = tiny_base(tmp_path / "base", "gpt2", initializer_range=0.1)
     mine, rows = ours("reward", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **REWARD)
     columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
-    worst = agree(mine, theirs("Reward", base, tmp_path, columns, center_rewards_coefficient=None, **REWARD))
+    worst = agree(
+        mine, theirs("Reward", base, tmp_path, columns, center_rewards_coefficient=None, **REWARD)
+    )
     assert worst["gradient"] < 1e-12 and worst["parameter"] < 1e-12

@@ -1,4 +1,5 @@
-"""What PPO for language models gets wrong in silence, one test an item (the N implementation details; PPO-max; VC-PPO; KL notes)."""
+"""What PPO for language models gets wrong in silence, one test an item (the N implementation
+details; PPO-max; VC-PPO; KL notes)."""
 
 from __future__ import annotations
 
@@ -39,11 +40,17 @@ def plain(found: World, collected: Any, adapter: str | None, temperature: float)
                 else:
                     logits = model(ids).logits[0]
             at = torch.arange(len(one.ids)) + len(task.prompt) - 1
-            logps.append((logits[at] / temperature).log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None])[:, 0])
+            logps.append(
+                (logits[at] / temperature)
+                .log_softmax(-1)
+                .gather(1, torch.tensor(one.ids)[:, None])[:, 0]
+            )
     return torch.cat(logps)
 
 
-def test_01_log_probs_of_policy_reference_and_old_are_at_the_sampling_temperature(base: Path) -> None:
+def test_01_log_probs_of_policy_reference_and_old_are_at_the_sampling_temperature(
+    base: Path,
+) -> None:
     made = world(base, temperature=0.6)
     collected = answers(made)
     found = made.experience(collected)
@@ -67,7 +74,9 @@ def test_02_positions_follow_each_answer_and_no_padding_takes_part(base: Path) -
     (batch,) = plan(found.examples, 10_000, made.engine.layout)
     assert batch.kind == "tree"
     assert made.builder.tokenizer.pad_token_id not in batch.input_ids
-    ends = [len(one.prompt) + len(branch.ids) - 1 for one in batch.examples for branch in one.branches]
+    ends = [
+        len(one.prompt) + len(branch.ids) - 1 for one in batch.examples for branch in one.branches
+    ]
     assert batch.position_ids[batch.last_index].tolist() == ends
     alone = [world(base).experience(answers(made, [one], seed=0)) for one in BATCH[:1]]
     torch.testing.assert_close(found.tokens["old"][0], alone[0].tokens["old"][0], atol=1e-5, rtol=0)
@@ -78,10 +87,14 @@ def test_03_loss_values_and_kl_go_up_to_and_including_the_end_and_no_further(bas
     collected = answers(made)
     found = made.experience(collected)
     lengths = [len(one.ids) for several in collected.rollouts for one in several]
-    assert [len(flat(found, name)) for name in ("old", "values", "returns", "advantages")] == [sum(lengths)] * 4
+    assert [len(flat(found, name)) for name in ("old", "values", "returns", "advantages")] == [
+        sum(lengths)
+    ] * 4
     eos = made.builder.tokenizer.eos_token_id
     (batch,) = plan(found.examples, 10_000, made.engine.layout)
-    assert (batch.target_ids == eos).sum() == 4  # the end of each answer that stopped is a target like the others
+    assert (
+        batch.target_ids == eos
+    ).sum() == 4  # the end of each answer that stopped is a target like the others
     _, metrics = made.loss(found)
     assert set(metrics) >= {"loss/policy_avg", "loss/value_avg"}
 
@@ -91,7 +104,9 @@ def test_03_a_stop_token_and_a_stop_text_end_an_episode_like_eos(base: Path) -> 
     stop = 40
     sampling = Sampling(max_new_tokens=30, stop_ids=(stop,), stop=(".", "o"), seed=3)
     prompt = made.builder.prompt([{"role": "user", "content": "Hi"}])
-    (rollouts,) = GroupSampler(made.engine.model, made.builder.tokenizer).sample([prompt], 24, sampling)
+    (rollouts,) = GroupSampler(made.engine.model, made.builder.tokenizer).sample(
+        [prompt], 24, sampling
+    )
     ends = {one.ids[-1] == stop for one in rollouts if one.finish == "stop"}
     assert ends == {True, False}
     for one in rollouts:
@@ -100,15 +115,26 @@ def test_03_a_stop_token_and_a_stop_text_end_an_episode_like_eos(base: Path) -> 
 
 
 @pytest.mark.parametrize(("truncated", "score"), [("score", 0.2), ("bootstrap", 0.0)])
-def test_03_an_answer_without_an_end_pays_the_penalty(truncated: str, score: float, base: Path) -> None:
+def test_03_an_answer_without_an_end_pays_the_penalty(
+    truncated: str, score: float, base: Path
+) -> None:
     made = world(base, missing_eos_penalty=1.25, normalize_reward=False, truncated=truncated)
     ((ended, cut, _), *_) = answers(made).rollouts
     assert made.method._earned(ended, 1.0) == 1.0
     assert made.method._earned(cut, 0.2) == pytest.approx(score - 1.25)
 
 
-def test_04_the_score_is_earned_by_the_last_real_token_and_every_token_pays_its_kl(base: Path) -> None:
-    changes = {"gamma": 1.0, "lam": 0.0, "normalize_reward": False, "init_kl_coef": 0.3, "kl_estimator": "k1", "truncated": "score"}
+def test_04_the_score_is_earned_by_the_last_real_token_and_every_token_pays_its_kl(
+    base: Path,
+) -> None:
+    changes = {
+        "gamma": 1.0,
+        "lam": 0.0,
+        "normalize_reward": False,
+        "init_kl_coef": 0.3,
+        "kl_estimator": "k1",
+        "truncated": "score",
+    }
     made = world(base, missing_eos_penalty=0.0, **changes)
     collected = answers(made)
     found = made.experience(collected)
@@ -140,28 +166,39 @@ def test_05_scores_are_normalised_by_running_moments_and_clipped_at_10(base: Pat
     made = world(base)
     scores = [one.value for several in answers(made).rewards for one in several]
     made.experience(answers(made))
-    mean, deviation = sum(scores) / 6, math.sqrt(sum((x - sum(scores) / 6) ** 2 for x in scores) / 6)
+    mean, deviation = (
+        sum(scores) / 6,
+        math.sqrt(sum((x - sum(scores) / 6) ** 2 for x in scores) / 6),
+    )
     assert made.method._normalised(2.0) == pytest.approx((2.0 - mean) / deviation)
     assert (made.method._normalised(1e9), made.method._normalised(-1e9)) == (10, -10)
     second = [[(2, "stop", 100.0)]]
     found = made.experience(answers(made, second))
     every = torch.tensor([*scores, 100.0], dtype=torch.float64)
-    assert found.metrics["objective/scores"] == pytest.approx(float((100 - every.mean()) / every.std(correction=0)))
+    assert found.metrics["objective/scores"] == pytest.approx(
+        float((100 - every.mean()) / every.std(correction=0))
+    )
 
 
-def test_06_gae_ends_with_0_behind_an_end_and_with_the_critics_opinion_behind_a_cut(base: Path) -> None:
+def test_06_gae_ends_with_0_behind_an_end_and_with_the_critics_opinion_behind_a_cut(
+    base: Path,
+) -> None:
     made = world(base, lam=0.0, init_kl_coef=0.0, missing_eos_penalty=0.0, normalize_reward=False)
     collected = answers(made, [[(3, "length", 5.0), (3, "stop", 5.0)]])
     found = made.experience(collected)
     cut, ended = flat(found, "returns").split(3)
     behind = made.sweep.several(found.examples, Role.CRITIC, "last")["last"][0]
-    assert float(cut[-1]) == pytest.approx(float(behind[0]))  # what the judge says of half a text is not counted
+    assert float(cut[-1]) == pytest.approx(
+        float(behind[0])
+    )  # what the judge says of half a text is not counted
     assert float(ended[-1]) == pytest.approx(5.0)
     defaults = PpoConfig()
     assert (defaults.gamma, defaults.lam) == (1.0, 0.95)
 
 
-def test_06_returns_are_unwhitened_advantages_plus_values_and_may_have_a_lambda_of_their_own(base: Path) -> None:
+def test_06_returns_are_unwhitened_advantages_plus_values_and_may_have_a_lambda_of_their_own(
+    base: Path,
+) -> None:
     made, apart = world(base), world(base, lambda_critic=1.0)
     found, other = made.experience(answers(made)), apart.experience(answers(apart))
     raw = flat(found, "returns") - flat(found, "values")
@@ -169,11 +206,17 @@ def test_06_returns_are_unwhitened_advantages_plus_values_and_may_have_a_lambda_
     torch.testing.assert_close(flat(other, "advantages"), flat(found, "advantages"))
     ((ended, *_), *_) = answers(made).rollouts
     size = len(ended.ids)
-    assert not torch.allclose(flat(other, "returns")[:size], flat(found, "returns")[:size], atol=1e-4)
-    assert float(flat(other, "returns")[size - 1]) == pytest.approx(float(flat(found, "returns")[size - 1]), abs=1e-5)
+    assert not torch.allclose(
+        flat(other, "returns")[:size], flat(found, "returns")[:size], atol=1e-4
+    )
+    assert float(flat(other, "returns")[size - 1]) == pytest.approx(
+        float(flat(found, "returns")[size - 1]), abs=1e-5
+    )
 
 
-def test_07_advantages_are_white_over_the_tokens_of_the_batch_with_the_biased_variance(base: Path) -> None:
+def test_07_advantages_are_white_over_the_tokens_of_the_batch_with_the_biased_variance(
+    base: Path,
+) -> None:
     made = world(base)
     advantages = flat(made.experience(answers(made)), "advantages")
     assert float(advantages.mean()) == pytest.approx(0, abs=1e-6)
@@ -181,12 +224,17 @@ def test_07_advantages_are_white_over_the_tokens_of_the_batch_with_the_biased_va
 
 
 def test_07_rewards_are_divided_by_their_deviation_without_a_shift_where_asked(base: Path) -> None:
-    made, white = (world(base, lam=0.0, whiten_rewards=flag, truncated="score") for flag in (False, True))
+    made, white = (
+        world(base, lam=0.0, whiten_rewards=flag, truncated="score") for flag in (False, True)
+    )
 
     def rewards(one: World) -> Any:
         collected = answers(one)
         found = one.experience(collected)
-        values, ends = flat(found, "values"), torch.cumsum(torch.tensor([len(r.ids) for s in collected.rollouts for r in s]), 0)
+        values, ends = (
+            flat(found, "values"),
+            torch.cumsum(torch.tensor([len(r.ids) for s in collected.rollouts for r in s]), 0),
+        )
         following = torch.cat([values[1:], torch.zeros(1)])
         following[ends - 1] = 0
         return flat(found, "returns") - following
@@ -197,36 +245,61 @@ def test_07_rewards_are_divided_by_their_deviation_without_a_shift_where_asked(b
 
 def test_08_policy_and_values_are_clipped_and_weighted_as_published(base: Path) -> None:
     defaults = PpoConfig()
-    assert (defaults.cliprange, defaults.cliprange_value, defaults.vf_coef, defaults.max_grad_norm) == (0.2, 0.2, 0.1, 1.0)
+    assert (
+        defaults.cliprange,
+        defaults.cliprange_value,
+        defaults.vf_coef,
+        defaults.max_grad_norm,
+    ) == (0.2, 0.2, 0.1, 1.0)
     made = world(base)
     old = {"old": torch.zeros(4), "advantages": torch.tensor([1.0, 1.0, -1.0, -1.0])}
     logp = torch.tensor([1.5, 0.5, 1.5, 0.5]).log().requires_grad_()
     loss, metrics = made.method._policy_loss(logp, old, 4)
     assert loss.item() == pytest.approx((-1.2 - 0.5 + 1.5 + 0.8) / 4)
     (slope,) = torch.autograd.grad(loss, logp)
-    assert [bool(one) for one in slope] == [False, True, True, False]  # beyond the clip there is nothing more to gain
+    assert [bool(one) for one in slope] == [
+        False,
+        True,
+        True,
+        False,
+    ]  # beyond the clip there is nothing more to gain
     assert float(metrics["policy/clipfrac_avg"][0]) == 4
 
     value = torch.tensor([0.5, 0.1]).requires_grad_()
-    loss, _ = made.method._value_loss(value, {"values": torch.zeros(2), "returns": torch.ones(2)}, 2)
-    assert loss.item() == pytest.approx(0.1 * (0.5 * 0.8**2 + 0.5 * 0.9**2) / 2)  # 0.5 is past 0.2: the worse of the two counts
+    loss, _ = made.method._value_loss(
+        value, {"values": torch.zeros(2), "returns": torch.ones(2)}, 2
+    )
+    assert loss.item() == pytest.approx(
+        0.1 * (0.5 * 0.8**2 + 0.5 * 0.9**2) / 2
+    )  # 0.5 is past 0.2: the worse of the two counts
     (slope,) = torch.autograd.grad(loss, value)
     assert [bool(one) for one in slope] == [False, True]
 
 
-def test_09_the_kl_coefficient_adapts_to_a_target_in_nats_a_token_over_a_horizon_in_answers(base: Path) -> None:
+def test_09_the_kl_coefficient_adapts_to_a_target_in_nats_a_token_over_a_horizon_in_answers(
+    base: Path,
+) -> None:
     defaults = PpoConfig()
-    assert (defaults.init_kl_coef, defaults.kl_target_per_token, defaults.kl_horizon) == (0.2, 0.1, 1000)
+    assert (defaults.init_kl_coef, defaults.kl_target_per_token, defaults.kl_horizon) == (
+        0.2,
+        0.1,
+        1000,
+    )
     made = world(base, kl_horizon=60.0, kl_target_per_token=1e-6)
     first = made.experience(answers(made))
     second = made.experience(answers(made))
     assert first.metrics["kl_coef"] == 0.2
-    assert second.metrics["kl_coef"] == pytest.approx(0.2 * (1 + math.copysign(0.2, first.metrics["kl"]) * 6 / 60))
+    assert second.metrics["kl_coef"] == pytest.approx(
+        0.2 * (1 + math.copysign(0.2, first.metrics["kl"]) * 6 / 60)
+    )
 
 
 def test_09_a_batch_is_left_at_one_and_a_half_times_early_stop_kl(base: Path) -> None:
     method = world(base, early_stop_kl=0.02).method
-    verdicts = [method.verdict({"policy/approxkl_avg": kl, "val/ratio": 1.0}) for kl in (0.0, 0.0299, 0.0301)]
+    verdicts = [
+        method.verdict({"policy/approxkl_avg": kl, "val/ratio": 1.0})
+        for kl in (0.0, 0.0299, 0.0301)
+    ]
     assert verdicts == ["update", "update", "leave"]
     assert world(base, early_stop_kl=None).method.verdict({"policy/approxkl_avg": 5.0}) == "update"
 
@@ -242,7 +315,9 @@ def test_10_the_critic_starts_at_0_and_warms_up_alone(base: Path) -> None:
     second = made.experience(answers(made))
     _, metrics = made.loss(second, backward=True)
     assert "loss/policy_avg" in metrics
-    assert any(one.grad is not None and one.grad.any() for one in made.engine.parameters_of(Role.POLICY))
+    assert any(
+        one.grad is not None and one.grad.any() for one in made.engine.parameters_of(Role.POLICY)
+    )
 
 
 def test_10_a_shared_trunk_stays_as_it_is_while_its_head_warms_up(base: Path) -> None:
@@ -255,13 +330,23 @@ def test_10_a_shared_trunk_stays_as_it_is_while_its_head_warms_up(base: Path) ->
 
 
 @pytest.mark.parametrize("critic", ["separate", "shared"])
-def test_11_the_ratio_is_exactly_1_under_the_same_plan_and_nearly_under_another(critic: str, base: Path) -> None:
+def test_11_the_ratio_is_exactly_1_under_the_same_plan_and_nearly_under_another(
+    critic: str, base: Path
+) -> None:
     made = world(base, critic=critic, token_budget=64, temperature=0.8)
     found = made.experience(answers(made))
     _, metrics = made.loss(found, backward=True)
-    assert (metrics["val/ratio"], metrics["policy/approxkl_avg"], metrics["policy/clipfrac_avg"]) == (1.0, 0.0, 0.0)
+    assert (
+        metrics["val/ratio"],
+        metrics["policy/approxkl_avg"],
+        metrics["policy/clipfrac_avg"],
+    ) == (1.0, 0.0, 0.0)
     whole = {name: torch.cat(values) for name, values in found.tokens.items()}
-    for layout, budget in ((made.engine.layout, 64), (made.engine.layout, 10_000), (Layout("padded", "a test"), 500)):
+    for layout, budget in (
+        (made.engine.layout, 64),
+        (made.engine.layout, 10_000),
+        (Layout("padded", "a test"), 500),
+    ):
         made.engine.layout, worst = layout, 0.0
         for batch in plan(found.examples, budget, layout):
             values = found.of(batch)
@@ -273,14 +358,23 @@ def test_11_the_ratio_is_exactly_1_under_the_same_plan_and_nearly_under_another(
 
 def test_11_nothing_drops_out(base: Path) -> None:
     made = world(base)
-    rates = [module.p for module in made.engine.model.modules() if isinstance(module, torch.nn.Dropout)]
+    rates = [
+        module.p for module in made.engine.model.modules() if isinstance(module, torch.nn.Dropout)
+    ]
     assert not any(rates)
     assert torch.equal(*(flat(world(base).experience(answers(made)), "old") for _ in range(2)))
 
 
-def test_12_minibatches_are_shuffled_anew_in_every_pass_and_absurd_ratios_are_skipped(base: Path) -> None:
+def test_12_minibatches_are_shuffled_anew_in_every_pass_and_absurd_ratios_are_skipped(
+    base: Path,
+) -> None:
     method = world(base, num_mini_batches=4).method
-    assert (PpoConfig().num_ppo_epochs, method.passes(0), method.minibatch(16), method.minibatch(6)) == (4, 4, 4, 2)
+    assert (
+        PpoConfig().num_ppo_epochs,
+        method.passes(0),
+        method.minibatch(16),
+        method.minibatch(6),
+    ) == (4, 4, 4, 2)
     assert PpoConfig().ratio_threshold == 10
     assert method.verdict({"val/ratio": 10.1, "policy/approxkl_avg": 99.0}) == "skip"
 
@@ -319,18 +413,24 @@ def test_12_the_steps_shuffle_skip_and_leave(steps: OnlineSteps, base: Path) -> 
     assert all(one.grad is None for group in steps.groups() for one in group["params"])
 
     _, metrics, _ = steps._updates(found, 0, apply)
-    assert metrics["updates"] == len(applied) < 6  # the first update is made; then the policy has left the one that sampled
+    assert (
+        metrics["updates"] == len(applied) < 6
+    )  # the first update is made; then the policy has left the one that sampled
 
 
 def test_13_adams_epsilon_a_linear_fall_and_a_rate_for_the_critic(base: Path) -> None:
-    made = world(base, learning_rate=1e-3, critic_learning_rate=5e-3, adam_epsilon=3e-5, warmup_ratio=0.0)
+    made = world(
+        base, learning_rate=1e-3, critic_learning_rate=5e-3, adam_epsilon=3e-5, warmup_ratio=0.0
+    )
     trained = prepare(made.engine.model, made.config, 10, made.method.groups(made.engine))
     assert [group["lr"] for group in trained.optimizer.param_groups] == [1e-3, 5e-3]
     assert {group["eps"] for group in trained.optimizer.param_groups} == {3e-5}
     for _ in range(5):
         trained.optimizer.step()
         trained.scheduler.step()
-    assert [group["lr"] for group in trained.optimizer.param_groups] == pytest.approx([5e-4, 2.5e-3])
+    assert [group["lr"] for group in trained.optimizer.param_groups] == pytest.approx(
+        [5e-4, 2.5e-3]
+    )
     assert (PpoConfig().adam_epsilon, PpoConfig().lr_scheduler_type) == (1e-5, "linear")
 
 
@@ -350,8 +450,22 @@ def test_14_what_has_to_be_watched_is_logged(base: Path) -> None:
     found = made.experience(answers(made))
     _, metrics = made.loss(found)
     seen = found.metrics | metrics
-    names = {"kl", "kl_coef", "entropy", "val/explained_variance", "objective/scores", "policy/clipfrac_avg", "policy/approxkl_avg"}
-    names |= {"loss/value_avg", "loss/policy_avg", "val/clipfrac_avg", "val/ratio", "objective/non_score_reward"}
+    names = {
+        "kl",
+        "kl_coef",
+        "entropy",
+        "val/explained_variance",
+        "objective/scores",
+        "policy/clipfrac_avg",
+        "policy/approxkl_avg",
+    }
+    names |= {
+        "loss/value_avg",
+        "loss/policy_avg",
+        "val/clipfrac_avg",
+        "val/ratio",
+        "objective/non_score_reward",
+    }
     assert names <= set(seen)
     assert all(math.isfinite(value) for value in seen.values())
     assert 0 < seen["entropy"] <= math.log(len(made.builder.tokenizer))
@@ -359,9 +473,16 @@ def test_14_what_has_to_be_watched_is_logged(base: Path) -> None:
 
 def test_15_adapters_are_on_all_linear_layers_and_take_larger_steps(base: Path) -> None:
     made = world(base)
-    linear = [name for name, module in made.engine.language_model.named_modules() if hasattr(module, "lora_A")]
+    linear = [
+        name
+        for name, module in made.engine.language_model.named_modules()
+        if hasattr(module, "lora_A")
+    ]
     assert len(linear) == 2 * 7
-    assert all({"default", "critic"} <= set(made.engine.language_model.get_submodule(name).lora_A) for name in linear)
+    assert all(
+        {"default", "critic"} <= set(made.engine.language_model.get_submodule(name).lora_A)
+        for name in linear
+    )
     assert type(made.method).rate >= 1e-5 * 10
 
 
@@ -377,6 +498,8 @@ def test_state_brings_critic_moments_and_coefficient_back(base: Path) -> None:
 
 def test_answers_without_a_reward_are_not_learned_from(base: Path) -> None:
     made = world(base)
-    found = made.experience(answers(made, [[(3, "stop", None), (4, "stop", 1.0)], [(2, "stop", None)]]))
+    found = made.experience(
+        answers(made, [[(3, "stop", None), (4, "stop", 1.0)], [(2, "stop", None)]])
+    )
     assert [len(one.branches) for one in found.examples] == [1]
     assert len(flat(found, "old")) == 4

@@ -1,4 +1,5 @@
-"""PPO teaches what can be checked: a base that writes one string in four backwards gets four in five right, on prompts it never met."""
+"""PPO teaches what can be checked: a base that writes one string in four backwards gets four in
+five right, on prompts it never met."""
 
 from __future__ import annotations
 
@@ -30,11 +31,14 @@ def half_taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", LEARNING_SEEDS)
 def test_it_learns_the_task(half_taught: Path, tmp_path: Path, seed: int) -> None:
-    """By the product's own loop; greedy answers of the base and of the trained adapter to the same held-out prompts."""
+    """By the product's own loop; greedy answers of the base and of the trained adapter to the same
+    held-out prompts."""
     rows = reversal_rows(1000, 32)
     asked = {row["prompt"][0]["content"] for row in rows}
     held_out = list(islice((text for text in strings(99) if text not in asked), HELD_OUT))
-    config = with_rate(settings("ppo", RUN | {"seed": seed}), ALGORITHMS.get("ppo").rate, half_taught)
+    config = with_rate(
+        settings("ppo", RUN | {"seed": seed}), ALGORITHMS.get("ppo").rate, half_taught
+    )
     made = assemble("ppo", config, str(half_taught), half_taught, rows, tmp_path / "reference.db")
     before = success(made.model, made.builder.tokenizer, held_out)
     loop_of(made, tmp_path).run()

@@ -1,6 +1,8 @@
-"""PPO against a straight-line loop: plain padded Hugging Face forwards, GAE in plain Python, losses as the papers write them.
+"""PPO against a straight-line loop: plain padded Hugging Face forwards, GAE in plain Python, losses
+as the papers write them.
 
-Twenty updates (five batches, two passes, two minibatches each) with random non-zero adapters of policy and critic: losses and gradients.
+Twenty updates (five batches, two passes, two minibatches each) with random non-zero adapters of
+policy and critic: losses and gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ BATCHES, PASSES = 5, 2
 
 
 class Straight:
-    """The same start as `world`, nothing of its code: PEFT's own switches, one padded batch, no tree."""
+    """The same start as `world`, nothing of its code: PEFT's own switches, one padded batch, no
+    tree."""
 
     def __init__(self, start: World, shared: bool) -> None:
         self.config, self.shared = start.config, shared
@@ -38,8 +41,15 @@ class Straight:
     def forward(self, rows: list[tuple[list[int], list[int]]], who: str | None) -> tuple[Any, Any]:
         """(log-probs, values with the one behind the end) of each answer, as lists of tensors."""
         longest = max(len(prompt) + len(ids) for prompt, ids in rows)
-        ids = torch.tensor([prompt + answer + [0] * (longest - len(prompt) - len(answer)) for prompt, answer in rows])
-        mask = torch.tensor([[1] * (len(p) + len(a)) + [0] * (longest - len(p) - len(a)) for p, a in rows])
+        ids = torch.tensor(
+            [
+                prompt + answer + [0] * (longest - len(prompt) - len(answer))
+                for prompt, answer in rows
+            ]
+        )
+        mask = torch.tensor(
+            [[1] * (len(p) + len(a)) + [0] * (longest - len(p) - len(a)) for p, a in rows]
+        )
         if who is None:
             with self.model.disable_adapter():
                 out = self.model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
@@ -104,7 +114,12 @@ class Straight:
         for one in every:
             one["advantages"] = [(a - centre) / scale for a in one["advantages"]]
         kl = sum(sum(one["kl"]) for one in every) / len(flat)
-        self.beta *= 1 + max(-0.2, min(0.2, kl / config.kl_target_per_token - 1)) * len(every) / config.kl_horizon
+        self.beta *= (
+            1
+            + max(-0.2, min(0.2, kl / config.kl_target_per_token - 1))
+            * len(every)
+            / config.kl_horizon
+        )
         return tasks
 
     def loss(self, every: list[dict[str, Any]]) -> Any:
@@ -126,7 +141,9 @@ class Straight:
 def optimizer(policy: list[Any], critic: list[Any], config: Any) -> Any:
     eps = config.adam_epsilon
     return torch.optim.AdamW(
-        [{"params": policy, "eps": eps}, {"params": critic, "eps": eps, "lr": 3e-3}], lr=config.learning_rate, weight_decay=0.0
+        [{"params": policy, "eps": eps}, {"params": critic, "eps": eps, "lr": 3e-3}],
+        lr=config.learning_rate,
+        weight_decay=0.0,
     )
 
 
@@ -134,7 +151,12 @@ def taken(trained: Any) -> list[Any]:
     """One clipped update; the gradients that it was made with."""
     for group in trained.param_groups:
         torch.nn.utils.clip_grad_norm_(group["params"], 1.0)
-    gradients = [one.grad.clone() for group in trained.param_groups for one in group["params"] if one.grad is not None]
+    gradients = [
+        one.grad.clone()
+        for group in trained.param_groups
+        for one in group["params"]
+        if one.grad is not None
+    ]
     trained.step()
     trained.zero_grad(set_to_none=True)
     return gradients
@@ -142,16 +164,31 @@ def taken(trained: Any) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("critic", ["separate", "shared"])
-@pytest.mark.parametrize(("family", "dtype", "near"), [("gpt2", "float64", (1e-9, 1e-9)), ("qwen2", "float32", (5e-6, 1e-4))])
-def test_twenty_updates_equal_a_straight_line_loop(critic: str, family: str, dtype: str, near: tuple[float, float], tmp_path: Path) -> None:
-    """GPT-2 in double precision: the norms of the Llama family round to single precision in any dtype."""
+@pytest.mark.parametrize(
+    ("family", "dtype", "near"),
+    [("gpt2", "float64", (1e-9, 1e-9)), ("qwen2", "float32", (5e-6, 1e-4))],
+)
+def test_twenty_updates_equal_a_straight_line_loop(
+    critic: str, family: str, dtype: str, near: tuple[float, float], tmp_path: Path
+) -> None:
+    """GPT-2 in double precision: the norms of the Llama family round to single precision in any
+    dtype."""
     near_loss, near_gradient = near
     base = tiny_base(tmp_path, family, initializer_range=0.1)
-    changes = {"temperature": 0.7, "critic": critic, "kl_horizon": 50.0, "token_budget": 64, "learning_rate": 3e-3}
+    changes = {
+        "temperature": 0.7,
+        "critic": critic,
+        "kl_horizon": 50.0,
+        "token_budget": 64,
+        "learning_rate": 3e-3,
+    }
     mine = world(base, dtype, **changes)
     theirs = Straight(mine, critic == "shared")
     groups = mine.method.groups(mine.engine)
-    left, right = (optimizer(p, c, mine.config) for p, c in ((groups[0]["params"], groups[1]["params"]), (theirs.policy, theirs.critic)))
+    left, right = (
+        optimizer(p, c, mine.config)
+        for p, c in ((groups[0]["params"], groups[1]["params"]), (theirs.policy, theirs.critic))
+    )
     updates, clip = 0, 0.0
     for number in range(BATCHES):
         collected = answers(mine, seed=number)
@@ -161,13 +198,17 @@ def test_twenty_updates_equal_a_straight_line_loop(critic: str, family: str, dty
         for members in ([0, 2], [1]) * PASSES:
             part = copy.copy(found)
             part.examples = [found.examples[at] for at in members]
-            part.tokens = {name: [values[at] for at in members] for name, values in found.tokens.items()}
+            part.tokens = {
+                name: [values[at] for at in members] for name, values in found.tokens.items()
+            }
             loss, metrics = mine.loss(part, backward=True)
             expected = theirs.loss([one for at in members for one in known[at]])
             expected.backward()
             assert loss == pytest.approx(float(expected.detach()), abs=near_loss, rel=near_loss)
             made, wanted = taken(left), taken(right)
-            floor = 1e-3 * math.hypot(*(float(one.norm()) for one in wanted))  # a bias is a sum of terms that cancel: it rounds as they do
+            floor = 1e-3 * math.hypot(
+                *(float(one.norm()) for one in wanted)
+            )  # a bias is a sum of terms that cancel: it rounds as they do
             for one, other in zip(made, wanted, strict=True):
                 assert float((one - other).norm()) <= near_gradient * (float(other.norm()) + floor)
             updates += 1

@@ -1,4 +1,5 @@
-"""PPO against a reward model: one base for all roles, a critic that knows what the reward model knows, a run that resumes."""
+"""PPO against a reward model: one base for all roles, a critic that knows what the reward model
+knows, a run that resumes."""
 
 from __future__ import annotations
 
@@ -45,19 +46,29 @@ def test_policy_critic_and_reward_model_are_on_one_base(judge: Path, base: Path)
     assert {id(one) for one in engine.model.parameters() if one.requires_grad} <= trained
     assert not any(one.requires_grad for one in engine.parameters_of(Role.REWARD))
 
-    asks = [Ask({}, text, "stop", [{"role": "user", "content": "the fox"}]) for text in ("jumps over", "return def add")]
-    alone = RewardModel.load(judge, device="cpu").score([Read(one.prompt, one.text, one.finish) for one in asks])
+    asks = [
+        Ask({}, text, "stop", [{"role": "user", "content": "the fox"}])
+        for text in ("jumps over", "return def add")
+    ]
+    alone = RewardModel.load(judge, device="cpu").score(
+        [Read(one.prompt, one.text, one.finish) for one in asks]
+    )
     assert [one.value for one in steps._judge.judge(asks)] == pytest.approx(alone, abs=1e-5)
     steps.close()
 
 
-def test_10_the_critic_starts_as_the_reward_model_in_units_of_the_normalised_reward(judge: Path, base: Path) -> None:
+def test_10_the_critic_starts_as_the_reward_model_in_units_of_the_normalised_reward(
+    judge: Path, base: Path
+) -> None:
     config = config_of(reward_functions=())
     steps = OnlineSteps(Ppo(config), parts_of(base, config, reward_model=judge))
     made = answers(world(base))
     made = Collected(made.tasks[:1], made.rollouts[:1], made.rewards[:1])
     found = steps.method.experience(made, steps._sweep)
-    ends = {role: steps._sweep.several(found.examples, role, "last")["last"][0] for role in (Role.CRITIC, Role.REWARD)}
+    ends = {
+        role: steps._sweep.several(found.examples, role, "last")["last"][0]
+        for role in (Role.CRITIC, Role.REWARD)
+    }
     scores = ends[Role.REWARD]
     expected = (scores - scores.mean()) / scores.std(correction=0)
     torch.testing.assert_close(ends[Role.CRITIC], expected, atol=1e-5, rtol=1e-5)
@@ -68,26 +79,34 @@ def test_10_the_critic_starts_as_the_reward_model_in_units_of_the_normalised_rew
     steps.close()
 
 
-def test_10_a_critic_from_a_model_of_classes_starts_in_units_of_the_chances_that_are_paid(judge: Path, base: Path) -> None:
+def test_10_a_critic_from_a_model_of_classes_starts_in_units_of_the_chances_that_are_paid(
+    judge: Path, base: Path
+) -> None:
     card = json.loads((judge / "reward.json").read_text())
     (judge / "reward.json").write_text(json.dumps(card | {"loss_type": "classification"}))
     for normalised in (True, False):
         config = config_of(reward_functions=(), normalize_reward=normalised)
         steps = OnlineSteps(Ppo(config), parts_of(base, config, reward_model=judge))
         plain = answers(world(base))
-        asks = [Ask({}, one.text, one.finish, plain.tasks[0].row["prompt"]) for one in plain.rollouts[0]]
+        asks = [
+            Ask({}, one.text, one.finish, plain.tasks[0].row["prompt"]) for one in plain.rollouts[0]
+        ]
         made = Collected(plain.tasks[:1], plain.rollouts[:1], [steps._judge.judge(asks)])
         paid = torch.tensor([one.value for one in made.rewards[0]])
         assert float(paid.min()) > 0 and float(paid.max()) < 1
         found = steps.method.experience(made, steps._sweep)
         ends = steps._sweep.several(found.examples, Role.CRITIC, "last")["last"][0]
-        mean, deviation = (0.0, 1.0) if normalised else (float(paid.mean()), float(paid.std(correction=0)))
+        mean, deviation = (
+            (0.0, 1.0) if normalised else (float(paid.mean()), float(paid.std(correction=0)))
+        )
         assert float(ends.mean()) == pytest.approx(mean, abs=1e-4)
         assert float(ends.std(correction=0)) == pytest.approx(deviation, rel=1e-3)
         steps.close()
 
 
-def test_another_base_has_a_critic_of_its_own_and_says_so(judge: Path, base: Path, tmp_path: Path, capsys: Any) -> None:
+def test_another_base_has_a_critic_of_its_own_and_says_so(
+    judge: Path, base: Path, tmp_path: Path, capsys: Any
+) -> None:
     card = json.loads((judge / "reward.json").read_text())
     other = Path(shutil.copytree(judge, tmp_path / "other"))
     (other / "reward.json").write_text(json.dumps(card | {"base_fingerprint": "of another base"}))
@@ -99,44 +118,81 @@ def test_another_base_has_a_critic_of_its_own_and_says_so(judge: Path, base: Pat
 
 
 @pytest.mark.slow
-def test_grpo_is_rewarded_by_a_reward_model_over_its_own_base_and_over_another(judge: Path, base: Path, tmp_path: Path) -> None:
+def test_grpo_is_rewarded_by_a_reward_model_over_its_own_base_and_over_another(
+    judge: Path, base: Path, tmp_path: Path
+) -> None:
     """An encoder cannot be one voice of the policy's engine; it judges by itself."""
     encoder = tmp_path / "encoder"
     encoder_base = tiny_encoder(tmp_path / "encoder-base")
-    made = assembled("reward", encoder_base, tmp_path / "b", plain_rows("pairs", 16, 4), max_steps=2)
+    made = assembled(
+        "reward", encoder_base, tmp_path / "b", plain_rows("pairs", 16, 4), max_steps=2
+    )
     (tmp_path / "b").mkdir(exist_ok=True)
     loop_of(made, tmp_path / "b").run()
     shutil.copytree(tmp_path / "b" / "checkpoints" / "checkpoint-2", encoder)
     made.builder.tokenizer.save_pretrained(encoder)
     Card("bradley_terry", str(encoder_base), base_fingerprint(encoder_base), 128).write(encoder)
-    config = Grpo.Config(reward_functions=(), num_generations=3, max_completion_length=6, batch_size=2)
+    config = Grpo.Config(
+        reward_functions=(), num_generations=3, max_completion_length=6, batch_size=2
+    )
     prompts = plain_rows("prompts", 2)
     for folder in (judge, encoder):
         steps = OnlineSteps(Grpo(config), parts_of(base, config, reward_model=folder))
         items = steps.method.prepare(prompts, steps._builder).items
         found = steps.collect(items, 3, steps._sampling(0))
-        read = [Read(task.row["prompt"], one.text, one.finish) for task, group in zip(items, found.rollouts, strict=True) for one in group]
+        read = [
+            Read(task.row["prompt"], one.text, one.finish)
+            for task, group in zip(items, found.rollouts, strict=True)
+            for one in group
+        ]
         alone = RewardModel.load(folder, device="cpu").score(read)
-        assert [value for several in found.values for value in several] == pytest.approx(alone, abs=1e-5)
+        assert [value for several in found.values for value in several] == pytest.approx(
+            alone, abs=1e-5
+        )
         taught = steps.train(items, 0, lambda loss: 0.0)
         assert taught.metrics["reward_std"] > 0 and taught.metrics["updates"] == 1
         steps.close()
 
 
 @pytest.mark.slow
-def test_a_run_against_rm1_is_interrupted_resumed_and_the_same(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_against_rm1_is_interrupted_resumed_and_the_same(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    options = QUICK | {"reward_model": "rm1", "max_completion_length": 8, "num_generations": 2, "max_steps": 6, "save_steps": 2}
+    options = QUICK | {
+        "reward_model": "rm1",
+        "max_completion_length": 8,
+        "num_generations": 2,
+        "max_steps": 6,
+        "save_steps": 2,
+    }
     with Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws:
-        judged = train(ws, "a", "reward", str(base), dataset=frozen(ws, "a", "pairs", 16, 4).id, options=QUICK)
+        judged = train(
+            ws, "a", "reward", str(base), dataset=frozen(ws, "a", "pairs", 16, 4).id, options=QUICK
+        )
         assert judged.reward_model == "rm1"
         prompts = frozen(ws, "a", "prompts", 24, 4, checker=None).id
         whole = train(ws, "a", "ppo", str(base), dataset=prompts, options=options)
-        broken = train(ws, "a", "ppo", str(base), dataset=prompts, options=options | {"callbacks": ["training_callbacks:Interrupt"]})
+        broken = train(
+            ws,
+            "a",
+            "ppo",
+            str(base),
+            dataset=prompts,
+            options=options | {"callbacks": ["training_callbacks:Interrupt"]},
+        )
         assert (whole.state, broken.state) == (RunState.FINISHED, RunState.STOPPED)
         resumed = train(ws, "a", "ppo", resume=broken.run_id)
         assert (whole.version, resumed.version) == ("v1", "v2")
-        curves = [[line | {"step_seconds": 0} for line in RunDir(ws.home.runs / run.run_id).read_metrics()] for run in (whole, resumed)]
+        curves = [
+            [
+                line | {"step_seconds": 0}
+                for line in RunDir(ws.home.runs / run.run_id).read_metrics()
+            ]
+            for run in (whole, resumed)
+        ]
     assert curves[0] == curves[1]
-    assert {"kl", "kl_coef", "val/explained_variance", "rewards/reward_model/mean"} <= set(curves[0][-2])
+    assert {"kl", "kl_coef", "val/explained_variance", "rewards/reward_model/mean"} <= set(
+        curves[0][-2]
+    )

@@ -1,4 +1,5 @@
-"""Presets: the rules by which earlier systems sized their settings, what auto takes, and what wins over a preset."""
+"""Presets: the rules by which earlier systems sized their settings, what auto takes, and what wins
+over a preset."""
 
 from __future__ import annotations
 
@@ -10,26 +11,52 @@ from thumbwheel.core.config import Sources
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.hardware import Gpu, Machine
-from thumbwheel.training.presets import NEUTRAL, PRESETS, ROW, choose, preset_settings, tier, with_preset
+from thumbwheel.training.presets import (
+    NEUTRAL,
+    PRESETS,
+    ROW,
+    choose,
+    preset_settings,
+    tier,
+    with_preset,
+)
 from thumbwheel.training.types import TrainConfig
 
 
-def pc(ram: float = 32.0, gpu: float | None = None, kind: str = "cuda", cpu: str = "some CPU") -> Machine:
+def pc(
+    ram: float = 32.0, gpu: float | None = None, kind: str = "cuda", cpu: str = "some CPU"
+) -> Machine:
     gpus = () if gpu is None else (Gpu(kind, "some GPU", gpu),)  # type: ignore[arg-type]
     return Machine(cpu, 8, 16, True, False, False, ram, ram, gpus)
 
 
 @pytest.mark.parametrize(
     ("ram", "rows", "model", "rank", "alpha", "generations"),
-    [(128, 4, "3B", 16, 32, 8), (64, 4, "3B", 16, 32, 8), (32, 2, "1.5B", 16, 32, 6), (16, 1, "0.5B", 8, 16, 4), (8, 1, "0.5B", 4, 8, 2)],
+    [
+        (128, 4, "3B", 16, 32, 8),
+        (64, 4, "3B", 16, 32, 8),
+        (32, 2, "1.5B", 16, 32, 6),
+        (16, 1, "0.5B", 8, 16, 4),
+        (8, 1, "0.5B", 4, 8, 2),
+    ],
 )
-def test_sizes_by_memory(ram: float, rows: int, model: str, rank: int, alpha: int, generations: int) -> None:
+def test_sizes_by_memory(
+    ram: float, rows: int, model: str, rank: int, alpha: int, generations: int
+) -> None:
     assert (tier(pc(ram)).rows, tier(pc(ram)).model) == (rows, model)
-    asked = {"token_budget": 2 * ROW * rows, "lora_r": rank, "lora_alpha": alpha, "num_generations": generations}
+    asked = {
+        "token_budget": 2 * ROW * rows,
+        "lora_r": rank,
+        "lora_alpha": alpha,
+        "num_generations": generations,
+    }
     assert preset_settings("cpu", pc(ram)) == ("cpu", {"device": "cpu"} | asked)
 
 
-@pytest.mark.parametrize(("memory", "rows", "model", "rank"), [(80, 8, "7B", 32), (24, 8, "7B", 32), (16, 4, "3B", 16), (8, 2, "1.5B", 16)])
+@pytest.mark.parametrize(
+    ("memory", "rows", "model", "rank"),
+    [(80, 8, "7B", 32), (24, 8, "7B", 32), (16, 4, "3B", 16), (8, 2, "1.5B", 16)],
+)
 def test_sizes_by_memory_of_the_gpu(memory: float, rows: int, model: str, rank: int) -> None:
     found = tier(pc(8, gpu=memory))
     assert (found.rows, found.model, found.rank) == (rows, model, rank)
@@ -46,9 +73,17 @@ def test_the_ryzen_preset() -> None:
 @pytest.mark.parametrize(
     ("name", "machine", "values"),
     [
-        ("small_gpu", pc(32, gpu=10), {"token_budget": 2 * ROW, "gradient_checkpointing": True, "quantization": "nf4"}),
+        (
+            "small_gpu",
+            pc(32, gpu=10),
+            {"token_budget": 2 * ROW, "gradient_checkpointing": True, "quantization": "nf4"},
+        ),
         ("default", pc(32, gpu=24), {"token_budget": 8 * ROW}),
-        ("high_quality", pc(32, gpu=24), {"token_budget": 8 * ROW, "num_train_epochs": 5.0, "lora_r": 32, "lora_alpha": 64}),
+        (
+            "high_quality",
+            pc(32, gpu=24),
+            {"token_budget": 8 * ROW, "num_train_epochs": 5.0, "lora_r": 32, "lora_alpha": 64},
+        ),
         ("quick_test", pc(32), {"max_steps": 50, "batch_size": 4, "probe_prompts": 4}),
         ("apple_silicon", pc(16, gpu=12, kind="mps"), {"token_budget": 2 * ROW, "device": "mps"}),
     ],
@@ -84,15 +119,26 @@ def test_every_preset_suits_every_method(method: str, name: str) -> None:
     config, said = with_preset(ALGORITHMS.get(method).Config(preset=name), pc(64, gpu=24))
     assert said.startswith("preset ")
     stored = type(config)(**config.model_dump())
-    assert with_preset(stored, pc(8))[0] == stored, "what a run was started with stays, on any machine"
+    assert with_preset(stored, pc(8))[0] == stored, (
+        "what a run was started with stays, on any machine"
+    )
 
 
 def test_what_is_given_wins_over_a_preset() -> None:
-    config = Sources({"train": {"dpo": {"preset": "high_quality", "lora_r": 8}}}, "", {"THUMBWHEEL_TRAIN__DPO__TOKEN_BUDGET": "512"}).load(
-        ALGORITHMS.get("dpo").Config, "train.dpo", {"lora_alpha": 4}
-    )
+    config = Sources(
+        {"train": {"dpo": {"preset": "high_quality", "lora_r": 8}}},
+        "",
+        {"THUMBWHEEL_TRAIN__DPO__TOKEN_BUDGET": "512"},
+    ).load(ALGORITHMS.get("dpo").Config, "train.dpo", {"lora_alpha": 4})
     made, said = with_preset(config, pc(64, gpu=24))
-    assert (made.lora_r, made.lora_alpha, made.token_budget, made.num_train_epochs) == (8, 4, 512, 5.0)
+    assert (made.lora_r, made.lora_alpha, made.token_budget, made.num_train_epochs) == (
+        8,
+        4,
+        512,
+        5.0,
+    )
     assert said == "preset high_quality: num_train_epochs 5.0"
     with pytest.raises(ConfigError, match="preset"):
-        Sources({}, "", {}).load(ALGORITHMS.get("dpo").Config, "train.dpo", {"preset": "hihg_quality"})
+        Sources({}, "", {}).load(
+            ALGORITHMS.get("dpo").Config, "train.dpo", {"preset": "hihg_quality"}
+        )

@@ -1,4 +1,5 @@
-"""How likely judgements are right: simulated raters whose errors are known, and training rows that are weighed by it."""
+"""How likely judgements are right: simulated raters whose errors are known, and training rows that
+are weighed by it."""
 
 from __future__ import annotations
 
@@ -23,8 +24,11 @@ from training_rows import assembled, plain_rows
 ERRORS = {"ana": 0.02, "ben": 0.1, "eve": 0.3}
 
 
-def simulated(count: int, seed: int, informative: bool = True) -> tuple[list[Judgement], list[bool]]:
-    """Judgements of answers that are right as often as the base thinks, or in half of all cases; and whether each judgement is right."""
+def simulated(
+    count: int, seed: int, informative: bool = True
+) -> tuple[list[Judgement], list[bool]]:
+    """Judgements of answers that are right as often as the base thinks, or in half of all cases;
+    and whether each judgement is right."""
     chance = random.Random(seed)
     judgements, truly = [], []
     for _ in range(count):
@@ -77,8 +81,17 @@ def test_raters_who_agree_count_more_than_one_alone() -> None:
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.lists(st.tuples(st.floats(-3000, 0), st.booleans(), st.sampled_from("abc")), min_size=FEWEST, max_size=80), st.randoms())
-def test_trust_is_a_probability_whatever_the_lengths_and_in_any_order(votes: list[Any], chance: random.Random) -> None:
+@given(
+    st.lists(
+        st.tuples(st.floats(-3000, 0), st.booleans(), st.sampled_from("abc")),
+        min_size=FEWEST,
+        max_size=80,
+    ),
+    st.randoms(),
+)
+def test_trust_is_a_probability_whatever_the_lengths_and_in_any_order(
+    votes: list[Any], chance: random.Random
+) -> None:
     judgements = [Judgement(logp, good, (rater,)) for logp, good, rater in votes]
     shuffled = chance.sample(judgements, len(judgements))
     noise, same = estimate(judgements), estimate(shuffled)
@@ -111,24 +124,36 @@ def test_sigmoid_has_no_overflow() -> None:
 
 
 def judged(row: dict[str, Any], good: bool, rater: str) -> dict[str, Any]:
-    shared = {name: row[name] for name in ("group", "prompt", "tools", "weight", "completion", "finish_reason")}
+    shared = {
+        name: row[name]
+        for name in ("group", "prompt", "tools", "weight", "completion", "finish_reason")
+    }
     return shared | {"split": JUDGED, "label": good, "raters": [rater]}
 
 
-def test_liked_answers_weigh_what_their_thumb_is_worth_and_corrections_what_they_did(tmp_path: Path) -> None:
+def test_liked_answers_weigh_what_their_thumb_is_worth_and_corrections_what_they_did(
+    tmp_path: Path,
+) -> None:
     liked, disliked = plain_rows("chats", 60, 4), plain_rows("labels", 60)
     liked[0]["origin"] = "correction"
     raters = ["ana", "ben", "eve"]
     judgements = [judged(row, True, raters[number % 3]) for number, row in enumerate(liked[:60])]
-    judgements += [judged(row | {"completion": "No."}, False, raters[number % 3]) for number, row in enumerate(disliked)]
+    judgements += [
+        judged(row | {"completion": "No."}, False, raters[number % 3])
+        for number, row in enumerate(disliked)
+    ]
     assembly = assembled("sft", tiny_base(tmp_path / "base"), tmp_path, liked)
     noise = weigh(assembly, [*liked, *judgements])
     assert noise is not None and set(noise.error_rates) == set(raters)
     weights = [item.weight for item in assembly.train.items]
     assert weights[0] == 1.0
-    for item, weight, judgement in list(zip(assembly.train.items, weights, judgements, strict=False))[1:]:
+    for item, weight, judgement in list(
+        zip(assembly.train.items, weights, judgements, strict=False)
+    )[1:]:
         (logp,) = assembly.at_work.base_logps([item])
-        assert weight == pytest.approx(noise.trust(Judgement(logp, True, tuple(judgement["raters"]))))
+        assert weight == pytest.approx(
+            noise.trust(Judgement(logp, True, tuple(judgement["raters"])))
+        )
     assert len(set(weights)) > 20
     assert [item.weight for item in assembly.dev.items] == [1.0] * 4
 

@@ -17,14 +17,16 @@ episodes = st.lists(st.tuples(numbers, numbers), min_size=1, max_size=8)
 
 
 def test_gae_by_hand() -> None:
-    # deltas: 0.1 + .9 * 0.4 - 0.5 = -0.04; -0.2 + .9 * 0.3 - 0.4 = -0.33; 1 + .9 * 0 - 0.3 = 0.7; decay .9 * .5 = .45
+    # deltas: 0.1 + .9 * 0.4 - 0.5 = -0.04; -0.2 + .9 * 0.3 - 0.4 = -0.33; 1 + .9 * 0 - 0.3 = 0.7;
+    # decay .9 * .5 = .45
     found = gae([0.1, -0.2, 1.0], [0.5, 0.4, 0.3], 0.0, 0.9, 0.5)
     assert found == pytest.approx([-0.04 + 0.45 * -0.015, -0.33 + 0.45 * 0.7, 0.7])
     assert found == pytest.approx([-0.04675, -0.015, 0.7])
 
 
 def test_gae_by_hand_of_a_cut_off_episode() -> None:
-    # the value behind the last token is part of its delta: 1 + 1 * 2 - 0.3 = 2.7; -0.2 + 0.3 - 0.4 = -0.3; decay .95
+    # the value behind the last token is part of its delta: 1 + 1 * 2 - 0.3 = 2.7; -0.2 + 0.3 - 0.4
+    # = -0.3; decay .95
     assert gae([-0.2, 1.0], [0.4, 0.3], 2.0, 1.0, 0.95) == pytest.approx([-0.3 + 0.95 * 2.7, 2.7])
 
 
@@ -34,7 +36,9 @@ def test_lambda_1_is_all_that_is_still_earned_less_the_value_and_lambda_0_one_st
 ) -> None:
     rewards, values = map(list, zip(*episode, strict=True))
     ahead = [sum(rewards[at:]) + after for at in range(len(rewards))]
-    assert gae(rewards, values, after, 1.0, 1.0) == pytest.approx([g - v for g, v in zip(ahead, values, strict=True)])
+    assert gae(rewards, values, after, 1.0, 1.0) == pytest.approx(
+        [g - v for g, v in zip(ahead, values, strict=True)]
+    )
     following = [*values[1:], after]
     one = [r + 0.9 * f - v for r, f, v in zip(rewards, following, values, strict=True)]
     assert gae(rewards, values, after, 0.9, 0.0) == pytest.approx(one)
@@ -57,7 +61,9 @@ def test_moments_merged_batch_by_batch_are_those_of_all_scores(batches: list[lis
     if scores:
         mean = sum(scores) / len(scores)
         assert moments.mean == pytest.approx(mean, abs=1e-9)
-        assert moments.variance == pytest.approx(sum((one - mean) ** 2 for one in scores) / len(scores), abs=1e-9)
+        assert moments.variance == pytest.approx(
+            sum((one - mean) ** 2 for one in scores) / len(scores), abs=1e-9
+        )
 
 
 def test_scores_that_are_all_the_same_normalise_to_0() -> None:
@@ -90,14 +96,21 @@ def test_kl_controller_without_a_target_stays() -> None:
 
 
 def test_kl_estimators_on_a_known_pair_of_distributions() -> None:
-    p, q = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    p, q = (
+        torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64),
+        torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64),
+    )
     kl = float((p * (p / q).log()).sum())
-    expected = {name: float((p * divergence(name, p.log(), q.log())).sum()) for name in ("k1", "k2", "k3")}
+    expected = {
+        name: float((p * divergence(name, p.log(), q.log())).sum()) for name in ("k1", "k2", "k3")
+    }
     assert expected["k1"] == pytest.approx(kl)
     assert expected["k3"] == pytest.approx(kl)  # E_p[q / p - 1] = 0
     assert expected["k2"] == pytest.approx(float((p * (p / q).log() ** 2 / 2).sum()))
     assert (divergence("k3", p.log(), q.log()) >= 0).all()
-    assert math.isclose(float(divergence("k3", p.log(), q.log())[0]), 0.2 / 0.5 - 1 - math.log(0.2 / 0.5))
+    assert math.isclose(
+        float(divergence("k3", p.log(), q.log())[0]), 0.2 / 0.5 - 1 - math.log(0.2 / 0.5)
+    )
 
 
 def test_explained_variance() -> None:

@@ -1,4 +1,5 @@
-"""The method reward: its arithmetic against straight-line formulas, its result as a standard folder, both kinds of bases."""
+"""The method reward: its arithmetic against straight-line formulas, its result as a standard
+folder, both kinds of bases."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ from training_rows import assembled, loop_of, plain_rows, shake
 KINDS = {"bradley_terry": "pairs", "regression": "scored", "classification": "labels"}
 
 
-def made_for(loss_type: str, base: Path, folder: Path, count: int = 10, dev: int = 0, **changes: Any) -> Any:
+def made_for(
+    loss_type: str, base: Path, folder: Path, count: int = 10, dev: int = 0, **changes: Any
+) -> Any:
     more = {"scale": (2.0, 5.0)} if loss_type == "regression" else {}
     rows = plain_rows(KINDS[loss_type], count, dev)
     for number, row in enumerate(rows):
@@ -42,18 +45,26 @@ def plain_scores(made: Any) -> torch.Tensor:
             ids = torch.tensor([example.prompt + branch.ids])
             more = {}
             if getattr(language_model(made.model).config, "type_vocab_size", 0) > 1:
-                more["token_type_ids"] = torch.tensor([[0] * len(example.prompt) + [1] * len(branch.ids)])
+                more["token_type_ids"] = torch.tensor(
+                    [[0] * len(example.prompt) + [1] * len(branch.ids)]
+                )
             found.append(made.model(input_ids=ids, **more).logits[0, 0])
     return torch.stack(found)
 
 
 @pytest.mark.parametrize("loss_type", KINDS)
 @pytest.mark.parametrize("form", ["decoder", "bert", "deberta-v2", "roberta"])
-def test_losses_and_gradients_are_the_straight_line_formula(loss_type: str, form: str, base: Path, tmp_path: Path) -> None:
+def test_losses_and_gradients_are_the_straight_line_formula(
+    loss_type: str, form: str, base: Path, tmp_path: Path
+) -> None:
     where = base if form == "decoder" else tiny_encoder(tmp_path / "encoder", form)
-    changes = {"margin": 0.2, "center_rewards_coefficient": 0.05} if loss_type == "bradley_terry" else {}
+    changes = (
+        {"margin": 0.2, "center_rewards_coefficient": 0.05} if loss_type == "bradley_terry" else {}
+    )
     made, rows = made_for(loss_type, where, tmp_path, token_budget=100, max_length=120, **changes)
-    exact = torch.float64 if form == "decoder" else torch.float32  # transformers' encoders round their own masks to fp32
+    exact = (
+        torch.float64 if form == "decoder" else torch.float32
+    )  # transformers' encoders round their own masks to fp32
     made.model.to(exact)
     if form == "decoder":
         language_model(made.model).config.pad_token_id = -1  # no token of ours is padding
@@ -61,13 +72,20 @@ def test_losses_and_gradients_are_the_straight_line_formula(loss_type: str, form
     made.model.to(exact)
     assert len(made.train.items) == len(rows)
     outcome = made.at_work.run(made.train.items, grad=True)
-    found = {name: one.grad.clone() for name, one in made.model.named_parameters() if one.grad is not None}
+    found = {
+        name: one.grad.clone()
+        for name, one in made.model.named_parameters()
+        if one.grad is not None
+    }
     made.model.zero_grad()
 
     scores, weights = plain_scores(made), torch.tensor([row["weight"] for row in rows], dtype=exact)
     if loss_type == "bradley_terry":
         chosen, rejected = scores.view(-1, 2).T
-        losses = -torch.nn.functional.logsigmoid(chosen - rejected - 0.2) + 0.05 * (chosen + rejected) ** 2
+        losses = (
+            -torch.nn.functional.logsigmoid(chosen - rejected - 0.2)
+            + 0.05 * (chosen + rejected) ** 2
+        )
         expected_metrics = {
             "accuracy": (chosen > rejected).double().mean(),
             "margin": (chosen - rejected).mean(),
@@ -80,7 +98,10 @@ def test_losses_and_gradients_are_the_straight_line_formula(loss_type: str, form
         expected_metrics = {"mse": (gaps**2).mean(), "mae": gaps.abs().mean()}
     else:
         labels = torch.tensor([float(row["label"]) for row in rows], dtype=exact)
-        losses = -(labels * torch.nn.functional.logsigmoid(scores) + (1 - labels) * torch.nn.functional.logsigmoid(-scores))
+        losses = -(
+            labels * torch.nn.functional.logsigmoid(scores)
+            + (1 - labels) * torch.nn.functional.logsigmoid(-scores)
+        )
         expected_metrics = {"accuracy": ((scores > 0) == (labels > 0.5)).double().mean()}
     loss = (weights * losses).sum() / weights.sum()
     loss.backward()
@@ -88,8 +109,12 @@ def test_losses_and_gradients_are_the_straight_line_formula(loss_type: str, form
     assert outcome.loss == pytest.approx(loss.item(), **tight)
     for name, value in expected_metrics.items():
         assert outcome.metrics[name] == pytest.approx(value.item(), **tight)
-    expected = {name: one.grad for name, one in made.model.named_parameters() if one.grad is not None}
-    assert found.keys() == expected.keys() and any("score" in name or "classifier" in name for name in found)
+    expected = {
+        name: one.grad for name, one in made.model.named_parameters() if one.grad is not None
+    }
+    assert found.keys() == expected.keys() and any(
+        "score" in name or "classifier" in name for name in found
+    )
     for name, gradient in found.items():
         gap = (gradient - expected[name]).norm() / expected[name].norm().clamp_min(1e-3)
         assert gap < (1e-6 if form == "decoder" else 1e-4), name
@@ -97,11 +122,16 @@ def test_losses_and_gradients_are_the_straight_line_formula(loss_type: str, form
 
 @pytest.mark.parametrize("form", ["decoder", "bert", "deberta-v2", "roberta"])
 def test_what_a_base_lacks_is_trained_and_kept(form: str, base: Path, tmp_path: Path) -> None:
-    """Pooler and head are no part of a pretrained encoder: they have to be in the adapter, or the reward model is noise when loaded."""
+    """Pooler and head are no part of a pretrained encoder: they have to be in the adapter, or the
+    reward model is noise when loaded."""
     where = base if form == "decoder" else tiny_encoder(tmp_path / "encoder", form)
     made, _ = made_for("bradley_terry", where, tmp_path)
     assert made.engine.layout.kind == ("tree" if form == "decoder" else "padded")
-    trained = {name for name, one in made.model.named_parameters() if one.requires_grad and "lora_" not in name}
+    trained = {
+        name
+        for name, one in made.model.named_parameters()
+        if one.requires_grad and "lora_" not in name
+    }
     parts = {
         "decoder": ["score."],
         "bert": ["pooler.", "classifier."],
@@ -109,15 +139,24 @@ def test_what_a_base_lacks_is_trained_and_kept(form: str, base: Path, tmp_path: 
         "roberta": ["classifier."],
     }
     assert all(any(part in name for name in trained) for part in parts[form]), trained
-    scores = made.engine.score(build(made.train.items, [0], made.engine.layout), Role.REWARD, LAST).last
+    scores = made.engine.score(
+        build(made.train.items, [0], made.engine.layout), Role.REWARD, LAST
+    ).last
     again, _ = made_for("bradley_terry", where, tmp_path)
-    assert torch.equal(again.engine.score(build(made.train.items, [0], made.engine.layout), Role.REWARD, LAST).last, scores)
+    assert torch.equal(
+        again.engine.score(
+            build(made.train.items, [0], made.engine.layout), Role.REWARD, LAST
+        ).last,
+        scores,
+    )
 
 
 def test_the_head_begins_small_and_without_bias(base: Path, tmp_path: Path) -> None:
     from thumbwheel.engine.load import load_scorer
 
-    weights = torch.cat([load_scorer(str(base), seed=seed)[0].score.weight[0] for seed in range(40)])
+    weights = torch.cat(
+        [load_scorer(str(base), seed=seed)[0].score.weight[0] for seed in range(40)]
+    )
     assert weights.std().item() == pytest.approx(33**-0.5, rel=0.05)
     assert load_scorer(str(tiny_encoder(tmp_path / "e")))[0].classifier.bias.item() == 0
 
@@ -126,35 +165,64 @@ def test_an_encoder_cuts_old_turns_to_its_positions_and_never_the_answer(tmp_pat
     from thumbwheel.engine.prompt import Target
 
     made, _ = made_for("bradley_terry", tiny_encoder(tmp_path / "e"), tmp_path, max_length=1024)
-    turn = [{"role": "user", "content": "the quick brown fox " * 10}, {"role": "assistant", "content": "yes"}]
-    found = made.builder.fit([*turn * 4, {"role": "user", "content": "question"}], [Target("no no no")], 1024)
+    turn = [
+        {"role": "user", "content": "the quick brown fox " * 10},
+        {"role": "assistant", "content": "yes"},
+    ]
+    found = made.builder.fit(
+        [*turn * 4, {"role": "user", "content": "question"}], [Target("no no no")], 1024
+    )
     assert found.dropped_turns > 0 and found.rows[0].length <= 128
     tokens = made.builder.tokenizer.convert_ids_to_tokens(found.rows[0].completion_ids)
     assert tokens == ["no", "no", "no", "[SEP]"]
-    assert made.builder.fit([{"role": "user", "content": "question"}], [Target("no " * 200)], 1024).refused
+    assert made.builder.fit(
+        [{"role": "user", "content": "question"}], [Target("no " * 200)], 1024
+    ).refused
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.floats(0.1, 3)), min_size=1, max_size=60), st.integers(1, 5))
-def test_calibration_is_the_same_in_any_number_of_parts(rows: list[tuple[float, bool, float]], parts: int) -> None:
-    chances, outcomes, weights = (torch.tensor([float(row[at]) for row in rows], dtype=torch.float64) for at in range(3))
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.floats(0.1, 3)), min_size=1, max_size=60),
+    st.integers(1, 5),
+)
+def test_calibration_is_the_same_in_any_number_of_parts(
+    rows: list[tuple[float, bool, float]], parts: int
+) -> None:
+    chances, outcomes, weights = (
+        torch.tensor([float(row[at]) for row in rows], dtype=torch.float64) for at in range(3)
+    )
     expected = 0.0
     for bin in range(BINS):
         inside = [(p, y, w) for p, y, w in zip(chances.tolist(), outcomes.tolist(), weights.tolist(), strict=True)
                   if bin == min(int(p * BINS), BINS - 1)]  # fmt: skip
         if inside:
             weight = sum(w for _, _, w in inside)
-            expected += abs(sum(w * p for p, _, w in inside) / weight - sum(w * y for _, y, w in inside) / weight) * weight
+            expected += (
+                abs(
+                    sum(w * p for p, _, w in inside) / weight
+                    - sum(w * y for _, y, w in inside) / weight
+                )
+                * weight
+            )
     expected /= float(weights.sum())
     cut = [slice(at, None, parts) for at in range(parts)]
-    found = means([calibration(chances[one], outcomes[one], weights[one]) for one in cut if len(chances[one])])
+    found = means(
+        [calibration(chances[one], outcomes[one], weights[one]) for one in cut if len(chances[one])]
+    )
     assert Reward(RewardConfig()).derived(dict(found))["ece"] == pytest.approx(expected, abs=1e-9)
 
 
-@given(st.lists(st.floats(-100, 100), min_size=2, max_size=50).filter(lambda values: max(values) > min(values)), st.floats(-1, 1))
+@given(
+    st.lists(st.floats(-100, 100), min_size=2, max_size=50).filter(
+        lambda values: max(values) > min(values)
+    ),
+    st.floats(-1, 1),
+)
 def test_the_scale_goes_both_ways(values: list[float], place: float) -> None:
     scale = Scale(*spread(values))
     assert min(values) <= scale.low < scale.high <= max(values)
-    assert scale.normal(scale.low) == pytest.approx(-1) and scale.normal(scale.high) == pytest.approx(1)
+    assert scale.normal(scale.low) == pytest.approx(-1) and scale.normal(
+        scale.high
+    ) == pytest.approx(1)
     assert scale.normal(scale.raw(place)) == pytest.approx(place, abs=1e-6)
 
 
@@ -173,22 +241,36 @@ def test_what_the_rows_cannot_support(base: Path) -> None:
     rated = [{"value": 1.0}, {"value": 5.0}]
     fitted = Reward.settle(RewardConfig(loss_type="regression"), rated)
     assert fitted.scale == pytest.approx((1.04, 4.96)) and fitted.metric_for_best_model == "loss"
-    assert Reward.settle(RewardConfig(loss_type="regression", metric_for_best_model="mae"), rated).metric_for_best_model == "mae"
+    assert (
+        Reward.settle(
+            RewardConfig(loss_type="regression", metric_for_best_model="mae"), rated
+        ).metric_for_best_model
+        == "mae"
+    )
 
 
 def test_it_may_begin_where_a_version_that_answers_ended(base: Path, tmp_path: Path) -> None:
-    """The trunk is that version's, the head is drawn anew; the reference and all else do not matter to a judge."""
+    """The trunk is that version's, the head is drawn anew; the reference and all else do not matter
+    to a judge."""
     answering = assembled("sft", base, tmp_path, plain_rows("chats", 8, 2))
     shake(answering.model)
     answering.model.save_pretrained(tmp_path / "v1")
-    made, plain = (assembled("reward", base, tmp_path, plain_rows("pairs", 8, 2), start=start) for start in (tmp_path / "v1", None))
+    made, plain = (
+        assembled("reward", base, tmp_path, plain_rows("pairs", 8, 2), start=start)
+        for start in (tmp_path / "v1", None)
+    )
     own, begun = dict(made.model.named_parameters()), dict(answering.model.named_parameters())
     taken = [name for name in begun if "lora_" in name]
     assert taken and all(torch.equal(own[name], begun[name]) for name in taken)
-    heads = [dict(one.model.named_parameters())["base_model.model.score.modules_to_save.default.weight"] for one in (made, plain)]
+    heads = [
+        dict(one.model.named_parameters())["base_model.model.score.modules_to_save.default.weight"]
+        for one in (made, plain)
+    ]
     assert torch.equal(*heads) and all(own[name].requires_grad for name in taken)
     with pytest.raises(ModelError, match="are not the"):
-        assembled("reward", base, tmp_path, plain_rows("pairs", 8, 2), start=tmp_path / "v1", lora_r=2)
+        assembled(
+            "reward", base, tmp_path, plain_rows("pairs", 8, 2), start=tmp_path / "v1", lora_r=2
+        )
 
 
 def test_it_learns(base: Path, tmp_path: Path) -> None:
@@ -196,8 +278,15 @@ def test_it_learns(base: Path, tmp_path: Path) -> None:
     rows = plain_rows("pairs", 160, 40)
     for number, row in enumerate(rows):
         row["chosen"], row["rejected"] = f"quick fox {number % 7}", f"quick dog {number % 5}"
-    made = assembled("reward", base, tmp_path, rows, learning_rate=5e-3, num_train_epochs=1, eval_steps=10)
+    made = assembled(
+        "reward", base, tmp_path, rows, learning_rate=5e-3, num_train_epochs=1, eval_steps=10
+    )
     loop_of(made, tmp_path).run()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if "eval_accuracy" in line][-1]
-    assert last["eval_accuracy"] > 0.95 and last["eval_loss"] < 0.3 and 0 <= last["eval_ece"] < 0.3 and math.isfinite(last["eval_margin"])
+    assert (
+        last["eval_accuracy"] > 0.95
+        and last["eval_loss"] < 0.3
+        and 0 <= last["eval_ece"] < 0.3
+        and math.isfinite(last["eval_margin"])
+    )

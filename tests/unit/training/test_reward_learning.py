@@ -1,4 +1,5 @@
-"""The reward model of the demo world is right about what nobody rated: over 85 % of noise-free pairs, three persons."""
+"""The reward model of the demo world is right about what nobody rated: over 85 % of noise-free
+pairs, three persons."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ def test_it_knows_better_from_worse(seed: int, tmp_path: Path) -> None:
         model = RewardModel.load(reward_models.folder(ws, record), device="cpu")
     prompts, right, wrong = true_pairs(seed, base, 450)
     better, worse = (model.score(list(map(Read, prompts, side))) for side in (right, wrong))
-    found = of_answers([a > b for a, b in zip(better, worse, strict=True)], len(prompts), [str(number) for number in range(len(prompts))])
+    found = of_answers(
+        [a > b for a, b in zip(better, worse, strict=True)],
+        len(prompts),
+        [str(number) for number in range(len(prompts))],
+    )
     print({key: round(value, 3) for key, value in found.items()}, record.metrics["held_out"])
     assert found["n"] >= 400
     assert found["accuracy"] > 0.85

@@ -1,4 +1,5 @@
-"""A run of reward from the command to its record: registered with held-out figures, listed, shown, asked, mounted."""
+"""A run of reward from the command to its record: registered with held-out figures, listed, shown,
+asked, mounted."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ from thumbwheel.training.judging import held_out, of_answers, of_numbers
 from thumbwheel.training.train import runs, train
 from training_rows import QUICK, WORDS, row, stored
 
-PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "the quick brown fox"}]
+PROMPT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "the quick brown fox"},
+]
 ANSWERS = ["the lazy dog", "fox", "add return def"]
 READS = [Read(PROMPT, text) for text in ANSWERS]
 
@@ -57,35 +61,73 @@ def dataset(ws: Workspace, shape: str) -> str:
     ensure_agent(ws, "a")
     rows = [row(shape, n, "train" if n < 24 else "dev" if n < 32 else "gate") for n in range(42)]
     manifest = {"counts": {"train": 24, "dev": 8, "gate": 10}}
-    frozen = Dataset(ids.derived("dst", "a", shape), "a", shape, ids.fingerprint(shape), manifest, datetime.now(UTC))
+    frozen = Dataset(
+        ids.derived("dst", "a", shape),
+        "a",
+        shape,
+        ids.fingerprint(shape),
+        manifest,
+        datetime.now(UTC),
+    )
     return stored(ws, frozen, rows).id
 
 
 def trained(ws: Workspace, shape: str, base: Path, **options: Any) -> RewardModelRecord:
-    result = train(ws, "a", "reward", str(base), dataset=dataset(ws, shape), options=QUICK | options)
+    result = train(
+        ws, "a", "reward", str(base), dataset=dataset(ws, shape), options=QUICK | options
+    )
     assert result.version is None and result.reward_model
     return reward_models.find(ws, "a", result.reward_model)
 
 
 @pytest.mark.slow
-def test_a_run_gives_a_reward_model_and_no_version(ws: Workspace, first: RewardModelRecord, tmp_path: Path) -> None:
+def test_a_run_gives_a_reward_model_and_no_version(
+    ws: Workspace, first: RewardModelRecord, tmp_path: Path
+) -> None:
     from typer.testing import CliRunner
 
     from thumbwheel.training.reward_commands import reward_model
 
     assert first.name == "rm1" and versions(ws, "a") == [] and first.run_id == runs(ws, "a")[0].id
     held = first.metrics["held_out"]
-    assert held["n"] == 8 and 0 <= held["exact_low"] <= held["low"] <= held["accuracy"] <= held["high"] <= held["exact_high"] <= 1
+    assert (
+        held["n"] == 8
+        and 0
+        <= held["exact_low"]
+        <= held["low"]
+        <= held["accuracy"]
+        <= held["high"]
+        <= held["exact_high"]
+        <= 1
+    )
     assert {"loss", "accuracy", "margin", "ece"} <= first.metrics["dev"].keys()
-    ask = lambda *given: CliRunner().invoke(reward_model, [*given, "--agent", "a"], obj=lambda: ws, catch_exceptions=False)  # noqa: E731
-    assert json.loads(ask("list", "--json").stdout)[0]["name"] == json.loads(ask("show", "1", "--json").stdout)["name"] == "rm1"
+
+    def ask(*given):
+        return CliRunner().invoke(
+            reward_model, [*given, "--agent", "a"], obj=lambda: ws, catch_exceptions=False
+        )
+
+    assert (
+        json.loads(ask("list", "--json").stdout)[0]["name"]
+        == json.loads(ask("show", "1", "--json").stdout)["name"]
+        == "rm1"
+    )
     assert "bradley_terry" in ask("list").stdout and "of 8 right" in ask("show", "rm1").stdout
-    (tmp_path / "pairs.jsonl").write_text('{"prompt": "question", "chosen": "fox", "rejected": "dog"}\n')
-    found = json.loads(ask("score", "rm1", "--file", str(tmp_path / "pairs.jsonl"), "--json").stdout)
+    (tmp_path / "pairs.jsonl").write_text(
+        '{"prompt": "question", "chosen": "fox", "rejected": "dog"}\n'
+    )
+    found = json.loads(
+        ask("score", "rm1", "--file", str(tmp_path / "pairs.jsonl"), "--json").stdout
+    )
     assert [(line["line"], line["answer"]) for line in found] == [(1, "fox"), (1, "dog")]
-    alone = json.loads(ask("score", "rm1", "--prompt", "question", "--answer", "fox", "--json").stdout)
+    alone = json.loads(
+        ask("score", "rm1", "--prompt", "question", "--answer", "fox", "--json").stdout
+    )
     assert alone[0]["score"] == pytest.approx(found[0]["score"], abs=1e-5)
-    assert "longer than" in ask("score", "rm1", "--prompt", "question", "--answer", "fox " * 300).stdout
+    assert (
+        "longer than"
+        in ask("score", "rm1", "--prompt", "question", "--answer", "fox " * 300).stdout
+    )
     for wrong in (["score", "rm1"], ["score", "rm1", "--file", str(tmp_path / "none.jsonl")]):
         with pytest.raises(InputError):
             ask(*wrong)
@@ -94,8 +136,11 @@ def test_a_run_gives_a_reward_model_and_no_version(ws: Workspace, first: RewardM
 
 
 @pytest.mark.slow
-def test_the_gate_split_stays_closed_while_a_reward_model_is_made(base: Path, tmp_path: Path) -> None:
-    """Whoever trains against the reward model would have seen, through it, the rows that judge the result."""
+def test_the_gate_split_stays_closed_while_a_reward_model_is_made(
+    base: Path, tmp_path: Path
+) -> None:
+    """Whoever trains against the reward model would have seen, through it, the rows that judge the
+    result."""
     from thumbwheel.datasets import build
 
     opened: list[str] = []
@@ -105,19 +150,30 @@ def test_the_gate_split_stays_closed_while_a_reward_model_is_made(base: Path, tm
         opened.append(split)
         return original(workspace, dataset_id, split)
 
-    with pytest.MonkeyPatch.context() as patch, Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as home:
-        for module in ("thumbwheel.training.judging", "thumbwheel.training.train", "thumbwheel.datasets.build"):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as home,
+    ):
+        for module in (
+            "thumbwheel.training.judging",
+            "thumbwheel.training.train",
+            "thumbwheel.datasets.build",
+        ):
             patch.setattr(f"{module}.load_rows", watched)
         trained(home, "pairs", base, max_steps=1)
     assert {"train", "dev"} == set(opened)
 
 
-def test_what_an_answer_earns_is_a_chance_where_classes_were_learned(ws: Workspace, first: RewardModelRecord) -> None:
+def test_what_an_answer_earns_is_a_chance_where_classes_were_learned(
+    ws: Workspace, first: RewardModelRecord
+) -> None:
     model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
     scores = model.score(READS)
     assert model.earned([READS]) == [scores]  # from pairs only the order means something
     model.card = replace(model.card, loss_type="classification")
-    assert model.earned([READS])[0] == pytest.approx([1 / (1 + math.exp(-one)) for one in scores], abs=1e-5)
+    assert model.earned([READS])[0] == pytest.approx(
+        [1 / (1 + math.exp(-one)) for one in scores], abs=1e-5
+    )
     assert math.isnan(model.earned([[Read(PROMPT, "fox " * 300)]])[0][0])
 
 
@@ -125,17 +181,31 @@ def long_pair(number: int) -> PairRow:
     """A dialogue that fits with the short answer and loses older turns with the long one."""
     chance = random.Random(f"long pair {number}")
     words = lambda count: " ".join(chance.choice(WORDS) for _ in range(count))  # noqa: E731
-    turns = [{"role": role, "content": words(3)} for _ in range(2) for role in ("user", "assistant")]
+    turns = [
+        {"role": role, "content": words(3)} for _ in range(2) for role in ("user", "assistant")
+    ]
     prompt = [*turns, {"role": "user", "content": words(3)}]
     return replace(row("pairs", number, "gate"), prompt=prompt, chosen=words(2), rejected=words(60))
 
 
-def test_both_answers_of_a_pair_are_read_after_the_same_turns(ws: Workspace, first: RewardModelRecord) -> None:
-    """As in training. Each after as many turns as it leaves room for, other answers would be called the better ones."""
+def test_both_answers_of_a_pair_are_read_after_the_same_turns(
+    ws: Workspace, first: RewardModelRecord
+) -> None:
+    """As in training. Each after as many turns as it leaves room for, other answers would be called
+    the better ones."""
     model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
     sides = lambda pair: [Read(pair.prompt, pair.chosen), Read(pair.prompt, pair.rejected)]  # noqa: E731
-    dropped = lambda pair, *texts: model._builder.fit(pair.prompt, list(map(Target, texts)), model.card.max_length).dropped_turns  # noqa: E731
-    pairs = [pair for pair in map(long_pair, range(60)) if dropped(pair, pair.chosen) < dropped(pair, pair.chosen, pair.rejected)]
+
+    def dropped(pair, *texts):
+        return model._builder.fit(
+            pair.prompt, list(map(Target, texts)), model.card.max_length
+        ).dropped_turns
+
+    pairs = [
+        pair
+        for pair in map(long_pair, range(60))
+        if dropped(pair, pair.chosen) < dropped(pair, pair.chosen, pair.rejected)
+    ]
     assert len(pairs) > 20
     alone = [model.score(sides(pair)) for pair in pairs]
     common = model.score_together([sides(pair) for pair in pairs])
@@ -147,26 +217,40 @@ def test_both_answers_of_a_pair_are_read_after_the_same_turns(ws: Workspace, fir
     assert held_out(model, pairs)["accuracy"] == pytest.approx(sum(ranked_right) / len(pairs))
 
 
-def test_an_answer_that_is_too_long_does_not_silence_the_others(ws: Workspace, first: RewardModelRecord) -> None:
+def test_an_answer_that_is_too_long_does_not_silence_the_others(
+    ws: Workspace, first: RewardModelRecord
+) -> None:
     model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
     ((short, longest),) = model.score_together([[Read(PROMPT, "fox"), Read(PROMPT, "fox " * 300)]])
-    assert [short] == pytest.approx(model.score([Read(PROMPT, "fox")]), abs=1e-5) and math.isnan(longest)
+    assert [short] == pytest.approx(model.score([Read(PROMPT, "fox")]), abs=1e-5) and math.isnan(
+        longest
+    )
 
 
-def test_held_out_labels_are_compared_with_the_commoner_one(ws: Workspace, first: RewardModelRecord) -> None:
+def test_held_out_labels_are_compared_with_the_commoner_one(
+    ws: Workspace, first: RewardModelRecord
+) -> None:
     model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
     model.card = replace(model.card, loss_type="classification")
     kept = [replace(row("labels", n, "gate"), label=n < 7) for n in range(10)]
     found = held_out(model, kept)
     right = [
-        (score > 0) == one.label for score, one in zip(model.score([Read(one.prompt, one.completion) for one in kept]), kept, strict=True)
+        (score > 0) == one.label
+        for score, one in zip(
+            model.score([Read(one.prompt, one.completion) for one in kept]), kept, strict=True
+        )
     ]
-    assert (found["n"], found["accuracy"], found["majority"]) == (10, pytest.approx(sum(right) / 10), 0.7)
+    assert (found["n"], found["accuracy"], found["majority"]) == (
+        10,
+        pytest.approx(sum(right) / 10),
+        0.7,
+    )
     assert held_out(model, []) == {"n": 0, "unreadable": 0}
 
 
 def test_an_answer_is_read_as_in_training(ws: Workspace, first: RewardModelRecord) -> None:
-    """One that was cut off has no end, tools stand in the prompt, and little memory only means more passes."""
+    """One that was cut off has no end, tools stand in the prompt, and little memory only means more
+    passes."""
     model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
     seen: list[Any] = []
     whole = model._engine.score
@@ -179,9 +263,17 @@ def test_an_answer_is_read_as_in_training(ws: Workspace, first: RewardModelRecor
 
     model._engine.score = score  # type: ignore[method-assign]
     tools = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
-    model._builder.tokenizer.chat_template = "{{ tools | tojson if tools }}" + model._builder.tokenizer.chat_template
+    model._builder.tokenizer.chat_template = (
+        "{{ tools | tojson if tools }}" + model._builder.tokenizer.chat_template
+    )
     ended, cut, equipped = sorted(
-        model.score([Read(PROMPT, "fox", "stop"), Read(PROMPT, "fox", "length"), Read(PROMPT, "fox", None, tools)])
+        model.score(
+            [
+                Read(PROMPT, "fox", "stop"),
+                Read(PROMPT, "fox", "length"),
+                Read(PROMPT, "fox", None, tools),
+            ]
+        )
     )
     assert len({ended, cut, equipped}) == 3
     short, plain, long = sorted({tuple(one) for one in seen}, key=len)
@@ -189,7 +281,9 @@ def test_an_answer_is_read_as_in_training(ws: Workspace, first: RewardModelRecor
     assert long[-len(plain) :] == plain or len(long) > len(plain) + 10
 
 
-def test_no_place_beside_an_adapter_of_another_kind(ws: Workspace, first: RewardModelRecord, base: Path) -> None:
+def test_no_place_beside_an_adapter_of_another_kind(
+    ws: Workspace, first: RewardModelRecord, base: Path
+) -> None:
     from peft import LNTuningConfig, get_peft_model
 
     model, _ = load_base(str(base))
@@ -197,19 +291,32 @@ def test_no_place_beside_an_adapter_of_another_kind(ws: Workspace, first: Reward
     assert mount(engine, reward_models.folder(ws, first), "judge") is None
 
 
-def test_the_result_is_the_standard_form(ws: Workspace, first: RewardModelRecord, base: Path) -> None:
+def test_the_result_is_the_standard_form(
+    ws: Workspace, first: RewardModelRecord, base: Path
+) -> None:
     """PEFT and transformers alone give the same scores, on padded rows."""
     from peft import PeftModel
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     folder = reward_models.folder(ws, first)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    inner = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=torch.float32, pad_token_id=tokenizer.pad_token_id)
+    inner = AutoModelForSequenceClassification.from_pretrained(
+        base, num_labels=1, dtype=torch.float32, pad_token_id=tokenizer.pad_token_id
+    )
     plain = PeftModel.from_pretrained(inner, folder).eval()
-    rendered = lambda text: tokenizer.apply_chat_template([*PROMPT, {"role": "assistant", "content": text}], tokenize=False)  # noqa: E731
+
+    def rendered(text):
+        return tokenizer.apply_chat_template(
+            [*PROMPT, {"role": "assistant", "content": text}], tokenize=False
+        )
+
     texts = [rendered(text).rstrip("\n") for text in ANSWERS]
     with torch.no_grad():
-        expected = plain(**tokenizer(texts, return_tensors="pt", padding=True, padding_side="right")).logits[:, 0].tolist()
+        expected = (
+            plain(**tokenizer(texts, return_tensors="pt", padding=True, padding_side="right"))
+            .logits[:, 0]
+            .tolist()
+        )
     assert RewardModel.load(folder, device="cpu").score(READS) == pytest.approx(expected, abs=1e-5)
 
 
@@ -234,18 +341,25 @@ def writer(tmp_path: Path, base: Path | None = None) -> ScoreEngine:
     return ScoreEngine(attach_lora(model, LoraSettings(rank=2), seed=0)[0])
 
 
-def test_mounted_on_the_policys_base_it_gives_the_same_scores(ws: Workspace, first: RewardModelRecord, base: Path, tmp_path: Path) -> None:
+def test_mounted_on_the_policys_base_it_gives_the_same_scores(
+    ws: Workspace, first: RewardModelRecord, base: Path, tmp_path: Path
+) -> None:
     folder = reward_models.folder(ws, first)
     alone = RewardModel.load(folder, device="cpu")
     made = [alone._builder.fit(PROMPT, [Target(text)], 128).rows[0] for text in ANSWERS]
     examples = [Example(one.prompt_ids, (Branch(one.completion_ids),), "g") for one in made]
     engine = writer(tmp_path, base)
     batch = build(examples, range(3), engine.layout)
-    before, trainable = engine.score(batch, Role.POLICY).logp, [one.requires_grad for one in engine.model.parameters()]
+    before, trainable = (
+        engine.score(batch, Role.POLICY).logp,
+        [one.requires_grad for one in engine.model.parameters()],
+    )
     voice = mount(engine, folder, "judge")
     assert voice is not None
     engine.add(Role.REWARD, voice)
-    assert engine.score(batch, Role.REWARD, LAST).last.tolist() == pytest.approx(alone.score(READS), abs=1e-5)
+    assert engine.score(batch, Role.REWARD, LAST).last.tolist() == pytest.approx(
+        alone.score(READS), abs=1e-5
+    )
     assert torch.equal(engine.score(batch, Role.POLICY).logp, before)
     assert sum(one.requires_grad for one in engine.model.parameters()) == sum(trainable)
     assert not any(one.requires_grad for one in engine.parameters_of(Role.REWARD))
@@ -254,7 +368,9 @@ def test_mounted_on_the_policys_base_it_gives_the_same_scores(ws: Workspace, fir
     assert mount(ScoreEngine(plain_model), folder, "judge") is None
 
 
-def test_a_base_that_changed_is_refused(ws: Workspace, first: RewardModelRecord, tmp_path: Path) -> None:
+def test_a_base_that_changed_is_refused(
+    ws: Workspace, first: RewardModelRecord, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(reward_models.folder(ws, first), tmp_path / "copy"))
     replace(Card.read(folder), base_fingerprint="of something else").write(folder)
     with pytest.raises(ModelError, match="other weights"):
@@ -265,30 +381,46 @@ def test_a_base_that_changed_is_refused(ws: Workspace, first: RewardModelRecord,
 
 
 def test_figures_of_held_out_rows() -> None:
-    found = of_answers([True] * 81 + [False] * 182, 263, [str(number) for number in range(263)])  # Newcombe 1998, table I
+    found = of_answers(
+        [True] * 81 + [False] * 182, 263, [str(number) for number in range(263)]
+    )  # Newcombe 1998, table I
     assert (found["low"], found["high"]) == pytest.approx((0.2553, 0.3662), abs=1e-4)
     assert (found["exact_low"], found["exact_high"]) == pytest.approx((0.2527, 0.3676), abs=1e-4)
     assert of_answers([], 3, []) == {"n": 0, "unreadable": 3} == of_numbers(Scale(0, 1), [], [], 3)
     five = of_answers([True] * 150 + [False] * 50, 200, [str(number // 5) for number in range(200)])
-    assert five["groups"] == 40 and five["low"] < 0.65 < 0.75 < 0.85 < five["high"] and "exact_low" not in five
+    assert (
+        five["groups"] == 40
+        and five["low"] < 0.65 < 0.75 < 0.85 < five["high"]
+        and "exact_low" not in five
+    )
     numbers = of_numbers(Scale(1, 5), [-1.0, 0.0, 1.0], [1.0, 4.0, 5.0], 4)
-    assert numbers == pytest.approx({"n": 3, "unreadable": 1, "mse": 1 / 3, "mae": 1 / 3, "mse_of_mean": 26 / 9})
+    assert numbers == pytest.approx(
+        {"n": 3, "unreadable": 1, "mse": 1 / 3, "mae": 1 / 3, "mse_of_mean": 26 / 9}
+    )
 
 
-def test_the_ledger_judges_by_a_reward_model_under_its_name(ws: Workspace, first: RewardModelRecord, tmp_path: Path) -> None:
+def test_the_ledger_judges_by_a_reward_model_under_its_name(
+    ws: Workspace, first: RewardModelRecord, tmp_path: Path
+) -> None:
     from thumbwheel.capture.ingest import ingest
     from thumbwheel.rewards import ledger
     from thumbwheel.rewards.combine import ComponentConfig, RewardConfig
     from thumbwheel.rewards.component import components
 
-    lines = [{"type": "trace", "id": answer, "input": PROMPT, "output": answer} for answer in ANSWERS]
+    lines = [
+        {"type": "trace", "id": answer, "input": PROMPT, "output": answer} for answer in ANSWERS
+    ]
     (tmp_path / "traces.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert ingest(ws, "a", "jsonl", tmp_path / "traces.jsonl").refused == 0
-    config = RewardConfig(preset="none", components={"reward_model": ComponentConfig(settings={"model": "rm1"})})
+    config = RewardConfig(
+        preset="none", components={"reward_model": ComponentConfig(settings={"model": "rm1"})}
+    )
     parts = components(ws, "a", config)
     assert ledger.run(ws, "a", parts).statuses == {("reward_model", "ok"): len(ANSWERS)}
     with ws.db.read() as connection:
         found = sorted(one.value or 0 for one in ledger.rewards(connection, "a", config, parts))
     outputs = RewardModel.load(reward_models.folder(ws, first), device="cpu").score(READS)
     assert found == pytest.approx(sorted(1 / (1 + math.exp(-one)) for one in outputs), abs=1e-5)
-    assert ledger.run(ws, "a", components(ws, "a", config)).judged.total() == 0, "the same model in the same folder is the same version"
+    assert ledger.run(ws, "a", components(ws, "a", config)).judged.total() == 0, (
+        "the same model in the same folder is the same version"
+    )

@@ -1,4 +1,5 @@
-"""Where fresh answers come from: the policy through a copy that follows it, or a server whose answers are weighed or refused."""
+"""Where fresh answers come from: the policy through a copy that follows it, or a server whose
+answers are weighed or refused."""
 
 from __future__ import annotations
 
@@ -25,7 +26,13 @@ from training_rows import assembled, plain_rows, shake
 
 
 def grpo(base: Path, folder: Path, **changes: Any) -> Assembly:
-    given = {"batch_size": 2, "num_generations": 3, "max_completion_length": 6, "max_steps": 2, "reward_workers": 1}
+    given = {
+        "batch_size": 2,
+        "num_generations": 3,
+        "max_completion_length": 6,
+        "max_steps": 2,
+        "reward_workers": 1,
+    }
     return assembled("grpo", base, folder, plain_rows("prompts", 8, 2), **given | changes)
 
 
@@ -34,7 +41,9 @@ def drawn(made: Assembly) -> Collected:
     return made.at_work.collect(made.train.items[:3], 4, made.at_work._sampling(7))
 
 
-def test_the_policy_answers_through_a_copy_that_is_brought_up_to_date_before_every_batch(base: Path, tmp_path: Path) -> None:
+def test_the_policy_answers_through_a_copy_that_is_brought_up_to_date_before_every_batch(
+    base: Path, tmp_path: Path
+) -> None:
     made = grpo(base, tmp_path)
     steps = made.at_work
     assert not steps._own.exact and steps.source is steps._own and not steps.source.off_policy
@@ -51,27 +60,37 @@ def test_the_policy_answers_through_a_copy_that_is_brought_up_to_date_before_eve
         prompts = [task.prompt for task in made.train.items[:3]]
         expected = plain.sample(prompts, 3, steps._sampling(step))
         steps.train(made.train.items[:3], step, apply)
-        assert [[one.ids for one in group] for group in seen[-1].rollouts] == [[one.ids for one in group] for group in expected]
-    expected = plain.sample([task.prompt for task in made.dev.items], 1, steps._sampling(0, greedy=True))
+        assert [[one.ids for one in group] for group in seen[-1].rollouts] == [
+            [one.ids for one in group] for group in expected
+        ]
+    expected = plain.sample(
+        [task.prompt for task in made.dev.items], 1, steps._sampling(0, greedy=True)
+    )
     steps.evaluate(made.dev.items)
     assert [one.ids for (one,) in seen[-1].rollouts] == [one.ids for (one,) in expected]
     steps.close()
 
 
-def test_answers_are_judged_while_others_are_still_being_written(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_judged_while_others_are_still_being_written(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = grpo(base, tmp_path)
     steps = made.at_work
     monkeypatch.setattr(steps._own, "_rows", 4)  # one prompt's answers at a time
     events: list[str] = []
     start, decode = steps._judge.start, steps._own._decode
     monkeypatch.setattr(steps._judge, "start", lambda ask: events.append("judge") or start(ask))
-    monkeypatch.setattr(steps._own, "_decode", lambda *given: events.append("decode") or decode(*given))
+    monkeypatch.setattr(
+        steps._own, "_decode", lambda *given: events.append("decode") or decode(*given)
+    )
     found = drawn(made)
     assert events.count("judge") == sum(map(len, found.rollouts)) == 12
     assert events.count("decode") == 3
     assert events.index("judge") < max(at for at, event in enumerate(events) if event == "decode")
     again = steps._judged(steps._judge, found.tasks, found.rollouts, {})
-    assert [[one.value for one in group] for group in again] == [[one.value for one in group] for group in found.rewards]
+    assert [[one.value for one in group] for group in again] == [
+        [one.value for one in group] for group in found.rewards
+    ]
     steps.close()
 
 
@@ -104,18 +123,29 @@ def test_a_cut_of_the_distribution_is_said(base: Path, tmp_path: Path, capsys: A
 
 
 def test_importance_by_hand() -> None:
-    given = [Rollout((4, 5), (math.log(0.25), math.log(0.4)), "stop", ""), Rollout((6,), (math.log(0.1),), "stop", "")]
+    given = [
+        Rollout((4, 5), (math.log(0.25), math.log(0.4)), "stop", ""),
+        Rollout((6,), (math.log(0.1),), "stop", ""),
+    ]
     weights, metrics = importance(torch.tensor([0.5, 0.2, 0.9]).log(), given, 3.0)
     torch.testing.assert_close(weights, torch.tensor([2.0, 0.5, 3.0]))
     name = "sampling/importance_sampling_ratio"
-    assert metrics == pytest.approx({f"{name}/min": 0.5, f"{name}/mean": 5.5 / 3, f"{name}/max": 3.0})
+    assert metrics == pytest.approx(
+        {f"{name}/min": 0.5, f"{name}/mean": 5.5 / 3, f"{name}/max": 3.0}
+    )
 
 
 def collected(off_policy: bool) -> Collected:
-    """Two answers to one prompt and two of equal worth to another, which teach nothing; sampled at these probabilities."""
+    """Two answers to one prompt and two of equal worth to another, which teach nothing; sampled at
+    these probabilities."""
     tasks = [Task((1, 2), {}, name, number) for number, name in enumerate("ab")]
-    made = [Rollout((4, 5), (math.log(0.25), math.log(0.4)), "stop", ""), Rollout((6,), (math.log(0.1),), "stop", "")]
-    rewards = [[Reward(value, {}, {}, None) for value in values] for values in ((1.0, 0.0), (1.0, 1.0))]
+    made = [
+        Rollout((4, 5), (math.log(0.25), math.log(0.4)), "stop", ""),
+        Rollout((6,), (math.log(0.1),), "stop", ""),
+    ]
+    rewards = [
+        [Reward(value, {}, {}, None) for value in values] for values in ((1.0, 0.0), (1.0, 1.0))
+    ]
     return Collected(tasks, [made, made], rewards, off_policy)
 
 
@@ -128,7 +158,10 @@ def test_grpo_weighs_answers_from_elsewhere_and_only_those() -> None:
 
     method = Grpo(GrpoConfig(scale_rewards="none", num_generations=2))
     here = method.experience(collected(off_policy=False), score)  # type: ignore[arg-type]
-    assert asked == [] and set(here.tokens) == {"advantage", "weight"}  # the log-probs of the update itself are the old ones
+    assert asked == [] and set(here.tokens) == {
+        "advantage",
+        "weight",
+    }  # the log-probs of the update itself are the old ones
     there = method.experience(collected(off_policy=True), score)  # type: ignore[arg-type]
     assert asked == [1]
     (plain,), (weighed,) = here.tokens["advantage"], there.tokens["advantage"]
@@ -143,7 +176,9 @@ def test_ppo_weighs_them_too(base: Path) -> None:
 
     here, there = world(base), world(base)
     given = answers(here)
-    known = [[replace(one, logps=(-5.0,) * len(one.ids)) for one in group] for group in given.rollouts]
+    known = [
+        [replace(one, logps=(-5.0,) * len(one.ids)) for one in group] for group in given.rollouts
+    ]
     plain = here.experience(given)
     weighed = there.experience(Collected(given.tasks, known, given.rewards, off_policy=True))
     weights = (flat(plain, "old") + 5.0).exp().clamp(max=3.0)
@@ -165,14 +200,18 @@ def test_a_server_is_named_or_refused(base: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_be_learned_from_ends_the_run_with_its_name(base: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_server_that_cannot_be_learned_from_ends_the_run_with_its_name(
+    base: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("thumbwheel.llm.client.FIRST_WAIT", 0.01)
     server = Uniform()
     given = {"rollouts": "endpoint", "endpoint_model": "theirs"}
     with FakeServer(server) as fake:
         server.silent = True
         made = grpo(base, tmp_path, endpoint_url=fake.url, **given)
-        with pytest.raises(ModelError, match="no log-probability for every sampled token") as refused:
+        with pytest.raises(
+            ModelError, match="no log-probability for every sampled token"
+        ) as refused:
             drawn(made)
         assert fake.url in str(refused.value)
         made.at_work.close()

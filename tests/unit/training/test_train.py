@@ -45,12 +45,21 @@ def nothing_left(ws: Workspace) -> None:
 def test_dry_run_counts_and_keeps_nothing(ws: Workspace, base: Path) -> None:
     dataset = frozen(ws, "a", "pairs", 30, 4).id
     found = dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK)
-    assert (found.rows, found.dev_rows, found.steps, found.matched_modules, found.probed_steps) == (30, 4, 8, 14, 3)
+    assert (found.rows, found.dev_rows, found.steps, found.matched_modules, found.probed_steps) == (
+        30,
+        4,
+        8,
+        14,
+        3,
+    )
     assert found.tokens > found.scored_tokens > 60
     assert found.trainable_parameters == 4096
     assert found.minutes > 0 and found.past_runs == 0 and found.disk_gb > 0
     parts = {name: size for name, size in found.memory_gb.items() if name != "peak"}
-    assert sum(parts.values()) == pytest.approx(found.memory_gb["peak"], abs=0.01) and parts["weights"] > 0 < parts["activations"]
+    assert (
+        sum(parts.values()) == pytest.approx(found.memory_gb["peak"], abs=0.01)
+        and parts["weights"] > 0 < parts["activations"]
+    )
     assert (found.held_out_rows, found.detectable_gain, found.changes) == (0, None, [])
     nothing_left(ws)
 
@@ -59,11 +68,16 @@ def test_dry_run_counts_and_keeps_nothing(ws: Workspace, base: Path) -> None:
     ("base_name", "why"),
     [
         ("./nowhere", "there is no such folder"),
-        ("no-such-owner/no-such-model", "no such folder here, it is not in the Hugging Face cache, and the hub did not give it"),
+        (
+            "no-such-owner/no-such-model",
+            "no such folder here, it is not in the Hugging Face cache, and the hub did not give it",
+        ),
         ("a b c", "no such folder"),
     ],
 )
-def test_an_unknown_base(ws: Workspace, base_name: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_base(
+    ws: Workspace, base_name: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = frozen(ws, "a", "pairs", 4).id
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match=why):
@@ -88,7 +102,10 @@ def test_what_the_data_cannot_support(ws: Workspace, base: Path) -> None:
         train(ws, "a", "dpo", str(base), dataset=empty)
     with pytest.raises(DataError, match="all of them are good"):
         train(ws, "a", "kto", str(base), dataset=one_class)
-    with pytest.raises(DataError, match=r"it has 4 training rows, and a run of dpo begins with 10 or more.*--min-rows 1"):
+    with pytest.raises(
+        DataError,
+        match=r"it has 4 training rows, and a run of dpo begins with 10 or more.*--min-rows 1",
+    ):
         train(ws, "a", "dpo", str(base), dataset=pairs)
     with pytest.raises(DataError, match="a run of dpo begins with 5 or more"):
         train(ws, "a", "dpo", str(base), dataset=pairs, options={"min_rows": 5})
@@ -116,15 +133,21 @@ def test_what_was_asked_wrongly(ws: Workspace, base: Path) -> None:
     nothing_left(ws)
 
 
-def test_training_without_torch_names_the_extra(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thumbwheel.training.base.find_spec", lambda name: None if name == "torch" else object())
+def test_training_without_torch_names_the_extra(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "thumbwheel.training.base.find_spec", lambda name: None if name == "torch" else object()
+    )
     with pytest.raises(MissingExtra, match=r"thumbwheel\[train\]"):
         train(ws, "a", "dpo", "x")
 
 
 def spec_of(folder: Path) -> RunDir:
     run = RunDir(folder / "run_x")
-    spec = dict.fromkeys(("run_id", "agent", "algorithm", "base", "folder", "reference_cache"), "x") | {"config": {}}
+    spec = dict.fromkeys(
+        ("run_id", "agent", "algorithm", "base", "folder", "reference_cache"), "x"
+    ) | {"config": {}}
     run.create(spec, [{"split": "train", "text": "ü\u2028"}])
     return run
 
@@ -169,7 +192,13 @@ def test_status_and_note(tmp_path: Path) -> None:
     assert run.status() is None
     run.write_status(Status(RunState.FAILED, 3, "why", {"class": "DataError"}, {"x": 1}))
     assert run.status() == Status(RunState.FAILED, 3, "why", {"class": "DataError"}, {"x": 1})
-    line = {"step": 1, "loss": 0.5, "rewards/margins": 0.25, "rewards/accuracies": 1.0, "nll/good": None}
+    line = {
+        "step": 1,
+        "loss": 0.5,
+        "rewards/margins": 0.25,
+        "rewards/accuracies": 1.0,
+        "nll/good": None,
+    }
     assert _note(line) == "loss 0.500  margin 0.250  accuracy 1.000"
     assert _note({"step": 1, "eval_loss": 0.5}) == "dev: loss 0.500"
 
@@ -188,14 +217,39 @@ def test_the_command(ws: Workspace, base: Path) -> None:
     dataset = frozen(ws, "a", "chats", 12, 2).id
     runner, given = (
         CliRunner(),
-        ["sft", "--agent", "a", "--base", str(base), "--dataset", dataset, "--batch-size", "4", "--lora-r", "2", "--num-train-epochs", "2"],
+        [
+            "sft",
+            "--agent",
+            "a",
+            "--base",
+            str(base),
+            "--dataset",
+            dataset,
+            "--batch-size",
+            "4",
+            "--lora-r",
+            "2",
+            "--num-train-epochs",
+            "2",
+        ],
     )
-    found = runner.invoke(group, [*given, "--dry-run", "--json"], obj=lambda: ws, catch_exceptions=False)
+    found = runner.invoke(
+        group, [*given, "--dry-run", "--json"], obj=lambda: ws, catch_exceptions=False
+    )
     told: dict[str, Any] = json.loads(found.stdout)
     assert told["steps"] == 6 and told["trainable_parameters"] == 2048
     shown = runner.invoke(group, [*given, "--dry-run"], obj=lambda: ws, catch_exceptions=False)
     assert "nothing was trained" in shown.stdout and "matched modules" in shown.stdout
     with pytest.raises(ModelError):
-        runner.invoke(group, ["sft", "--agent", "a", "--base", "./nowhere"], obj=lambda: ws, catch_exceptions=False)
+        runner.invoke(
+            group,
+            ["sft", "--agent", "a", "--base", "./nowhere"],
+            obj=lambda: ws,
+            catch_exceptions=False,
+        )
     told_help = runner.invoke(group, ["dpo", "--help"], env={"COLUMNS": "200"}).stdout
-    assert "--label-smoothing" in told_help and "--learning-rate" in told_help and "default: 0.1" in told_help
+    assert (
+        "--label-smoothing" in told_help
+        and "--learning-rate" in told_help
+        and "default: 0.1" in told_help
+    )

@@ -1,9 +1,12 @@
-"""Code tasks with tests: MBPP (also its sanitized form) and HumanEval, as cases with the checker `code_execution`.
+"""Code tasks with tests: MBPP (also its sanitized form) and HumanEval, as cases with the checker
+`code_execution`.
 
-The reference is {"tests": [assert lines], "setup": code before them, "entry_point": name or null, "check": code of check(candidate) or
-null}. MBPP names no entry point: it is the function of the solution that the tests call, so that no other function of a program judges that
-one, and a task about a `sum` asks the program for it. Of the tests of MBPP the prompt shows the first, because nothing else names the
-function; the others stay hidden. The canonical solution becomes a trace of the case, so that it can be scored like any answer.
+The reference is {"tests": [assert lines], "setup": code before them, "entry_point": name or null,
+"check": code of check(candidate) or null}. MBPP names no entry point: it is the function of the
+solution that the tests call, so that no other function of a program judges that one, and a task
+about a `sum` asks the program for it. Of the tests of MBPP the prompt shows the first, because
+nothing else names the function; the others stay hidden. The canonical solution becomes a trace of
+the case, so that it can be scored like any answer.
 """
 
 from __future__ import annotations
@@ -18,12 +21,15 @@ from thumbwheel.capture.types import CaseRecord, TraceRecord, Unreadable
 
 CHECKER = "code_execution"
 MBPP_EXAMPLE = (
-    '{"task_id": 2, "text": "Write a function to add two numbers.", "code": "def add(a, b):\\n    return a + b", "test_setup_code": "",'
+    '{"task_id": 2, "text": "Write a function to add two numbers.", "code": "def add(a, b):\\n    '
+    'return a + b", "test_setup_code": "",'
     ' "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"], "challenge_test_list": []}'
 )
 HUMANEVAL_EXAMPLE = (
-    '{"task_id": "HumanEval/900", "prompt": "def add(a, b):\\n    \\"\\"\\"The sum.\\"\\"\\"\\n", "entry_point": "add",'
-    ' "canonical_solution": "    return a + b\\n", "test": "def check(candidate):\\n    assert candidate(1, 2) == 3\\n"}'
+    '{"task_id": "HumanEval/900", "prompt": "def add(a, b):\\n    \\"\\"\\"The sum.\\"\\"\\"\\n", '
+    '"entry_point": "add",'
+    ' "canonical_solution": "    return a + b\\n", "test": "def check(candidate):\\n    assert '
+    'candidate(1, 2) == 3\\n"}'
 )
 
 
@@ -41,21 +47,31 @@ def parse_mbpp(row: dict[str, Any]) -> list[AnyRecord]:
     if setup is not None and not isinstance(setup, str):
         raise Unreadable(f"test_setup_code {clip(setup)} is no text")
     before = "\n".join(_lines(row, "test_imports") + ([setup] if setup else []))
-    asked = f"{text_at(row, 'text' if 'text' in row else 'prompt')}\n\nIt has to pass this test:\n\n```python\n{tests[0]}\n```"
+    asked = (
+        f"{text_at(row, 'text' if 'text' in row else 'prompt')}\n\nIt has to pass this "
+        f"test:\n\n```python\n{tests[0]}\n```"
+    )
     code = text_at(row, "code")
     hidden = tests + _lines(row, "challenge_test_list")
-    reference = {"tests": hidden, "setup": before, "entry_point": entry_point(code, hidden), "check": None}
+    reference = {
+        "tests": hidden,
+        "setup": before,
+        "entry_point": entry_point(code, hidden),
+        "check": None,
+    }
     return _records(f"mbpp/{_id(row)}", asked, reference, code)
 
 
 def entry_point(solution: str, tests: list[str]) -> str | None:
-    r"""The function that the tests are about: the one of the solution's own that all of them call; None where that is not clear.
+    r"""The function that the tests are about: the one of the solution's own that all of them call;
+    None where that is not clear.
 
-    A class beside it only makes what it is called with. Of two functions the inner one is meant, because the outer one speaks about its
-    answer: in `assert close(area(2), 4)` the program must not be asked for `close`.
+    A class beside it only makes what it is called with. Of two functions the inner one is meant,
+    because the outer one speaks about its answer: in `assert close(area(2), 4)` the program must
+    not be asked for `close`.
 
-    >>> entry_point("def close(a, b): return a == b\ndef area(x): return x * x", ["assert close(area(2), 4)"])
-    'area'
+    >>> entry_point("def close(a, b): return a == b\ndef area(x): return x * x", ["assert
+    close(area(2), 4)"]) 'area'
     """
     try:
         with warnings.catch_warnings():
@@ -73,7 +89,9 @@ def entry_point(solution: str, tests: list[str]) -> str | None:
         elif isinstance(statement, ast.Assign):
             functions |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
         elif isinstance(statement, ast.Import | ast.ImportFrom):
-            functions |= {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
+            functions |= {
+                (alias.asname or alias.name).partition(".")[0] for alias in statement.names
+            }
     in_all = set.intersection(*(set(_called(tree)) for tree in trees))
     meant = (in_all & functions) or (in_all & classes)
     if len(meant) > 1:
@@ -114,8 +132,15 @@ def claims_humaneval(row: Row) -> bool:
 def parse_humaneval(row: dict[str, Any]) -> list[AnyRecord]:
     """The case and its solution, which goes on where the prompt ends."""
     prompt = text_at(row, "prompt")
-    asked = f"Complete this function; answer with the whole code.\n\n```python\n{prompt.strip()}\n```"
-    reference = {"tests": [], "setup": "", "entry_point": text_at(row, "entry_point"), "check": text_at(row, "test")}
+    asked = (
+        f"Complete this function; answer with the whole code.\n\n```python\n{prompt.strip()}\n```"
+    )
+    reference = {
+        "tests": [],
+        "setup": "",
+        "entry_point": text_at(row, "entry_point"),
+        "check": text_at(row, "test"),
+    }
     return _records(_id(row), asked, reference, prompt + text_at(row, "canonical_solution"))
 
 
@@ -134,9 +159,16 @@ def _lines(row: Row, key: str) -> list[str]:
 
 
 def _records(name: str, asked: str, reference: Row, solution: str) -> list[AnyRecord]:
-    case = CaseRecord.model_validate({"id": name, "input": asked, "reference": reference, "checker": CHECKER, "group": name})
+    case = CaseRecord.model_validate(
+        {"id": name, "input": asked, "reference": reference, "checker": CHECKER, "group": name}
+    )
     answer = f"```python\n{solution.strip()}\n```"
-    return [case, TraceRecord.model_validate({"case": name, "input": asked, "output": answer, "metadata": {"gold": True}})]
+    return [
+        case,
+        TraceRecord.model_validate(
+            {"case": name, "input": asked, "output": answer, "metadata": {"gold": True}}
+        ),
+    ]
 
 
 MBPP = JsonLines(parse_mbpp, claims_mbpp, MBPP_EXAMPLE)

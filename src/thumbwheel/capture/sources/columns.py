@@ -1,7 +1,8 @@
-"""Tables of anybody's, CSV and Parquet: columns by `--column prompt=question --column rating=stars`, or guessed from their names.
+"""Tables of anybody's, CSV and Parquet: columns by `--column prompt=question --column
+rating=stars`, or guessed from their names.
 
-A row becomes a trace with its feedback, a pair (chosen, rejected), or a case (a reference and no answer). What the columns can be is in
-`capture/mapping.py`.
+A row becomes a trace with its feedback, a pair (chosen, rejected), or a case (a reference and no
+answer). What the columns can be is in `capture/mapping.py`.
 """
 
 from __future__ import annotations
@@ -37,13 +38,19 @@ class Columns:
 
     def mapping(self, path: Path) -> Mapped:
         """What the columns of the file are; raises InputError where that cannot be said."""
-        return mapped(columns_of(path, self.container), self.columns, self.scales, f"file {str(path)!r}")
+        return mapped(
+            columns_of(path, self.container), self.columns, self.scales, f"file {str(path)!r}"
+        )
 
     def read(self, path: Path, seen: Seen) -> Iterator[Item]:
         """See Source."""
         parse = partial(records, as_=self.mapping(path))
-        yield from JsonLines(parse, self.claims, self.example).items(table_rows(path, seen, self.container), parse)
+        yield from JsonLines(parse, self.claims, self.example).items(
+            table_rows(path, seen, self.container), parse
+        )
 
 
-CSV = Columns("csv", "question,answer,stars,user_id\nHow do I reset it?,Hold the button.,5,customer-17")
+CSV = Columns(
+    "csv", "question,answer,stars,user_id\nHow do I reset it?,Hold the button.,5,customer-17"
+)
 PARQUET = Columns("parquet", "columns: question, answer, stars, user_id")

@@ -1,28 +1,41 @@
-"""Decisions of the five agents (FILER, LIBRARIAN, PRIORITIZER, STORER, RETRIEVER; GUARDRAIL too): three dialects of JSON lines, rows of
-their table, and the table itself by its PostgreSQL address, which is only read (`?agentType=FILER` takes one agent's).
+"""Decisions of the five agents (FILER, LIBRARIAN, PRIORITIZER, STORER, RETRIEVER; GUARDRAIL too):
+three dialects of JSON lines, rows of their table, and the table itself by its PostgreSQL address,
+which is only read (`?agentType=FILER` takes one agent's).
 
-A decision is a trace: its input is what the agent was asked, one labelled line a fact (`capture/decision_prompts.py`), its answer the
-action as JSON, in whichever spelling it came and in one order of keys. Where a file has the state (a row, a line with messages), the
-input is made of it; a line that has a prompt only keeps it, with the agent's system prompt where the line has none. The step of kind
-decision, and `metadata.decision` for the reward function of that name, have the action as declared. A decision is known by its id: the
-same one from a table, from another dialect, or with another order of keys is the same trace, to which it adds what it knows. So what may
-still change is no part of the trace, and a row whose feedback or reward comes later is the same trace with one more statement:
+A decision is a trace: its input is what the agent was asked, one labelled line a fact
+(`capture/decision_prompts.py`), its answer the action as JSON, in whichever spelling it came and in
+one order of keys. Where a file has the state (a row, a line with messages), the input is made of
+it; a line that has a prompt only keeps it, with the agent's system prompt where the line has none.
+The step of kind decision, and `metadata.decision` for the reward function of that name, have the
+action as declared. A decision is known by its id: the same one from a table, from another dialect,
+or with another order of keys is the same trace, to which it adds what it knows. So what may still
+change is no part of the trace, and a row whose feedback or reward comes later is the same trace
+with one more statement:
 
-- CONFIRMED, CORRECTED, OVERRIDDEN, IGNORED: a label `user_feedback` of the person, and a thumb where it says good or bad. Nothing said is
+- CONFIRMED, CORRECTED, OVERRIDDEN, IGNORED: a label `user_feedback` of the person, and a thumb
+  where it says good or bad. Nothing said is
   nothing stored, which is not IGNORED.
-- userCorrection: a correction with the whole action, the changed fields spelled as the action spells its own.
-- outcomeMetrics: completedSuccessfully is an outcome. The others are labels named like them, because they are good or bad by an agent's
+- userCorrection: a correction with the whole action, the changed fields spelled as the action
+  spells its own.
+- outcomeMetrics: completedSuccessfully is an outcome. The others are labels named like them,
+  because they are good or bad by an agent's
   weights only.
-- a label `leadingGoal` at a FILER's decision of an item that is finished and has the label of a goal, where the other rows say which goal
+- a label `leadingGoal` at a FILER's decision of an item that is finished and has the label of a
+  goal, where the other rows say which goal
   led (`capture/leading_goals`).
-- reward: a score `decision_reward` from -5 to 5 of a checker, with little weight: people are never outvoted by it. A 0.0 that nothing
-  stands behind was written for "no signal" and is left out. rewardComponents: a label `decision_reward_components` of the same checker,
+- reward: a score `decision_reward` from -5 to 5 of a checker, with little weight: people are never
+  outvoted by it. A 0.0 that nothing
+  stands behind was written for "no signal" and is left out. rewardComponents: a label
+  `decision_reward_components` of the same checker,
   also where no reward was stored.
-- A line without a time of its own for any of these dates them by createdAt; what a later import changes was said since.
-- isTrainingData, isValidationData: marks of the owner in the metadata of the trace, which the next import may change.
+- A line without a time of its own for any of these dates them by createdAt; what a later import
+  changes was said since.
+- isTrainingData, isValidationData: marks of the owner in the metadata of the trace, which the next
+  import may change.
 
-Reviewed lines (`--gold`) are cases instead: the fields of the right answer that can be compared, CONFIRMED, corrected or vouched for.
-A RETRIEVER's row that kept lengths instead of its text has no answer, so nothing can be trained on it.
+Reviewed lines (`--gold`) are cases instead: the fields of the right answer that can be compared,
+CONFIRMED, corrected or vouched for. A RETRIEVER's row that kept lengths instead of its text has no
+answer, so nothing can be trained on it.
 """
 
 from __future__ import annotations
@@ -43,8 +56,25 @@ from thumbwheel.capture.lines import Seen
 from thumbwheel.capture.place import Address
 from thumbwheel.capture.rowfile import rows
 from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Parse, Row, Unwanted
-from thumbwheel.capture.spelling import KEYS, STORED_COMPONENTS, STORED_REWARD, agent_of, declared, in_order, like, spelled
-from thumbwheel.capture.types import CaseRecord, FeedbackRecord, Rater, Scale, TargetRef, TraceRecord, Unreadable
+from thumbwheel.capture.spelling import (
+    KEYS,
+    STORED_COMPONENTS,
+    STORED_REWARD,
+    agent_of,
+    declared,
+    in_order,
+    like,
+    spelled,
+)
+from thumbwheel.capture.types import (
+    CaseRecord,
+    FeedbackRecord,
+    Rater,
+    Scale,
+    TargetRef,
+    TraceRecord,
+    Unreadable,
+)
 from thumbwheel.core.errors import InputError, MissingExtra
 from thumbwheel.sdk.tracefile import plain
 
@@ -63,22 +93,34 @@ COMPARED = {
     "STORER": ("integrationDecision", "location", "method"),
 }
 """Agent -> the declared fields of its action of which one value is right."""
-PRISMA_POOL = {"pgbouncer", "connection_limit", "pool_timeout", "socket_timeout", "statement_cache_size"}
+PRISMA_POOL = {
+    "pgbouncer",
+    "connection_limit",
+    "pool_timeout",
+    "socket_timeout",
+    "statement_cache_size",
+}
 PRISMA_TLS = {"sslaccept", "sslidentity"}
 LOST = {"generated_document_length", "source_citations_count"}
 """What a RETRIEVER's live row has in place of its text."""
 MARKER = re.compile(r"<\|(system|user|assistant)\|>\n?")
 EXAMPLE = (
-    '{"prompt": "Instructions: call the bank", "completion": "{\\"swimlane\\": \\"HOME\\"}", "reward": 1.1, "confidence": 0.8, '
-    '"metadata": {"decisionId": "d1", "userFeedback": "CONFIRMED", "createdAt": "2026-01-05T08:30:00.000Z"}}\n'
-    '{"messages": [{"role": "user", "content": "{}"}, {"role": "assistant", "content": "{\\"swimlane\\": \\"HOME\\"}"}], "reward": null, '
-    '"metadata": {"decisionId": "d2", "agentType": "FILER", "userFeedback": "CORRECTED", "userCorrection": {"swimlane": "PROJECT"}}}\n'
-    '{"id": "d3", "agentType": "FILER", "state": {"item": {"title": "Bank"}}, "action": {"swimlane": "HOME"}, "userFeedback": null}'
+    '{"prompt": "Instructions: call the bank", "completion": "{\\"swimlane\\": \\"HOME\\"}", '
+    '"reward": 1.1, "confidence": 0.8, '
+    '"metadata": {"decisionId": "d1", "userFeedback": "CONFIRMED", "createdAt": '
+    '"2026-01-05T08:30:00.000Z"}}\n'
+    '{"messages": [{"role": "user", "content": "{}"}, {"role": "assistant", "content": '
+    '"{\\"swimlane\\": \\"HOME\\"}"}], "reward": null, '
+    '"metadata": {"decisionId": "d2", "agentType": "FILER", "userFeedback": "CORRECTED", '
+    '"userCorrection": {"swimlane": "PROJECT"}}}\n'
+    '{"id": "d3", "agentType": "FILER", "state": {"item": {"title": "Bank"}}, "action": '
+    '{"swimlane": "HOME"}, "userFeedback": null}'
 )
 
 
 def claims(row: Row) -> bool:
-    """An export line has a reward and a decisionId; a row of the table has agentType, state and action."""
+    """An export line has a reward and a decisionId; a row of the table has agentType, state and
+    action."""
     about = row.get("metadata")
     exported = "reward" in row and isinstance(about, dict) and "decisionId" in about
     return exported or {"agentType", "state", "action"} <= row.keys()
@@ -86,7 +128,8 @@ def claims(row: Row) -> bool:
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision, whatever it was spelled in. `columns` has the columns of the table under their names."""
+    """A decision, whatever it was spelled in. `columns` has the columns of the table under their
+    names."""
 
     agent: str | None
     prompt: list[dict[str, Any]]
@@ -109,7 +152,11 @@ def decision_of(row: Row) -> Decision:
 def _records(decision: Decision) -> list[AnyRecord]:
     trace = _trace(decision)
     target = TargetRef(kind="trace", id=trace.identified()[0])
-    statements = [*_person(decision, target), *_outcomes(decision, target), *_reward(decision, target)]
+    statements = [
+        *_person(decision, target),
+        *_outcomes(decision, target),
+        *_reward(decision, target),
+    ]
     if trace.id and not any(statement.occurred_at for statement in statements):
         # an exported line says when its decision was made, and no other time
         statements = [statement.not_before(trace.occurred_at) for statement in statements]
@@ -124,7 +171,9 @@ def _of_table(row: Row) -> Decision:
         asked = key in KEYS.get(agent or "", ())
         if asked and action.get(key) is None and row.get(key) is not None:
             action[key] = plain(row[key])
-    return Decision(agent, prompt_of(agent, state, action), state, action, _answer(agent, action), row)
+    return Decision(
+        agent, prompt_of(agent, state, action), state, action, _answer(agent, action), row
+    )
 
 
 def _exported(row: Row) -> Decision:
@@ -139,13 +188,19 @@ def _exported(row: Row) -> Decision:
     elif _ends_with_answer(messages):
         completion = messages[-1].get("content")
         if not columns.get("rewardComputedAt"):
-            columns["reward"] = columns["reward"] or None  # a reward that was never computed is written as 0
+            columns["reward"] = (
+                columns["reward"] or None
+            )  # a reward that was never computed is written as 0
     else:
         raise Unreadable("messages do not end with the assistant's action")
 
     found = _parsed(completion)
     action = _object(found, "completion") if isinstance(found, dict) else {}
-    action = {key: value for key, value in action.items() if value is not None or key not in ("reasoning", "confidence")}
+    action = {
+        key: value
+        for key, value in action.items()
+        if value is not None or key not in ("reasoning", "confidence")
+    }
     agent = _known_agent(columns.get("agentType") or agent_of(action))
     prompt, state = _asked(row, messages, agent, action)
     if action:
@@ -163,9 +218,15 @@ def _ends_with_answer(messages: Any) -> bool:
     return isinstance(messages[-1], dict) and messages[-1].get("role") == "assistant"
 
 
-def _asked(row: Row, messages: Any, agent: str | None, action: Row) -> tuple[Any, dict[str, Any] | None]:
+def _asked(
+    row: Row, messages: Any, agent: str | None, action: Row
+) -> tuple[Any, dict[str, Any] | None]:
     """(what the agent was asked, its state where the line has it)."""
-    text = messages[-2].get("content") if messages and isinstance(messages[-2], dict) else row.get("prompt")
+    text = (
+        messages[-2].get("content")
+        if messages and isinstance(messages[-2], dict)
+        else row.get("prompt")
+    )
     state = _parsed(text) if isinstance(text, str) else None
     if isinstance(state, dict):
         state = _object(state, "state")
@@ -178,7 +239,9 @@ def _asked(row: Row, messages: Any, agent: str | None, action: Row) -> tuple[Any
     if len(parts) == 1 or parts[0].strip():
         return [*system_of(agent, action), {"role": "user", "content": text}], None
     pairs = zip(parts[1::2], parts[2::2], strict=True)
-    return [{"role": role, "content": content.strip()} for role, content in pairs if content.strip()], None
+    return [
+        {"role": role, "content": content.strip()} for role, content in pairs if content.strip()
+    ], None
 
 
 def _object(found: Any, name: str) -> dict[str, Any]:
@@ -212,12 +275,23 @@ def _answer(agent: str | None, action: Row) -> str | None:
 def _trace(decision: Decision) -> TraceRecord:
     columns, action = decision.columns, declared(decision.action)
     metadata = {key: columns[column] for key, column in BESIDE.items() if columns.get(column)}
-    metadata |= {key: columns[column] for key, column in MARKS.items() if isinstance(columns.get(column), bool)}
+    metadata |= {
+        key: columns[column]
+        for key, column in MARKS.items()
+        if isinstance(columns.get(column), bool)
+    }
     if decision.agent:
         item = {key: action[key] for key in ("swimlane", "priority", "labels") if action.get(key)}
         confidence = columns.get("confidence", action.get("confidence"))
-        judged = {"agent_type": decision.agent, "confidence": confidence, "action": action, "item": item}
-        metadata["decision"] = {key: value for key, value in judged.items() if value not in (None, {})}
+        judged = {
+            "agent_type": decision.agent,
+            "confidence": confidence,
+            "action": action,
+            "item": item,
+        }
+        metadata["decision"] = {
+            key: value for key, value in judged.items() if value not in (None, {})
+        }
     model = {"model": columns["modelVersion"]} if columns.get("modelVersion") else {}
     fields = {
         "id": columns.get("id"),
@@ -226,13 +300,20 @@ def _trace(decision: Decision) -> TraceRecord:
         "input": decision.prompt,
         "output": decision.answer or None,
         "steps": [
-            {"kind": "decision", "name": decision.agent, "input": decision.state, "output": action or None},
+            {
+                "kind": "decision",
+                "name": decision.agent,
+                "input": decision.state,
+                "output": action or None,
+            },
             {"kind": "llm"} | model,
         ],
         "occurred_at": columns.get("createdAt"),
         "metadata": metadata or None,
     }
-    trace = TraceRecord.model_validate(plain({key: value for key, value in fields.items() if value is not None}))
+    trace = TraceRecord.model_validate(
+        plain({key: value for key, value in fields.items() if value is not None})
+    )
     return trace.known_by({"decision": trace.id}) if trace.id else trace
 
 
@@ -250,16 +331,27 @@ def _person(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
     change = _parsed(columns.get("userCorrection"))
     if isinstance(change, dict) and change and decision.answer is not None and decision.action:
         partial = plain(change)
-        text = json.dumps(in_order(decision.agent, like(decision.action, partial)), ensure_ascii=False)
+        text = json.dumps(
+            in_order(decision.agent, like(decision.action, partial)), ensure_ascii=False
+        )
         if text != decision.answer:
-            correction = shared | {"kind": "correction", "value": text, "metadata": {"partial": partial}}
+            correction = shared | {
+                "kind": "correction",
+                "value": text,
+                "metadata": {"partial": partial},
+            }
             yield _statement(decision, correction, declared(partial))
 
 
 def _outcomes(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
     metrics = _parsed(decision.columns.get("outcomeMetrics"))
     for name, value in metrics.items() if isinstance(metrics, dict) else ():
-        shared = {"name": name, "targets": [target], "rater": TRACKER, "occurred_at": decision.columns.get("outcomeObservedAt")}
+        shared = {
+            "name": name,
+            "targets": [target],
+            "rater": TRACKER,
+            "occurred_at": decision.columns.get("outcomeObservedAt"),
+        }
         if name == "completedSuccessfully" and isinstance(value, bool):
             yield _statement(decision, shared | {"kind": "outcome", "value": value})
         elif isinstance(value, bool | int | float | str) and value != "":
@@ -272,35 +364,57 @@ def _reward(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
     value, components = columns.get("reward"), _parsed(columns.get("rewardComponents"))
     evidence = components or columns.get("userFeedback") or columns.get("outcomeMetrics")
     shared: dict[str, Any] = {"targets": [target], "rater": REWARDED}
-    # where nobody knows when the rest of the row was said, all of it has the time of its import: a reward was computed after what it counts
+    # where nobody knows when the rest of the row was said, all of it has the time of its import: a
+    # reward was computed after what it counts
     others = (("userFeedback", "feedbackAt"), ("outcomeMetrics", "outcomeObservedAt"))
     if all(columns.get(at) for column, at in others if columns.get(column)):
         shared["occurred_at"] = columns.get("rewardComputedAt")
     if value is not None and (value != 0 or evidence):
         scale = Scale(min=-5.0, max=5.0)
         beside = {"components": plain(components)} if components else None
-        yield _statement(decision, shared | {"kind": "score", "name": STORED_REWARD, "value": value, "scale": scale, "metadata": beside})
+        yield _statement(
+            decision,
+            shared
+            | {
+                "kind": "score",
+                "name": STORED_REWARD,
+                "value": value,
+                "scale": scale,
+                "metadata": beside,
+            },
+        )
     if isinstance(components, dict) and components:
         text = json.dumps(plain(components), sort_keys=True)
-        yield _statement(decision, shared | {"kind": "label", "name": STORED_COMPONENTS, "value": text})
+        yield _statement(
+            decision, shared | {"kind": "label", "name": STORED_COMPONENTS, "value": text}
+        )
 
 
-def _statement(decision: Decision, fields: Mapping[str, Any], content: Any = None) -> FeedbackRecord:
-    """Feedback about a decision, known by what it says: a dialect that leaves out who said it, or when, says nothing new."""
+def _statement(
+    decision: Decision, fields: Mapping[str, Any], content: Any = None
+) -> FeedbackRecord:
+    """Feedback about a decision, known by what it says: a dialect that leaves out who said it, or
+    when, says nothing new."""
     record = FeedbackRecord.model_validate(fields)
     decision_id = decision.columns.get("id")
     if not decision_id:
         return record
     said = record.value if content is None else content
-    return record.known_by({"decision": str(decision_id), "kind": record.kind, "name": record.name, "value": said})
+    return record.known_by(
+        {"decision": str(decision_id), "kind": record.kind, "name": record.name, "value": said}
+    )
 
 
 def _case(decision: Decision) -> CaseRecord:
-    """What the agent was asked, with the fields of the right answer that can be compared; raises Unreadable where nobody knows one."""
+    """What the agent was asked, with the fields of the right answer that can be compared; raises
+    Unreadable where nobody knows one."""
     fields = COMPARED.get(decision.agent or "")
     if fields is None:
         name = decision.agent or "an agent that is not known"
-        why = f"a decision of {name} is no case: its answer is a text of which more than one can be right"
+        why = (
+            f"a decision of {name} is no case: its answer is a text of which more than one can be "
+            "right"
+        )
         raise Unreadable(f"{why}; write a case with a checker (thumbwheel case add)")
     columns, action = decision.columns, decision.action
     word, change = columns.get("userFeedback"), _parsed(columns.get("userCorrection"))
@@ -308,9 +422,15 @@ def _case(decision: Decision) -> CaseRecord:
         action = like(action, plain(change))
     if word in WORDS and WORDS[word] is False and action == decision.action:
         raise Unreadable(f"a person said {word} and not what would be right, so it is no case")
-    reference = {key: value for key, value in action.items() if key in spelled(fields, action) and value is not None}
+    reference = {
+        key: value
+        for key, value in action.items()
+        if key in spelled(fields, action) and value is not None
+    }
     if not reference:
-        raise Unreadable(f"its answer has none of the fields {', '.join(fields)}, so nothing says what is right")
+        raise Unreadable(
+            f"its answer has none of the fields {', '.join(fields)}, so nothing says what is right"
+        )
     case = {
         "id": columns.get("id"),
         "input": decision.prompt,
@@ -319,14 +439,17 @@ def _case(decision: Decision) -> CaseRecord:
         "group": f"item:{columns['itemId']}" if columns.get("itemId") else None,
         "slices": {"agent_type": decision.agent},
     }
-    return CaseRecord.model_validate({key: value for key, value in case.items() if value is not None})
+    return CaseRecord.model_validate(
+        {key: value for key, value in case.items() if value is not None}
+    )
 
 
 @dataclass(frozen=True)
 class Decisions(JsonLines):
     """See the module: a file of rows, or the address of the database.
 
-    `agent` takes one agent's decisions only; with `gold` a decision is a case that somebody reviewed, and no trace.
+    `agent` takes one agent's decisions only; with `gold` a decision is a case that somebody
+    reviewed, and no trace.
     """
 
     agent: str | None = None
@@ -338,7 +461,11 @@ class Decisions(JsonLines):
         """See detect.OfAgents."""
         agent = name.upper()
         if agent not in AGENTS:
-            raise InputError(f"--agent-type {name!r}", f"it is none of {', '.join(AGENTS)}", "Leave it out for all")
+            raise InputError(
+                f"--agent-type {name!r}",
+                f"it is none of {', '.join(AGENTS)}",
+                "Leave it out for all",
+            )
         return replace(self, agent=agent)
 
     def as_gold(self) -> Decisions:
@@ -357,28 +484,44 @@ class Decisions(JsonLines):
             return [_case(decision)]
         trace, *said = _records(decision)
         assert isinstance(trace, TraceRecord)  # noqa: S101 - narrows the type; the trace of a decision comes first
-        goal = _leading_goal(decision, TargetRef(kind="trace", id=trace.identified()[0]), self.goals)
+        goal = _leading_goal(
+            decision, TargetRef(kind="trace", id=trace.identified()[0]), self.goals
+        )
         return [trace, *said, *([goal] if goal else [])]
 
     def _knowing_goals(self, table: Iterable[Row]) -> Decisions:
         """This source, which has seen in the whole table which goals led."""
-        return replace(self, goals=LeadingGoals(completion for row in table if (completion := _completion(row))))
+        return replace(
+            self,
+            goals=LeadingGoals(completion for row in table if (completion := _completion(row))),
+        )
 
     def claims_place(self, path: Path) -> bool:
         """See detect.Gathering: a database of PostgreSQL."""
-        return isinstance(path, Address) and path.url.lower().startswith(("postgresql://", "postgres://"))
+        return isinstance(path, Address) and path.url.lower().startswith(
+            ("postgresql://", "postgres://")
+        )
 
     def read(self, path: Path, seen: Seen) -> Iterator[Item]:
         """See Source; of a database nothing but its Decision table is read, as a stream.
 
-        What was completed when is read first, so the whole is read twice where FILER's decisions are wanted.
+        What was completed when is read first, so the whole is read twice where FILER's decisions
+        are wanted.
         """
         goals_matter = self.agent in (None, "FILER") and not self.gold
         if not isinstance(path, Address):
-            known = self._knowing_goals(line.row for line in rows(path, lambda _: None) if line.row) if goals_matter else self
+            known = (
+                self._knowing_goals(line.row for line in rows(path, lambda _: None) if line.row)
+                if goals_matter
+                else self
+            )
             yield from known.items(rows(path, seen), known.parse)
             return
-        known = self._knowing_goals(_table(path, "FILER")) if goals_matter and _wanted(path, self.agent).agent in (None, "FILER") else self
+        known = (
+            self._knowing_goals(_table(path, "FILER"))
+            if goals_matter and _wanted(path, self.agent).agent in (None, "FILER")
+            else self
+        )
         for number, row in enumerate(_table(path, self.agent), 1):
             yield known.item(number, row, json.dumps(row, ensure_ascii=False))
 
@@ -398,14 +541,24 @@ def _completion(row: Row) -> Completion | None:
     if decision.agent != "FILER" or at is None or not isinstance(labels, list):
         return None
     user = decision.columns.get("userId")
-    return Completion(str(decision.columns.get("id")), str(user) if user else None, at, tuple(map(str, labels)))
+    return Completion(
+        str(decision.columns.get("id")), str(user) if user else None, at, tuple(map(str, labels))
+    )
 
 
-def _leading_goal(decision: Decision, target: TargetRef, goals: LeadingGoals | None) -> FeedbackRecord | None:
+def _leading_goal(
+    decision: Decision, target: TargetRef, goals: LeadingGoals | None
+) -> FeedbackRecord | None:
     columns, metrics = decision.columns, _parsed(decision.columns.get("outcomeMetrics"))
     labels = declared(decision.action).get("labels")
     at = instant(columns.get("outcomeObservedAt"))
-    if goals is None or decision.agent != "FILER" or at is None or not isinstance(metrics, dict) or not isinstance(labels, list):
+    if (
+        goals is None
+        or decision.agent != "FILER"
+        or at is None
+        or not isinstance(metrics, dict)
+        or not isinstance(labels, list)
+    ):
         return None
     if "leadingGoal" in metrics or not {INCOME, AUTHORITY} & set(map(str, labels)):
         return None
@@ -413,7 +566,14 @@ def _leading_goal(decision: Decision, target: TargetRef, goals: LeadingGoals | N
     goal = goals.at(str(user) if user else None, at)
     if goal is None:
         return None
-    fields = {"kind": "label", "name": "leadingGoal", "value": goal, "targets": [target], "rater": TRACKER, "occurred_at": at}
+    fields = {
+        "kind": "label",
+        "name": "leadingGoal",
+        "value": goal,
+        "targets": [target],
+        "rater": TRACKER,
+        "occurred_at": at,
+    }
     return _statement(decision, fields, "as this import knows it")
 
 
@@ -426,12 +586,16 @@ def _table(address: Address, agent: str | None) -> Iterator[dict[str, Any]]:
     except ImportError:
         raise MissingExtra.of(f"source {str(address)!r}", "psycopg", "postgres") from None
     # a search path would be a startup option, which a pooler between us and the server refuses
-    table = sql.Identifier(wanted.schema, "Decision") if wanted.schema else sql.Identifier("Decision")
-    query = sql.SQL('SELECT * FROM {} WHERE %(agent)s::text IS NULL OR "agentType"::text = %(agent)s ORDER BY "createdAt", id').format(
-        table
+    table = (
+        sql.Identifier(wanted.schema, "Decision") if wanted.schema else sql.Identifier("Decision")
     )
+    query = sql.SQL(
+        'SELECT * FROM {} WHERE %(agent)s::text IS NULL OR "agentType"::text = %(agent)s ORDER BY '
+        '"createdAt", id'
+    ).format(table)
     try:
-        # prepared statements outlive a transaction, after which a pooler hands out another connection
+        # prepared statements outlive a transaction, after which a pooler hands out another
+        # connection
         with psycopg.connect(wanted.url, prepare_threshold=None) as connection:
             connection.read_only = True
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -441,7 +605,9 @@ def _table(address: Address, agent: str | None) -> Iterator[dict[str, Any]]:
                     yield {key: _value(value) for key, value in row.items()}
     except psycopg.Error as error:
         why = str(error).strip().partition("\n")[0]
-        raise InputError(f"address {str(address)!r}", address.hide(why), _advice(error, why)) from None
+        raise InputError(
+            f"address {str(address)!r}", address.hide(why), _advice(error, why)
+        ) from None
 
 
 def _advice(error: Exception, why: str) -> str:
@@ -470,30 +636,58 @@ class _Wanted:
 
 
 def _wanted(address: Address, agent: str | None) -> _Wanted:
-    """What is read there. Prisma's own parameters are no business of the driver's: `schema` names where the table is, those of its pool
-    say nothing here, and those of its certificates have other names there."""
+    """What is read there. Prisma's own parameters are no business of the driver's: `schema` names
+    where the table is, those of its pool say nothing here, and those of its certificates have other
+    names there."""
     try:
         parts = urlsplit(address.url)
     except ValueError as error:
-        raise InputError(f"address {str(address)!r}", address.hide(str(error)), "Escape such characters: %5B for [") from None
+        raise InputError(
+            f"address {str(address)!r}",
+            address.hide(str(error)),
+            "Escape such characters: %5B for [",
+        ) from None
     if parts.scheme not in ("postgresql", "postgres"):
-        raise InputError(f"address {str(address)!r}", f"{parts.scheme} is no database that is read here", "Give postgresql://...")
+        raise InputError(
+            f"address {str(address)!r}",
+            f"{parts.scheme} is no database that is read here",
+            "Give postgresql://...",
+        )
     parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
     named = parameters.pop("agentType", None)
     schema = parameters.pop("schema", None)
     if named not in (None, *AGENTS):
-        raise InputError(f"address {str(address)!r}", f"agentType {named!r} is none of {', '.join(AGENTS)}", "Leave it out for all")
+        raise InputError(
+            f"address {str(address)!r}",
+            f"agentType {named!r} is none of {', '.join(AGENTS)}",
+            "Leave it out for all",
+        )
     if None not in (named, agent) and named != agent:
-        raise InputError(f"--agent-type {agent}", f"the address asks for {named}", "Give one of them")
+        raise InputError(
+            f"--agent-type {agent}", f"the address asks for {named}", "Give one of them"
+        )
     for name in PRISMA_TLS & parameters.keys():
         why = f"{name} is Prisma's, and the PostgreSQL driver has its own way to check certificates"
-        raise InputError(f"address {str(address)!r}", why, "Give sslmode=verify-full with sslrootcert=FILE in its place")
-    query = urlencode({"connect_timeout": "10"} | {key: value for key, value in parameters.items() if key not in PRISMA_POOL})
-    return _Wanted(urlunsplit((parts.scheme, parts.netloc, parts.path, query, "")), agent or named, schema or None)
+        raise InputError(
+            f"address {str(address)!r}",
+            why,
+            "Give sslmode=verify-full with sslrootcert=FILE in its place",
+        )
+    query = urlencode(
+        {"connect_timeout": "10"}
+        | {key: value for key, value in parameters.items() if key not in PRISMA_POOL}
+    )
+    return _Wanted(
+        urlunsplit((parts.scheme, parts.netloc, parts.path, query, "")),
+        agent or named,
+        schema or None,
+    )
 
 
 def _value(value: Any) -> Any:
-    if isinstance(value, datetime) and value.tzinfo is None:  # Prisma writes UTC into columns without a zone
+    if (
+        isinstance(value, datetime) and value.tzinfo is None
+    ):  # Prisma writes UTC into columns without a zone
         value = value.replace(tzinfo=UTC)
     return value.isoformat() if hasattr(value, "isoformat") else plain(value)
 

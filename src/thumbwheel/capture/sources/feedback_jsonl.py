@@ -1,10 +1,12 @@
-"""Lines of a FeedbackCollector: query, response, feedback_type, rating, correction, timestamp, metadata; null is "not given".
+"""Lines of a FeedbackCollector: query, response, feedback_type, rating, correction, timestamp,
+metadata; null is "not given".
 
-A thumb, a rating and a correction of one line are three signals of their own: a missing rating is no opinion, never a bad one, and a
-correction is the better answer, never a bad label alone. Times may be written with a space and without a zone (then UTC).
+A thumb, a rating and a correction of one line are three signals of their own: a missing rating is
+no opinion, never a bad one, and a correction is the better answer, never a bad label alone. Times
+may be written with a space and without a zone (then UTC).
 
-`collect(..., **metadata)` takes anything: `user_id` in the metadata is who judged, and whose data it is; `session_id` is the session.
-Other keys of a line are kept in the metadata of the trace.
+`collect(..., **metadata)` takes anything: `user_id` in the metadata is who judged, and whose data
+it is; `session_id` is the session. Other keys of a line are kept in the metadata of the trace.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from thumbwheel.capture.types import FeedbackRecord, TargetRef, TraceRecord, Unr
 KEYS = ("query", "response", "feedback_type", "rating", "correction", "timestamp", "metadata")
 TYPES = ("thumbs_up", "thumbs_down", "rating", "correction")
 EXAMPLE = (
-    '{"query": "Opening hours?", "response": "Nine to five.", "feedback_type": "thumbs_up", "rating": null, "correction": null,'
+    '{"query": "Opening hours?", "response": "Nine to five.", "feedback_type": "thumbs_up", '
+    '"rating": null, "correction": null,'
     ' "timestamp": "2026-01-05 09:12:44.120000", "metadata": {}}'
 )
 
@@ -43,8 +46,16 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     }
     trace = TraceRecord.model_validate(fields)
     if user:
-        # the time is that of the feedback: somebody who thinks again means the same answer, and the last word counts
-        trace.known_by({"query": row.get("query"), "response": row.get("response"), "user": user, "session": session})
+        # the time is that of the feedback: somebody who thinks again means the same answer, and the
+        # last word counts
+        trace.known_by(
+            {
+                "query": row.get("query"),
+                "response": row.get("response"),
+                "user": user,
+                "session": session,
+            }
+        )
     shared = {
         "targets": [TargetRef(kind="trace", id=trace.identified()[0])],
         "rater": {"id": user} if user else None,
@@ -61,7 +72,11 @@ def _signals(row: Row) -> list[dict[str, Any]]:
         raise Unreadable(f"feedback_type {kind!r} without a {kind}")
     thumb = [{"kind": "thumb", "value": kind == "thumbs_up"}] if kind.startswith("thumbs_") else []
     rated = [{"kind": "rating", "value": rating}] if rating is not None else []
-    return thumb + rated + ([{"kind": "correction", "value": correction}] if correction is not None else [])
+    return (
+        thumb
+        + rated
+        + ([{"kind": "correction", "value": correction}] if correction is not None else [])
+    )
 
 
 SOURCE = JsonLines(parse, claims, EXAMPLE)

@@ -1,15 +1,19 @@
-"""Runs of a FlowAgent: trace files (also many in one file), a folder of them by day, and checkpoints of both generations.
+"""Runs of a FlowAgent: trace files (also many in one file), a folder of them by day, and
+checkpoints of both generations.
 
-A trace file becomes a trace with its steps; its label a thumb, its reward_score a score of a checker that no person is mixed up with. A
-checkpoint (a pickle; see `unpickle.py` for what is refused) becomes a trace for every user turn that was answered: in the first generation
-by the next message of the assistant, in the second by the last one before the user's next turn that is no "RUN SUMMARY". Its input is that
-turn alone, as in a trace file, because a history that is cut off at 50 messages would make another input of the same turn each time.
-A turn is known by its session, its texts, its time and how many like it came before, so checkpoints that overlap add nothing; its place in
-the history moves when that is cut off. A task belongs to the turn in whose time it was created, if that is one turn only, with the state
-that it had when the answer came, and so does what the scopes `reasoning` and `delegation` have; where these have no time, it is of the
-question that the scope `user` names, or of the only turn. Every message of a user ends the turn before it, also one without a text, which
-is a turn that teaches nothing. Tokens and costs, which checkpoints count over a lifetime, stay unknown. Model settings and secrets are
-never stored.
+A trace file becomes a trace with its steps; its label a thumb, its reward_score a score of a
+checker that no person is mixed up with. A checkpoint (a pickle; see `unpickle.py` for what is
+refused) becomes a trace for every user turn that was answered: in the first generation by the next
+message of the assistant, in the second by the last one before the user's next turn that is no "RUN
+SUMMARY". Its input is that turn alone, as in a trace file, because a history that is cut off at 50
+messages would make another input of the same turn each time. A turn is known by its session, its
+texts, its time and how many like it came before, so checkpoints that overlap add nothing; its place
+in the history moves when that is cut off. A task belongs to the turn in whose time it was created,
+if that is one turn only, with the state that it had when the answer came, and so does what the
+scopes `reasoning` and `delegation` have; where these have no time, it is of the question that the
+scope `user` names, or of the only turn. Every message of a user ends the turn before it, also one
+without a text, which is a turn that teaches nothing. Tokens and costs, which checkpoints count over
+a lifetime, stay unknown. Model settings and secrets are never stored.
 """
 
 from __future__ import annotations
@@ -31,8 +35,26 @@ from thumbwheel.capture.json_text import value_in
 from thumbwheel.capture.lines import Seen
 from thumbwheel.capture.regular_file import files_below, read_regular
 from thumbwheel.capture.rowfile import rows
-from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Line, Refused, Row, named, numbered
-from thumbwheel.capture.types import FeedbackRecord, Rater, Scale, TargetRef, TraceRecord, Unreadable, explain, parse_time
+from thumbwheel.capture.source import (
+    AnyRecord,
+    Item,
+    JsonLines,
+    Line,
+    Refused,
+    Row,
+    named,
+    numbered,
+)
+from thumbwheel.capture.types import (
+    FeedbackRecord,
+    Rater,
+    Scale,
+    TargetRef,
+    TraceRecord,
+    Unreadable,
+    explain,
+    parse_time,
+)
 from thumbwheel.capture.unpickle import MOST_BYTES, Standin, as_json, unpickle
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
@@ -52,9 +74,12 @@ LONGEST_NAME = 512
 REWARDED = Rater(id="reward_score", kind="checker", weight=0.1)
 """Weighs little, so that it decides only where no person spoke."""
 EXAMPLE = (
-    '{"trace_id": "0a1b2c3d4e5f", "session_id": "s1", "timestamp": "2026-01-05T08:30:00", "user_query": "Opening hours?", '
-    '"tool_calls": [{"tool_name": "search", "arguments": {"q": "hours"}, "result": "9-17", "success": true, "duration_ms": 12.0, '
-    '"error": null, "timestamp": "2026-01-05T08:30:01"}], "final_response": "Nine to five.", "total_tokens_in": 812, "label": true}'
+    '{"trace_id": "0a1b2c3d4e5f", "session_id": "s1", "timestamp": "2026-01-05T08:30:00", '
+    '"user_query": "Opening hours?", '
+    '"tool_calls": [{"tool_name": "search", "arguments": {"q": "hours"}, "result": "9-17", '
+    '"success": true, "duration_ms": 12.0, '
+    '"error": null, "timestamp": "2026-01-05T08:30:01"}], "final_response": "Nine to five.", '
+    '"total_tokens_in": 812, "label": true}'
 )
 
 
@@ -74,18 +99,34 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
         raise Unreadable(f"it is no trace file: {error}") from None
     recorded = isinstance(trace.extra.get("agent"), str)
     record = TraceRecord.model_validate(line | ({"source": "sdk"} if recorded else {}))
-    return [record, *_said(trace, TargetRef(kind="trace", id=record.identified()[0], source=record.source))]
+    return [
+        record,
+        *_said(trace, TargetRef(kind="trace", id=record.identified()[0], source=record.source)),
+    ]
 
 
 def _said(trace: ExecutionTrace, target: TargetRef) -> Iterator[FeedbackRecord]:
     if trace.label is not None:
         notes = str(trace.review_notes or "") or None
-        # a label that the collector gave is one voice, whether it comes by the inbox or with the file
-        given = {"kind": "thumb", "value": trace.label, "targets": [target], "comment": notes, "source": target.source}
+        # a label that the collector gave is one voice, whether it comes by the inbox or with the
+        # file
+        given = {
+            "kind": "thumb",
+            "value": trace.label,
+            "targets": [target],
+            "comment": notes,
+            "source": target.source,
+        }
         yield FeedbackRecord.model_validate(given)
     if trace.reward_score is not None:
         scale = Scale(min=0.0, max=1.0)
-        score = {"kind": "score", "value": trace.reward_score, "scale": scale, "targets": [target], "rater": REWARDED}
+        score = {
+            "kind": "score",
+            "value": trace.reward_score,
+            "scale": scale,
+            "targets": [target],
+            "rater": REWARDED,
+        }
         yield FeedbackRecord.model_validate(score)
 
 
@@ -99,7 +140,8 @@ class FlowAgent(JsonLines):
         return any(file.suffix == ".pkl" or _is_trace_file(file) for file in files)
 
     def read(self, path: Path, seen: Seen) -> Iterator[Item]:
-        """See Source. In a folder, whatever is neither a trace file nor a checkpoint is refused by its name and stops nothing."""
+        """See Source. In a folder, whatever is neither a trace file nor a checkpoint is refused by
+        its name and stops nothing."""
         if path.is_dir():
             yield from self._folder(path, seen)
         elif path.suffix == ".pkl" and path.is_file():
@@ -112,18 +154,30 @@ class FlowAgent(JsonLines):
         """The item of one row; its text is shown without secrets."""
         found = super().item(number, row, text, parse)
         clean = redacted(row)
-        return found if clean == row else type(found)(**(vars(found) | {"text": json.dumps(clean, ensure_ascii=False)}))
+        return (
+            found
+            if clean == row
+            else type(found)(**(vars(found) | {"text": json.dumps(clean, ensure_ascii=False)}))
+        )
 
     def _folder(self, path: Path, seen: Seen) -> Iterator[Item]:
         files = _run_files(path)
         if not files:
-            raise InputError(f"folder {str(path)!r}", "there is no trace file and no checkpoint in it", "Name the folder of day folders")
+            raise InputError(
+                f"folder {str(path)!r}",
+                "there is no trace file and no checkpoint in it",
+                "Name the folder of day folders",
+            )
         readable = False
         for item in numbered(self._files(path, files, seen)):
             readable = readable or isinstance(item, Line)
             yield item
         if not readable:
-            raise InputError(f"folder {str(path)!r}", f"nothing in its {len(files)} files is a run", "See the reasons: --rejects FILE")
+            raise InputError(
+                f"folder {str(path)!r}",
+                f"nothing in its {len(files)} files is a run",
+                "See the reasons: --rejects FILE",
+            )
 
     def _files(self, folder: Path, files: list[Path], seen: Seen) -> Iterator[Item]:
         known: dict[str, list[AnyRecord]] = {}
@@ -145,7 +199,11 @@ class FlowAgent(JsonLines):
 
 
 def _run_files(folder: Path) -> list[Path]:
-    return [file for file in files_below(folder, ".json", ".pkl") if not file.name.endswith(".meta.json")]
+    return [
+        file
+        for file in files_below(folder, ".json", ".pkl")
+        if not file.name.endswith(".meta.json")
+    ]
 
 
 def _newest_copies(files: Iterable[Path]) -> dict[str, Path]:
@@ -169,28 +227,38 @@ def _without_label(item: Item, trace_id: str) -> Item:
 def _is_trace_file(file: Path) -> bool:
     """Whether its first object is a trace; what cannot be read is none."""
     try:
-        return any(first.row is not None and claims(first.row) for first in islice(rows(file, lambda position: None), 1))
+        return any(
+            first.row is not None and claims(first.row)
+            for first in islice(rows(file, lambda position: None), 1)
+        )
     except InputError:
         return False
 
 
 def _checkpoint(file: Path, known: dict[str, list[AnyRecord]]) -> Iterator[Item]:
-    """The items of one checkpoint; `known` has the turns of those before it, which are handed out again as they were."""
+    """The items of one checkpoint; `known` has the turns of those before it, which are handed out
+    again as they were."""
     try:
         found = _opened(unpickle(read_regular(file, MOST_BYTES)))
     except (Unreadable, InputError) as error:
         yield Refused(0, error.why if isinstance(error, InputError) else str(error), file.name)
         return
     for turn in _turns(found):
-        text = json.dumps({"checkpoint": file.name, "session": turn.session, "query": turn.query}, ensure_ascii=False)
+        text = json.dumps(
+            {"checkpoint": file.name, "session": turn.session, "query": turn.query},
+            ensure_ascii=False,
+        )
         try:
             yield Line(0, known.setdefault(turn.name, [turn.record()]), text)
         except (ValidationError, Unreadable) as error:
-            yield Refused(0, explain(error) if isinstance(error, ValidationError) else str(error), text)
+            yield Refused(
+                0, explain(error) if isinstance(error, ValidationError) else str(error), text
+            )
 
 
 def _opened(found: Any) -> dict[str, Any]:
-    """The parts of a checkpoint that are looked at, as JSON without secrets; what is secret anywhere in it is secret everywhere."""
+    """The parts of a checkpoint that are looked at, as JSON without secrets; what is secret
+    anywhere in it is secret everywhere."""
     if not isinstance(found, Standin) or found.name != "AgentCheckpoint":
         raise Unreadable("it is no checkpoint of an agent")
     everything = as_json(found.fields)
@@ -221,7 +289,14 @@ class _Turn:
     @property
     def name(self) -> str:
         """The same in every checkpoint that has this turn."""
-        told = [self.session, self.query, self.response, self.user.get("timestamp"), self.answer.get("timestamp"), self.place]
+        told = [
+            self.session,
+            self.query,
+            self.response,
+            self.user.get("timestamp"),
+            self.answer.get("timestamp"),
+            self.place,
+        ]
         return f"turn-{ids.fingerprint(told)[:40]}"
 
     def span(self) -> tuple[datetime, datetime] | None:
@@ -234,11 +309,24 @@ class _Turn:
         told = self.answer.get("metadata")
         about: Mapping[str, Any] = told if isinstance(told, dict) else {}
         last, spent = _time(self.answer.get("timestamp")), about.get("execution_duration")
-        started = last - timedelta(seconds=spent) if last and isinstance(spent, int | float) and 0 <= spent < 10**6 else None
+        started = (
+            last - timedelta(seconds=spent)
+            if last and isinstance(spent, int | float) and 0 <= spent < 10**6
+            else None
+        )
         failed = about.get("error") is True
         status = "error" if failed else "ok"
-        answer = {"kind": "llm", "status": status, "started_at": started, "ended_at": last if started else None}
-        metadata = {"agent_name": self.agent, "run_summary": self.summary, "error_type": about.get("error_type") if failed else None}
+        answer = {
+            "kind": "llm",
+            "status": status,
+            "started_at": started,
+            "ended_at": last if started else None,
+        }
+        metadata = {
+            "agent_name": self.agent,
+            "run_summary": self.summary,
+            "error_type": about.get("error_type") if failed else None,
+        }
         fields = {
             "id": self.name, "session": self.session, "input": self.query, "output": self.response, "status": status,
             "subject": self.subject,
@@ -246,8 +334,11 @@ class _Turn:
             "steps": [*self.thoughts, *_tools(self.between), *self.tasks, answer],
             "metadata": {key: value for key, value in metadata.items() if value} or None,
         }  # fmt: skip
-        record = TraceRecord.model_validate({key: value for key, value in fields.items() if value is not None and value != ""})
-        # variables are overwritten by the next run, so a later checkpoint knows less of the same turn
+        record = TraceRecord.model_validate(
+            {key: value for key, value in fields.items() if value is not None and value != ""}
+        )
+        # variables are overwritten by the next run, so a later checkpoint knows less of the same
+        # turn
         return record.known_by({"turn": self.name})
 
 
@@ -285,13 +376,17 @@ def _user_of(part: Row) -> str | None:
 
 
 def _owners(found: Row) -> dict[str, str]:
-    """Session -> whose it is, where the session says so, or the variables of the run that was the last one."""
+    """Session -> whose it is, where the session says so, or the variables of the run that was the
+    last one."""
     owners: dict[str, str] = {}
     last = _in(_in(found.get("variable_scopes")).get("user"))
     user = _user_of({"user_id": last.get("id")})
     if user and isinstance(last.get("session"), str):
         owners[last["session"]] = user
-    for sessions in (_in(found.get("session_data")), _in(_in(found.get("sessions_data")).get("sessions"))):
+    for sessions in (
+        _in(found.get("session_data")),
+        _in(_in(found.get("sessions_data")).get("sessions")),
+    ):
         for session, kept in sessions.items():
             user = _user_of(_in(kept))
             if user:
@@ -306,14 +401,24 @@ def _in(found: Any) -> Mapping[str, Any]:
 def _histories(found: Row) -> Iterator[tuple[str, list[Row], bool]]:
     """(session, its messages, whether it is of the second generation)."""
     second = _in(_in(found.get("sessions_data")).get("sessions"))
-    for sessions, key, newer in ((_in(found.get("session_data")), "history", False), (second, "chat_history", True)):
+    for sessions, key, newer in (
+        (_in(found.get("session_data")), "history", False),
+        (second, "chat_history", True),
+    ):
         for session, kept in sessions.items():
             messages = _in(kept).get(key)
-            yield session, [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else [], newer
+            yield (
+                session,
+                [one for one in messages if isinstance(one, dict)]
+                if isinstance(messages, list)
+                else [],
+                newer,
+            )
 
 
 def _paired(session: str, history: list[Row], second: bool, agent: str | None) -> Iterator[_Turn]:
-    """The answered turns. What a user said that nobody answered is no turn yet; a later checkpoint may have the answer."""
+    """The answered turns. What a user said that nobody answered is no turn yet; a later checkpoint
+    may have the answer."""
     starts = [place for place, message in enumerate(history) if message.get("role") == "user"]
     for start, end in pairwise([*starts, len(history)]):
         query = _text(history[start])
@@ -332,7 +437,9 @@ def _paired(session: str, history: list[Row], second: bool, agent: str | None) -
                 answers.append((message, text))
         if answers:
             message, text = answers[-1 if second else 0]
-            yield _Turn(session, history[start], message, query, text, between, agent, summary=summary)
+            yield _Turn(
+                session, history[start], message, query, text, between, agent, summary=summary
+            )
 
 
 def _text(message: Row) -> str | None:
@@ -345,15 +452,29 @@ def _text(message: Row) -> str | None:
 
 
 def _tools(between: list[Row]) -> Iterator[dict[str, Any]]:
-    """Tool messages as steps; in the second generation the assistant's own message has the name and the arguments."""
-    calls = [call for one in between if isinstance(one.get("tool_calls"), list) for call in one["tool_calls"]]
-    asked = {call.get("id"): _in(call.get("function")) for call in calls if isinstance(call, dict) and isinstance(call.get("id"), str)}
+    """Tool messages as steps; in the second generation the assistant's own message has the name and
+    the arguments."""
+    calls = [
+        call
+        for one in between
+        if isinstance(one.get("tool_calls"), list)
+        for call in one["tool_calls"]
+    ]
+    asked = {
+        call.get("id"): _in(call.get("function"))
+        for call in calls
+        if isinstance(call, dict) and isinstance(call.get("id"), str)
+    }
     for one in between:
         if one.get("role") != "tool":
             continue
         call = asked.get(one.get("tool_call_id")) or one
         error = one.get("error")
-        step = {"kind": "tool", "name": str(call.get("name") or "tool")[:512], "input": _arguments(call.get("arguments"))}
+        step = {
+            "kind": "tool",
+            "name": str(call.get("name") or "tool")[:512],
+            "input": _arguments(call.get("arguments")),
+        }
         yield step | {"output": error or one.get("content"), "status": "error" if error else "ok"}
 
 
@@ -370,16 +491,30 @@ def _give_tasks(turns: list[_Turn], tasks: Mapping[str, Any]) -> None:
             continue  # whose it is nobody knows
         (_, answered), turn = own[0]
         done = _time(task.get("completed_at"))
-        status = FINISHED.get(str(task.get("status")), "created") if done and done <= answered else "created"
-        about = {"task_id": str(task.get("id") or name), "description": str(task.get("description") or "")[:500]}
+        status = (
+            FINISHED.get(str(task.get("status")), "created")
+            if done and done <= answered
+            else "created"
+        )
+        about = {
+            "task_id": str(task.get("id") or name),
+            "description": str(task.get("description") or "")[:500],
+        }
         result = {"completed": task.get("result"), "failed": task.get("error")}.get(status)
         output = None if result is None else str(result)[:500]
-        step = {"kind": "task", "name": str(task.get("type") or "task")[:512], "input": about, "output": output, "status": status}
+        step = {
+            "kind": "task",
+            "name": str(task.get("type") or "task")[:512],
+            "input": about,
+            "output": output,
+            "status": status,
+        }
         turn.tasks.append(step)
 
 
 def _give_thoughts(turns: list[_Turn], scopes: Mapping[str, Any]) -> None:
-    """The steps of the scopes of reasoning and delegation, each to the turn that it belongs to; what nobody can tell is left out."""
+    """The steps of the scopes of reasoning and delegation, each to the turn that it belongs to;
+    what nobody can tell is left out."""
     asked = _asked_last(turns, _in(scopes.get("user")))
     reasoning = _in(scopes.get("reasoning"))
     complete = _in(reasoning.get("session_complete"))
@@ -387,12 +522,23 @@ def _give_thoughts(turns: list[_Turn], scopes: Mapping[str, Any]) -> None:
     if isinstance(result, str) and result.strip():
         turn = _owner(turns, _time(complete.get("timestamp")), asked)
         if turn is not None:
-            known = {key: complete[key] for key in ("loops", "success") if complete.get(key) is not None}
-            step = {"kind": "reasoning", "name": "final_result", "input": known or None, "output": result[:THOUGHT]}
+            known = {
+                key: complete[key] for key in ("loops", "success") if complete.get(key) is not None
+            }
+            step = {
+                "kind": "reasoning",
+                "name": "final_result",
+                "input": known or None,
+                "output": result[:THOUGHT],
+            }
             turn.thoughts.append(step)
 
     delegation = _in(scopes.get("delegation"))
-    loops = [(name, _in(delegation[name])) for name in sorted(delegation, key=_loop_order) if name.startswith("loop_")]
+    loops = [
+        (name, _in(delegation[name]))
+        for name in sorted(delegation, key=_loop_order)
+        if name.startswith("loop_")
+    ]
     for name, loop in loops or [("latest", _in(delegation.get("latest")))]:
         task = loop.get("task") or loop.get("task_description")
         response = loop.get("response") or loop.get("final_response")
@@ -402,7 +548,9 @@ def _give_thoughts(turns: list[_Turn], scopes: Mapping[str, Any]) -> None:
         if turn is not None:
             about = {"task": str(task)[:DELEGATED] if task is not None else None, "loop": name}
             output = str(response)[:DELEGATED] if response is not None else None
-            turn.thoughts.append({"kind": "reasoning", "name": "delegation", "input": about, "output": output})
+            turn.thoughts.append(
+                {"kind": "reasoning", "name": "delegation", "input": about, "output": output}
+            )
 
 
 def _loop_order(name: str) -> tuple[int, str]:
@@ -415,12 +563,17 @@ def _asked_last(turns: list[_Turn], user: Mapping[str, Any]) -> _Turn | None:
     """The turn that the scope of the user names, or the only one."""
     if len(turns) == 1:
         return turns[0]
-    named = [turn for turn in turns if (turn.session, turn.query) == (user.get("session"), user.get("query"))]
+    named = [
+        turn
+        for turn in turns
+        if (turn.session, turn.query) == (user.get("session"), user.get("query"))
+    ]
     return named[-1] if named else None
 
 
 def _owner(turns: list[_Turn], happened: datetime | None, asked: _Turn | None) -> _Turn | None:
-    """The one turn in whose time it happened; without a time, or where no turn has one, the turn that was asked last."""
+    """The one turn in whose time it happened; without a time, or where no turn has one, the turn
+    that was asked last."""
     spans = [(span, turn) for turn in turns if (span := turn.span())]
     if happened is None or not spans:
         return asked

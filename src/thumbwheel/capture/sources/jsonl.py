@@ -1,8 +1,9 @@
 """Our own lines: `{"type": "trace" | "feedback" | "case", ...}`.
 
-Keys of a trace: those of TraceRecord, and those of the model call that made the answer (LLM_FIELDS). Keys of feedback: those of
-FeedbackRecord, with `target` or `targets` as {"trace": id}, {"session": id} or {"step": [id, n]}, `rater` as an id or an object, and
-for a preference the index of the better target (null: a tie) instead of a ranking. Keys of a case: those of CaseRecord.
+Keys of a trace: those of TraceRecord, and those of the model call that made the answer
+(LLM_FIELDS). Keys of feedback: those of FeedbackRecord, with `target` or `targets` as {"trace":
+id}, {"session": id} or {"step": [id, n]}, `rater` as an id or an object, and for a preference the
+index of the better target (null: a tie) instead of a ranking. Keys of a case: those of CaseRecord.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from thumbwheel.capture.source import AnyRecord, JsonLines, Row
-from thumbwheel.capture.types import LLM_FIELDS, CaseRecord, FeedbackRecord, TargetRef, TraceRecord, Unreadable
+from thumbwheel.capture.types import (
+    LLM_FIELDS,
+    CaseRecord,
+    FeedbackRecord,
+    TargetRef,
+    TraceRecord,
+    Unreadable,
+)
 from thumbwheel.core.plugins import nearest
 
 TRACE = frozenset({"type", *TraceRecord.model_fields, *LLM_FIELDS})
@@ -19,8 +27,10 @@ FEEDBACK = frozenset({"type", *FeedbackRecord.model_fields, "target", "shown"})
 CASE = frozenset({"type", *CaseRecord.model_fields})
 TARGET_KINDS = ("trace", "session", "step")
 EXAMPLE = (
-    '{"type": "trace", "id": "t1", "input": "How do I reset it?", "output": "Hold the button.", "model": "llama3.2"}\n'
-    '{"type": "feedback", "target": {"trace": "t1"}, "kind": "thumb", "value": true, "rater": "customer-17"}\n'
+    '{"type": "trace", "id": "t1", "input": "How do I reset it?", "output": "Hold the button.", '
+    '"model": "llama3.2"}\n'
+    '{"type": "feedback", "target": {"trace": "t1"}, "kind": "thumb", "value": true, "rater": '
+    '"customer-17"}\n'
     '{"type": "case", "id": "c1", "input": "2 + 2?", "reference": "4", "checker": "exact_answer"}'
 )
 
@@ -53,15 +63,21 @@ def _trace(row: dict[str, Any]) -> TraceRecord:
 
 
 def _steps(steps: Any, call: Mapping[str, Any]) -> Any:
-    """`steps` with the keys of the answering call in the last llm step; where there is none it is added at the end."""
+    """`steps` with the keys of the answering call in the last llm step; where there is none it is
+    added at the end."""
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise Unreadable("steps is no list of objects")
-    last = next((i for i in reversed(range(len(steps))) if steps[i].get("kind", "llm") == "llm"), None)
+    last = next(
+        (i for i in reversed(range(len(steps))) if steps[i].get("kind", "llm") == "llm"), None
+    )
     if last is None:
         return [*steps, {"kind": "llm", **call}] if call or not steps else steps
     for key in call.keys() & steps[last].keys():
         if steps[last][key] not in (None, call[key]):
-            raise Unreadable(f"the trace and its last llm step differ about {key!r}: {call[key]!r} and {steps[last][key]!r}")
+            raise Unreadable(
+                f"the trace and its last llm step differ about {key!r}: {call[key]!r} and "
+                f"{steps[last][key]!r}"
+            )
     return [{**step, **call} if i == last else step for i, step in enumerate(steps)]
 
 
@@ -95,7 +111,10 @@ def _ranking(better: Any, count: int) -> list[list[int]]:
     if better is None:
         return [list(range(count))]
     if type(better) is not int or not 0 <= better < count:
-        raise Unreadable(f"preference {better!r} is no index of its {count} targets, no ranking, and not null for a tie")
+        raise Unreadable(
+            f"preference {better!r} is no index of its {count} targets, no ranking, and not null "
+            "for a tie"
+        )
     return [[better], [i for i in range(count) if i != better]]
 
 
@@ -118,14 +137,17 @@ def _target(one: Any) -> TargetRef:
     kinds = [kind for kind in TARGET_KINDS if kind in one] if isinstance(one, dict) else []
     if len(kinds) != 1 or one.keys() - {kinds[0], "source"}:
         raise Unreadable(
-            f'target {one!r} is none of {{"trace": id}}, {{"session": id}}, {{"step": [id, n]}}, each with an optional "source"'
+            f'target {one!r} is none of {{"trace": id}}, {{"session": id}}, {{"step": [id, n]}}, '
+            'each with an optional "source"'
         )
     name, step = one[kinds[0]], None
     if kinds[0] == "step":
         if not isinstance(name, list) or len(name) != 2:
             raise Unreadable(f"step {name!r} is no [trace id, position]")
         name, step = name
-    return TargetRef.model_validate({"kind": kinds[0], "id": name, "step": step, "source": one.get("source")})
+    return TargetRef.model_validate(
+        {"kind": kinds[0], "id": name, "step": step, "source": one.get("source")}
+    )
 
 
 def _case(row: dict[str, Any]) -> CaseRecord:
@@ -133,7 +155,11 @@ def _case(row: dict[str, Any]) -> CaseRecord:
     return CaseRecord.model_validate({key: value for key, value in row.items() if key != "type"})
 
 
-KINDS: dict[str, Callable[[dict[str, Any]], AnyRecord]] = {"trace": _trace, "feedback": _feedback, "case": _case}
+KINDS: dict[str, Callable[[dict[str, Any]], AnyRecord]] = {
+    "trace": _trace,
+    "feedback": _feedback,
+    "case": _case,
+}
 
 
 SOURCE = JsonLines(parse, claims, EXAMPLE)

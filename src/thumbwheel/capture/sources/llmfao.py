@@ -1,8 +1,10 @@
-"""Crowd comparisons of llmfao: who preferred which of two models' answers to one prompt, with ties, by pseudonymous workers.
+"""Crowd comparisons of llmfao: who preferred which of two models' answers to one prompt, with ties,
+by pseudonymous workers.
 
-A file of comparisons (id, prompt, model_x, model_y, worker?, winner, left, right) is a preference a row; without a worker the judge is a
-model. The answers come from `...results.jsonl` and `...prompts.jsonl` beside it; where they are absent the preferences wait for them. A
-row of the results is a trace.
+A file of comparisons (id, prompt, model_x, model_y, worker?, winner, left, right) is a preference a
+row; without a worker the judge is a model. The answers come from `...results.jsonl` and
+`...prompts.jsonl` beside it; where they are absent the preferences wait for them. A row of the
+results is a trace.
 """
 
 from __future__ import annotations
@@ -16,11 +18,21 @@ from typing import Any
 from thumbwheel.capture.fields import clip, name_of
 from thumbwheel.capture.rowfile import rows
 from thumbwheel.capture.source import AnyRecord, JsonLines, Parse, Row
-from thumbwheel.capture.types import FeedbackRecord, Rater, StepRecord, TargetRef, TraceRecord, Unreadable
+from thumbwheel.capture.types import (
+    FeedbackRecord,
+    Rater,
+    StepRecord,
+    TargetRef,
+    TraceRecord,
+    Unreadable,
+)
 
 RANKINGS = {"left": [[0], [1]], "right": [[1], [0]], "tie": [[0, 1]]}
 JUDGE = Rater(id="gpt-4", kind="model")
-EXAMPLE = '{"id": "168", "prompt": "5", "model_x": "97", "model_y": "23", "worker": "85", "winner": "left", "left": "A", "right": "B"}'
+EXAMPLE = (
+    '{"id": "168", "prompt": "5", "model_x": "97", "model_y": "23", "worker": "85", "winner": '
+    '"left", "left": "A", "right": "B"}'
+)
 
 
 def claims(row: Row) -> bool:
@@ -31,32 +43,52 @@ def claims(row: Row) -> bool:
 def beside(path: Path) -> Parse:
     """`parse` that knows the prompts and answers of the files beside `path`."""
     prompts = {str(row.get("id")): row.get("text") for row in _beside(path, "prompts.jsonl")}
-    answers = {(str(row.get("prompt")), str(row.get("model"))): row for row in _beside(path, "results.jsonl")}
+    answers = {
+        (str(row.get("prompt")), str(row.get("model"))): row
+        for row in _beside(path, "results.jsonl")
+    }
     return partial(parse, prompts=prompts, answers=answers)
 
 
 def _beside(path: Path, ending: str) -> list[dict[str, Any]]:
     companion = _companion(path, ending)
-    return [found.row for found in rows(companion, lambda position: None) if found.row] if companion else []
+    return (
+        [found.row for found in rows(companion, lambda position: None) if found.row]
+        if companion
+        else []
+    )
 
 
 def _companion(path: Path, ending: str) -> Path | None:
     """The file beside `path` with that ending and the same beginning."""
     candidates = sorted(path.parent.glob(f"*{ending}"))
-    return next((file for file in candidates if path.name.startswith(file.name.removesuffix(ending))), None)
+    return next(
+        (file for file in candidates if path.name.startswith(file.name.removesuffix(ending))), None
+    )
 
 
 def missing(path: Path) -> str | None:
     """Which file is looked for beside `path` and is not there."""
-    wanted = ["prompts.jsonl"] if path.name.endswith("results.jsonl") else ["prompts.jsonl", "results.jsonl"]
+    wanted = (
+        ["prompts.jsonl"]
+        if path.name.endswith("results.jsonl")
+        else ["prompts.jsonl", "results.jsonl"]
+    )
     beginning = re.split(r"(?<=[-_.])", path.name)[0]
     names = [f"{beginning}{ending}" for ending in wanted if _companion(path, ending) is None]
     if not names:
         return None
-    return f"beside it is no {' and no '.join(names)}: without prompts and answers the preferences wait for their traces"
+    return (
+        f"beside it is no {' and no '.join(names)}: without prompts and answers the preferences "
+        "wait for their traces"
+    )
 
 
-def parse(row: dict[str, Any], prompts: Row | None = None, answers: Mapping[tuple[str, str], Row] | None = None) -> list[AnyRecord]:
+def parse(
+    row: dict[str, Any],
+    prompts: Row | None = None,
+    answers: Mapping[tuple[str, str], Row] | None = None,
+) -> list[AnyRecord]:
     """The two answers, where they are known, and the preference; or the answer that the row is."""
     if "result" in row and "winner" not in row:
         return [_trace(row, prompts or {})]
@@ -67,12 +99,23 @@ def parse(row: dict[str, Any], prompts: Row | None = None, answers: Mapping[tupl
     winner = row.get("winner")
     if not isinstance(winner, str) or winner not in RANKINGS:
         raise Unreadable(f"winner {clip(winner)} is none of left, right, tie")
-    known = [answers[prompt, str(model)] for model in models if answers and (prompt, str(model)) in answers]
+    known = [
+        answers[prompt, str(model)]
+        for model in models
+        if answers and (prompt, str(model)) in answers
+    ]
     worker = name_of(row.get("worker"))
     rater = Rater(id=f"worker {worker}", kind="person") if worker else JUDGE
-    fields = {"id": f"{row.get('id')}/{rater.id}", "kind": "preference", "value": {"ranking": RANKINGS[winner]}, "rater": rater}
+    fields = {
+        "id": f"{row.get('id')}/{rater.id}",
+        "kind": "preference",
+        "value": {"ranking": RANKINGS[winner]},
+        "rater": rater,
+    }
     targets = [TargetRef(kind="trace", id=f"{prompt}/{model}") for model in models]
-    given = FeedbackRecord.model_validate(fields | {"targets": targets, "metadata": {"shown": [0, 1]}})
+    given = FeedbackRecord.model_validate(
+        fields | {"targets": targets, "metadata": {"shown": [0, 1]}}
+    )
     return [*(_trace(one, prompts or {}) for one in known), given]
 
 

@@ -1,7 +1,9 @@
-"""Questions of MT-Bench: {question_id, category, turns, reference}. Each turn with a reference is a case.
+"""Questions of MT-Bench: {question_id, category, turns, reference}. Each turn with a reference is a
+case.
 
-The case of a later turn has the references of the earlier ones as the answers before it; all of a question are one group. A question
-without references is refused: there is nothing to judge an answer by.
+The case of a later turn has the references of the earlier ones as the answers before it; all of a
+question are one group. A question without references is refused: there is nothing to judge an
+answer by.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from thumbwheel.capture.fields import clip, list_at, name_of
 from thumbwheel.capture.source import AnyRecord, JsonLines, Row
 from thumbwheel.capture.types import CaseRecord, Unreadable
 
-EXAMPLE = '{"question_id": 900, "category": "math", "turns": ["2 + 2?", "And twice that?"], "reference": ["4", "8"]}'
+EXAMPLE = (
+    '{"question_id": 900, "category": "math", "turns": ["2 + 2?", "And twice that?"], "reference": '
+    '["4", "8"]}'
+)
 
 
 def claims(row: Row) -> bool:
@@ -36,7 +41,13 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     before: list[dict[str, str]] = []
     for place, (turn, reference) in enumerate(zip(turns, references, strict=False), start=1):
         asked = [*before, {"role": "user", "content": turn}]
-        fields = {"id": f"{name}/{place}", "input": asked, "reference": reference, "group": name, "slices": slices}
+        fields = {
+            "id": f"{name}/{place}",
+            "input": asked,
+            "reference": reference,
+            "group": name,
+            "slices": slices,
+        }
         found.append(CaseRecord.model_validate(fields))
         before = [*asked, {"role": "assistant", "content": reference}]
     return found

@@ -1,9 +1,11 @@
-"""Feedback rows of an n3 server: {prompt, response, score from 0 to 1, runId, notes} as posted, with `run_id` as stored, and its datasets.
+"""Feedback rows of an n3 server: {prompt, response, score from 0 to 1, runId, notes} as posted,
+with `run_id` as stored, and its datasets.
 
-The score is of the scale 0 to 1 and anything else is refused (a stored row may hold NaN or 7). In a dataset that the server wrote,
-{examples: [...], max_length}, the scores were scaled to -1..1 already, and that scale is kept with them. A run is a session: a run that
-answered twice was judged twice. A dump of the table has the rows of every agent of the server: where there are several, one of them has to
-be asked for (`--agent-id`).
+The score is of the scale 0 to 1 and anything else is refused (a stored row may hold NaN or 7). In a
+dataset that the server wrote, {examples: [...], max_length}, the scores were scaled to -1..1
+already, and that scale is kept with them. A run is a session: a run that answered twice was judged
+twice. A dump of the table has the rows of every agent of the server: where there are several, one
+of them has to be asked for (`--agent-id`).
 """
 
 from __future__ import annotations
@@ -24,15 +26,19 @@ from thumbwheel.core.errors import InputError
 KNOWN = ("prompt", "response", "score", "runId", "run_id", "notes", "id", "created_at", "createdAt")
 POSTED, SCALED = Scale(min=0, max=1), Scale(min=-1, max=1)
 EXAMPLE = (
-    '{"prompt": "Opening hours?", "response": "Nine to five.", "score": 0.9, "runId": "run-7", "notes": null}\n'
-    '{"id": "V1StGXR8_Z5j", "agent_id": "desk", "run_id": "run-8", "prompt": "Open on Sunday?", "response": "Yes.", "score": 0.1,'
+    '{"prompt": "Opening hours?", "response": "Nine to five.", "score": 0.9, "runId": "run-7", '
+    '"notes": null}\n'
+    '{"id": "V1StGXR8_Z5j", "agent_id": "desk", "run_id": "run-8", "prompt": "Open on Sunday?", '
+    '"response": "Yes.", "score": 0.1,'
     ' "notes": "wrong", "created_at": "2025-11-02 10:00:00"}'
 )
 
 
 def claims(row: Row) -> bool:
     """A scored answer of a run, or a dataset of the server."""
-    return ({"prompt", "response", "score"} <= row.keys() and bool({"runId", "run_id"} & row.keys())) or {
+    return (
+        {"prompt", "response", "score"} <= row.keys() and bool({"runId", "run_id"} & row.keys())
+    ) or {
         "examples",
         "max_length",
     } <= row.keys()
@@ -54,7 +60,12 @@ def _scored(row: Row, scale: Scale) -> list[AnyRecord]:
     run = name_of(row.get("runId", row.get("run_id")))
     at = moment(row.get("created_at", row.get("createdAt")))
     rest = {key: value for key, value in row.items() if key not in KNOWN and value is not None}
-    fields = {"session": run, "input": text_at(row, "prompt"), "output": answer_at(row, "response"), "metadata": rest or None}
+    fields = {
+        "session": run,
+        "input": text_at(row, "prompt"),
+        "output": answer_at(row, "response"),
+        "metadata": rest or None,
+    }
     trace = TraceRecord.model_validate(fields)
     target = TargetRef(kind="trace", id=trace.identified()[0])
     notes = row.get("notes") or None
@@ -95,7 +106,8 @@ class N3(JsonLines):
         return self.parse(row)
 
     def read(self, path: Path, seen: Seen) -> Iterator[Item]:
-        """See Source. Raises InputError where the rows are of several agents and nobody said which is meant."""
+        """See Source. Raises InputError where the rows are of several agents and nobody said which
+        is meant."""
         if self.agent is None:
             _demand_one_agent(path)
         yield from super().read(path, seen)
@@ -114,7 +126,11 @@ def _demand_one_agent(path: Path) -> None:
         counts = ", ".join(f"{name} ({count} rows)" for name, count in owners.most_common(10))
         more = f" and {len(owners) - 10} more" if len(owners) > 10 else ""
         why = f"its rows are of {len(owners)} agents: {counts}{more}"
-        raise InputError(f"file {str(path)!r}", why, f"Import one at a time, for example: --agent-id {owners.most_common(1)[0][0]}")
+        raise InputError(
+            f"file {str(path)!r}",
+            why,
+            f"Import one at a time, for example: --agent-id {owners.most_common(1)[0][0]}",
+        )
 
 
 SOURCE = N3(parse, claims, EXAMPLE)

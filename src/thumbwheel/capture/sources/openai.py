@@ -1,7 +1,9 @@
-"""Files for OpenAI's fine-tuning: chats (`messages`, with `tools`) and preferences (`input`, `preferred_output`, `non_preferred_output`).
+"""Files for OpenAI's fine-tuning: chats (`messages`, with `tools`) and preferences (`input`,
+`preferred_output`, `non_preferred_output`).
 
-A chat becomes a trace whose answer is the last message of the assistant, labelled good, because that is what such a file says of it;
-with the weight 0 it says nothing. A conversational row of other trainers (`messages` alone) is the same thing and is read here too.
+A chat becomes a trace whose answer is the last message of the assistant, labelled good, because
+that is what such a file says of it; with the weight 0 it says nothing. A conversational row of
+other trainers (`messages` alone) is the same thing and is read here too.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ CHAT = frozenset({"messages"})
 PAIR = frozenset({"input", "preferred_output", "non_preferred_output"})
 EXAMPLE = (
     '{"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]}\n'
-    '{"input": {"messages": [{"role": "user", "content": "Hi"}]}, "preferred_output": [{"role": "assistant", "content": "Hello!"}],'
+    '{"input": {"messages": [{"role": "user", "content": "Hi"}]}, "preferred_output": [{"role": '
+    '"assistant", "content": "Hello!"}],'
     ' "non_preferred_output": [{"role": "assistant", "content": "What?"}]}'
 )
 
@@ -37,14 +40,18 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
         tools = _tools(given, given.keys() - {"messages"})
         answers = _output(row, "preferred_output"), _output(row, "non_preferred_output")
         rest = {key: value for key, value in row.items() if key not in PAIR}
-        return pair_records(chat(objects_at(given, "messages")), answers, [(None, [[0], [1]])], rest, metadata=tools)
+        return pair_records(
+            chat(objects_at(given, "messages")), answers, [(None, [[0], [1]])], rest, metadata=tools
+        )
     messages = objects_at(row, "messages")
     while messages and messages[-1].get("role") not in ("assistant", "model", "gpt"):
         messages = messages[:-1]
     if not messages:
         raise Unreadable("its messages hold no answer of the assistant")
     prompt, answer = split_answer(chat(messages), "the chat")
-    trace = TraceRecord.model_validate({"input": prompt, "output": answer, "metadata": _tools(row, row.keys() - CHAT)})
+    trace = TraceRecord.model_validate(
+        {"input": prompt, "output": answer, "metadata": _tools(row, row.keys() - CHAT)}
+    )
     if messages[-1].get("weight") == 0:
         return [trace]
     target = TargetRef(kind="trace", id=trace.identified()[0])
@@ -52,7 +59,8 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
 
 
 def _tools(row: Row, keys: set[str]) -> dict[str, Any] | None:
-    """What stands beside the messages; `tools` is where the rest of the project looks for them, `functions` is their older form."""
+    """What stands beside the messages; `tools` is where the rest of the project looks for them,
+    `functions` is their older form."""
     found = {key: row[key] for key in sorted(keys) if row[key] is not None}
     if functions := list_at(row, "functions"):
         found = {key: value for key, value in found.items() if key != "functions"}
@@ -62,7 +70,11 @@ def _tools(row: Row, keys: set[str]) -> dict[str, Any] | None:
 
 def _output(row: Row, key: str) -> str:
     messages = chat(objects_at(row, key))
-    if len(messages) != 1 or not isinstance(messages[0]["content"], str) or messages[0]["role"] != "assistant":
+    if (
+        len(messages) != 1
+        or not isinstance(messages[0]["content"], str)
+        or messages[0]["role"] != "assistant"
+    ):
         raise Unreadable(f"{key} is not one text of the assistant")
     return str(messages[0]["content"])
 

@@ -1,8 +1,9 @@
 """Pairs of answers of which people preferred one.
 
-Forms: {prompt?, chosen, rejected} as texts or chat lists (without `prompt` their common beginning is it); the hh-rlhf dialogue
-("\\n\\nHuman: ... \\n\\nAssistant: ..."); PandaLM (instruction, input, response1, response2, annotator1..n with 0 for a tie), where
-each annotator is a rater with a judgement of their own: contradictions are kept here and resolved by a named rule later.
+Forms: {prompt?, chosen, rejected} as texts or chat lists (without `prompt` their common beginning
+is it); the hh-rlhf dialogue ("\\n\\nHuman: ... \\n\\nAssistant: ..."); PandaLM (instruction, input,
+response1, response2, annotator1..n with 0 for a tie), where each annotator is a rater with a
+judgement of their own: contradictions are kept here and resolved by a named rule later.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ PANDALM = ("instruction", "input", "response1", "response2")
 VERDICTS = {0: [[0, 1]], 1: [[0], [1]], 2: [[1], [0]]}
 EXAMPLE = (
     '{"prompt": "Name a red fruit.", "chosen": "A cherry.", "rejected": "A banana."}\n'
-    '{"chosen": "\\n\\nHuman: Hi\\n\\nAssistant: Hello!", "rejected": "\\n\\nHuman: Hi\\n\\nAssistant: What?"}\n'
-    '{"instruction": "...", "input": "", "response1": "Yes.", "response2": "No.", "annotator1": 1, "annotator2": 0}'
+    '{"chosen": "\\n\\nHuman: Hi\\n\\nAssistant: Hello!", "rejected": "\\n\\nHuman: '
+    'Hi\\n\\nAssistant: What?"}\n'
+    '{"instruction": "...", "input": "", "response1": "Yes.", "response2": "No.", "annotator1": '
+    '1, "annotator2": 0}'
 )
 
 
@@ -50,13 +53,18 @@ def _pandalm(row: dict[str, Any]) -> list[AnyRecord]:
         if type(row[name]) is not int or row[name] not in VERDICTS:
             raise Unreadable(f"{name} {row[name]!r} is none of 0 (tie), 1, 2")
     text = "\n\n".join(part for part in (instruction, context) if part)
-    verdicts: list[Verdict] = [(Rater(id=name, kind="person"), VERDICTS[row[name]]) for name in names]
+    verdicts: list[Verdict] = [
+        (Rater(id=name, kind="person"), VERDICTS[row[name]]) for name in names
+    ]
     rest = {key: value for key, value in row.items() if key not in PANDALM and key not in names}
-    return pair_records([{"role": "user", "content": text}], (answers[0], answers[1]), verdicts, rest)
+    return pair_records(
+        [{"role": "user", "content": text}], (answers[0], answers[1]), verdicts, rest
+    )
 
 
 def _text(row: Row, key: str) -> str:
-    """The text at `key`; the published file holds answers such as a bare true, which stand for the word."""
+    """The text at `key`; the published file holds answers such as a bare true, which stand for the
+    word."""
     value = row.get(key, "" if key == "input" else None)
     if not isinstance(value, str | bool | int | float):
         raise Unreadable(f"key {key!r} is {value!r}, not a text")

@@ -1,8 +1,10 @@
-"""Runs of tau-bench agents: {task_id, trial, reward, info, traj}. The whole conversation is one trace, judged by the logged reward.
+"""Runs of tau-bench agents: {task_id, trial, reward, info, traj}. The whole conversation is one
+trace, judged by the logged reward.
 
-Every message of the assistant is an llm step whose input is what arrived since the one before; every tool call is a tool step (`think` is
-reasoning). The task is the case: the policy and what the user wants, with the expected actions as reference; its checker is `outcome`,
-because only the benchmark's own database can judge a fresh run. All trials of a task have its case and its group.
+Every message of the assistant is an llm step whose input is what arrived since the one before;
+every tool call is a tool step (`think` is reasoning). The task is the case: the policy and what the
+user wants, with the expected actions as reference; its checker is `outcome`, because only the
+benchmark's own database can judge a fresh run. All trials of a task have its case and its group.
 """
 
 from __future__ import annotations
@@ -11,14 +13,26 @@ from typing import Any
 
 from thumbwheel.capture.fields import chat, clip, name_of, object_at, objects_at, unpacked
 from thumbwheel.capture.source import AnyRecord, JsonLines, Row
-from thumbwheel.capture.types import CaseRecord, FeedbackRecord, Rater, StepRecord, TargetRef, TraceRecord, Unreadable
+from thumbwheel.capture.types import (
+    CaseRecord,
+    FeedbackRecord,
+    Rater,
+    StepRecord,
+    TargetRef,
+    TraceRecord,
+    Unreadable,
+)
 
 JUDGE = Rater(id="tau-bench", kind="checker")
 EXAMPLE = (
-    '{"task_id": 3, "trial": 0, "reward": 1.0, "info": {"task": {"user_id": "u1", "instruction": "Cancel reservation R1.",'
-    ' "actions": [{"name": "cancel", "kwargs": {"id": "R1"}}], "outputs": []}}, "traj": [{"role": "system", "content": "Policy."},'
-    ' {"role": "user", "content": "Cancel R1, please."}, {"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type":'
-    ' "function", "function": {"name": "cancel", "arguments": "{\\"id\\": \\"R1\\"}"}}]}, {"role": "tool", "tool_call_id": "c1",'
+    '{"task_id": 3, "trial": 0, "reward": 1.0, "info": {"task": {"user_id": "u1", "instruction": '
+    '"Cancel reservation R1.",'
+    ' "actions": [{"name": "cancel", "kwargs": {"id": "R1"}}], "outputs": []}}, "traj": [{"role": '
+    '"system", "content": "Policy."},'
+    ' {"role": "user", "content": "Cancel R1, please."}, {"role": "assistant", "content": null, '
+    '"tool_calls": [{"id": "c1", "type":'
+    ' "function", "function": {"name": "cancel", "arguments": "{\\"id\\": \\"R1\\"}"}}]}, '
+    '{"role": "tool", "tool_call_id": "c1",'
     ' "name": "cancel", "content": "done"}, {"role": "assistant", "content": "It is cancelled."}]}'
 )
 
@@ -34,7 +48,11 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     messages = chat(objects_at(row, "traj"))
     start = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), 0)
     if task_id is None or not start:
-        raise Unreadable("it has no task_id" if task_id is None else "its traj has no message before the first of the assistant")
+        raise Unreadable(
+            "it has no task_id"
+            if task_id is None
+            else "its traj has no message before the first of the assistant"
+        )
     case = _case(messages[0], object_at(object_at(row, "info"), "task"), task_id)
     answers = [one["content"] for one in messages if one["role"] == "assistant" and one["content"]]
     fields = {
@@ -47,7 +65,13 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     }
     trace = TraceRecord.model_validate(fields)
     target = TargetRef(kind="trace", id=trace.identified()[0])
-    said = {"kind": "outcome", "name": "reward", "value": row.get("reward"), "targets": [target], "rater": JUDGE}
+    said = {
+        "kind": "outcome",
+        "name": "reward",
+        "value": row.get("reward"),
+        "targets": [target],
+        "rater": JUDGE,
+    }
     return [case, trace, FeedbackRecord.model_validate(said)]
 
 
@@ -55,9 +79,14 @@ def _case(policy: Row, task: Row, task_id: str) -> CaseRecord:
     instruction = task.get("instruction")
     if not isinstance(instruction, str):
         raise Unreadable(f"info.task.instruction {clip(instruction)} is no text")
-    asked = [*([policy] if policy["role"] == "system" else []), {"role": "user", "content": instruction}]
+    asked = [
+        *([policy] if policy["role"] == "system" else []),
+        {"role": "user", "content": instruction},
+    ]
     reference = {"actions": task.get("actions") or [], "outputs": task.get("outputs") or []}
-    return CaseRecord.model_validate({"input": asked, "reference": reference, "checker": "outcome", "group": f"task {task_id}"})
+    return CaseRecord.model_validate(
+        {"input": asked, "reference": reference, "checker": "outcome", "group": f"task {task_id}"}
+    )
 
 
 def _steps(messages: list[dict[str, Any]]) -> list[StepRecord]:
@@ -67,9 +96,15 @@ def _steps(messages: list[dict[str, Any]]) -> list[StepRecord]:
     for message in messages:
         if message["role"] == "assistant":
             calls = message.get("tool_calls")
-            called = [one for one in calls if isinstance(one, dict)] if isinstance(calls, list) else []
+            called = (
+                [one for one in calls if isinstance(one, dict)] if isinstance(calls, list) else []
+            )
             asked |= {str(one.get("id")): object_at(one, "function") for one in called}
-            output = {"content": message["content"], "tool_calls": called} if called else message["content"]
+            output = (
+                {"content": message["content"], "tool_calls": called}
+                if called
+                else message["content"]
+            )
             found.append(StepRecord(input={"messages": since} if since else None, output=output))
             since = []
             continue

@@ -1,8 +1,10 @@
 """The dataset layouts of TRL, as texts and as chats.
 
-prompt + completion (a good answer), + label (unpaired preference: a thumb), prompt + completions + labels (stepwise: each completion is
-a step, labelled), prompt alone, chosen + rejected with or without prompt, messages. A bare `text` is refused: it does not say what was
-asked. Rows with chosen and rejected are recognised as `preference`, those with messages as `openai`: they mean the same there.
+prompt + completion (a good answer), + label (unpaired preference: a thumb), prompt + completions +
+labels (stepwise: each completion is a step, labelled), prompt alone, chosen + rejected with or
+without prompt, messages. A bare `text` is refused: it does not say what was asked. Rows with chosen
+and rejected are recognised as `preference`, those with messages as `openai`: they mean the same
+there.
 """
 
 from __future__ import annotations
@@ -15,11 +17,26 @@ from thumbwheel.capture.pairs import messages_of, pair_records, split_pair
 from thumbwheel.capture.source import AnyRecord, JsonLines, Row
 from thumbwheel.capture.types import FeedbackRecord, StepRecord, TargetRef, TraceRecord, Unreadable
 
-USED = frozenset({"prompt", "completion", "completions", "label", "labels", "chosen", "rejected", "messages", "text", "tools"})
+USED = frozenset(
+    {
+        "prompt",
+        "completion",
+        "completions",
+        "label",
+        "labels",
+        "chosen",
+        "rejected",
+        "messages",
+        "text",
+        "tools",
+    }
+)
 EXAMPLE = (
     '{"prompt": "The sky is", "completion": " blue."}\n'
-    '{"prompt": [{"role": "user", "content": "Hi"}], "completion": [{"role": "assistant", "content": "Hello!"}], "label": true}\n'
-    '{"prompt": "What is 2 + 3 * 4?", "completions": ["3 * 4 = 12.", "2 + 12 = 15."], "labels": [true, false]}'
+    '{"prompt": [{"role": "user", "content": "Hi"}], "completion": [{"role": "assistant", '
+    '"content": "Hello!"}], "label": true}\n'
+    '{"prompt": "What is 2 + 3 * 4?", "completions": ["3 * 4 = 12.", "2 + 12 = 15."], "labels": '
+    "[true, false]}"
 )
 
 
@@ -29,7 +46,11 @@ def claims(row: Row) -> bool:
     if isinstance(about, dict) and "decisionId" in about:
         return False  # an exported decision, which says more
     alone = {key for key, value in row.items() if value is not None} in ({"text"}, {"prompt"})
-    return alone or {"prompt", "completion"} <= row.keys() or {"prompt", "completions", "labels"} <= row.keys()
+    return (
+        alone
+        or {"prompt", "completion"} <= row.keys()
+        or {"prompt", "completions", "labels"} <= row.keys()
+    )
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
@@ -43,21 +64,37 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
         prompt, answer = split_answer(chat(row["messages"]), "the chat")
         return _answered(prompt, answer, about, {"kind": "label", "name": "good", "value": True})
     if "prompt" not in row:
-        why = "a bare text does not say what was asked and what was answered; give prompt and completion, or messages"
-        raise Unreadable(why if "text" in row else "it has neither prompt, nor messages, nor chosen and rejected")
+        why = (
+            "a bare text does not say what was asked and what was answered; give prompt and "
+            "completion, or messages"
+        )
+        raise Unreadable(
+            why if "text" in row else "it has neither prompt, nor messages, nor chosen and rejected"
+        )
     if row.get("completions") is not None:
         return _stepwise(row, about)
     prompt = _prompt(row["prompt"])
     if row.get("completion") is None:
         return [TraceRecord.model_validate({"input": prompt} | about)]
     label = row.get("label")
-    said = {"kind": "label", "name": "good", "value": True} if label is None else {"kind": "thumb", "value": thumb_of(label)}
+    said = (
+        {"kind": "label", "name": "good", "value": True}
+        if label is None
+        else {"kind": "thumb", "value": thumb_of(label)}
+    )
     return _answered(prompt, _completion(row["completion"]), about, said)
 
 
-def _answered(prompt: list[dict[str, Any]], answer: str, about: dict[str, Any], said: dict[str, Any]) -> list[AnyRecord]:
+def _answered(
+    prompt: list[dict[str, Any]], answer: str, about: dict[str, Any], said: dict[str, Any]
+) -> list[AnyRecord]:
     trace = TraceRecord.model_validate({"input": prompt, "output": answer} | about)
-    return [trace, FeedbackRecord.model_validate(said | {"targets": [TargetRef(kind="trace", id=trace.identified()[0])]})]
+    return [
+        trace,
+        FeedbackRecord.model_validate(
+            said | {"targets": [TargetRef(kind="trace", id=trace.identified()[0])]}
+        ),
+    ]
 
 
 def _prompt(value: Any) -> list[dict[str, Any]]:
@@ -73,17 +110,29 @@ def _completion(value: Any) -> str:
 
 
 def _stepwise(row: Row, about: dict[str, Any]) -> list[AnyRecord]:
-    parts, labels = [_completion(one) for one in list_at(row, "completions")], list_at(row, "labels")
+    parts, labels = (
+        [_completion(one) for one in list_at(row, "completions")],
+        list_at(row, "labels"),
+    )
     if not parts or len(parts) != len(labels):
         raise Unreadable(f"{len(labels)} labels for {len(parts)} completions")
     steps = [StepRecord(kind="reasoning", output=part) for part in parts]
-    fields = {"input": _prompt(row["prompt"]), "output": "\n".join(parts), "steps": [*steps, StepRecord()]}
+    fields = {
+        "input": _prompt(row["prompt"]),
+        "output": "\n".join(parts),
+        "steps": [*steps, StepRecord()],
+    }
     trace = TraceRecord.model_validate(fields | about)
     name = trace.identified()[0]
     return [
         trace,
         *(
-            FeedbackRecord(kind="label", name="correct", value=thumb_of(label), targets=[TargetRef(kind="step", id=name, step=place)])
+            FeedbackRecord(
+                kind="label",
+                name="correct",
+                value=thumb_of(label),
+                targets=[TargetRef(kind="step", id=name, step=place)],
+            )
             for place, label in enumerate(labels)
         ),
     ]

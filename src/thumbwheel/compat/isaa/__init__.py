@@ -1,4 +1,5 @@
-"""The agent's RL pipeline (system 0): its classes by their names, on our own verbs. What a server does is not here.
+"""The agent's RL pipeline (system 0): its classes by their names, on our own verbs. What a server
+does is not here.
 
 from thumbwheel.compat.isaa import CheckpointLoader, KTODatasetBuilder, RLTrainer, TrainingConfig
 
@@ -9,7 +10,13 @@ trainer.save_model()
 """
 
 from thumbwheel.compat.isaa.checkpoints import CheckpointLoader
-from thumbwheel.compat.isaa.datasets import DatasetPipeline, GRPODatasetBuilder, GRPOExample, KTODatasetBuilder, KTOExample
+from thumbwheel.compat.isaa.datasets import (
+    DatasetPipeline,
+    GRPODatasetBuilder,
+    GRPOExample,
+    KTODatasetBuilder,
+    KTOExample,
+)
 from thumbwheel.compat.isaa.exporting import (
     ExportPipeline,
     GGUFExporter,
@@ -18,7 +25,12 @@ from thumbwheel.compat.isaa.exporting import (
     OllamaHostingProfile,
     quick_export,
 )
-from thumbwheel.compat.isaa.hardware import HardwareConfig, HardwareProfile, detect_hardware, get_ryzen_optimized_config
+from thumbwheel.compat.isaa.hardware import (
+    HardwareConfig,
+    HardwareProfile,
+    detect_hardware,
+    get_ryzen_optimized_config,
+)
 from thumbwheel.compat.isaa.rewards import (
     BaseReward,
     CodeExecutionReward,
@@ -33,7 +45,13 @@ from thumbwheel.compat.isaa.rewards import (
 )
 from thumbwheel.compat.isaa.training import RLTrainer, TrainingConfig
 from thumbwheel.compat.pipeline import TrainingPipeline
-from thumbwheel.sdk import ExecutionTrace, ReasoningStep, ToolCallTrace, TraceCollector, hook_into_agent
+from thumbwheel.sdk import (
+    ExecutionTrace,
+    ReasoningStep,
+    ToolCallTrace,
+    TraceCollector,
+    hook_into_agent,
+)
 
 __all__ = [
     "BaseReward",

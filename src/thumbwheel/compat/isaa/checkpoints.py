@@ -1,4 +1,5 @@
-"""`CheckpointLoader`: the runs that FlowAgent checkpoints hold, as `ExecutionTrace`s. Pickles are followed, never loaded."""
+"""`CheckpointLoader`: the runs that FlowAgent checkpoints hold, as `ExecutionTrace`s. Pickles are
+followed, never loaded."""
 
 from __future__ import annotations
 
@@ -17,9 +18,12 @@ from thumbwheel.sdk.tracefile import ExecutionTrace, ReasoningStep, ToolCallTrac
 
 
 class CheckpointLoader:
-    """The checkpoints of an agent below `checkpoint_path` (default: Agents/checkpoint/AGENT in the home)."""
+    """The checkpoints of an agent below `checkpoint_path` (default: Agents/checkpoint/AGENT in the
+    home)."""
 
-    def __init__(self, agent_name: str | None = None, checkpoint_path: str | Path | None = None) -> None:
+    def __init__(
+        self, agent_name: str | None = None, checkpoint_path: str | Path | None = None
+    ) -> None:
         folder = Home.at().path / "Agents" / "checkpoint"
         if agent_name is not None:
             folder = folder / slug(agent_name)
@@ -32,7 +36,9 @@ class CheckpointLoader:
 
     def list_checkpoints(self) -> list[dict[str, Any]]:
         """path, filename, size_mb and modified (UTC) of each checkpoint, the newest first."""
-        files = [(path, path.stat()) for path in self.checkpoint_path.glob("*.pkl") if path.is_file()]
+        files = [
+            (path, path.stat()) for path in self.checkpoint_path.glob("*.pkl") if path.is_file()
+        ]
         files.sort(key=lambda entry: entry[1].st_mtime, reverse=True)
         return [
             {
@@ -45,11 +51,13 @@ class CheckpointLoader:
         ]
 
     def load_checkpoint(self, filepath: str | Path) -> list[ExecutionTrace]:
-        """The runs of one checkpoint. What is none, or names anything but a checkpoint's own data, is said and skipped."""
+        """The runs of one checkpoint. What is none, or names anything but a checkpoint's own data,
+        is said and skipped."""
         return list(self._traces(Path(filepath)))
 
     def load_all_traces(self, deduplicate: bool = True) -> list[ExecutionTrace]:
-        """The runs of all checkpoints; a turn that stands in several of them is there once unless `deduplicate` is off."""
+        """The runs of all checkpoints; a turn that stands in several of them is there once unless
+        `deduplicate` is off."""
         traces: list[ExecutionTrace] = []
         known: set[str] = set()
         for path in sorted(self.checkpoint_path.glob("*.pkl")):
@@ -61,13 +69,20 @@ class CheckpointLoader:
         return traces
 
     def generate_synthetic_tasks(self, num_tasks: int = 100) -> list[dict[str, str]]:
-        """Prompts of runs that ended well, each once, as tasks for a fresh answer: prompt, category and source."""
-        prompts = dict.fromkeys(trace.user_query for trace in self.load_all_traces() if trace.status == "ok")
-        tasks = [{"prompt": prompt, "category": _category(prompt), "source": "checkpoint_derived"} for prompt in prompts]
+        """Prompts of runs that ended well, each once, as tasks for a fresh answer: prompt, category
+        and source."""
+        prompts = dict.fromkeys(
+            trace.user_query for trace in self.load_all_traces() if trace.status == "ok"
+        )
+        tasks = [
+            {"prompt": prompt, "category": _category(prompt), "source": "checkpoint_derived"}
+            for prompt in prompts
+        ]
         return tasks[:num_tasks]
 
     def get_statistics(self) -> dict[str, Any]:
-        """Counts and averages over the distinct runs; an average of nothing and a number that nobody counted are null."""
+        """Counts and averages over the distinct runs; an average of nothing and a number that
+        nobody counted are null."""
         traces = self.load_all_traces()
         tools = sorted({call.tool_name for trace in traces for call in trace.tool_calls})
         labelled = sum(trace.label is not None for trace in traces)
@@ -94,7 +109,9 @@ class CheckpointLoader:
             if isinstance(item, Refused):
                 log.say(f"skipped: {item.reason}")
             elif isinstance(item, Line):
-                yield from (_trace(record) for record in item.records if isinstance(record, TraceRecord))
+                yield from (
+                    _trace(record) for record in item.records if isinstance(record, TraceRecord)
+                )
 
 
 def _trace(record: TraceRecord) -> ExecutionTrace:
@@ -110,7 +127,9 @@ def _trace(record: TraceRecord) -> ExecutionTrace:
         if step.kind == "tool":
             trace.tool_calls.append(_tool_call(step))
         elif step.kind == "reasoning":
-            trace.reasoning_steps.append(ReasoningStep(step.name or "internal_reasoning", str(step.output or "")))
+            trace.reasoning_steps.append(
+                ReasoningStep(step.name or "internal_reasoning", str(step.output or ""))
+            )
         elif step.kind == "task":
             _add_task(trace, step)
     if record.status == "error":

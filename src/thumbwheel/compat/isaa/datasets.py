@@ -1,7 +1,9 @@
-"""The dataset builders of the agent's RL pipeline: traces in, KTO and GRPO examples out, as JSON lines, JSON and Hugging Face datasets.
+"""The dataset builders of the agent's RL pipeline: traces in, KTO and GRPO examples out, as JSON
+lines, JSON and Hugging Face datasets.
 
-The prompt stays as it was asked. A person's label wins over a computed one, and a run with neither is no example. Balancing and order
-follow from the examples themselves, not from chance or from the order of the traces.
+The prompt stays as it was asked. A person's label wins over a computed one, and a run with neither
+is no example. Balancing and order follow from the examples themselves, not from chance or from the
+order of the traces.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ class ExampleBuilder(Generic[E]):
         """The system prompt where there is one, a blank line, and the question."""
         return "\n\n".join(filter(None, [self.system_prompt, f"User: {query}"]))
 
-    def save_dataset(self, examples: Sequence[E], output_path: str | Path, format: str = "jsonl") -> None:
+    def save_dataset(
+        self, examples: Sequence[E], output_path: str | Path, format: str = "jsonl"
+    ) -> None:
         """Write a file: `jsonl`, a line an example, or `json`, one list."""
         rows = [example.to_dict() for example in examples]
         if format == "jsonl":
@@ -90,19 +94,37 @@ class ExampleBuilder(Generic[E]):
             text = path.read_text(encoding="utf-8")
             # not splitlines: an answer may hold U+2028 or U+0085, which JSON does not escape
             lines = [line for line in text.split("\n") if line.strip()]
-            rows = [json.loads(line) for line in lines] if path.suffix == ".jsonl" else json.loads(text)
+            rows = (
+                [json.loads(line) for line in lines]
+                if path.suffix == ".jsonl"
+                else json.loads(text)
+            )
         except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"file {str(path)!r}", str(error), "Name a file that save_dataset wrote") from None
+            raise InputError(
+                f"file {str(path)!r}", str(error), "Name a file that save_dataset wrote"
+            ) from None
         if not isinstance(rows, list):
-            raise InputError(f"file {str(path)!r}", "it is no list of examples", "Name a file that save_dataset wrote")
+            raise InputError(
+                f"file {str(path)!r}",
+                "it is no list of examples",
+                "Name a file that save_dataset wrote",
+            )
         examples = []
         for number, row in enumerate(rows, 1):
             if not isinstance(row, dict):
-                raise InputError(f"row {number} of {str(path)!r}", "it is no object", "Name a file that save_dataset wrote")
+                raise InputError(
+                    f"row {number} of {str(path)!r}",
+                    "it is no object",
+                    "Name a file that save_dataset wrote",
+                )
             try:
                 examples.append(self.example(**row))
             except TypeError as error:
-                raise InputError(f"row {number} of {str(path)!r}", str(error), "Name a file that save_dataset wrote") from None
+                raise InputError(
+                    f"row {number} of {str(path)!r}",
+                    str(error),
+                    "Name a file that save_dataset wrote",
+                ) from None
         return examples
 
     def to_hf_dataset(self, examples: Sequence[E]) -> Dataset:
@@ -119,7 +141,12 @@ class KTODatasetBuilder(ExampleBuilder[KTOExample]):
 
     example = KTOExample
 
-    def __init__(self, reward_engine: RewardEngine | None = None, reward_threshold: float = GOOD, system_prompt: str = "") -> None:
+    def __init__(
+        self,
+        reward_engine: RewardEngine | None = None,
+        reward_threshold: float = GOOD,
+        system_prompt: str = "",
+    ) -> None:
         super().__init__(reward_engine, system_prompt)
         self.reward_threshold = reward_threshold
 
@@ -132,9 +159,17 @@ class KTODatasetBuilder(ExampleBuilder[KTOExample]):
             return None
         return KTOExample(self.prompt_of(trace.user_query), trace.final_response, label)
 
-    def build_dataset(self, traces: Iterable[ExecutionTrace], balance: bool = True, max_examples: int | None = None) -> list[KTOExample]:
-        """The examples in an order of their own; with `balance` as many good as bad ones, where there are both."""
-        examples = [example for trace in traces if (example := self.trace_to_example(trace)) is not None]
+    def build_dataset(
+        self,
+        traces: Iterable[ExecutionTrace],
+        balance: bool = True,
+        max_examples: int | None = None,
+    ) -> list[KTOExample]:
+        """The examples in an order of their own; with `balance` as many good as bad ones, where
+        there are both."""
+        examples = [
+            example for trace in traces if (example := self.trace_to_example(trace)) is not None
+        ]
         examples.sort(key=lambda example: ids.fingerprint(example.to_dict()))
         good = [example for example in examples if example.label]
         bad = [example for example in examples if not example.label]
@@ -144,16 +179,21 @@ class KTODatasetBuilder(ExampleBuilder[KTOExample]):
             examples = [example for example in examples if id(example) in kept]
         return examples[:max_examples]
 
-    def build_from_collector(self, collector: TraceCollector, include_unlabeled: bool = True, **options: Any) -> list[KTOExample]:
+    def build_from_collector(
+        self, collector: TraceCollector, include_unlabeled: bool = True, **options: Any
+    ) -> list[KTOExample]:
         """The examples of a collector's runs."""
-        return self.build_dataset(collector.load_traces(labeled_only=not include_unlabeled), **options)
+        return self.build_dataset(
+            collector.load_traces(labeled_only=not include_unlabeled), **options
+        )
 
     def build_from_checkpoints(self, loader: CheckpointLoader, **options: Any) -> list[KTOExample]:
         """The examples of the runs in checkpoints."""
         return self.build_dataset(loader.load_all_traces(), **options)
 
     def get_statistics(self, examples: Sequence[KTOExample]) -> dict[str, Any]:
-        """Counts, positives for each negative, and average lengths in characters; null where there is nothing to divide by."""
+        """Counts, positives for each negative, and average lengths in characters; null where there
+        is nothing to divide by."""
         positives = sum(example.label for example in examples)
         negatives = len(examples) - positives
         return {
@@ -171,20 +211,31 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
 
     example = GRPOExample
 
-    def __init__(self, reward_engine: RewardEngine | None = None, num_completions: int = 4, system_prompt: str = "") -> None:
+    def __init__(
+        self,
+        reward_engine: RewardEngine | None = None,
+        num_completions: int = 4,
+        system_prompt: str = "",
+    ) -> None:
         super().__init__(reward_engine, system_prompt)
         self.num_completions = num_completions
 
-    def group_traces_by_query(self, traces: Iterable[ExecutionTrace]) -> dict[str, list[ExecutionTrace]]:
-        """Runs by their question in lower case, without further spaces, cut to 200 characters. It is a key; the prompt stays whole."""
+    def group_traces_by_query(
+        self, traces: Iterable[ExecutionTrace]
+    ) -> dict[str, list[ExecutionTrace]]:
+        """Runs by their question in lower case, without further spaces, cut to 200 characters. It
+        is a key; the prompt stays whole."""
         groups: dict[str, list[ExecutionTrace]] = {}
         for trace in traces:
             key = " ".join(trace.user_query.casefold().split())[:QUERY_KEY]
             groups.setdefault(key, []).append(trace)
         return groups
 
-    def build_example_from_group(self, prompt: str, traces: Sequence[ExecutionTrace]) -> GRPOExample | None:
-        """The example of runs of one question; None for fewer than two answers with a reward. A person's label is 1 or 0."""
+    def build_example_from_group(
+        self, prompt: str, traces: Sequence[ExecutionTrace]
+    ) -> GRPOExample | None:
+        """The example of runs of one question; None for fewer than two answers with a reward. A
+        person's label is 1 or 0."""
         answers = []
         rewards = []
         for trace in traces:
@@ -196,10 +247,15 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
         if len(answers) < 2:
             return None
         advantages = group_normalised(rewards[: self.num_completions])
-        return GRPOExample(self.prompt_of(prompt), answers, [float(advantage or 0.0) for advantage in advantages])
+        return GRPOExample(
+            self.prompt_of(prompt), answers, [float(advantage or 0.0) for advantage in advantages]
+        )
 
     def build_dataset(
-        self, traces: Iterable[ExecutionTrace], min_group_size: int = 2, max_examples: int | None = None
+        self,
+        traces: Iterable[ExecutionTrace],
+        min_group_size: int = 2,
+        max_examples: int | None = None,
     ) -> list[GRPOExample]:
         """An example a question with at least `min_group_size` runs."""
         examples = []
@@ -213,11 +269,16 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
         return examples[:max_examples]
 
     async def build_synthetic_groups(
-        self, traces: Iterable[ExecutionTrace], agent_generate_func: Callable[[str], Any], num_generations: int = 4
+        self,
+        traces: Iterable[ExecutionTrace],
+        agent_generate_func: Callable[[str], Any],
+        num_generations: int = 4,
     ) -> list[GRPOExample]:
-        """Ask the agent again: `num_generations` fresh answers to each question, judged by the engine.
+        """Ask the agent again: `num_generations` fresh answers to each question, judged by the
+        engine.
 
-        `agent_generate_func` is async, a question in and an answer out. An answer that fails is left out.
+        `agent_generate_func` is async, a question in and an answer out. An answer that fails is
+        left out.
         """
         examples = []
         for query in dict.fromkeys(trace.user_query for trace in traces):
@@ -227,14 +288,21 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
                     answer = str(await agent_generate_func(query))
                 except Exception:  # noqa: BLE001 - an agent that fails once must not lose the other answers
                     continue
-                fresh.append(ExecutionTrace(f"{ids.fingerprint(query)[:12]}-{number}", user_query=query, final_response=answer))
+                fresh.append(
+                    ExecutionTrace(
+                        f"{ids.fingerprint(query)[:12]}-{number}",
+                        user_query=query,
+                        final_response=answer,
+                    )
+                )
             example = self.build_example_from_group(query, fresh)
             if example is not None:
                 examples.append(example)
         return examples
 
     def get_statistics(self, examples: Sequence[GRPOExample]) -> dict[str, Any]:
-        """Counts, answers a prompt, mean and range of the rewards; null where there is nothing to average."""
+        """Counts, answers a prompt, mean and range of the rewards; null where there is nothing to
+        average."""
         rewards = [reward for example in examples for reward in example.rewards]
         counts = [len(example.completions) for example in examples]
         return {

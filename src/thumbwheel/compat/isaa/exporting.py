@@ -1,7 +1,9 @@
-"""GGUF and Ollama by the names of the agent's RL pipeline, for a model folder that is there already.
+"""GGUF and Ollama by the names of the agent's RL pipeline, for a model folder that is there
+already.
 
-A version that was trained here goes out by `thumbwheel export` and `thumbwheel deploy`, which compare the file with the trained model and
-ask the gate; a bare folder has neither a trained model nor a gate, so nothing of that is claimed here.
+A version that was trained here goes out by `thumbwheel export` and `thumbwheel deploy`, which
+compare the file with the trained model and ask the gate; a bare folder has neither a trained model
+nor a gate, so nothing of that is claimed here.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ from thumbwheel.deploy.profiles import Choice, choose
 from thumbwheel.export.gguf_file import recommend
 from thumbwheel.training.hardware import machine
 
-BITS = {"Q2_K": 2.5, "Q3_K_M": 3.5, "Q4_K_M": 4.5, "Q5_K_M": 5.5, "Q6_K": 6.5, "Q8_0": 8.0, "F16": 16.0}
+BITS = {
+    "Q2_K": 2.5,
+    "Q3_K_M": 3.5,
+    "Q4_K_M": 4.5,
+    "Q5_K_M": 5.5,
+    "Q6_K": 6.5,
+    "Q8_0": 8.0,
+    "F16": 16.0,
+}
 ALL_LAYERS = 99
 
 
@@ -35,7 +45,8 @@ class GGUFQuantization:
 
     @staticmethod
     def available() -> dict[str, GGUFQuantization]:
-        """The seven that the pipeline offered; `thumbwheel export --format gguf --quant` knows more."""
+        """The seven that the pipeline offered; `thumbwheel export --format gguf --quant` knows
+        more."""
         return {name: GGUFQuantization(name, bits) for name, bits in BITS.items()}
 
 
@@ -49,24 +60,41 @@ class GGUFExporter:
     def convert(self, quantization: str = "Q4_K_M", output_name: str | None = None) -> str:
         """Write `MODEL-QUANT.gguf` and return its path.
 
-        Raises NotFound for a missing model or tool, InputError for an unknown precision, Conflict where the file is there already.
+        Raises NotFound for a missing model or tool, InputError for an unknown precision, Conflict
+        where the file is there already.
         """
         from thumbwheel.export import gguf_file
         from thumbwheel.llm.convert import check_quantiser
 
         precision = quantization.upper()
         if precision not in gguf_file.QUANTS:
-            raise InputError(f"quantization {quantization!r}", "there is no such precision", f"Known: {', '.join(gguf_file.QUANTS)}")
+            raise InputError(
+                f"quantization {quantization!r}",
+                "there is no such precision",
+                f"Known: {', '.join(gguf_file.QUANTS)}",
+            )
         if not (self.model_path / "config.json").is_file():
-            raise NotFound(f"model {str(self.model_path)!r}", "there is no model of Hugging Face", "Name a folder with a config.json")
+            raise NotFound(
+                f"model {str(self.model_path)!r}",
+                "there is no model of Hugging Face",
+                "Name a folder with a config.json",
+            )
         check_quantiser(precision)
         self.output_dir.mkdir(parents=True, exist_ok=True)
-        target = self.output_dir / (output_name or f"{self.model_path.name}-{precision}{gguf_file.SUFFIX}")
+        target = self.output_dir / (
+            output_name or f"{self.model_path.name}-{precision}{gguf_file.SUFFIX}"
+        )
         if target.exists():
-            raise Conflict(f"file {str(target)!r}", "it is there already", "Remove it, or give another output_name")
+            raise Conflict(
+                f"file {str(target)!r}",
+                "it is there already",
+                "Remove it, or give another output_name",
+            )
         with tempfile.TemporaryDirectory(prefix=".gguf-", dir=self.output_dir) as scratch:
             finished = Path(scratch) / target.name
-            gguf_file.write(self.model_path, str(self.model_path), precision, finished, Path(scratch))
+            gguf_file.write(
+                self.model_path, str(self.model_path), precision, finished, Path(scratch)
+            )
             finished.rename(target)
         return str(target)
 
@@ -88,8 +116,12 @@ class OllamaHostingProfile:
     flash_attn: bool = False
 
     def to_env(self) -> dict[str, str]:
-        """The environment of `ollama serve`. Threads and layers are no variables of it; they go with the model (`to_parameters`)."""
-        environment = {"OLLAMA_NUM_PARALLEL": str(self.num_parallel), "OLLAMA_MAX_LOADED_MODELS": "2"}
+        """The environment of `ollama serve`. Threads and layers are no variables of it; they go
+        with the model (`to_parameters`)."""
+        environment = {
+            "OLLAMA_NUM_PARALLEL": str(self.num_parallel),
+            "OLLAMA_MAX_LOADED_MODELS": "2",
+        }
         return environment | ({"OLLAMA_FLASH_ATTENTION": "1"} if self.flash_attn else {})
 
     def to_parameters(self) -> dict[str, int]:
@@ -99,7 +131,8 @@ class OllamaHostingProfile:
 
 
 class OllamaDeployer:
-    """Makes and manages models of the Ollama at `host` (default: OLLAMA_HOST, else 127.0.0.1:11434), by its API."""
+    """Makes and manages models of the Ollama at `host` (default: OLLAMA_HOST, else
+    127.0.0.1:11434), by its API."""
 
     def __init__(self, host: str | None = None) -> None:
         self.host = address(host)
@@ -125,12 +158,15 @@ class OllamaDeployer:
         stop_tokens: Sequence[str] = (),
         parameters: Mapping[str, Any] | None = None,
     ) -> str:
-        """Make or replace a model of a GGUF file, and return its name. `parameters` win over the others."""
+        """Make or replace a model of a GGUF file, and return its name. `parameters` win over the
+        others."""
         path = Path(gguf_path)
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         modelfile = self._modelfile(path, system_prompt, temperature, num_ctx, stop_tokens)
-        fields = replace(modelfile, parameters={**modelfile.parameters, **(parameters or {})}).fields()
+        fields = replace(
+            modelfile, parameters={**modelfile.parameters, **(parameters or {})}
+        ).fields()
         with OllamaServer(self.host) as server:
             server.put(path, digest)
             server.create(model_name, {"files": {path.name: f"sha256:{digest}"}} | fields)
@@ -169,7 +205,12 @@ class OllamaDeployer:
         return hosting_profile("auto")
 
     def _modelfile(
-        self, gguf_path: str | Path, system_prompt: str, temperature: float, num_ctx: int, stop_tokens: Sequence[str]
+        self,
+        gguf_path: str | Path,
+        system_prompt: str,
+        temperature: float,
+        num_ctx: int,
+        stop_tokens: Sequence[str],
     ) -> Modelfile:
         parameters: dict[str, Any] = {"temperature": temperature, "num_ctx": num_ctx}
         if stop_tokens:
@@ -181,7 +222,9 @@ def _choice(hosting: str) -> Choice:
     known = get_args(Choice)
     name = "ryzen_optimized" if hosting == "ryzen" else hosting
     if name not in known:
-        raise InputError(f"hosting {hosting!r}", "there is no such profile", f"Known: ryzen, {', '.join(known)}")
+        raise InputError(
+            f"hosting {hosting!r}", "there is no such profile", f"Known: ryzen, {', '.join(known)}"
+        )
     return cast("Choice", name)
 
 
@@ -200,7 +243,8 @@ def hosting_profile(choice: Choice) -> OllamaHostingProfile:
 
 
 class ExportPipeline:
-    """From a model folder to a model in Ollama. The results are returned and written to `export_results.json`."""
+    """From a model folder to a model in Ollama. The results are returned and written to
+    `export_results.json`."""
 
     def __init__(
         self,
@@ -215,10 +259,14 @@ class ExportPipeline:
         self.gguf_exporter = GGUFExporter(self.model_path, self.output_dir)
         self.ollama_deployer = OllamaDeployer(host)
 
-    def run(self, quantization: str = "Q4_K_M", system_prompt: str = "", hosting: str = "auto") -> dict[str, Any]:
-        """Convert, then make the model; `hosting` is auto, ryzen or a profile of `thumbwheel deploy`.
+    def run(
+        self, quantization: str = "Q4_K_M", system_prompt: str = "", hosting: str = "auto"
+    ) -> dict[str, Any]:
+        """Convert, then make the model; `hosting` is auto, ryzen or a profile of `thumbwheel
+        deploy`.
 
-        A failure stands under `error`, and `success` is then false. Without an Ollama nothing is converted.
+        A failure stands under `error`, and `success` is then false. Without an Ollama nothing is
+        converted.
         """
         results: dict[str, Any] = {
             "start_time": _now(),
@@ -232,7 +280,9 @@ class ExportPipeline:
             self.ollama_deployer.list_models()
             path = Path(self.gguf_exporter.convert(quantization))
             results |= {"gguf_path": str(path), "gguf_size_mb": path.stat().st_size / 1e6}
-            served = self.ollama_deployer.create_model(self.model_name, path, system_prompt, parameters=profile.to_parameters())
+            served = self.ollama_deployer.create_model(
+                self.model_name, path, system_prompt, parameters=profile.to_parameters()
+            )
             results["ollama_model"] = served
             results["hosting_profile"] = vars(profile)
             results["success"] = True
@@ -245,14 +295,21 @@ class ExportPipeline:
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
         self.output_dir.mkdir(parents=True, exist_ok=True)
-        (self.output_dir / name).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (self.output_dir / name).write_text(
+            json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
-def quick_export(model_path: str | Path, model_name: str = "toolbox-agent", quantization: str = "Q4_K_M") -> str:
-    """`ExportPipeline(...).run(...)`: the name of the model in Ollama; raises Conflict with the cause of a failure."""
+def quick_export(
+    model_path: str | Path, model_name: str = "toolbox-agent", quantization: str = "Q4_K_M"
+) -> str:
+    """`ExportPipeline(...).run(...)`: the name of the model in Ollama; raises Conflict with the
+    cause of a failure."""
     results = ExportPipeline(model_path, model_name).run(quantization)
     if not results["success"]:
-        raise Conflict(f"export of {str(model_path)!r}", str(results["error"]), "Mend that, then export again")
+        raise Conflict(
+            f"export of {str(model_path)!r}", str(results["error"]), "Mend that, then export again"
+        )
     return str(results["ollama_model"])
 
 

@@ -1,7 +1,8 @@
-"""`HardwareConfig`: what the machine has, and the settings that suit it, under the names of the agent's RL pipeline.
+"""`HardwareConfig`: what the machine has, and the settings that suit it, under the names of the
+agent's RL pipeline.
 
-The tiers are those of `training/presets.py`. What nobody could find out keeps its default, and a value that is given wins over a
-derived one.
+The tiers are those of `training/presets.py`. What nobody could find out keeps its default, and a
+value that is given wins over a derived one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class HardwareProfile(Enum):
 
 @dataclass
 class HardwareConfig:
-    """Sizes in 10^9 bytes. The settings from `profile` on are derived from what stands above them, unless they are given."""
+    """Sizes in 10^9 bytes. The settings from `profile` on are derived from what stands above them,
+    unless they are given."""
 
     cpu_name: str = ""
     cpu_cores: int = 1
@@ -136,23 +138,28 @@ class HardwareConfig:
         return "\n".join(
             [
                 f"profile {profile.value}",
-                f"processor {self.cpu_name or 'unknown'}, {self.cpu_cores} cores, {self.cpu_threads} threads",
+                f"processor {self.cpu_name or 'unknown'}, {self.cpu_cores} cores, "
+                f"{self.cpu_threads} threads",
                 f"memory {self.ram_gb:.1f} GB, {self.available_ram_gb:.1f} GB available; GPU {gpu}",
-                f"models of {self.recommended_model_size}, {self.recommended_batch_size} rows at once in {self.get_torch_dtype()}",
-                f"LoRA r {self.lora_r}, alpha {self.lora_alpha}; {self.num_generations} answers a prompt",
+                f"models of {self.recommended_model_size}, {self.recommended_batch_size} rows at "
+                f"once in {self.get_torch_dtype()}",
+                f"LoRA r {self.lora_r}, alpha {self.lora_alpha}; {self.num_generations} answers a "
+                "prompt",
             ]
         )
 
 
 def detect_hardware(storage_path: str | None = None) -> HardwareConfig:
-    """What this machine has. `storage_path` is where models lie (default: the home's folder); nothing is created."""
+    """What this machine has. `storage_path` is where models lie (default: the home's folder);
+    nothing is created."""
     storage = Path(storage_path or Home.at().path)
     found = machine()
     return HardwareConfig(**_processor(found), **_accelerator(found), **_storage(storage))
 
 
 def get_ryzen_optimized_config(storage_path: str | None = None) -> HardwareConfig:
-    """The preset for a Ryzen 9 5950X with 40 GB, of which 32 are available, whatever this machine is."""
+    """The preset for a Ryzen 9 5950X with 40 GB, of which 32 are available, whatever this machine
+    is."""
     return HardwareConfig(
         cpu_name="AMD Ryzen 9 5950X 16-Core Processor",
         cpu_cores=16,
@@ -182,7 +189,12 @@ def _accelerator(found: Machine) -> dict[str, Any]:
     gpu = found.gpu
     if gpu is None or gpu.kind == "mps":
         return {}
-    return {"has_gpu": True, "cuda_available": True, "gpu_name": gpu.name, "gpu_vram_gb": gpu.memory_gb}
+    return {
+        "has_gpu": True,
+        "cuda_available": True,
+        "gpu_name": gpu.name,
+        "gpu_vram_gb": gpu.memory_gb,
+    }
 
 
 def _storage(path: Path) -> dict[str, Any]:

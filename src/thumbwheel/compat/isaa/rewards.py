@@ -1,7 +1,9 @@
-"""The reward classes of the agent's RL pipeline over our reward functions: a trace in, a `RewardResult` out.
+"""The reward classes of the agent's RL pipeline over our reward functions: a trace in, a
+`RewardResult` out.
 
-What does not apply has no score and leaves the denominator of the `RewardEngine`. `RewardEngine(arithmetic="isaa")` keeps the old
-arithmetic, in which it counts as a middle. Code runs in the sandbox; where there is none, the result says so and has no score.
+What does not apply has no score and leaves the denominator of the `RewardEngine`.
+`RewardEngine(arithmetic="isaa")` keeps the old arithmetic, in which it counts as a middle. Code
+runs in the sandbox; where there is none, the result says so and has no score.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ GOOD = 0.6
 
 @dataclass
 class RewardResult:
-    """`score` is between 0 and 1, or None where there is none: `error` or `details["reason"]` then says why."""
+    """`score` is between 0 and 1, or None where there is none: `error` or `details["reason"]` then
+    says why."""
 
     score: float | None
     is_binary: bool = False
@@ -58,7 +61,9 @@ class FunctionReward(BaseReward):
     function: ClassVar[str]
 
     def __init__(self, **settings: Any) -> None:
-        self._function: RewardFunction[Any] = FUNCTIONS.get(self.function).create(settings, f"settings of {self.name}")
+        self._function: RewardFunction[Any] = FUNCTIONS.get(self.function).create(
+            settings, f"settings of {self.name}"
+        )
 
     def compute(self, trace: ExecutionTrace) -> RewardResult:
         """The function's score of the run."""
@@ -67,7 +72,8 @@ class FunctionReward(BaseReward):
 
 
 class CodeExecutionReward(FunctionReward):
-    """The share of the Python and shell blocks of the answer that run to their end, each within `timeout` seconds, in the sandbox."""
+    """The share of the Python and shell blocks of the answer that run to their end, each within
+    `timeout` seconds, in the sandbox."""
 
     name, function, weight = "code_execution", "code_execution", 2.0
 
@@ -104,7 +110,9 @@ class EfficiencyReward(FunctionReward):
 
     name, function, weight = "efficiency", "efficiency", 0.5
 
-    def __init__(self, max_tokens: int = 2000, max_tool_calls: int = 10, max_reasoning_steps: int = 15) -> None:
+    def __init__(
+        self, max_tokens: int = 2000, max_tool_calls: int = 10, max_reasoning_steps: int = 15
+    ) -> None:
         super().__init__(tokens=max_tokens, calls=max_tool_calls, steps=max_reasoning_steps)
 
 
@@ -115,10 +123,12 @@ class FormatComplianceReward(FunctionReward):
 
 
 class LearnedReward(BaseReward):
-    """How much a run is like the ones that people labelled good, by the tools they used and how often these succeeded.
+    """How much a run is like the ones that people labelled good, by the tools they used and how
+    often these succeeded.
 
-    `model_path` is a JSON file of patterns ({"positive": [...], "negative": [...]}), as the old pipeline wrote it. `thumbwheel label
-    learn` fits a better judge on the same labels and says how good it is.
+    `model_path` is a JSON file of patterns ({"positive": [...], "negative": [...]}), as the old
+    pipeline wrote it. `thumbwheel label learn` fits a better judge on the same labels and says how
+    good it is.
     """
 
     name = "learned_reward"
@@ -136,12 +146,15 @@ class LearnedReward(BaseReward):
     def save_patterns(self) -> None:
         """Write the patterns to `model_path`."""
         if self.model_path is None:
-            raise InputError("save_patterns", "there is no model_path", "Give one: LearnedReward(model_path=...)")
+            raise InputError(
+                "save_patterns", "there is no model_path", "Give one: LearnedReward(model_path=...)"
+            )
         self.model_path.parent.mkdir(parents=True, exist_ok=True)
         self.model_path.write_text(json.dumps(self.patterns, indent=2) + "\n", encoding="utf-8")
 
     def learn_from_traces(self, traces: Sequence[ExecutionTrace], min_examples: int = 10) -> None:
-        """Take the patterns of the labelled runs; raises InputError with fewer than `min_examples` of either label."""
+        """Take the patterns of the labelled runs; raises InputError with fewer than `min_examples`
+        of either label."""
         good = [trace for trace in traces if trace.label is True]
         bad = [trace for trace in traces if trace.label is False]
         if min(len(good), len(bad)) < min_examples:
@@ -191,10 +204,13 @@ class LearnedReward(BaseReward):
 class RewardEngine:
     """Several rewards as one number.
 
-    `arithmetic`: "applicable" leaves out what has no score; "isaa" counts it as the old pipeline did (a middle, a failure as 0).
+    `arithmetic`: "applicable" leaves out what has no score; "isaa" counts it as the old pipeline
+    did (a middle, a failure as 0).
     """
 
-    def __init__(self, rewards: Sequence[BaseReward] | None = None, *, arithmetic: Arithmetic = "applicable") -> None:
+    def __init__(
+        self, rewards: Sequence[BaseReward] | None = None, *, arithmetic: Arithmetic = "applicable"
+    ) -> None:
         self.rewards = list(rewards) if rewards is not None else default_rewards(arithmetic)
         self.arithmetic = arithmetic
 
@@ -213,7 +229,8 @@ class RewardEngine:
         return self._combined(self.compute_all(trace))
 
     def compute_for_group(self, traces: Sequence[ExecutionTrace]) -> list[float | None]:
-        """Group-normalised rewards of runs of one prompt (population deviation); None for a run without one."""
+        """Group-normalised rewards of runs of one prompt (population deviation); None for a run
+        without one."""
         return group_normalised([self.compute_combined(trace) for trace in traces])
 
     def get_binary_label(self, trace: ExecutionTrace, threshold: float = GOOD) -> bool | None:
@@ -226,18 +243,27 @@ class RewardEngine:
         results = self.compute_all(trace)
         combined = self._combined(results)
         lines = [f"{name}: {_shown(result)}" for name, result in results.items()]
-        verdict = "no reward" if combined is None else f"{combined:.3f}, {'good' if combined >= GOOD else 'bad'}"
+        verdict = (
+            "no reward"
+            if combined is None
+            else f"{combined:.3f}, {'good' if combined >= GOOD else 'bad'}"
+        )
         return "\n".join([*lines, f"combined: {verdict}"])
 
     def _combined(self, results: Mapping[str, RewardResult]) -> float | None:
         weights = {reward.name: reward.weight for reward in self.rewards}
-        values = {name: counted(name, _score_of(result), self.arithmetic) for name, result in results.items()}
+        values = {
+            name: counted(name, _score_of(result), self.arithmetic)
+            for name, result in results.items()
+        }
         return weighted_mean(values, weights)
 
 
 def default_rewards(arithmetic: Arithmetic) -> list[BaseReward]:
     """The six rewards of the default engine."""
-    tool_success = ToolSuccessReward(compatible=True) if arithmetic == "isaa" else ToolSuccessReward()
+    tool_success = (
+        ToolSuccessReward(compatible=True) if arithmetic == "isaa" else ToolSuccessReward()
+    )
     return [
         CodeExecutionReward(),
         SyntaxValidationReward(),
@@ -279,13 +305,17 @@ def result_of(score: Score) -> RewardResult:
     details = dict(score.evidence)
     reason = details.get("reason")
     is_failure = score.status in (Status.FAILED, Status.BLOCKED)
-    return RewardResult(score.value, score.value in (0.0, 1.0), details, str(reason) if is_failure else None)
+    return RewardResult(
+        score.value, score.value in (0.0, 1.0), details, str(reason) if is_failure else None
+    )
 
 
 def _score_of(result: RewardResult) -> Score:
     if result.score is not None:
         return Score(result.score)
-    return Score.none(Status.FAILED if result.error else Status.NOT_APPLICABLE, result.error or "no score")
+    return Score.none(
+        Status.FAILED if result.error else Status.NOT_APPLICABLE, result.error or "no score"
+    )
 
 
 def _shown(result: RewardResult) -> str:
@@ -297,12 +327,16 @@ def _shown(result: RewardResult) -> str:
 def _patterns(path: Path) -> dict[str, list[dict[str, Any]]]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        patterns = {name: [dict(pattern) for pattern in document[name]] for name in ("positive", "negative")}
+        patterns = {
+            name: [dict(pattern) for pattern in document[name]] for name in ("positive", "negative")
+        }
         for pattern in [*patterns["positive"], *patterns["negative"]]:
             float(pattern["frequency"] if pattern["type"] == "tool_usage" else pattern["avg"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = f"it holds no learned patterns ({type(error).__name__}: {error})"
-        raise InputError(f"file {str(path)!r}", why, "Learn them: LearnedReward(path).learn_from_traces(traces)") from None
+        raise InputError(
+            f"file {str(path)!r}", why, "Learn them: LearnedReward(path).learn_from_traces(traces)"
+        ) from None
     return patterns
 
 

@@ -1,8 +1,10 @@
-"""`TrainingConfig` and `RLTrainer`: one training run over a dataset of examples, under the names of the agent's RL pipeline.
+"""`TrainingConfig` and `RLTrainer`: one training run over a dataset of examples, under the names of
+the agent's RL pipeline.
 
-The trainer keeps a home of its own below `output_dir`: the examples become traces with feedback there, `thumbwheel train` does the rest.
-Their `grpo` learned from recorded answers with rewards, which is `grpo_offline` here. Whether the result is better than what runs
-today is another question, which `TrainingPipeline` asks and this class does not.
+The trainer keeps a home of its own below `output_dir`: the examples become traces with feedback
+there, `thumbwheel train` does the rest. Their `grpo` learned from recorded answers with rewards,
+which is `grpo_offline` here. Whether the result is better than what runs today is another question,
+which `TrainingPipeline` asks and this class does not.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ QUESTION = "User: "
 
 @dataclass
 class TrainingConfig:
-    """The settings of a run. Rows an update are `per_device_batch_size` times `gradient_accumulation_steps`."""
+    """The settings of a run. Rows an update are `per_device_batch_size` times
+    `gradient_accumulation_steps`."""
 
     base_model: str = "Qwen/Qwen2.5-1.5B-Instruct"
     output_dir: str = "./rl_output"
@@ -67,12 +70,15 @@ class TrainingConfig:
 
     @classmethod
     def from_hardware_config(cls, hw_config: HardwareConfig, **overrides: Any) -> TrainingConfig:
-        """What suits a machine, but for what is given; raises ConfigError for a setting that does not exist."""
+        """What suits a machine, but for what is given; raises ConfigError for a setting that does
+        not exist."""
         known = {setting.name for setting in fields(cls)}
         for name in overrides:
             if name not in known:
                 raise ConfigError(
-                    f"setting {name!r}", "TrainingConfig has none of that name", nearest(name, sorted(known)) or "Leave it out"
+                    f"setting {name!r}",
+                    "TrainingConfig has none of that name",
+                    nearest(name, sorted(known)) or "Leave it out",
                 )
         arguments = hw_config.to_training_args()
         derived = {
@@ -98,15 +104,22 @@ class TrainingConfig:
         try:
             return cls(**json.loads(Path(path).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
-            raise InputError(f"file {str(path)!r}", str(error), "Name a file that TrainingConfig.save wrote") from None
+            raise InputError(
+                f"file {str(path)!r}", str(error), "Name a file that TrainingConfig.save wrote"
+            ) from None
 
     def options(self) -> dict[str, Any]:
         """As settings of `thumbwheel train METHOD`.
 
-        Dropout does not exist here: it would make the two sides of a preference differ by chance. Half precision is bfloat16.
+        Dropout does not exist here: it would make the two sides of a preference differ by chance.
+        Half precision is bfloat16.
         """
         if self.lora_dropout:
-            raise ConfigError(f"lora_dropout {self.lora_dropout!r}", "adapters are trained without dropout here", "Set it to 0")
+            raise ConfigError(
+                f"lora_dropout {self.lora_dropout!r}",
+                "adapters are trained without dropout here",
+                "Set it to 0",
+            )
         shared = {
             "learning_rate": self.learning_rate,
             "num_train_epochs": self.num_epochs,
@@ -129,7 +142,10 @@ class TrainingConfig:
         }
         if self.method != "kto":
             return shared
-        weights = {"desirable_weight": self.desirable_weight, "undesirable_weight": self.undesirable_weight}
+        weights = {
+            "desirable_weight": self.desirable_weight,
+            "undesirable_weight": self.undesirable_weight,
+        }
         return shared | weights
 
 
@@ -138,7 +154,11 @@ class RLTrainer:
 
     def __init__(self, config: TrainingConfig) -> None:
         if config.method not in METHODS:
-            raise ConfigError(f"method {config.method!r}", "there is no such method", f"Known: {', '.join(METHODS)}")
+            raise ConfigError(
+                f"method {config.method!r}",
+                "there is no such method",
+                f"Known: {', '.join(METHODS)}",
+            )
         self.config = config
         self.output_dir = Path(config.output_dir)
         self.training_stats: dict[str, Any] = {}
@@ -148,7 +168,8 @@ class RLTrainer:
         config.save(self.output_dir / "training_config.json")
 
     def setup(self) -> RLTrainer:
-        """Check the settings and the base before anything is trained; raises ConfigError, ModelError, MissingExtra."""
+        """Check the settings and the base before anything is trained; raises ConfigError,
+        ModelError, MissingExtra."""
         from thumbwheel.training.base import locate
 
         self.config.options()
@@ -156,7 +177,8 @@ class RLTrainer:
         return self
 
     def train(self, dataset: Iterable[Any]) -> RunResult:
-        """Train on examples: `KTOExample` or `GRPOExample` objects, their dicts, or a Hugging Face dataset of them.
+        """Train on examples: `KTOExample` or `GRPOExample` objects, their dicts, or a Hugging Face
+        dataset of them.
 
         Raises InputError for one that cannot be trained on, and DataError where there are none.
         """
@@ -166,13 +188,23 @@ class RLTrainer:
         for number, row in enumerate(dataset):
             lines += self._lines(number, row)
         if not lines:
-            raise DataError("0 examples", "there is nothing to train on", "Build them with KTODatasetBuilder or GRPODatasetBuilder")
+            raise DataError(
+                "0 examples",
+                "there is nothing to train on",
+                "Build them with KTODatasetBuilder or GRPODatasetBuilder",
+            )
         # earlier trainings in this folder had rows of their own
         self._agent = f"{AGENT}-{ids.fingerprint(lines)[:16]}"
         path = self.output_dir / f"{self.config.method}_dataset.thumbwheel.jsonl"
         with self._opener()() as ws:
             import_rows(ws, self._agent, lines, path)
-            result = train(ws, self._agent, METHODS[self.config.method], self.config.base_model, options=self.config.options())
+            result = train(
+                ws,
+                self._agent,
+                METHODS[self.config.method],
+                self.config.base_model,
+                options=self.config.options(),
+            )
         self._result = result
         last = result.metrics.get("last_step") or {}
         self.training_stats = {
@@ -193,21 +225,29 @@ class RLTrainer:
         return self._train_by("grpo", dataset)
 
     def save_model(self, output_path: str | Path | None = None, merge_lora: bool = True) -> str:
-        """Write the model, merged or as an adapter, with `training_stats.json`, to `output_path` (default: final below output_dir)."""
+        """Write the model, merged or as an adapter, with `training_stats.json`, to `output_path`
+        (default: final below output_dir)."""
         from thumbwheel.export.package import export
 
         finished = self._finished()
         version = finished.version
         if version is None:
-            raise Conflict("save_model", finished.reason or "the run made no version", "See its result: trainer.evaluate()")
+            raise Conflict(
+                "save_model",
+                finished.reason or "the run made no version",
+                "See its result: trainer.evaluate()",
+            )
         folder = Path(output_path) if output_path else self.output_dir / "final"
         with self._opener()() as ws:
             export(ws, self._agent, version, "merged" if merge_lora else "adapter", folder)
-        (folder / "training_stats.json").write_text(json.dumps(self.training_stats, indent=2) + "\n", encoding="utf-8")
+        (folder / "training_stats.json").write_text(
+            json.dumps(self.training_stats, indent=2) + "\n", encoding="utf-8"
+        )
         return str(folder)
 
     def evaluate(self) -> dict[str, Any]:
-        """The metrics of the run on the rows that were held out from it: before (`base`) and at the best checkpoint (`best`)."""
+        """The metrics of the run on the rows that were held out from it: before (`base`) and at the
+        best checkpoint (`best`)."""
         metrics = self._finished().metrics
         return {name: metrics.get(f"dev_{name}") for name in ("base", "best")}
 
@@ -216,18 +256,26 @@ class RLTrainer:
         rows = self.config.per_device_batch_size * self.config.gradient_accumulation_steps
         lines = [
             f"{self.config.method} over {self.config.base_model}",
-            f"LoRA r {self.config.lora_r}, alpha {self.config.lora_alpha}; {rows} rows an update, rate {self.config.learning_rate:g}",
+            f"LoRA r {self.config.lora_r}, alpha {self.config.lora_alpha}; {rows} rows an update, "
+            f"rate {self.config.learning_rate:g}",
         ]
         lines += [f"{name}: {value}" for name, value in self.training_stats.items()]
         return "\n".join(lines)
 
     def _train_by(self, method: str, dataset: Iterable[Any]) -> RunResult:
         if self.config.method != method:
-            raise ConfigError(f"train_{method}", f"the method of this trainer is {self.config.method!r}", "Call train(dataset)")
+            raise ConfigError(
+                f"train_{method}",
+                f"the method of this trainer is {self.config.method!r}",
+                "Call train(dataset)",
+            )
         return self.train(dataset)
 
     def _finished(self) -> RunResult:
-        if self._result is None or self._result.state not in (RunState.FINISHED, RunState.NOTHING_LEARNED):
+        if self._result is None or self._result.state not in (
+            RunState.FINISHED,
+            RunState.NOTHING_LEARNED,
+        ):
             raise Conflict("RLTrainer", "no training has finished", "Call train(dataset) first")
         return self._result
 
@@ -265,12 +313,26 @@ def _labelled(number: int, prompt: str, completion: Any, label: Any) -> Iterator
     if label not in (True, False):
         raise ValueError(f"label {label!r} is neither true nor false")
     trace_id = f"example-{number}"
-    yield {"type": "trace", "id": trace_id, "input": _messages(prompt), "output": _text("completion", completion)}
-    yield {"type": "feedback", "id": f"{trace_id}-label", "target": {"trace": trace_id}, "kind": "thumb", "value": bool(label)}
+    yield {
+        "type": "trace",
+        "id": trace_id,
+        "input": _messages(prompt),
+        "output": _text("completion", completion),
+    }
+    yield {
+        "type": "feedback",
+        "id": f"{trace_id}-label",
+        "target": {"trace": trace_id},
+        "kind": "thumb",
+        "value": bool(label),
+    }
 
 
-def _scored(number: int, prompt: str, completions: list[Any], rewards: list[Any]) -> Iterator[dict[str, Any]]:
-    """A group's advantages do not depend on where its scale begins and ends, so that each group brings its own."""
+def _scored(
+    number: int, prompt: str, completions: list[Any], rewards: list[Any]
+) -> Iterator[dict[str, Any]]:
+    """A group's advantages do not depend on where its scale begins and ends, so that each group
+    brings its own."""
     if not completions:
         raise ValueError("it has no completions")
     if len(completions) != len(rewards):

@@ -1,4 +1,5 @@
-"""The n3 server's RLHF package (system 1): its classes by their names, on our own verbs. What the server does is not here.
+"""The n3 server's RLHF package (system 1): its classes by their names, on our own verbs. What the
+server does is not here.
 
 from thumbwheel.compat.n3 import RLHFTrainer, TrainingConfig
 

@@ -1,7 +1,8 @@
 """Datasets of the n3 server: scored answers for a reward model, prompts for PPO.
 
-The caller's rows are never changed. Scores are normalised by the range of the training rows, and that scale goes with the validation
-rows. Rows of one prompt stay on one side of the split, which a hash decides.
+The caller's rows are never changed. Scores are normalised by the range of the training rows, and
+that scale goes with the validation rows. Rows of one prompt stay on one side of the split, which a
+hash decides.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class FeedbackExample:
 class FeedbackDataset:
     """Scored answers as token ids, padded to the longest of a batch by `collate`.
 
-    `scale` is (lowest, highest) raw score, which stand at -1 and 1; unset, those of the rows. Scores that are all equal stay as they are.
+    `scale` is (lowest, highest) raw score, which stand at -1 and 1; unset, those of the rows.
+    Scores that are all equal stay as they are.
     """
 
     def __init__(
@@ -59,7 +61,8 @@ class FeedbackDataset:
         return len(self.examples)
 
     def score(self, index: int) -> float:
-        """The score that is learned: from -1 to 1 where scores are normalised, beyond it for rows outside of the scale."""
+        """The score that is learned: from -1 to 1 where scores are normalised, beyond it for rows
+        outside of the scale."""
         raw = self.examples[index].score
         low, high = self.scale
         return 2 * (raw - low) / (high - low) - 1 if self.normalize_scores and low < high else raw
@@ -67,8 +70,14 @@ class FeedbackDataset:
     def __getitem__(self, index: int) -> dict[str, Any]:
         """input_ids and attention_mask (lists) and the score."""
         if self.tokenizer is None:
-            raise InputError("FeedbackDataset", "it has no tokenizer", "Give one: FeedbackDataset(rows, tokenizer)")
-        encoded = self.tokenizer(self.examples[index].text, truncation=True, max_length=self.max_length)
+            raise InputError(
+                "FeedbackDataset",
+                "it has no tokenizer",
+                "Give one: FeedbackDataset(rows, tokenizer)",
+            )
+        encoded = self.tokenizer(
+            self.examples[index].text, truncation=True, max_length=self.max_length
+        )
         return {
             "input_ids": list(encoded["input_ids"]),
             "attention_mask": list(encoded["attention_mask"]),
@@ -88,9 +97,12 @@ class FeedbackDataset:
 
 
 class PPODataset:
-    """Prompts, each once, as token ids of at most `max_prompt_length`; of a longer one its end is kept."""
+    """Prompts, each once, as token ids of at most `max_prompt_length`; of a longer one its end is
+    kept."""
 
-    def __init__(self, prompts: Iterable[str], tokenizer: Any = None, max_prompt_length: int = 256) -> None:
+    def __init__(
+        self, prompts: Iterable[str], tokenizer: Any = None, max_prompt_length: int = 256
+    ) -> None:
         self.prompts = list(dict.fromkeys(prompts))
         self.tokenizer = tokenizer
         self.max_prompt_length = max_prompt_length
@@ -120,7 +132,9 @@ def example_of(row: FeedbackExample | Mapping[str, Any]) -> FeedbackExample:
         fix = "A row has prompt, response and score"
         raise InputError("a feedback row", f"{type(error).__name__}: {error}", fix) from None
     if not math.isfinite(score):
-        raise InputError(f"score {score!r}", "it is no finite number", "Leave the row out, or correct it")
+        raise InputError(
+            f"score {score!r}", "it is no finite number", "Leave the row out, or correct it"
+        )
     return example
 
 
@@ -131,29 +145,47 @@ def prepare_feedback_dataset(
     normalize_scores: bool = True,
     train_split: float = 0.8,
 ) -> tuple[FeedbackDataset, FeedbackDataset]:
-    """(training rows, validation rows); raises ConfigError for a share beyond 0 to 1, DataError where there are no rows to train on."""
+    """(training rows, validation rows); raises ConfigError for a share beyond 0 to 1, DataError
+    where there are no rows to train on."""
     if not 0 < train_split <= 1:
-        raise ConfigError(f"train_split {train_split!r}", "it is the share of the prompts to train on", "Give a number up to 1, as 0.8")
+        raise ConfigError(
+            f"train_split {train_split!r}",
+            "it is the share of the prompts to train on",
+            "Give a number up to 1, as 0.8",
+        )
     examples = [example_of(row) for row in feedbacks]
     train = [example for example in examples if _position(example.prompt) < train_split]
     validation = [example for example in examples if _position(example.prompt) >= train_split]
     if not train:
-        raise DataError(f"{len(examples)} feedback rows", f"a train_split of {train_split} leaves none to train on", "Collect more")
+        raise DataError(
+            f"{len(examples)} feedback rows",
+            f"a train_split of {train_split} leaves none to train on",
+            "Collect more",
+        )
     training = FeedbackDataset(train, tokenizer, max_length, normalize_scores)
-    return training, FeedbackDataset(validation, tokenizer, max_length, normalize_scores, training.scale)
+    return training, FeedbackDataset(
+        validation, tokenizer, max_length, normalize_scores, training.scale
+    )
 
 
-def prepare_ppo_dataset(feedbacks: Iterable[Mapping[str, Any]], tokenizer: Any = None, max_prompt_length: int = 256) -> PPODataset:
+def prepare_ppo_dataset(
+    feedbacks: Iterable[Mapping[str, Any]], tokenizer: Any = None, max_prompt_length: int = 256
+) -> PPODataset:
     """The prompts of feedback rows."""
     return PPODataset([example_of(row).prompt for row in feedbacks], tokenizer, max_prompt_length)
 
 
 def save_dataset(dataset: FeedbackDataset, path: str | Path) -> None:
     """Write {examples, max_length}, the scores as they are learned."""
-    rows = [asdict(example) | {"score": dataset.score(index)} for index, example in enumerate(dataset.examples)]
+    rows = [
+        asdict(example) | {"score": dataset.score(index)}
+        for index, example in enumerate(dataset.examples)
+    ]
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"examples": rows, "max_length": dataset.max_length}, indent=2, ensure_ascii=False)
+    text = json.dumps(
+        {"examples": rows, "max_length": dataset.max_length}, indent=2, ensure_ascii=False
+    )
     # a lone surrogate has no bytes in UTF-8, and only its JSON escape is read again
     target.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
@@ -162,10 +194,14 @@ def load_dataset(path: str | Path, tokenizer: Any = None) -> FeedbackDataset:
     """Read what `save_dataset` wrote; scores stay as they are."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
-        return FeedbackDataset(document["examples"], tokenizer, document["max_length"], normalize_scores=False)
+        return FeedbackDataset(
+            document["examples"], tokenizer, document["max_length"], normalize_scores=False
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = f"it is no saved dataset ({type(error).__name__}: {error})"
-        raise InputError(f"file {str(path)!r}", why, "Name a file that save_dataset wrote") from None
+        raise InputError(
+            f"file {str(path)!r}", why, "Name a file that save_dataset wrote"
+        ) from None
 
 
 def _range(examples: Sequence[FeedbackExample]) -> tuple[float, float]:
@@ -175,5 +211,7 @@ def _range(examples: Sequence[FeedbackExample]) -> tuple[float, float]:
 
 def _position(prompt: str) -> float:
     """Where a prompt stands between 0 and 1, always the same."""
-    digest = hashlib.sha256(f"{SALT}:{' '.join(prompt.casefold().split())}".encode("utf-8", "surrogatepass")).digest()
+    digest = hashlib.sha256(
+        f"{SALT}:{' '.join(prompt.casefold().split())}".encode("utf-8", "surrogatepass")
+    ).digest()
     return int.from_bytes(digest[:8], "big") / 2**64

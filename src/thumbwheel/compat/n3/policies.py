@@ -1,4 +1,5 @@
-"""`PolicyVersion`: the trained versions of an agent as rows of the server's table of that name. Versions themselves live in the home."""
+"""`PolicyVersion`: the trained versions of an agent as rows of the server's table of that name.
+Versions themselves live in the home."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from thumbwheel.app.open import opener
 
 @dataclass(frozen=True)
 class PolicyVersion:
-    """One trained version. `model_path` is where it was exported last; what a run does not know is null."""
+    """One trained version. `model_path` is where it was exported last; what a run does not know is
+    null."""
 
     id: str
     agent_id: str
@@ -29,7 +31,8 @@ class PolicyVersion:
 
 
 def list_policy_versions(agent_id: str, *, home: str | Path | None = None) -> list[PolicyVersion]:
-    """The trained versions of an agent, the newest first; what runs without training (v0) is none. Raises NotFound for an unknown agent."""
+    """The trained versions of an agent, the newest first; what runs without training (v0) is none.
+    Raises NotFound for an unknown agent."""
     from thumbwheel.export.package import exports
     from thumbwheel.export.tree import results_of
     from thumbwheel.models.versions import versions

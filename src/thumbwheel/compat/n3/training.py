@@ -1,7 +1,9 @@
-"""`train_reward_model` and `RLHFTrainer` of the n3 server: scores to a reward model, and PPO against it.
+"""`train_reward_model` and `RLHFTrainer` of the n3 server: scores to a reward model, and PPO
+against it.
 
-Both keep a home of their own below the output folder, in which `thumbwheel train reward` and `thumbwheel train ppo` run. Answers are
-sampled from the whole distribution (top_k 0, top_p 1), which PPO needs: a cut distribution is not the one whose ratios it clips.
+Both keep a home of their own below the output folder, in which `thumbwheel train reward` and
+`thumbwheel train ppo` run. Answers are sampled from the whole distribution (top_k 0, top_p 1),
+which PPO needs: a cut distribution is not the one whose ratios it clips.
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from thumbwheel.app.open import opener
-from thumbwheel.compat.n3.datasets import FeedbackDataset, FeedbackExample, example_of, prepare_feedback_dataset
+from thumbwheel.compat.n3.datasets import (
+    FeedbackDataset,
+    FeedbackExample,
+    example_of,
+    prepare_feedback_dataset,
+)
 from thumbwheel.compat.reward_model import SavedRewardModel
 from thumbwheel.compat.training_rows import import_rows
 from thumbwheel.core import log
@@ -41,7 +48,8 @@ class DatasetConfig:
 
 @dataclass
 class RewardModelConfig:
-    """Settings of a reward model: an adapter over the base, and a head that reads the last token of the answer."""
+    """Settings of a reward model: an adapter over the base, and a head that reads the last token of
+    the answer."""
 
     base_model: str = "gpt2"
     use_lora: bool = True
@@ -56,7 +64,8 @@ class RewardModelConfig:
     device: str = "auto"
 
     def options(self) -> dict[str, Any]:
-        """As settings of `thumbwheel train reward`. A learning rate that is unset is the one for the base's width."""
+        """As settings of `thumbwheel train reward`. A learning rate that is unset is the one for
+        the base's width."""
         return {
             "loss_type": "regression",
             **_adapter(self),
@@ -71,7 +80,8 @@ class RewardModelConfig:
 
 @dataclass
 class TrainingConfig:
-    """Settings of both stages. `target_kl` is nats an answer of `max_new_tokens`; None leaves the weight of the KL as it is."""
+    """Settings of both stages. `target_kl` is nats an answer of `max_new_tokens`; None leaves the
+    weight of the KL as it is."""
 
     base_model: str = "gpt2"
     use_lora: bool = True
@@ -113,7 +123,8 @@ class TrainingConfig:
         )
 
     def options(self, reward_model: Path) -> dict[str, Any]:
-        """As settings of `thumbwheel train ppo`; raises ConfigError for sampling that PPO cannot learn from."""
+        """As settings of `thumbwheel train ppo`; raises ConfigError for sampling that PPO cannot
+        learn from."""
         if self.top_k or self.top_p < 1:
             raise ConfigError(
                 f"top_k {self.top_k}, top_p {self.top_p}",
@@ -131,7 +142,9 @@ class TrainingConfig:
             "num_ppo_epochs": self.ppo_epochs,
             "max_grad_norm": self.max_grad_norm,
             "init_kl_coef": self.init_kl_coef,
-            "kl_target_per_token": None if self.target_kl is None else self.target_kl / self.max_new_tokens,
+            "kl_target_per_token": None
+            if self.target_kl is None
+            else self.target_kl / self.max_new_tokens,
             "gamma": self.gamma,
             "lam": self.lam,
             "cliprange": self.cliprange,
@@ -146,16 +159,22 @@ class TrainingConfig:
 
 
 def _adapter(config: RewardModelConfig | TrainingConfig) -> dict[str, Any]:
-    """What is trained: a LoRA adapter, or every layer. Dropout does not exist here, as it makes equal answers score differently."""
+    """What is trained: a LoRA adapter, or every layer. Dropout does not exist here, as it makes
+    equal answers score differently."""
     if config.lora_dropout:
-        raise ConfigError(f"lora_dropout {config.lora_dropout!r}", "adapters are trained without dropout here", "Set it to 0")
+        raise ConfigError(
+            f"lora_dropout {config.lora_dropout!r}",
+            "adapters are trained without dropout here",
+            "Set it to 0",
+        )
     tuning = "lora" if config.use_lora else "full"
     return {"tuning": tuning, "lora_r": config.lora_r, "lora_alpha": config.lora_alpha}
 
 
 @dataclass
 class TrainingResult:
-    """What a training came to. The final reward is that of greedy answers to held-out prompts by the model that was kept."""
+    """What a training came to. The final reward is that of greedy answers to held-out prompts by
+    the model that was kept."""
 
     model_path: str
     reward_model_path: str | None
@@ -182,13 +201,18 @@ class TrainingResult:
         try:
             return cls(**json.loads(Path(path).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
-            raise InputError(f"file {str(path)!r}", str(error), "Name a training_results.json") from None
+            raise InputError(
+                f"file {str(path)!r}", str(error), "Name a training_results.json"
+            ) from None
 
 
 class RewardModel(SavedRewardModel):
-    """A trained reward model in `folder`. Scores lie about -1 to 1 as they were normalised; `validation` has its errors (mse, mae)."""
+    """A trained reward model in `folder`. Scores lie about -1 to 1 as they were normalised;
+    `validation` has its errors (mse, mae)."""
 
-    def __init__(self, folder: str | Path, device: str = "auto", validation: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: str | Path, device: str = "auto", validation: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(folder, device)
         self.validation = dict(validation or {})
 
@@ -196,14 +220,21 @@ class RewardModel(SavedRewardModel):
         """What the answer is worth; raises DataError for one that is longer than the model reads."""
         value = self.scores([FeedbackExample(prompt, response, 0.0)])[0]
         if value != value:
-            raise DataError("an answer", "it is longer than the reward model reads", "Train with a larger max_length")
+            raise DataError(
+                "an answer",
+                "it is longer than the reward model reads",
+                "Train with a larger max_length",
+            )
         return value
 
     def scores(self, examples: Iterable[FeedbackExample]) -> list[float]:
         """The worth of each; nan for what is too long."""
         from thumbwheel.engine.reward_model import Read
 
-        answers = [Read([{"role": "user", "content": example.prompt}], example.response) for example in examples]
+        answers = [
+            Read([{"role": "user", "content": example.prompt}], example.response)
+            for example in examples
+        ]
         return self.scorer().score(answers)
 
 
@@ -215,7 +246,8 @@ def train_reward_model(
     *,
     output_dir: str | Path = "reward_model_training",
 ) -> RewardModel:
-    """Fit scores by squared error on `train_dataset`, and measure the result on `val_dataset`, which training never sees.
+    """Fit scores by squared error on `train_dataset`, and measure the result on `val_dataset`,
+    which training never sees.
 
     `tokenizer` is the base's own in any case.
     """
@@ -239,11 +271,17 @@ class RLHFTrainer:
         self.config = config or TrainingConfig()
         self.reward_model: RewardModel | None = None
 
-    def train_reward_model_from_feedback(self, feedbacks: Iterable[Mapping[str, Any]], output_dir: str | Path = "rlhf") -> RewardModel:
+    def train_reward_model_from_feedback(
+        self, feedbacks: Iterable[Mapping[str, Any]], output_dir: str | Path = "rlhf"
+    ) -> RewardModel:
         """The first stage alone."""
         data = self.config.dataset
-        train, validation = prepare_feedback_dataset(feedbacks, None, data.max_length, data.normalize_scores, data.train_split)
-        self.reward_model = train_reward_model(train, validation, self.config.reward_model(), output_dir=Path(output_dir))
+        train, validation = prepare_feedback_dataset(
+            feedbacks, None, data.max_length, data.normalize_scores, data.train_split
+        )
+        self.reward_model = train_reward_model(
+            train, validation, self.config.reward_model(), output_dir=Path(output_dir)
+        )
         return self.reward_model
 
     def train(
@@ -254,8 +292,9 @@ class RLHFTrainer:
     ) -> TrainingResult:
         """Both stages, or PPO alone against the reward model in `reward_model_path`.
 
-        Leaves `policy/v1/policy`, `policy/v1/training_results.json` and `reward_model/` in `output_dir`.
-        Called again, it leaves `policy/v2`, and `reward_model/` is the one that judged this time.
+        Leaves `policy/v1/policy`, `policy/v1/training_results.json` and `reward_model/` in
+        `output_dir`. Called again, it leaves `policy/v2`, and `reward_model/` is the one that
+        judged this time.
         """
         from thumbwheel.export.tree import RESULTS as TREE_RESULTS
         from thumbwheel.export.tree import export
@@ -271,9 +310,19 @@ class RLHFTrainer:
             self.reward_model.save_pretrained(judge)
         with opener(folder / "home", None, "info")() as ws:
             _import(ws, AGENT, rows, folder)
-            run = train(ws, AGENT, "ppo", self.config.base_model, options=self.config.options(judge.resolve()))
+            run = train(
+                ws,
+                AGENT,
+                "ppo",
+                self.config.base_model,
+                options=self.config.options(judge.resolve()),
+            )
             if run.version is None:
-                raise TrainingError(f"run {run.run_id!r}", run.reason or "it made no version", "See its log in the home")
+                raise TrainingError(
+                    f"run {run.run_id!r}",
+                    run.reason or "it made no version",
+                    "See its log in the home",
+                )
             exported = export(ws, AGENT, run.version, "merged", folder)
         result = TrainingResult.load(exported.path.with_name(TREE_RESULTS))
         result.reward_model_path = str(judge)
@@ -282,7 +331,8 @@ class RLHFTrainer:
         return result
 
     def estimate_training(self, feedbacks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Counts, score statistics (population deviation) and the settings; time is measured by `thumbwheel train ppo --dry-run`."""
+        """Counts, score statistics (population deviation) and the settings; time is measured by
+        `thumbwheel train ppo --dry-run`."""
         scores = [example_of(row).score for row in feedbacks]
         return {
             "feedback_count": len(scores),
@@ -298,13 +348,19 @@ class RLHFTrainer:
             },
         }
 
-    def _judge(self, rows: list[FeedbackExample], folder: Path, path: str | Path | None) -> RewardModel:
+    def _judge(
+        self, rows: list[FeedbackExample], folder: Path, path: str | Path | None
+    ) -> RewardModel:
         if path is not None:
             return RewardModel.load_pretrained(path, self.config.device)
         if not self.config.train_reward_model_first:
             fix = "Name one with reward_model_path, or leave train_reward_model_first on"
-            raise InputError("RLHFTrainer.train", "there is no reward model to judge the answers", fix)
-        return self.train_reward_model_from_feedback([asdict(row) for row in rows], folder / "reward_model_training")
+            raise InputError(
+                "RLHFTrainer.train", "there is no reward model to judge the answers", fix
+            )
+        return self.train_reward_model_from_feedback(
+            [asdict(row) for row in rows], folder / "reward_model_training"
+        )
 
 
 def _import(
@@ -365,13 +421,20 @@ def _reward_model(
         options["scale"] = scale
     run = train(ws, agent, "reward", config.base_model, options=options)
     if run.reward_model is None:
-        raise TrainingError(f"run {run.run_id!r}", run.reason or "it made no reward model", "See its log in the home")
+        raise TrainingError(
+            f"run {run.run_id!r}",
+            run.reason or "it made no reward model",
+            "See its log in the home",
+        )
     log.say(f"reward model {run.reward_model} of {ws.home.path}")
-    return RewardModel(reward_models.folder(ws, reward_models.find(ws, agent, run.reward_model)), config.device)
+    return RewardModel(
+        reward_models.folder(ws, reward_models.find(ws, agent, run.reward_model)), config.device
+    )
 
 
 def _errors(model: RewardModel, dataset: FeedbackDataset) -> dict[str, Any]:
-    """Mean squared and mean absolute error on the scale of -1 to 1; `unreadable` rows are longer than the model reads."""
+    """Mean squared and mean absolute error on the scale of -1 to 1; `unreadable` rows are longer
+    than the model reads."""
     values = model.scores(dataset.examples)
     gaps = [value - dataset.score(index) for index, value in enumerate(values) if value == value]
     return {

@@ -50,7 +50,9 @@ class ABTestingFramework:
         self.variants = {name: dict(variant) for name, variant in (variants or VARIANTS).items()}
         for name, variant in self.variants.items():
             if "model" not in variant:
-                raise ConfigError(f"variant {name!r}", "it names no model", 'Give one: {"model": "qwq-32b"}')
+                raise ConfigError(
+                    f"variant {name!r}", "it names no model", 'Give one: {"model": "qwq-32b"}'
+                )
         self.create_assistant = create_assistant
         self.experiment = experiment
         self.metrics: dict[str, list[_Measured]] = {}

@@ -1,4 +1,5 @@
-"""The plan's `rlhf:` settings as ours: every key that it documents becomes a setting, a word of a command, or is left out with its reason.
+"""The plan's `rlhf:` settings as ours: every key that it documents becomes a setting, a word of a
+command, or is left out with its reason.
 
 Lives here: the table of keys. Not here: reading our own settings (`core/config.py`).
 """
@@ -32,16 +33,25 @@ SETTINGS = {
 """Their key -> our setting. An epoch of their PPO is one batch of queries, which is a step."""
 COMMANDS = {
     "feedback.storage": "thumbwheel import feedback_jsonl {value} --agent AGENT",
-    "reward_model.base_model": "thumbwheel train reward --agent AGENT --base {value} --loss-type classification",
+    "reward_model.base_model": "thumbwheel train reward --agent AGENT --base {value} --loss-type "
+    "classification",
     "ppo.base_model": "thumbwheel train ppo --agent AGENT --base {value} --reward-model rm1",
 }
 """Their key -> the command of which it is a word: data and models are named where they are used."""
 CONTINUOUS = "there is no continuous learning yet: run the commands from a timer"
-COMPARED = "there are no A/B tests yet: thumbwheel evaluate VERSION --against VERSION compares two versions offline"
+COMPARED = (
+    "there are no A/B tests yet: thumbwheel evaluate VERSION --against VERSION compares two "
+    "versions offline"
+)
 LEFT_OUT = {
-    "feedback.collection_rate": "every rating counts: a sample would throw away what people took the trouble to say",
+    "feedback.collection_rate": "every rating counts: a sample would throw away what people took "
+    "the "
+    "trouble "
+    "to "
+    "say",
     "continuous_learning.enabled": CONTINUOUS,
-    "continuous_learning.buffer_size": "nothing is dropped from a buffer: feedback is stored for good",
+    "continuous_learning.buffer_size": "nothing is dropped from a buffer: feedback is stored for "
+    "good",
     "continuous_learning.train_threshold": CONTINUOUS,
     "ab_testing.enabled": COMPARED,
     "ab_testing.variants": COMPARED,
@@ -54,7 +64,8 @@ GROUPS = {key[:place] for key in KNOWN for place, letter in enumerate(key) if le
 
 @dataclass(frozen=True)
 class Converted:
-    """What became of a file: our settings by section, commands to run, and key -> reason of what was left out."""
+    """What became of a file: our settings by section, commands to run, and key -> reason of what
+    was left out."""
 
     settings: Mapping[str, Any]
     commands: list[str]
@@ -66,11 +77,16 @@ class Converted:
 
 
 def convert_settings(path: Path) -> Converted:
-    """Our settings for the `rlhf:` file at `path`; raises ConfigError for a key that is not documented and a value that cannot be taken."""
+    """Our settings for the `rlhf:` file at `path`; raises ConfigError for a key that is not
+    documented and a value that cannot be taken."""
     found = Sources.read(path).file.get(ROOT)
     where = f"file {str(path)!r}"
     if not isinstance(found, Mapping):
-        raise ConfigError(where, f"it has no section {ROOT!r} with settings", "Give the plan's YAML file; ours is thumbwheel.yaml")
+        raise ConfigError(
+            where,
+            f"it has no section {ROOT!r} with settings",
+            "Give the plan's YAML file; ours is thumbwheel.yaml",
+        )
     settings: dict[str, Any] = {}
     commands: list[str] = []
     left_out: dict[str, str] = {}
@@ -82,7 +98,11 @@ def convert_settings(path: Path) -> Converted:
         elif key in LEFT_OUT:
             left_out[key] = LEFT_OUT[key]
         else:
-            raise ConfigError(f"setting {f'{ROOT}.{key}'!r} in {where}", "the plan knows no such key", f"Remove it.{nearest(key, KNOWN)}")
+            raise ConfigError(
+                f"setting {f'{ROOT}.{key}'!r} in {where}",
+                "the plan knows no such key",
+                f"Remove it.{nearest(key, KNOWN)}",
+            )
     _check(settings, where)
     return Converted(settings, commands, left_out)
 
@@ -94,7 +114,11 @@ def _leaves(found: Mapping[str, Any], where: str, above: str = "") -> Iterator[t
         if isinstance(value, Mapping) and key in GROUPS:
             yield from _leaves(value, where, f"{key}.")
         elif key in GROUPS:
-            raise ConfigError(f"setting {f'{ROOT}.{key}'!r} = {value!r} in {where}", "it holds other settings", "Indent them below it")
+            raise ConfigError(
+                f"setting {f'{ROOT}.{key}'!r} = {value!r} in {where}",
+                "it holds other settings",
+                "Indent them below it",
+            )
         else:
             yield key, value
 

@@ -1,4 +1,5 @@
-"""`chats`: a prompt and one good answer, for imitation. Edits, answers that were judged good, and preferred ones as an option."""
+"""`chats`: a prompt and one good answer, for imitation. Edits, answers that were judged good, and
+preferred ones as an option."""
 
 from __future__ import annotations
 
@@ -6,7 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from thumbwheel.datasets.shape import Shape, assistant, base
-from thumbwheel.datasets.types import MACHINES, WITHHELD_JUDGEMENT, Answer, ChatRow, DatasetConfig, Drop, Evidence
+from thumbwheel.datasets.types import (
+    MACHINES,
+    WITHHELD_JUDGEMENT,
+    Answer,
+    ChatRow,
+    DatasetConfig,
+    Drop,
+    Evidence,
+)
 
 
 class Chats(Shape):
@@ -18,15 +27,26 @@ class Chats(Shape):
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[ChatRow | Drop]:
         """One row for each good answer."""
         worse = {edge.worse for edge in evidence.edges}
-        preferred = {edge.better: edge for edge in evidence.edges if edge.origin == "preference" and edge.better not in worse}
+        preferred = {
+            edge.better: edge
+            for edge in evidence.edges
+            if edge.origin == "preference" and edge.better not in worse
+        }
         for place, answer in enumerate(evidence.answers):
             edge = preferred.get(place)
             if answer.good and answer.corrected:
                 yield Drop("good answer that was edited: its edit stands for it")
             elif answer.good:
-                weight = answer.strength * (config.correction_weight if answer.origin == "correction" else 1.0)
+                weight = answer.strength * (
+                    config.correction_weight if answer.origin == "correction" else 1.0
+                )
                 yield self._row(evidence, answer, answer.origin, weight, answer.feedback_ids)
-            elif answer.good is None and not answer.conflict and edge and config.chats_from_preferences:
+            elif (
+                answer.good is None
+                and not answer.conflict
+                and edge
+                and config.chats_from_preferences
+            ):
                 yield self._row(evidence, answer, "preference", edge.strength, edge.feedback_ids)
             else:
                 yield Drop(_why(answer))
@@ -35,15 +55,28 @@ class Chats(Shape):
         """`messages`, the answer last."""
         return {"messages": [*row.prompt, *assistant(row.completion)]}
 
-    def _row(self, evidence: Evidence, answer: Answer, origin: str, weight: float, feedback_ids: tuple[str, ...]) -> ChatRow:
+    def _row(
+        self,
+        evidence: Evidence,
+        answer: Answer,
+        origin: str,
+        weight: float,
+        feedback_ids: tuple[str, ...],
+    ) -> ChatRow:
         tokens = None if answer.token_ids is None else list(answer.token_ids)
         shared = base(self.name, evidence, (answer,), origin, weight, feedback_ids)
-        return ChatRow(**shared, completion=answer.text, finish_reason=answer.finish_reason, token_ids=tokens)
+        return ChatRow(
+            **shared, completion=answer.text, finish_reason=answer.finish_reason, token_ids=tokens
+        )
 
 
 def _why(answer: Answer) -> str:
     if WITHHELD_JUDGEMENT in answer.withheld:
         return MACHINES
     if answer.good is None:
-        return "raters contradict each other evenly" if answer.conflict else "no judgement that calls the answer good"
+        return (
+            "raters contradict each other evenly"
+            if answer.conflict
+            else "no judgement that calls the answer good"
+        )
     return "the answer was judged bad"

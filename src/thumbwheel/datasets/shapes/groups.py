@@ -1,4 +1,5 @@
-"""`groups`: a prompt with several recorded answers and how good each is, for advantages within the group without sampling."""
+"""`groups`: a prompt with several recorded answers and how good each is, for advantages within the
+group without sampling."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ class _Member:
 
 
 class Groups(Shape):
-    """One row for each prompt with at least two valued answers, equal values included: that nothing is to be learned is a fact too.
+    """One row for each prompt with at least two valued answers, equal values included: that nothing
+    is to be learned is a fact too.
 
-    Runs of several steps are one group where they have one task, whatever became of each on the way.
+    Runs of several steps are one group where they have one task, whatever became of each on the
+    way.
     """
 
     name = "groups"
@@ -42,7 +45,8 @@ class Groups(Shape):
             yield self._row(evidence, members)
 
     def trl_columns(self, row: GroupRow) -> dict[str, Any]:
-        """`prompt`, `completions` (texts) and `values`, and `prompts` of runs; no trainer of TRL reads recorded groups."""
+        """`prompt`, `completions` (texts) and `values`, and `prompts` of runs; no trainer of TRL
+        reads recorded groups."""
         own = {"prompts": row.prompts} if row.prompts else {}
         return {"prompt": row.prompt, "completions": row.completions, "values": row.values} | own
 
@@ -51,7 +55,14 @@ class Groups(Shape):
         own = any(one.prompt is not None for one in answers)
         origin = "numbers" if any(one.value is not None for one in answers) else "judgements"
         return GroupRow(
-            **base(self.name, evidence, answers, origin, 1.0, (name for one in members for name in one.feedback_ids)),
+            **base(
+                self.name,
+                evidence,
+                answers,
+                origin,
+                1.0,
+                (name for one in members for name in one.feedback_ids),
+            ),
             completions=[one.text for one in answers],
             values=[one.value for one in members],
             finish_reasons=[one.finish_reason for one in answers],
@@ -63,7 +74,8 @@ class Groups(Shape):
 
 
 def _value(answer: Answer) -> _Member | None:
-    """0 to 1: the mean of the raters' numbers, else good (1) or bad (0), nearer to the middle the more they disagree."""
+    """0 to 1: the mean of the raters' numbers, else good (1) or bad (0), nearer to the middle the
+    more they disagree."""
     if answer.value is not None:
         return _Member(answer, answer.value.unit, answer.value.feedback_ids)
     if answer.good is None:

@@ -1,4 +1,5 @@
-"""`labels`: a prompt, one answer, desirable or not. Lone thumbs, ratings, scores, labels and outcomes, and both sides of an edit."""
+"""`labels`: a prompt, one answer, desirable or not. Lone thumbs, ratings, scores, labels and
+outcomes, and both sides of an edit."""
 
 from __future__ import annotations
 
@@ -8,10 +9,19 @@ from typing import Any
 
 from thumbwheel.datasets.facts import Columns, Facts
 from thumbwheel.datasets.shape import Shape, assistant, base
-from thumbwheel.datasets.types import MACHINES, WITHHELD_JUDGEMENT, Answer, DatasetConfig, Drop, Evidence, LabelRow
+from thumbwheel.datasets.types import (
+    MACHINES,
+    WITHHELD_JUDGEMENT,
+    Answer,
+    DatasetConfig,
+    Drop,
+    Evidence,
+    LabelRow,
+)
 
 BALANCE = (1.0, 4 / 3)
-"""Where desirable weight x count should lie over undesirable weight x count: KTO (arXiv 2402.01306), section 4.2."""
+"""Where desirable weight x count should lie over undesirable weight x count: KTO (arXiv
+2402.01306), section 4.2."""
 
 
 class Labels(Shape):
@@ -28,10 +38,26 @@ class Labels(Shape):
             edge = edits.get(place)
             if answer.good and answer.corrected:
                 yield Drop("judged good and yet edited")
-            elif answer.good is not None and (answer.origin != "correction" or config.labels_from_corrections):
-                yield self._row(evidence, answer, answer.good, answer.origin, answer.strength, answer.feedback_ids)
-            elif answer.good is None and not answer.conflict and edge and config.labels_from_corrections:
-                yield self._row(evidence, answer, False, "correction", edge.strength, edge.feedback_ids)
+            elif answer.good is not None and (
+                answer.origin != "correction" or config.labels_from_corrections
+            ):
+                yield self._row(
+                    evidence,
+                    answer,
+                    answer.good,
+                    answer.origin,
+                    answer.strength,
+                    answer.feedback_ids,
+                )
+            elif (
+                answer.good is None
+                and not answer.conflict
+                and edge
+                and config.labels_from_corrections
+            ):
+                yield self._row(
+                    evidence, answer, False, "correction", edge.strength, edge.feedback_ids
+                )
             else:
                 yield Drop(_why(answer))
 
@@ -51,28 +77,43 @@ class Labels(Shape):
         weights = fitted["class_weights"]
         desirable, undesirable = weights["desirable"], weights["undesirable"]
         both = zip(columns["weight"], columns["label"], strict=True)
-        return {"weight": [weight * (desirable if label else undesirable) for weight, label in both]}
+        return {
+            "weight": [weight * (desirable if label else undesirable) for weight, label in both]
+        }
 
     def missing(self, facts: Facts) -> str | None:
         """Both classes must stand in train."""
         classes = [label for label in (True, False) if facts.labels["train", label]]
         if len(classes) == 1:
-            only, other = ("desirable", "undesirable") if classes[0] else ("undesirable", "desirable")
+            only, other = (
+                ("desirable", "undesirable") if classes[0] else ("undesirable", "desirable")
+            )
             return f"all labels in train are {only}; KTO needs {other} ones too"
         return None if classes else "there are no labels in train"
 
-    def _row(self, evidence: Evidence, answer: Answer, label: bool, origin: str, weight: float, feedback_ids: tuple[str, ...]) -> LabelRow:
+    def _row(
+        self,
+        evidence: Evidence,
+        answer: Answer,
+        label: bool,
+        origin: str,
+        weight: float,
+        feedback_ids: tuple[str, ...],
+    ) -> LabelRow:
         shared = base(self.name, evidence, (answer,), origin, weight, feedback_ids)
-        return LabelRow(**shared, completion=answer.text, label=label, finish_reason=answer.finish_reason)
+        return LabelRow(
+            **shared, completion=answer.text, label=label, finish_reason=answer.finish_reason
+        )
 
 
 def class_weights(desirable: int, undesirable: int) -> tuple[float, float]:
-    """(desirable, undesirable): 1.0 for the larger class; the smaller one is raised, in steps of 0.1, until both weigh alike.
+    """(desirable, undesirable): 1.0 for the larger class; the smaller one is raised, in steps of
+    0.1, until both weigh alike.
 
     Left alone where the counts lie within BALANCE already, and where a class is empty.
 
-    >>> class_weights(222, 90), class_weights(100, 100), class_weights(120, 100), class_weights(40, 100), class_weights(5, 0)
-    ((1.0, 2.4), (1.0, 1.0), (1.0, 1.0), (2.5, 1.0), (1.0, 1.0))
+    >>> class_weights(222, 90), class_weights(100, 100), class_weights(120, 100), class_weights(40,
+    100), class_weights(5, 0) ((1.0, 2.4), (1.0, 1.0), (1.0, 1.0), (2.5, 1.0), (1.0, 1.0))
     """
     if not desirable or not undesirable or BALANCE[0] <= desirable / undesirable <= BALANCE[1]:
         return 1.0, 1.0
@@ -85,5 +126,9 @@ def _why(answer: Answer) -> str:
     if WITHHELD_JUDGEMENT in answer.withheld:
         return MACHINES
     if answer.good is None:
-        return "raters contradict each other evenly" if answer.conflict else "no judgement that calls the answer good or bad"
+        return (
+            "raters contradict each other evenly"
+            if answer.conflict
+            else "no judgement that calls the answer good or bad"
+        )
     return "known from a correction only"

@@ -1,4 +1,5 @@
-"""`prompts`: a prompt to be answered afresh, with what judges the answer. Cases that are not gold, and what was asked in traces."""
+"""`prompts`: a prompt to be answered afresh, with what judges the answer. Cases that are not gold,
+and what was asked in traces."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from thumbwheel.rewards.checker import waits
 
 
 class Prompts(Shape):
-    """One row for each case; a prompt without one gives a row that no checker can judge. What was said about answers plays no part."""
+    """One row for each case; a prompt without one gives a row that no checker can judge. What was
+    said about answers plays no part."""
 
     name = "prompts"
     row = PromptRow
@@ -25,18 +27,28 @@ class Prompts(Shape):
         for case in evidence.cases:
             yield self._row(evidence, case)
         if not evidence.cases and evidence.asked:
-            yield self._row(evidence, None) if config.prompts_from_traces else Drop("no case says what a right answer is")
+            yield (
+                self._row(evidence, None)
+                if config.prompts_from_traces
+                else Drop("no case says what a right answer is")
+            )
 
     def trl_columns(self, row: PromptRow) -> dict[str, Any]:
         """`prompt`, and `reference` as text for the reward function."""
-        reference = row.reference if isinstance(row.reference, str) else json.dumps(row.reference, ensure_ascii=False)
+        reference = (
+            row.reference
+            if isinstance(row.reference, str)
+            else json.dumps(row.reference, ensure_ascii=False)
+        )
         return {"prompt": row.prompt, "reference": reference}
 
     def _row(self, evidence: Evidence, case: Case | None) -> PromptRow:
         liked = evidence.liked
         judged = [case.reference, case.checker, case.checker_config] if case else [None, None, None]
         return PromptRow(
-            row_id=ids.derived("row", self.name, evidence.prompt_id, json.dumps(judged, sort_keys=True)),
+            row_id=ids.derived(
+                "row", self.name, evidence.prompt_id, json.dumps(judged, sort_keys=True)
+            ),
             group=evidence.asked[0].group if evidence.asked else group_of(evidence.prompt_id),
             split=evidence.split,
             prompt=evidence.prompt,
@@ -44,8 +56,14 @@ class Prompts(Shape):
             weight=1.0,
             origin=(WAITS if waits(case.checker) else "case") if case else "trace",
             feedback_ids=sorted(liked.feedback_ids) if liked else [],
-            trace_ids=sorted({one.trace_id for one in evidence.asked}.union(liked.trace_ids if liked else ())),
-            subject_ids=sorted({one.subject_id for one in evidence.asked if one.subject_id}.union(liked.subject_ids if liked else ())),
+            trace_ids=sorted(
+                {one.trace_id for one in evidence.asked}.union(liked.trace_ids if liked else ())
+            ),
+            subject_ids=sorted(
+                {one.subject_id for one in evidence.asked if one.subject_id}.union(
+                    liked.subject_ids if liked else ()
+                )
+            ),
             reference=judged[0],
             checker=judged[1],
             checker_config=judged[2],

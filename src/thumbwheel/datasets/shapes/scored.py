@@ -1,4 +1,5 @@
-"""`scored`: a prompt, one answer and a number that says how good it is. Ratings, scores and measured outcomes."""
+"""`scored`: a prompt, one answer and a number that says how good it is. Ratings, scores and
+measured outcomes."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ from typing import Any
 
 from thumbwheel.datasets.facts import Columns, Facts
 from thumbwheel.datasets.shape import Shape, assistant, base
-from thumbwheel.datasets.types import MACHINES, WITHHELD_VALUE, DatasetConfig, Drop, Evidence, ScoredRow
+from thumbwheel.datasets.types import (
+    MACHINES,
+    WITHHELD_VALUE,
+    DatasetConfig,
+    Drop,
+    Evidence,
+    ScoredRow,
+)
 
 
 class ScoredAnswers(Shape):
@@ -21,10 +29,20 @@ class ScoredAnswers(Shape):
         """One row for each answer with a value."""
         for answer in evidence.answers:
             if answer.value is None:
-                yield Drop(MACHINES if WITHHELD_VALUE in answer.withheld else "no number says how good the answer is")
+                yield Drop(
+                    MACHINES
+                    if WITHHELD_VALUE in answer.withheld
+                    else "no number says how good the answer is"
+                )
                 continue
-            shared = base(self.name, evidence, (answer,), answer.value.kind, 1.0, answer.value.feedback_ids)
-            shared |= {"value": answer.value.raw, "scale": list(answer.value.scale), "finish_reason": answer.finish_reason}
+            shared = base(
+                self.name, evidence, (answer,), answer.value.kind, 1.0, answer.value.feedback_ids
+            )
+            shared |= {
+                "value": answer.value.raw,
+                "scale": list(answer.value.scale),
+                "finish_reason": answer.finish_reason,
+            }
             yield ScoredRow(**shared, completion=answer.text)
 
     def trl_columns(self, row: ScoredRow) -> dict[str, Any]:
@@ -32,7 +50,8 @@ class ScoredAnswers(Shape):
         return {"prompt": row.prompt, "completion": assistant(row.completion), "score": row.value}
 
     def fit(self, facts: Facts, config: DatasetConfig) -> dict[str, Any]:
-        """The scale that most training rows have, and what part of it becomes -1 to 1 where scores are normalised."""
+        """The scale that most training rows have, and what part of it becomes -1 to 1 where scores
+        are normalised."""
         import numpy as np
 
         common = facts.scales.most_common()
@@ -41,7 +60,9 @@ class ScoredAnswers(Shape):
         scale = min(scale for scale, count in common if count == common[0][1])
         fitted: dict[str, Any] = {"scale": list(scale)}
         if config.normalise != "none":
-            values = np.array([_on(value, own, scale) for own, some in facts.values for value in some])
+            values = np.array(
+                [_on(value, own, scale) for own, some in facts.values for value in some]
+            )
             low, high = np.quantile(values, (0, 1) if config.normalise == "range" else (0.05, 0.95))
             fitted["normalised"] = {"from": [float(low), float(high)], "to": [-1.0, 1.0]}
         return fitted
@@ -51,14 +72,24 @@ class ScoredAnswers(Shape):
         if not fitted:
             return {}
         scale = fitted["scale"]
-        values = [_on(value, own, scale) for value, own in zip(columns["value"], columns["scale"], strict=True)]
+        values = [
+            _on(value, own, scale)
+            for value, own in zip(columns["value"], columns["scale"], strict=True)
+        ]
         if normal := fitted.get("normalised"):
             low, high = normal["from"]
             scale = normal["to"]
-            values = [_on(min(max(value, low), high), (low, high), scale) if high > low else 0.0 for value in values]
+            values = [
+                _on(min(max(value, low), high), (low, high), scale) if high > low else 0.0
+                for value in values
+            ]
         return {"value": values, "scale": [scale] * len(values)}
 
 
 def _on(value: float, own: Sequence[float], scale: Sequence[float]) -> float:
     (low, high), (new_low, new_high) = own, scale
-    return value if (low, high) == (new_low, new_high) else new_low + (value - low) / (high - low) * (new_high - new_low)
+    return (
+        value
+        if (low, high) == (new_low, new_high)
+        else new_low + (value - low) / (high - low) * (new_high - new_low)
+    )

@@ -1,4 +1,5 @@
-"""This machine's own server over transformers and PEFT: one detached process a base, adapters loaded and unloaded while it runs."""
+"""This machine's own server over transformers and PEFT: one detached process a base, adapters
+loaded and unloaded while it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ TOKEN, MODELS, SPEC = "THUMBWHEEL_EMBEDDED_TOKEN", "models.json", "spec.json"
 
 
 class EmbeddedConfig(TargetConfig):
-    """The embedded target: for a few users, for demos and for tests; one answer at a time is computed."""
+    """The embedded target: for a few users, for demos and for tests; one answer at a time is
+    computed."""
 
     port: int = Field(default=0, ge=0, le=65535)
     """Where the server listens on loopback; 0 takes any free port"""
@@ -46,14 +48,21 @@ class Embedded:
     def apply(self, package: Package, settings: EmbeddedConfig) -> Endpoint:
         """Start the process of the base where none runs, and load the adapter into it."""
         base = package.base if package.kind is Kind.ADAPTER else package.folder
-        place = package.place / (package.base_fingerprint[:16] if package.base_fingerprint else package.name)
+        place = package.place / (
+            package.base_fingerprint[:16] if package.base_fingerprint else package.name
+        )
         what = f"the embedded server of {base.name}"
         with processes.held(place):
             fresh = processes.find(place) is None
             running = _server(place, base, settings, what)
             try:
                 adapter = str(package.folder) if package.kind is Kind.ADAPTER else None
-                _post(place, running, "load_lora_adapter", {"lora_name": package.name, "lora_path": adapter})
+                _post(
+                    place,
+                    running,
+                    "load_lora_adapter",
+                    {"lora_name": package.name, "lora_path": adapter},
+                )
             except BaseException:
                 if fresh and not _served(place):
                     processes.stop(place)
@@ -78,7 +87,9 @@ class Embedded:
         with processes.held(place):
             running = processes.find(place)
             if running is not None and _ready(running):
-                left = _post(place, running, "unload_lora_adapter", {"lora_name": endpoint.model})["left"]
+                left = _post(place, running, "unload_lora_adapter", {"lora_name": endpoint.model})[
+                    "left"
+                ]
             else:
                 known = _served(place)
                 known.pop(endpoint.model, None)
@@ -92,7 +103,11 @@ class Embedded:
 
     def secret(self, endpoint: Endpoint) -> str | None:
         """The token of the process."""
-        return processes.token(Path(endpoint.details["place"]), endpoint.url, f"model {endpoint.model!r} on the embedded target")
+        return processes.token(
+            Path(endpoint.details["place"]),
+            endpoint.url,
+            f"model {endpoint.model!r} on the embedded target",
+        )
 
 
 def _server(place: Path, base: Path, settings: EmbeddedConfig, what: str) -> Running:
@@ -107,21 +122,35 @@ def _server(place: Path, base: Path, settings: EmbeddedConfig, what: str) -> Run
     while (running := processes.find(place)) is not None:
         if not _ready(running):  # busy, and other versions are answered by it
             if time.monotonic() > deadline:
-                raise ModelError(what, processes.why_dead(place), "Try again when it is less busy, or with a longer --set wait=SECONDS")
+                raise ModelError(
+                    what,
+                    processes.why_dead(place),
+                    "Try again when it is less busy, or with a longer --set wait=SECONDS",
+                )
             time.sleep(processes.POLL)
             continue
         if json.loads((place / SPEC).read_text(encoding="utf-8")) != spec:
-            log.say(f"note: {what} runs already, with the settings that it was started with; they change after every version is undeployed")
+            log.say(
+                f"note: {what} runs already, with the settings that it was started with; they "
+                "change after every version is undeployed"
+            )
         return running
     processes.write(place / SPEC, json.dumps(spec))
     threads = {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
-    quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE"}
+    quiet = {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
 
     def command(port: int, token: str) -> tuple[list[str], dict[str, str]]:
         program = [sys.executable, "-P", "-W", "ignore", "-m", "thumbwheel.deploy.embedded"]
         return [*program, str(place), str(port)], quiet | threads | {TOKEN: token}
 
-    return processes.start(place, command, _ready, what=what, wait=settings.wait, port=settings.port)
+    return processes.start(
+        place, command, _ready, what=what, wait=settings.wait, port=settings.port
+    )
 
 
 def _device(asked: str) -> str:
@@ -150,10 +179,20 @@ def _post(place: Path, running: Running, path: str, body: dict[str, Any]) -> dic
     try:
         reply = running.ask("POST", f"v1/{path}", body, timeout=300.0)
     except httpx.HTTPError:
-        raise ModelError(f"model {body['lora_name']!r}", processes.why_dead(place), "Deploy it again") from None
+        raise ModelError(
+            f"model {body['lora_name']!r}", processes.why_dead(place), "Deploy it again"
+        ) from None
     if reply.status_code != 200:
-        why = reply.json().get("error", {}).get("message", reply.text[:300]) if reply.text.startswith("{") else reply.text[:300]
-        raise ModelError(f"model {body['lora_name']!r} on the embedded target", why, "Export it with --format merged, or check its base")
+        why = (
+            reply.json().get("error", {}).get("message", reply.text[:300])
+            if reply.text.startswith("{")
+            else reply.text[:300]
+        )
+        raise ModelError(
+            f"model {body['lora_name']!r} on the embedded target",
+            why,
+            "Export it with --format merged, or check its base",
+        )
     return dict(reply.json())
 
 

@@ -1,8 +1,11 @@
-"""llama.cpp: one llama-server router of the home, with a process of its own for every version, found again by its record.
+"""llama.cpp: one llama-server router of the home, with a process of its own for every version,
+found again by its record.
 
-The router reads a file of presets, one section a version, and reads it anew on request; so a version comes and goes while others answer.
-One process that switches LoRA adapters mixes up what it has cached under them, therefore none ever serves two: an adapter is named in its
-section and applied from the start, the cache of prompts in memory is off for it, and every request says its scale.
+The router reads a file of presets, one section a version, and reads it anew on request; so a
+version comes and goes while others answer. One process that switches LoRA adapters mixes up what it
+has cached under them, therefore none ever serves two: an adapter is named in its section and
+applied from the start, the cache of prompts in memory is off for it, and every request says its
+scale.
 """
 
 from __future__ import annotations
@@ -82,13 +85,20 @@ class LlamaCpp:
         if f"{running.url}/v1" != endpoint.url:
             return Health(False, f"its router was started again and answers at {running.url} now")
         state = _state(running, endpoint.model)
-        return Health(state == "loaded", "" if state == "loaded" else f"llama-server has it as {state}: {processes.tail(place)}")
+        return Health(
+            state == "loaded",
+            "" if state == "loaded" else f"llama-server has it as {state}: {processes.tail(place)}",
+        )
 
     def remove(self, endpoint: Endpoint) -> None:
         """Take its section away, which ends its process; the router ends with the last one."""
         place = Path(endpoint.details["place"])
         with processes.held(place):
-            left = {name: section for name, section in _sections(place).items() if name != endpoint.model}
+            left = {
+                name: section
+                for name, section in _sections(place).items()
+                if name != endpoint.model
+            }
             _keep(place, processes.find(place), left)
             if not left:
                 processes.stop(place)
@@ -98,7 +108,9 @@ class LlamaCpp:
 
     def secret(self, endpoint: Endpoint) -> str | None:
         """The key of the router."""
-        return processes.token(Path(endpoint.details["place"]), endpoint.url, f"model {endpoint.model!r} on llama.cpp")
+        return processes.token(
+            Path(endpoint.details["place"]), endpoint.url, f"model {endpoint.model!r} on llama.cpp"
+        )
 
 
 def _section(package: Package, settings: LlamaCppConfig) -> dict[str, Any]:
@@ -124,16 +136,38 @@ def _router(place: Path, settings: LlamaCppConfig) -> Running:
     running = processes.find(place)
     if running is not None and running.answers("health"):
         if settings.port not in (0, running.port):
-            log.say(f"note: the router runs already, on port {running.port}; it moves after every version is undeployed")
+            log.say(
+                f"note: the router runs already, on port {running.port}; it moves after every "
+                "version is undeployed"
+            )
         return running
     program = tools.require("llama-server").path
     _keep(place, None, _sections(place))
 
     def command(port: int, token: str) -> tuple[list[str], dict[str, str]]:
-        flags = ["--models-preset", str(place / PRESETS), "--models-max", MOST, "--host", HOST, "--port", str(port)]
-        return [str(program), *flags, "--no-webui", "--offline"], {**llama_server.environment(token), "LLAMA_CACHE": str(place / "cache")}
+        flags = [
+            "--models-preset",
+            str(place / PRESETS),
+            "--models-max",
+            MOST,
+            "--host",
+            HOST,
+            "--port",
+            str(port),
+        ]
+        return [str(program), *flags, "--no-webui", "--offline"], {
+            **llama_server.environment(token),
+            "LLAMA_CACHE": str(place / "cache"),
+        }
 
-    return processes.start(place, command, lambda one: one.answers("health"), what="llama-server", wait=settings.wait, port=settings.port)
+    return processes.start(
+        place,
+        command,
+        lambda one: one.answers("health"),
+        what="llama-server",
+        wait=settings.wait,
+        port=settings.port,
+    )
 
 
 def _sections(place: Path) -> dict[str, Any]:
@@ -144,8 +178,12 @@ def _sections(place: Path) -> dict[str, Any]:
 
 
 def _keep(place: Path, running: Running | None, sections: dict[str, Any]) -> None:
-    """Write the presets, and let a router that runs read them; a section that is gone or changed ends its process."""
-    text = "".join(f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in one.items()) + "\n" for name, one in sections.items())
+    """Write the presets, and let a router that runs read them; a section that is gone or changed
+    ends its process."""
+    text = "".join(
+        f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in one.items()) + "\n"
+        for name, one in sections.items()
+    )
     processes.write(place / PRESETS, text)
     processes.write(place / MODELS, json.dumps(sections, indent=1))
     if running is not None and running.answers("health"):
@@ -159,12 +197,17 @@ def _load(place: Path, running: Running, name: str, wait: float) -> None:
         failed += state == "failed"
         if failed > 1 or time.monotonic() > deadline:
             why = f"llama-server has it as {state}: {processes.tail(place)}"
-            raise ModelError(f"model {name!r} on llama.cpp", why, "See whether the file is whole and its architecture is known there")
+            raise ModelError(
+                f"model {name!r} on llama.cpp",
+                why,
+                "See whether the file is whole and its architecture is known there",
+            )
         time.sleep(POLL)
 
 
 def _state(running: Running, name: str) -> str:
-    """What the router says of a model: loaded, loading, unloaded, failed; unknown where it does not answer."""
+    """What the router says of a model: loaded, loading, unloaded, failed; unknown where it does not
+    answer."""
     try:
         known = running.ask("GET", "models").json()["data"]
     except (httpx.HTTPError, ValueError, KeyError):

@@ -1,7 +1,9 @@
-"""Ollama over HTTP: a GGUF file becomes a model with our system text, parameters and stops; an adapter one over its base's model.
+"""Ollama over HTTP: a GGUF file becomes a model with our system text, parameters and stops; an
+adapter one over its base's model.
 
-A model is made under a name of its own, loaded, and only then given the name that others use, so that a failure leaves what was there.
-Which names are ours is written beside the deployment; a name that somebody else gave is never taken.
+A model is made under a name of its own, loaded, and only then given the name that others use, so
+that a failure leaves what was there. Which names are ours is written beside the deployment; a name
+that somebody else gave is never taken.
 """
 
 from __future__ import annotations
@@ -70,8 +72,16 @@ class Ollama:
                     _make(server, package, settings, version)
                     record.made(name, wanted, server.digests()[name])
             server.load(name, settings.keep_alive)
-            details = {"host": server.url, "digest": record.digest(name), "place": str(package.place)}
-            return Endpoint(f"{server.url}/v1", package.name, {**details, "agent": package.agent, "name": settings.name})
+            details = {
+                "host": server.url,
+                "digest": record.digest(name),
+                "place": str(package.place),
+            }
+            return Endpoint(
+                f"{server.url}/v1",
+                package.name,
+                {**details, "agent": package.agent, "name": settings.name},
+            )
 
     def health(self, endpoint: Endpoint) -> Health:
         """Whether the server answers and still has this very model."""
@@ -82,13 +92,19 @@ class Ollama:
             return Health(False, f"{error.what}: {error.why}")
         if found == endpoint.details["digest"]:
             return Health(True)
-        return Health(False, f"Ollama has {'another' if found else 'no'} model {endpoint.model!r} now")
+        return Health(
+            False, f"Ollama has {'another' if found else 'no'} model {endpoint.model!r} now"
+        )
 
     def remove(self, endpoint: Endpoint) -> None:
         """Unload and delete the model with the aliases that still name it; an adapter's base stays."""
         place, digest = Path(endpoint.details["place"]), endpoint.details["digest"]
         with OllamaServer(str(endpoint.details["host"])) as server, processes.held(place):
-            record, there, model = Record(place, server.url), server.digests(), full_name(endpoint.model)
+            record, there, model = (
+                Record(place, server.url),
+                server.digests(),
+                full_name(endpoint.model),
+            )
             if there.get(model) == digest:
                 server.load(model, 0)
             for name in record.of(model):
@@ -118,12 +134,15 @@ OLLAMA = Ollama()
 
 
 def _server(settings: OllamaConfig) -> OllamaServer:
-    environment = " ".join(f"{name}={value}" for name, value in settings.hosting().ollama_environment().items())
+    environment = " ".join(
+        f"{name}={value}" for name, value in settings.hosting().ollama_environment().items()
+    )
     return OllamaServer(address(settings.host), settings.wait, start=f"{environment} ollama serve")
 
 
 class Record:
-    """Which names on a server are ours: name -> what it was made from (an alias: a model's name), and its digest. Written before use."""
+    """Which names on a server are ours: name -> what it was made from (an alias: a model's name),
+    and its digest. Written before use."""
 
     def __init__(self, place: Path, url: str) -> None:
         self._place = str(place.resolve())
@@ -162,35 +181,57 @@ class Record:
         if not self._path.exists():
             return {}
         record = json.loads(self._path.read_text(encoding="utf-8"))
-        if record.get("place") != self._place:  # a copied home: what the original made on the server is the original's
+        if (
+            record.get("place") != self._place
+        ):  # a copied home: what the original made on the server is the original's
             return {}
         return dict(record["names"])
 
     def _write(self, known: Mapping[str, Any]) -> None:
-        processes.write(self._path, json.dumps({"place": self._place, "names": dict(known)}, indent=2))
+        processes.write(
+            self._path, json.dumps({"place": self._place, "names": dict(known)}, indent=2)
+        )
 
 
 def _check_name(name: str) -> None:
     if not NAME.fullmatch(name):
-        raise ConfigError(f"Ollama model name {name!r}", "a name has letters, digits, _ . and -, at most 80", "Choose another one")
+        raise ConfigError(
+            f"Ollama model name {name!r}",
+            "a name has letters, digits, _ . and -, at most 80",
+            "Choose another one",
+        )
 
 
 def _check_version(server: OllamaServer, version: Version, kind: Kind) -> None:
     said = f"Ollama {'.'.join(map(str, version))} at {server.url}"
     if version < OLDEST:
-        raise ModelError(said, "it cannot take model files by its API", "Update it to 0.5.5 or newer: https://ollama.com/download")
+        raise ModelError(
+            said,
+            "it cannot take model files by its API",
+            "Update it to 0.5.5 or newer: https://ollama.com/download",
+        )
     if kind is Kind.LORA_GGUF and version >= NO_ADAPTERS:
         raise ModelError(said, "it takes no adapters any more", "Deploy it as a whole GGUF file")
 
 
 def _fingerprint(package: Package, settings: OllamaConfig, version: Version) -> str:
-    """Of all that the model is made from; an Ollama on the other side of 0.30 needs another template."""
-    parts = [package.kind, dict(package.files), str(package.base), package.stops, package.system, settings.parameters(), version >= JINJA]
+    """Of all that the model is made from; an Ollama on the other side of 0.30 needs another
+    template."""
+    parts = [
+        package.kind,
+        dict(package.files),
+        str(package.base),
+        package.stops,
+        package.system,
+        settings.parameters(),
+        version >= JINJA,
+    ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _make(server: OllamaServer, package: Package, settings: OllamaConfig, version: Version) -> None:
-    """Create under a name aside, load, and copy to the real one; whatever fails, the name aside goes."""
+    """Create under a name aside, load, and copy to the real one; whatever fails, the name aside
+    goes."""
     aside = f"{package.name}-unfinished"
     fields = modelfile.of(package, settings, go_text(package) if version < JINJA else None).fields()
     try:
@@ -203,14 +244,20 @@ def _make(server: OllamaServer, package: Package, settings: OllamaConfig, versio
 
 
 def _create(server: OllamaServer, name: str, fields: Mapping[str, Any], package: Package) -> None:
-    """Create `name`, with the model's own chat template where Ollama takes another one; raises ModelError where it keeps other texts."""
+    """Create `name`, with the model's own chat template where Ollama takes another one; raises
+    ModelError where it keeps other texts."""
     said = server.create(name, fields)
     if "template" not in fields and any(line.startswith(GUESSED) for line in said):
-        log.say(f"note: {server.url} took a built-in chat template for a like one; it is given the model's own")
+        log.say(
+            f"note: {server.url} took a built-in chat template for a like one; it is given the "
+            "model's own"
+        )
         fields = {**fields, "template": go_text(package)}
         server.create(name, fields)
     kept = server.show(name)
-    changed = [part for part in ("template", "system") if part in fields and kept.get(part) != fields[part]]
+    changed = [
+        part for part in ("template", "system") if part in fields and kept.get(part) != fields[part]
+    ]
     if changed:
         why = f"Ollama did not keep its {' and '.join(changed)}"
         raise ModelError(f"model {name!r} of {server.url}", why, "Report it with Ollama's version")

@@ -1,7 +1,8 @@
-"""vLLM that runs already: adapters come and go by its API, over the base that it serves. It reads their files from the same disk.
+"""vLLM that runs already: adapters come and go by its API, over the base that it serves. It reads
+their files from the same disk.
 
-Started as `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve BASE --enable-lora`; whoever reaches such a server can have it read any folder,
-so it belongs on loopback.
+Started as `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve BASE --enable-lora`; whoever reaches
+such a server can have it read any folder, so it belongs on loopback.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from thumbwheel.core.errors import ConfigError, Conflict, ModelError, Thumbwheel
 from thumbwheel.deploy.types import Endpoint, Health, Kind, Package, TargetConfig
 from thumbwheel.llm.client import loopback
 
-START = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve BASE --enable-lora --max-loras 2 --max-lora-rank 64 --host 127.0.0.1"
+START = (
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve BASE --enable-lora --max-loras 2 "
+    "--max-lora-rank 64 --host 127.0.0.1"
+)
 
 
 class VllmConfig(TargetConfig):
@@ -47,7 +51,11 @@ class Vllm:
     def apply(self, package: Package, settings: VllmConfig) -> Endpoint:
         """Load the adapter under the package's name."""
         details = _details(settings)
-        endpoint = Endpoint(f"{details['url']}/v1", package.name, {**details, "folder": str(package.folder), "agent": package.agent})
+        endpoint = Endpoint(
+            f"{details['url']}/v1",
+            package.name,
+            {**details, "folder": str(package.folder), "agent": package.agent},
+        )
         models = _models(endpoint)
         _check_base(models, package, settings)
         _load(endpoint, package.name, models, settings.wait)
@@ -60,14 +68,30 @@ class Vllm:
         except ThumbwheelError as error:
             return Health(False, f"{error.what}: {error.why}")
         if found is None:
-            return Health(False, f"vLLM has no adapter {endpoint.model!r} any more; one that was started again has none")
+            return Health(
+                False,
+                f"vLLM has no adapter {endpoint.model!r} any more; one that was started again has "
+                "none",
+            )
         same = found.get("root") == endpoint.details["folder"]
-        return Health(same, "" if same else f"vLLM has another adapter under that name, from {found.get('root')}")
+        return Health(
+            same,
+            "" if same else f"vLLM has another adapter under that name, from {found.get('root')}",
+        )
 
     def remove(self, endpoint: Endpoint) -> None:
-        """Unload the adapter and the aliases that still mean it, unless it is loaded under another deployment's name too."""
-        same = [name for name, one in _models(endpoint).items() if one.get("parent") and one.get("root") == endpoint.details["folder"]]
-        others = [name for name in same if name != endpoint.model and re.match(rf"{endpoint.details['agent']}-v\d", name)]
+        """Unload the adapter and the aliases that still mean it, unless it is loaded under another
+        deployment's name too."""
+        same = [
+            name
+            for name, one in _models(endpoint).items()
+            if one.get("parent") and one.get("root") == endpoint.details["folder"]
+        ]
+        others = [
+            name
+            for name in same
+            if name != endpoint.model and re.match(rf"{endpoint.details['agent']}-v\d", name)
+        ]
         for name in same:
             if name == endpoint.model or not others:
                 _ask(endpoint, "unload_lora_adapter", {"lora_name": name}, missing=True)
@@ -85,31 +109,46 @@ VLLM = Vllm()
 
 
 def _details(settings: VllmConfig) -> dict[str, str]:
-    return {"url": settings.url.rstrip("/").removesuffix("/v1"), "key_variable": settings.key_variable}
+    return {
+        "url": settings.url.rstrip("/").removesuffix("/v1"),
+        "key_variable": settings.key_variable,
+    }
 
 
-def _load(endpoint: Endpoint, name: str, models: Mapping[str, Mapping[str, Any]], wait: float = 120.0) -> None:
+def _load(
+    endpoint: Endpoint, name: str, models: Mapping[str, Mapping[str, Any]], wait: float = 120.0
+) -> None:
     known, folder = models.get(name), str(endpoint.details["folder"])
     if known is not None and not known.get("parent"):
         raise Conflict(
-            f"model {name!r} of vLLM at {endpoint.url}", "it is the base's name", "Serve the base as another one: --served-model-name"
+            f"model {name!r} of vLLM at {endpoint.url}",
+            "it is the base's name",
+            "Serve the base as another one: --served-model-name",
         )
     if known is None or known.get("root") != folder:
         body = {"lora_name": name, "lora_path": folder, "load_inplace": known is not None}
         _ask(endpoint, "load_lora_adapter", body, wait=wait)
 
 
-def _check_base(models: Mapping[str, Mapping[str, Any]], package: Package, settings: VllmConfig) -> None:
+def _check_base(
+    models: Mapping[str, Mapping[str, Any]], package: Package, settings: VllmConfig
+) -> None:
     bases = {name: model for name, model in models.items() if not model.get("parent")}
     if settings.base is not None and settings.base not in bases:
         raise ConfigError(
-            f"base {settings.base!r}", f"vLLM at {settings.url} serves {', '.join(bases)}", "Name one of these with --set base=NAME"
+            f"base {settings.base!r}",
+            f"vLLM at {settings.url} serves {', '.join(bases)}",
+            "Name one of these with --set base=NAME",
         )
     served = bases.get(settings.base or "") or next(iter(bases.values()), {})
     root = Path(str(served.get("root") or served.get("id")))
     if root.is_dir() and not root.samefile(package.base):
         what = f"adapter of {package.name!r}"
-        raise ModelError(what, f"it is over {package.base}, and vLLM at {settings.url} serves {root}", f"Start vLLM with {package.base}")
+        raise ModelError(
+            what,
+            f"it is over {package.base}, and vLLM at {settings.url} serves {root}",
+            f"Start vLLM with {package.base}",
+        )
 
 
 def _models(endpoint: Endpoint) -> dict[str, dict[str, Any]]:
@@ -118,21 +157,40 @@ def _models(endpoint: Endpoint) -> dict[str, dict[str, Any]]:
 
 
 def _ask(
-    endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None, *, missing: bool = False, wait: float = 10.0
+    endpoint: Endpoint,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    missing: bool = False,
+    wait: float = 10.0,
 ) -> httpx.Response:
     what = f"vLLM at {endpoint.url}"
     key = os.environ.get(str(endpoint.details["key_variable"]))
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        method, url, own = "GET" if body is None else "POST", f"{endpoint.url}/{path}", loopback(endpoint.url)
-        reply = httpx.request(method, url, json=body, headers=headers, timeout=wait, trust_env=not own)
+        method, url, own = (
+            "GET" if body is None else "POST",
+            f"{endpoint.url}/{path}",
+            loopback(endpoint.url),
+        )
+        reply = httpx.request(
+            method, url, json=body, headers=headers, timeout=wait, trust_env=not own
+        )
     except httpx.TransportError as error:
         raise ModelError(what, f"nothing answers there ({error})", f"Start it: {START}") from None
     if reply.status_code < 400 or (missing and reply.status_code == 404):
         return reply
     if reply.status_code in (401, 403):
-        raise ModelError(what, "it wants a key", f"Set {endpoint.details['key_variable']} to its --api-key")
+        raise ModelError(
+            what, "it wants a key", f"Set {endpoint.details['key_variable']} to its --api-key"
+        )
     why = " ".join(reply.text.split())[:300]
-    if reply.status_code in (404, 405) and "cannot be found" not in why and "No adapter found" not in why:
+    if (
+        reply.status_code in (404, 405)
+        and "cannot be found" not in why
+        and "No adapter found" not in why
+    ):
         raise ModelError(what, "it does not load adapters while it runs", f"Start it so: {START}")
-    raise ModelError(what, f"{path}: {why}", "See its log; an adapter of a higher rank needs --max-lora-rank")
+    raise ModelError(
+        what, f"{path}: {why}", "See its log; an adapter of a higher rank needs --max-lora-rank"
+    )

@@ -1,13 +1,15 @@
-"""`benchmark`: tasks with checks from YAML files; a task's score is the share of its checks that pass, without those that were skipped.
+"""`benchmark`: tasks with checks from YAML files; a task's score is the share of its checks that
+pass, without those that were skipped.
 
     id: basics
     name: Basics
     tasks:
-      - {id: greet, prompt: "Say hello to Ada.", complexity: tutorial, tags: [tone], checks: [{type: contains, text: Ada}]}
+      - {id: greet, prompt: "Say hello to Ada.", complexity: tutorial, tags: [tone], checks: [{type:
+        contains, text: Ada}]}
 
-`task_pattern` (a glob beside the file) adds tasks from other YAML files in its folder, and in no other; `tags_filter` keeps those that
-have one of its tags. A task with
-attachments or of another modality than text is left out and counted.
+`task_pattern` (a glob beside the file) adds tasks from other YAML files in its folder, and in no
+other; `tags_filter` keeps those that have one of its tags. A task with attachments or of another
+modality than text is left out and counted.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class Benchmark(Suite):
         """Without a file."""
         if not self.config.benchmark:
             return "no file with tasks is named (benchmark)"
-        return "" if self.tasks else f"{self.config.benchmark!r} has no task that can be asked as text"
+        return (
+            "" if self.tasks else f"{self.config.benchmark!r} has no task that can be asked as text"
+        )
 
     @cached_property
     def given(self) -> list[Task]:
@@ -93,7 +97,9 @@ class Benchmark(Suite):
     @property
     def tasks(self) -> list[Task]:
         """Those that are asked as text alone."""
-        return [task for task in self.given if set(task.modality) <= {"text"} and not task.attachments]
+        return [
+            task for task in self.given if set(task.modality) <= {"text"} and not task.attachments
+        ]
 
     def content(self) -> Any:
         """The tasks."""
@@ -104,12 +110,21 @@ class Benchmark(Suite):
         return [Ask(_messages(task), self.config.max_new_tokens) for task in self.tasks]
 
     def outcome(self, before: Replies, after: Replies) -> Outcome:
-        """The mean score first, tasks that passed whole beside it, slices by tag and complexity, every task in the details."""
-        asked = [(task, both) for task, *both in zip(self.tasks, before, after, strict=True) if all(both)]
+        """The mean score first, tasks that passed whole beside it, slices by tag and complexity,
+        every task in the details."""
+        asked = [
+            (task, both) for task, *both in zip(self.tasks, before, after, strict=True) if all(both)
+        ]
         rows = [Row(task, *_results(task, both[0][0], both[1][0])) for task, both in asked]
         known = [row for row in rows if row.before["total_checks"] and row.after["total_checks"]]
-        dropped = Counter({"every check was skipped, or a side has no answer": n} if (n := len(self.tasks) - len(known)) else {})
-        dropped += Counter({"the task needs more than text": n} if (n := len(self.given) - len(self.tasks)) else {})
+        dropped = Counter(
+            {"every check was skipped, or a side has no answer": n}
+            if (n := len(self.tasks) - len(known))
+            else {}
+        )
+        dropped += Counter(
+            {"the task needs more than text": n} if (n := len(self.given) - len(self.tasks)) else {}
+        )
         details = {"before": [row.before for row in rows], "after": [row.after for row in rows]}
         if not known:
             return Outcome(None, details=details, dropped=dropped)
@@ -118,7 +133,11 @@ class Benchmark(Suite):
             chosen = [row for row in known if tag is None or tag in _slices(row.task)]
             of = _whole if name == PASSED else _score
             return compare.measure(
-                name, [of(row.before) for row in chosen], [of(row.after) for row in chosen], [row.task.id for row in chosen], level
+                name,
+                [of(row.before) for row in chosen],
+                [of(row.after) for row in chosen],
+                [row.task.id for row in chosen],
+                level,
             )
 
         tags = dict.fromkeys(tag for row in known for tag in _slices(row.task))
@@ -146,7 +165,8 @@ def _whole(result: dict[str, Any]) -> float:
 
 
 def _tasks(path: Path, patterns: bool = True) -> list[Task]:
-    """The tasks of a file; with `patterns` also those of the files beside it that it names, whose own patterns are not followed."""
+    """The tasks of a file; with `patterns` also those of the files beside it that it names, whose
+    own patterns are not followed."""
     found = _yaml(path)
     where = f"benchmark {str(path)!r}"
     if isinstance(found, list):
@@ -163,12 +183,16 @@ def _tasks(path: Path, patterns: bool = True) -> list[Task]:
 
 
 def _beside(path: Path, pattern: str) -> list[Path]:
-    """The YAML files in the folder of `path` that its pattern names. A file that somebody sent reads nothing elsewhere by it.
+    """The YAML files in the folder of `path` that its pattern names. A file that somebody sent
+    reads nothing elsewhere by it.
 
     Raises ConfigError for a pattern that leaves the folder.
     """
     folder = path.parent.resolve()
-    what, fix = f"task_pattern {pattern!r} in {str(path)!r}", "Name files in the folder of that file, as tasks/*.yaml"
+    what, fix = (
+        f"task_pattern {pattern!r} in {str(path)!r}",
+        "Name files in the folder of that file, as tasks/*.yaml",
+    )
     if PurePosixPath(pattern).is_absolute() or ".." in PurePosixPath(pattern).parts:
         raise ConfigError(what, "it leads out of the folder of its file", fix)
     try:
@@ -179,7 +203,9 @@ def _beside(path: Path, pattern: str) -> list[Path]:
     for match in matches:
         target = match.resolve()
         if not target.is_relative_to(folder):
-            raise ConfigError(what, f"{match.name!r} is a link that leads out of the folder of its file", fix)
+            raise ConfigError(
+                what, f"{match.name!r} is a link that leads out of the folder of its file", fix
+            )
         if target.suffix in (".yaml", ".yml") and target.is_file() and target != path.resolve():
             others.append(match)
     return others
@@ -199,8 +225,9 @@ def _yaml(path: Path) -> Any:
 
 
 def _too_much(found: Any) -> str | None:
-    """Why nobody should go through this value; None where it is of bounded depth and size. A name in YAML (&a, *a) may stand for a value
-    that holds itself, and a short file for billions of values."""
+    """Why nobody should go through this value; None where it is of bounded depth and size. A name
+    in YAML (&a, *a) may stand for a value that holds itself, and a short file for billions of
+    values."""
     count, waiting = 0, [(found, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -226,12 +253,20 @@ def _slices(task: Task) -> list[str]:
 
 
 def _results(task: Task, *answers: Answer) -> list[dict[str, Any]]:
-    """The result of each answer; what nobody counted of one (time, tokens) is unknown of all, so that the same checks are made."""
-    seconds, tokens = (all(getattr(one, name) is not None for one in answers) for name in ("seconds", "tokens"))
-    return [_result(task, one, one.tokens if tokens else None, one.seconds if seconds else None) for one in answers]
+    """The result of each answer; what nobody counted of one (time, tokens) is unknown of all, so
+    that the same checks are made."""
+    seconds, tokens = (
+        all(getattr(one, name) is not None for one in answers) for name in ("seconds", "tokens")
+    )
+    return [
+        _result(task, one, one.tokens if tokens else None, one.seconds if seconds else None)
+        for one in answers
+    ]
 
 
-def _result(task: Task, answer: Answer, tokens: int | None, seconds: float | None) -> dict[str, Any]:
+def _result(
+    task: Task, answer: Answer, tokens: int | None, seconds: float | None
+) -> dict[str, Any]:
     """In the form of the bench module; a cost is nobody's to know here."""
     reply = Reply(answer.text.strip(), tokens, seconds, None, task.ground_truth)
     checks = [check(one, reply) for one in task.checks]

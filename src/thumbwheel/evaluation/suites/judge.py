@@ -1,7 +1,9 @@
-"""`judge`: a language model says which side's answer is better: the win rate, with the places of the two answers swapped.
+"""`judge`: a language model says which side's answer is better: the win rate, with the places of
+the two answers swapped.
 
-Each pair is asked in both orders; where the verdicts differ, it is a tie. How often the judge agreed with itself stands in `details`, with
-its stated agreement with people, where there is such a statement. The judge is an OpenAI-compatible endpoint (judge_url, judge_model).
+Each pair is asked in both orders; where the verdicts differ, it is a tie. How often the judge
+agreed with itself stands in `details`, with its stated agreement with people, where there is such a
+statement. The judge is an OpenAI-compatible endpoint (judge_url, judge_model).
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ class Judge(Suite):
 
     def outcome(self, before: Replies, after: Replies) -> Outcome:
         """Equal answers are ties without a question; a pair without a verdict is left out."""
-        config, both = self.config, [place for place in range(len(self.prompts)) if before[place] and after[place]]
+        config, both = (
+            self.config,
+            [place for place in range(len(self.prompts)) if before[place] and after[place]],
+        )
         judge: Any = FUNCTIONS.get("judge").create(
             {
                 "url": config.judge_url,
@@ -59,14 +64,32 @@ class Judge(Suite):
             "suite judge",
         )
         texts = [(before[place][0].text.strip(), after[place][0].text.strip()) for place in both]
-        pairs = [Case(new, prompt=self.prompts[place][0], mates=(old,)) for place, (old, new) in zip(both, texts, strict=True)]
+        pairs = [
+            Case(new, prompt=self.prompts[place][0], mates=(old,))
+            for place, (old, new) in zip(both, texts, strict=True)
+        ]
         scores = self.material.verdicts(judge, pairs)
-        known = [(score, self.prompts[place][1]) for place, score in zip(both, scores, strict=True) if score.value is not None]
-        missing = Counter(f"no verdict: {str(score.evidence.get('reason'))[:120]}" for score in scores if score.value is None)
+        known = [
+            (score, self.prompts[place][1])
+            for place, score in zip(both, scores, strict=True)
+            if score.value is not None
+        ]
+        missing = Counter(
+            f"no verdict: {str(score.evidence.get('reason'))[:120]}"
+            for score in scores
+            if score.value is None
+        )
         if not known:
             return Outcome(None, dropped=missing, blocked=blocked(scores))
-        wins, groups = [float(score.value or 0.0) for score, _ in known], [group for _, group in known]
-        asked = [score for score, (old, new) in zip(scores, texts, strict=True) if old != new and score.value is not None]
+        wins, groups = (
+            [float(score.value or 0.0) for score, _ in known],
+            [group for _, group in known],
+        )
+        asked = [
+            score
+            for score, (old, new) in zip(scores, texts, strict=True)
+            if old != new and score.value is not None
+        ]
         torn = sum(score.evidence["contradicted_itself"] for score in asked)
         details = {
             "win_rate": sum(wins) / len(wins), "wins": wins.count(1.0), "ties": wins.count(0.5), "losses": wins.count(0.0),
@@ -75,11 +98,14 @@ class Judge(Suite):
         }  # fmt: skip
         losses = [1 - one for one in wins]
         main = lambda level: compare.measure(WINS, losses, wins, groups, level)  # noqa: E731
-        return Outcome(main, details=details, judges=("judge",), dropped=missing, blocked=blocked(scores))
+        return Outcome(
+            main, details=details, judges=("judge",), dropped=missing, blocked=blocked(scores)
+        )
 
 
 def stated(statement: dict[str, Any] | str) -> dict[str, Any] | None:
-    """Kappa with people, as `thumbwheel label trust` wrote and signed it; None where the judge says instead why it has no statement."""
+    """Kappa with people, as `thumbwheel label trust` wrote and signed it; None where the judge says
+    instead why it has no statement."""
     if isinstance(statement, str):
         return None
     return {name: statement.get(name) for name in ("kappa", "low", "high", "pairs")}

@@ -1,7 +1,9 @@
-"""`preference`: how likely each side finds recorded answers, response tokens only, and whether it ranks the good above the bad.
+"""`preference`: how likely each side finds recorded answers, response tokens only, and whether it
+ranks the good above the bad.
 
-Pairs where there are any, otherwise labels; summed log-probability first, per token beside it. The likelihood of good answers is a guard,
-and so is that of the app's own answers that people liked: what the model could do before, on this agent's own traffic.
+Pairs where there are any, otherwise labels; summed log-probability first, per token beside it. The
+likelihood of good answers is a guard, and so is that of the app's own answers that people liked:
+what the model could do before, on this agent's own traffic.
 """
 
 from __future__ import annotations
@@ -39,7 +41,12 @@ class Preference(Suite):
     def asks(self) -> list[Known]:
         """One question a prompt."""
         return [
-            Known(same[0].prompt, tuple(row.text for row in same), same[0].tools, tuple(row.finish_reason for row in same))
+            Known(
+                same[0].prompt,
+                tuple(row.text for row in same),
+                same[0].tools,
+                tuple(row.finish_reason for row in same),
+            )
             for same in self.prompts
         ]
 
@@ -50,11 +57,18 @@ class Preference(Suite):
             if not first or not second:
                 refused += len(same)
                 continue
-            logged += [Logged(row, x[0], y[0], x[1]) for row, x, y in zip(same, first, second, strict=True)]
+            logged += [
+                Logged(row, x[0], y[0], x[1]) for row, x, y in zip(same, first, second, strict=True)
+            ]
         dropped = Counter({"recorded answer does not fit the model": refused} if refused else {})
         level = self.config.level
         guards = (compare.nll_guard(logged, level), compare.liked_guard(logged, level))
         measures = compare.preferences(logged, level)
         if not measures:
             return Outcome(None, guards=guards, dropped=dropped)
-        return Outcome(lambda wanted: compare.preferences(logged, wanted)[0], measures[1:], guards=guards, dropped=dropped)
+        return Outcome(
+            lambda wanted: compare.preferences(logged, wanted)[0],
+            measures[1:],
+            guards=guards,
+            dropped=dropped,
+        )

@@ -1,10 +1,12 @@
-"""`regression`: what the model could do before and has to be able to do still, on a frozen set of anchors: the guard against forgetting.
+"""`regression`: what the model could do before and has to be able to do still, on a frozen set of
+anchors: the guard against forgetting.
 
-Anchors are general texts, of which the likelihood a token is measured, and short tasks with a reference. The built-in set was
-written for this; name a file of your own with `anchors`. Its content is part of what a stored result is known by.
+Anchors are general texts, of which the likelihood a token is measured, and short tasks with a
+reference. The built-in set was written for this; name a file of your own with `anchors`. Its
+content is part of what a stored result is known by.
 
-    texts: ["Water boils at a lower temperature on a mountain, because ...", ...]
-    tasks: [{prompt: "What is 7 times 8? Answer with the number only.", reference: "56", checker: exact_answer}, ...]
+    texts: ["Water boils at a lower temperature on a mountain, because ...", ...] tasks: [{prompt:
+    "What is 7 times 8? Answer with the number only.", reference: "56", checker: exact_answer}, ...]
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ from thumbwheel.evaluation.measure import blocked, judge, paired
 from thumbwheel.evaluation.suite import Outcome, Replies, Suite
 from thumbwheel.evaluation.types import ANCHOR_NLL, ANCHOR_TASKS, Ask, Case, Known, Measure
 
-UNREAD, UNSOLVED = "a text is too short, or a side gives no log-probabilities", "a task could not be judged"
+UNREAD, UNSOLVED = (
+    "a text is too short, or a side gives no log-probabilities",
+    "a task could not be judged",
+)
 LIKELIHOOD, TASKS = "nats a token of general text", "short general tasks solved"
 
 
@@ -68,12 +73,24 @@ class Regression(Suite):
 
         given = self.config.anchors
         try:
-            text = (Path(given) if given else files("thumbwheel.evaluation") / "anchors" / "general.yaml").read_text(encoding="utf-8")
+            text = (
+                Path(given)
+                if given
+                else files("thumbwheel.evaluation") / "anchors" / "general.yaml"
+            ).read_text(encoding="utf-8")
             found = yaml.safe_load(text)
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise ConfigError(f"anchors {given!r}", " ".join(str(error).split())[:200], "Name a YAML file with texts and tasks") from None
+            raise ConfigError(
+                f"anchors {given!r}",
+                " ".join(str(error).split())[:200],
+                "Name a YAML file with texts and tasks",
+            ) from None
         if not isinstance(found, dict):
-            raise ConfigError(f"anchors {given!r}", "its top level is no mapping", "Write texts: [...] and tasks: [...]")
+            raise ConfigError(
+                f"anchors {given!r}",
+                "its top level is no mapping",
+                "Write texts: [...] and tasks: [...]",
+            )
         return build(Anchors, found, f"anchors {given!r}")
 
     def content(self) -> Any:
@@ -86,13 +103,26 @@ class Regression(Suite):
         made = []
         for one in self.anchors.tasks:
             name = ids.fingerprint(one.model_dump(mode="json"))[:16]
-            made.append(Case(name, name, name, [_user(one.prompt)], one.reference, one.checker, one.checker_config, {}))
+            made.append(
+                Case(
+                    name,
+                    name,
+                    name,
+                    [_user(one.prompt)],
+                    one.reference,
+                    one.checker,
+                    one.checker_config,
+                    {},
+                )
+            )
         return made
 
     def asks(self) -> list[Known | Ask]:
         """Texts, then tasks."""
         texts: list[Known | Ask] = [Known([], (text,)) for text in self.anchors.texts]
-        return texts + [Ask(case.prompt, min(self.config.max_new_tokens, 64)) for case in self.cases]
+        return texts + [
+            Ask(case.prompt, min(self.config.max_new_tokens, 64)) for case in self.cases
+        ]
 
     def outcome(self, before: Replies, after: Replies) -> Outcome:
         """Texts first; each of the two is a guard."""
@@ -100,17 +130,25 @@ class Regression(Suite):
         texts: list[tuple[Any, Any]] = list(zip(before[:split], after[:split], strict=True))
         read = [place for place, both in enumerate(texts) if all(both)]
         owner = self.material.checkers
-        first, second = judge(self.cases, before[split:], owner), judge(self.cases, after[split:], owner)
+        first, second = (
+            judge(self.cases, before[split:], owner),
+            judge(self.cases, after[split:], owner),
+        )
         solved = list(paired(first, second))
         level = self.config.level
 
         def likelihood(wanted: float) -> Measure:
-            first, second = ([-sums[0] / sums[1] for place in read for sums in (texts[place][side][0],)] for side in (0, 1))
+            first, second = (
+                [-sums[0] / sums[1] for place in read for sums in (texts[place][side][0],)]
+                for side in (0, 1)
+            )
             return compare.measure(LIKELIHOOD, first, second, read, wanted, None)
 
         def tasks(wanted: float) -> Measure:
             groups = [self.cases[place].group for place, *_ in solved]
-            return compare.measure(TASKS, [one for _, one, _ in solved], [one for *_, one in solved], groups, wanted)
+            return compare.measure(
+                TASKS, [one for _, one, _ in solved], [one for *_, one in solved], groups, wanted
+            )
 
         guards = [compare.guard(ANCHOR_NLL, likelihood(level))] if read else []
         guards += [compare.guard(ANCHOR_TASKS, tasks(level))] if solved else []

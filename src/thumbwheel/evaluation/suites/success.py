@@ -1,4 +1,5 @@
-"""`success`: fresh greedy answers on the held-out cases, judged by their checkers. The primary measure wherever there are cases."""
+"""`success`: fresh greedy answers on the held-out cases, judged by their checkers. The primary
+measure wherever there are cases."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class Success(Suite):
         return "" if self.material.cases else "there is no held-out case"
 
     def content(self) -> list[str]:
-        """The checkers, and those that are not there: with other ones the same cases give another result."""
+        """The checkers, and those that are not there: with other ones the same cases give another
+        result."""
         return checkers(self.material.cases, self.material.checkers)
 
     def asks(self) -> list[Ask]:
@@ -43,14 +45,21 @@ class Success(Suite):
         pairs = [Pair(cases[place], one, other) for place, one, other in places]
         if not pairs:
             return Outcome(None, dropped=dropped, blocked=missing)
-        texts = ([first[place].text for place, *_ in places], [second[place].text for place, *_ in places])
+        texts = (
+            [first[place].text for place, *_ in places],
+            [second[place].text for place, *_ in places],
+        )
         return Outcome(
             lambda level: compare.success(SUCCESS, pairs, level),
             slices=compare.slices(pairs, self.config.level),
-            guards=compare.generation_guards(first, second, [case.group for case in cases], self.config.level),
+            guards=compare.generation_guards(
+                first, second, [case.group for case in cases], self.config.level
+            ),
             examples=compare.most_changed(pairs, *texts, self.config.examples),
             details={"second_opinions": opinions(pairs, self.config.level)},
-            judges=tuple(sorted({pair.case.checker or checker_of(pair.case.reference) for pair in pairs})),
+            judges=tuple(
+                sorted({pair.case.checker or checker_of(pair.case.reference) for pair in pairs})
+            ),
             dropped=dropped,
             blocked=missing,
         )

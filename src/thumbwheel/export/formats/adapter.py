@@ -17,7 +17,8 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 class AdapterFormat:
-    """`adapter_config.json` + `adapter_model.safetensors` + tokenizer; the base is named, not copied."""
+    """`adapter_config.json` + `adapter_model.safetensors` + tokenizer; the base is named, not
+    copied."""
 
     library, quants = "peft", ()
 
@@ -28,22 +29,31 @@ class AdapterFormat:
     def write(self, source: Source, folder: Path) -> None:
         """Copy the adapter, name its base in a form that stays true, add the tokenizer files."""
         if source.adapter is None:
-            raise ModelError("a plain base as adapter", "this version has no adapter", "Export it with --format merged")
+            raise ModelError(
+                "a plain base as adapter",
+                "this version has no adapter",
+                "Export it with --format merged",
+            )
         config = json.loads((source.adapter / CONFIG).read_text(encoding="utf-8"))
         config["base_model_name_or_path"] = source.name
-        (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        (folder / CONFIG).write_text(
+            json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+        )
         shutil.copyfile(source.adapter / WEIGHTS, folder / WEIGHTS)
         portable.write_tokenizer(source.base, folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
         """As a user of PEFT does: the base that the config names, then the adapter.
 
-        AutoPeftModel would resize the base's embedding to the tokenizer's length, which some bases do not want.
+        AutoPeftModel would resize the base's embedding to the tokenizer's length, which some bases
+        do not want.
         """
         from peft import PeftConfig, PeftModel
         from transformers import AutoModelForCausalLM
 
-        base = AutoModelForCausalLM.from_pretrained(PeftConfig.from_pretrained(str(folder)).base_model_name_or_path, dtype=dtype)
+        base = AutoModelForCausalLM.from_pretrained(
+            PeftConfig.from_pretrained(str(folder)).base_model_name_or_path, dtype=dtype
+        )
         return Loaded(PeftModel.from_pretrained(base, folder), folder, "float32")
 
     def usage(self, folder: str) -> str:
@@ -52,7 +62,8 @@ class AdapterFormat:
             "from peft import PeftConfig, PeftModel\n"
             "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
             f"base = PeftConfig.from_pretrained({folder!r}).base_model_name_or_path\n"
-            f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), {folder!r})\n"
+            "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), "
+            f"{folder!r})\n"
             f"tokenizer = AutoTokenizer.from_pretrained({folder!r})\n"
         )
 

@@ -1,4 +1,5 @@
-"""One GGUF file with tokenizer and chat template inside, for Ollama and everything else that is made of llama.cpp."""
+"""One GGUF file with tokenizer and chat template inside, for Ollama and everything else that is
+made of llama.cpp."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from thumbwheel.llm.convert import check_quantiser
 
 
 class GgufFormat:
-    """Merged first, converted in the precision of the base, then quantised; the tokenizer files lie beside the file."""
+    """Merged first, converted in the precision of the base, then quantised; the tokenizer files lie
+    beside the file."""
 
     library, quants = "gguf", gguf_file.QUANTS
 
@@ -37,7 +39,9 @@ class GgufFormat:
                 merge(source, merged)
                 portable.write_tokenizer(source.base, merged)
                 portable.complete_config(merged)
-            gguf_file.write(merged, source.base, quant, folder / f"model-{quant}{gguf_file.SUFFIX}", scratch)
+            gguf_file.write(
+                merged, source.base, quant, folder / f"model-{quant}{gguf_file.SUFFIX}", scratch
+            )
         portable.write_tokenizer(source.base, folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:

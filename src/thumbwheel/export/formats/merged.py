@@ -14,7 +14,8 @@ from thumbwheel.export.weights import stored_dtype
 
 
 class MergedFormat:
-    """Safetensors in the base's precision + tokenizer + generation settings, for transformers 4.x and 5.x alike."""
+    """Safetensors in the base's precision + tokenizer + generation settings, for transformers 4.x
+    and 5.x alike."""
 
     library, quants = "transformers", ()
 
@@ -23,7 +24,8 @@ class MergedFormat:
         return None
 
     def write(self, source: Source, folder: Path) -> None:
-        """Merge in float32 from the pristine base, cast once, save, and write what transformers 4.x needs besides."""
+        """Merge in float32 from the pristine base, cast once, save, and write what transformers 4.x
+        needs besides."""
         merge(source, folder)
         portable.write_tokenizer(source.base, folder)
         portable.complete_config(folder)

@@ -1,4 +1,5 @@
-"""One ONNX graph with a key-value cache, for onnxruntime: a prompt on an empty cache, further tokens on what came before."""
+"""One ONNX graph with a key-value cache, for onnxruntime: a prompt on an empty cache, further
+tokens on what came before."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class OnnxFormat:
         return None
 
     def write(self, source: Source, folder: Path) -> None:
-        """Merge in float32, trace the step that takes any number of tokens and a cache of any length."""
+        """Merge in float32, trace the step that takes any number of tokens and a cache of any
+        length."""
         for module in NEEDED:
             if find_spec(module) is None:
                 raise MissingExtra.of("an ONNX export", module, "onnx")
@@ -65,8 +67,14 @@ def _exported(model: Any) -> Any:
 
     step: Any
     model.eval()
-    mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])  # two rows of different length: a size of 1 would become a constant
-    given = {"input_ids": mask, "attention_mask": mask, "past_key_values": DynamicCache()}  # a cache of one kind for every layer
+    mask = torch.tensor(
+        [[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]]
+    )  # two rows of different length: a size of 1 would become a constant
+    given = {
+        "input_ids": mask,
+        "attention_mask": mask,
+        "past_key_values": DynamicCache(),
+    }  # a cache of one kind for every layer
     try:
         with _silent():
             step, inputs = decompose_for_generation(model, given, multi_token_decode=True)[GRAPH]
@@ -74,14 +82,19 @@ def _exported(model: Any) -> Any:
     except Exception as error:
         why = " ".join(str(error).split())[:300]
         raise ModelError(
-            f"a {type(model).__name__} as ONNX", f"it cannot be traced ({why})", "Export it with --format merged or gguf"
+            f"a {type(model).__name__} as ONNX",
+            f"it cannot be traced ({why})",
+            "Export it with --format merged or gguf",
         ) from error
-    return ExportedModel({GRAPH: ExportedComponent(program, traced)}, "onnx", model.config, model.generation_config)
+    return ExportedModel(
+        {GRAPH: ExportedComponent(program, traced)}, "onnx", model.config, model.generation_config
+    )
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Inside, torch.onnx neither prints over the answer nor warns about operators that no model here has."""
+    """Inside, torch.onnx neither prints over the answer nor warns about operators that no model
+    here has."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -93,7 +106,8 @@ def _silent() -> Iterator[None]:
 
 
 class Session(Tokenized):
-    """Every row goes through the cache in the ways that generation uses it: many tokens on nothing, many on some, one on many."""
+    """Every row goes through the cache in the ways that generation uses it: many tokens on nothing,
+    many on some, one on many."""
 
     dtype = "float32"
 
@@ -102,7 +116,9 @@ class Session(Tokenized):
         """Loaded when it is first asked for."""
         import onnxruntime
 
-        return onnxruntime.InferenceSession(self.folder / f"{GRAPH}.onnx", providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            self.folder / f"{GRAPH}.onnx", providers=["CPUExecutionProvider"]
+        )
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """A row's first half at once, then the next quarter, then one token after the other."""
@@ -126,20 +142,29 @@ class Session(Tokenized):
 
         cache, half, size = self._empty(), len(row) // 2, len(row)
         cuts = sorted({0, half, (half + size) // 2, *range(max(half, size - 8), size), size})
-        return np.concatenate([self._step(row[start:end], start, cache) for start, end in pairwise(cuts)])
+        return np.concatenate(
+            [self._step(row[start:end], start, cache) for start, end in pairwise(cuts)]
+        )
 
     def _empty(self) -> dict[str, Any]:
         import numpy as np
 
         past = [one for one in self.graph.get_inputs() if "past_key_values" in one.name]
-        return {one.name: np.zeros((1, int(one.shape[1]), 0, int(one.shape[3])), np.float32) for one in past}
+        return {
+            one.name: np.zeros((1, int(one.shape[1]), 0, int(one.shape[3])), np.float32)
+            for one in past
+        }
 
     def _step(self, new: Sequence[int], done: int, cache: dict[str, Any]) -> np.ndarray[Any, Any]:
         """Logits [tokens, vocabulary] of `new` after `done` tokens; `cache` then holds them too."""
         import numpy as np
 
         end = done + len(new)
-        given = {"input_ids": [list(new)], "attention_mask": [[1] * end], "position_ids": [list(range(done, end))]}
+        given = {
+            "input_ids": [list(new)],
+            "attention_mask": [[1] * end],
+            "position_ids": [list(range(done, end))],
+        }
         wanted = {one.name for one in self.graph.get_inputs()}
         feed = {name: np.array(value, np.int64) for name, value in given.items() if name in wanted}
         names = [one.name for one in self.graph.get_outputs()]

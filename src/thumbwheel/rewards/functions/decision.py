@@ -1,26 +1,34 @@
-"""`decision`: what a decision of one of the five agents was worth, by what a person said at once and by what came of it.
+"""`decision`: what a decision of one of the five agents was worth, by what a person said at once
+and by what came of it.
 
-`metadata["decision"]` has agent_type, confidence, item, outcome, action and correction. Their keys may be written camelCase or snake_case;
-action and correction may be spelled live or as declared (`capture/spelling`). What a person said is a label CONFIRMED, CORRECTED,
-OVERRIDDEN or IGNORED; where nobody gave such a label, a thumb up counts as CONFIRMED and a thumb down as OVERRIDDEN, or CORRECTED where
-there is a correction. Outcomes that come later are feedback (`outcome` or `label`) named like the metric, and stand before what the
-decision brought along.
+`metadata["decision"]` has agent_type, confidence, item, outcome, action and correction. Their keys
+may be written camelCase or snake_case; action and correction may be spelled live or as declared
+(`capture/spelling`). What a person said is a label CONFIRMED, CORRECTED, OVERRIDDEN or IGNORED;
+where nobody gave such a label, a thumb up counts as CONFIRMED and a thumb down as OVERRIDDEN, or
+CORRECTED where there is a correction. Outcomes that come later are feedback (`outcome` or `label`)
+named like the metric, and stand before what the decision brought along.
 
-Each component is a number with a weight; the total is their weighted sum. The first of these that there is, is the total:
+Each component is a number with a weight; the total is their weighted sum. The first of these that
+there is, is the total:
 
-1. the reward that was stored with the decision (a score `decision_reward`), unless `weights` changes a weight of this agent;
-2. the weighted sum of the components that were stored with it (a label `decision_reward_components`);
+1. the reward that was stored with the decision (a score `decision_reward`), unless `weights`
+   changes a weight of this agent;
+2. the weighted sum of the components that were stored with it (a label
+   `decision_reward_components`);
 3. the weighted sum of the components as they are computed here;
 4. the stored reward after all.
 
-A stored reward, or stored components, give way where a person or an outcome spoke later. A leading goal that nobody names is no
-component, except where a stored one says whether it was met.
+A stored reward, or stored components, give way where a person or an outcome spoke later. A leading
+goal that nobody names is no component, except where a stored one says whether it was met.
 
-The total is cut off at `bound` on both sides, and the score is its place between the same two bounds. Without any component the score is
-pending, never a middle. A person's label alone is enough: a RETRIEVER's decision has no item and gets its score from feedback.
+The total is cut off at `bound` on both sides, and the score is its place between the same two
+bounds. Without any component the score is pending, never a middle. A person's label alone is
+enough: a RETRIEVER's decision has no item and gets its score from feedback.
 
-With `compatible` the arithmetic of the system that the weights come from is kept: cut off at 5, scored as (total + 2) / 4, which leaves
-0..1 below -2 and above 2; its coefficients beside the weights; any known working time of a PRIORITIZER's item is a good one.
+With `compatible` the arithmetic of the system that the weights come from is kept: cut off at 5,
+scored as (total + 2) / 4, which leaves
+0..1 below -2 and above 2; its coefficients beside the weights; any known working time of a
+PRIORITIZER's item is a good one.
 """
 
 from __future__ import annotations
@@ -90,19 +98,28 @@ class DecisionConfig(Config):
     """The total is cut off at this on both sides, and -bound scores 0, +bound 1."""
     compatible: bool = False
     """Keep the arithmetic of the system that the weights come from; `bound` has no effect then."""
-    weights: dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]] = Field(default_factory=dict)
-    """Other weights inside the decisions of an agent, as {FILER: {strategic.goalAlignment: 1.0}}; those not named stay as they are."""
+    weights: dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]] = Field(
+        default_factory=dict
+    )
+    """Other weights inside the decisions of an agent, as {FILER: {strategic.goalAlignment: 1.0}};
+    those not named stay as they are."""
 
     @field_validator("weights")
     @classmethod
     def _known(cls, weights: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
         for agent, changed in weights.items():
             if agent not in PARTS:
-                raise ValueError(f"there are no rewards for {agent!r}; known are {', '.join(PARTS)}.{nearest(agent, PARTS)}")
+                raise ValueError(
+                    f"there are no rewards for {agent!r}; known are "
+                    f"{', '.join(PARTS)}.{nearest(agent, PARTS)}"
+                )
             names = [name for name, _, _ in PARTS[agent]]
             for name in changed:
                 if name not in names:
-                    raise ValueError(f"{agent} has no component {name!r}; it has {', '.join(names)}.{nearest(name, names)}")
+                    raise ValueError(
+                        f"{agent} has no component {name!r}; it has "
+                        f"{', '.join(names)}.{nearest(name, names)}"
+                    )
         return weights
 
 
@@ -110,7 +127,8 @@ class DecisionConfig(Config):
 class Facts:
     """What is known about a decision; keys are lower case without underscores.
 
-    `said`: (word, weight) of each rater. `stored`: group.name of the components that were stored with it -> value.
+    `said`: (word, weight) of each rater. `stored`: group.name of the components that were stored
+    with it -> value.
     """
 
     confidence: float | None
@@ -125,12 +143,20 @@ class Facts:
     def word(self, values: Mapping[str, float]) -> float | None:
         """The mean by weight of what the raters' words are worth; None where nobody spoke."""
         total = math.fsum(weight for _, weight in self.said)
-        return math.fsum(values.get(word, 0.0) * weight for word, weight in self.said) / total if total else None
+        return (
+            math.fsum(values.get(word, 0.0) * weight for word, weight in self.said) / total
+            if total
+            else None
+        )
 
     def calibration(self) -> float | None:
         """How far the confidence was off, below 0."""
         confirmed = self.word({"CONFIRMED": 1.0})
-        return None if confirmed is None or self.confidence is None else -abs(self.confidence - confirmed)
+        return (
+            None
+            if confirmed is None or self.confidence is None
+            else -abs(self.confidence - confirmed)
+        )
 
     def status(self) -> str | None:
         """DONE or COLD_STORAGE where the item is finished, else None."""
@@ -146,7 +172,9 @@ class Facts:
 
     def completion(self) -> float | None:
         """Done, done after rework, or put away."""
-        return {"DONE": 0.5 if self.cycles() else 1.0, "COLD_STORAGE": -0.3}.get(self.status() or "")
+        return {"DONE": 0.5 if self.cycles() else 1.0, "COLD_STORAGE": -0.3}.get(
+            self.status() or ""
+        )
 
     def finished(self, value: float) -> float | None:
         """`value` for an item that is finished."""
@@ -154,10 +182,15 @@ class Facts:
 
     def blocked(self) -> bool:
         """Whether the item ever was."""
-        return bool(self.outcome.get("wasblocked") or self.outcome.get("blockedat") or self.item.get("blockedat"))
+        return bool(
+            self.outcome.get("wasblocked")
+            or self.outcome.get("blockedat")
+            or self.item.get("blockedat")
+        )
 
     def number(self, key: str) -> float | None:
-        """A metric of the outcome, else of the item, also as text (a label has no number); None for what is no finite number."""
+        """A metric of the outcome, else of the item, also as text (a label has no number); None for
+        what is no finite number."""
         for place in (self.outcome, self.item):
             found = place.get(key)
             found = _json(found) if isinstance(found, str) else found
@@ -167,12 +200,20 @@ class Facts:
 
     def slowness(self) -> float | None:
         """Actual over expected time of an item that is done."""
-        if (efficiency := self.number("timeefficiency")) is not None and not isinstance(self.outcome.get("timeefficiency"), bool):
+        if (efficiency := self.number("timeefficiency")) is not None and not isinstance(
+            self.outcome.get("timeefficiency"), bool
+        ):
             return 1 / efficiency if efficiency > 0 else None
-        actual = self.number("timetocomplete") if "timetocomplete" in self.outcome else self.number("totaltimeincreate")
+        actual = (
+            self.number("timetocomplete")
+            if "timetocomplete" in self.outcome
+            else self.number("totaltimeincreate")
+        )
         expected = self.number("expectedtime")
         if expected is None:
-            lane, priority = (str(self.item.get(key, "")).upper() for key in ("swimlane", "priority"))
+            lane, priority = (
+                str(self.item.get(key, "")).upper() for key in ("swimlane", "priority")
+            )
             expected = MINUTES.get(lane, MINUTES["PROJECT"]) * PRIORITIES.get(priority, 1.0)
         return actual / expected if actual is not None and expected else None
 
@@ -194,13 +235,21 @@ class Facts:
         return None if found is None else (value if found else 0.0)
 
     def metric(self, key: str, coefficient: float) -> float | None:
-        """A metric with its sign; in the old arithmetic with the whole coefficient, although it has a weight too."""
+        """A metric with its sign; in the old arithmetic with the whole coefficient, although it has
+        a weight too."""
         found = self.number(key)
-        return None if found is None else found * (coefficient if self.compatible else math.copysign(1.0, coefficient))
+        return (
+            None
+            if found is None
+            else found * (coefficient if self.compatible else math.copysign(1.0, coefficient))
+        )
 
     def goal(self) -> float | None:
         """Whether the labels name the leading goal; as it was stored, where nobody names that goal."""
-        leading, labels = self.outcome.get("leadinggoal"), self.action.get("labels") or self.item.get("labels")
+        leading, labels = (
+            self.outcome.get("leadinggoal"),
+            self.action.get("labels") or self.item.get("labels"),
+        )
         if not leading or not isinstance(labels, list):
             return self.stored.get("strategic.goalAlignment")
         return 0.5 if leading in labels else 0.0
@@ -210,7 +259,9 @@ class Facts:
         fields = {key for key in self.action if key not in ("confidence", "reasoning")}
         if not fields or not self.correction:
             return None
-        share: float = sum(self.correction.get(key, self.action[key]) != self.action[key] for key in fields) / len(fields)
+        share: float = sum(
+            self.correction.get(key, self.action[key]) != self.action[key] for key in fields
+        ) / len(fields)
         return -share * (0.1 if self.compatible else 1.0)
 
     def rewritten(self) -> float | None:
@@ -280,20 +331,33 @@ class Decision(RewardFunction[DecisionConfig]):
     reads = frozenset({"text", "metadata", "feedback"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The decision, its action, and the feedback that it heeds; of what is no decision nothing else."""
+        """The decision, its action, and the feedback that it heeds; of what is no decision nothing
+        else."""
         known = case.metadata.get("decision")
         if not known:
             return {"decision": known}
         heard = of_kinds(case.feedback, "label", "outcome", "correction", "thumb")
-        rewards = [statement for statement in of_kinds(case.feedback, "score") if statement.name == STORED_REWARD]
+        rewards = [
+            statement
+            for statement in of_kinds(case.feedback, "score")
+            if statement.name == STORED_REWARD
+        ]
         return {"decision": known, "text": case.text, "feedback": [*heard, *rewards]}
 
     def judge(self, case: Case) -> Score:
-        """The place of the total between the bounds; evidence: where the total comes from, and every component with its weight."""
+        """The place of the total between the bounds; evidence: where the total comes from, and
+        every component with its weight."""
         known = case.metadata.get("decision")
-        agent = str(known.get("agent_type") or known.get("agentType") or "").upper() if isinstance(known, dict) else ""
+        agent = (
+            str(known.get("agent_type") or known.get("agentType") or "").upper()
+            if isinstance(known, dict)
+            else ""
+        )
         if agent not in PARTS or not isinstance(known, dict):
-            return Score.none(Status.NOT_APPLICABLE, f"no rewards are known for decisions of {agent}" if agent else "it is no decision")
+            return Score.none(
+                Status.NOT_APPLICABLE,
+                f"no rewards are known for decisions of {agent}" if agent else "it is no decision",
+            )
         heard = _heard(case, known)
         stored_reward = _latest(case, "score", STORED_REWARD)
         stored_components = _latest(case, "label", STORED_COMPONENTS)
@@ -301,7 +365,11 @@ class Decision(RewardFunction[DecisionConfig]):
         weights = {name: weight for name, weight, _ in PARTS[agent]} | others
         stored = _components(stored_components, weights)
         facts = self._facts(case, known, heard, stored)
-        computed = {name: value for name, _, value_of in PARTS[agent] if (value := value_of(facts)) is not None}
+        computed = {
+            name: value
+            for name, _, value_of in PARTS[agent]
+            if (value := value_of(facts)) is not None
+        }
         spoken = [*of_kinds(case.feedback, "correction"), *(one for one in heard if _counts(one))]
         last_word = max((statement.at for statement in spoken), default=None)
 
@@ -312,27 +380,58 @@ class Decision(RewardFunction[DecisionConfig]):
         if stored_reward and stands(stored_reward) and not others:
             source, total = "stored reward", float(stored_reward.value)
         elif (stored and stands(stored_components)) or computed:
-            source, values = ("stored components", stored) if stored and stands(stored_components) else ("computed", computed)
+            source, values = (
+                ("stored components", stored)
+                if stored and stands(stored_components)
+                else ("computed", computed)
+            )
             total = math.fsum(value * weights[name] for name, value in values.items())
         elif stored_reward:
             source, total = "stored reward", float(stored_reward.value)
         else:
-            return Score.none(Status.PENDING, "nobody said anything about it, and no outcome is known")
+            return Score.none(
+                Status.PENDING, "nobody said anything about it, and no outcome is known"
+            )
 
         bound = OLD_BOUND if self.config.compatible else self.config.bound
         reward = max(-bound, min(bound, total))
         place = (reward + 2) / 4 if self.config.compatible else (reward + bound) / (2 * bound)
-        components = {name: {"value": value, "weight": weights[name]} for name, value in values.items()}
+        components = {
+            name: {"value": value, "weight": weights[name]} for name, value in values.items()
+        }
         counted = [*heard, *(one for one in (stored_reward, stored_components) if one)]
-        evidence = {"agent_type": agent, "source": source, "total": total, "bound": bound, "components": components}
-        return Score(place, evidence=evidence | {"feedback_ids": sorted(statement.feedback_id for statement in counted)})
+        evidence = {
+            "agent_type": agent,
+            "source": source,
+            "total": total,
+            "bound": bound,
+            "components": components,
+        }
+        return Score(
+            place,
+            evidence=evidence
+            | {"feedback_ids": sorted(statement.feedback_id for statement in counted)},
+        )
 
-    def _facts(self, case: Case, known: Mapping[str, Any], heard: Sequence[Statement], stored: Mapping[str, float]) -> Facts:
+    def _facts(
+        self,
+        case: Case,
+        known: Mapping[str, Any],
+        heard: Sequence[Statement],
+        stored: Mapping[str, float],
+    ) -> Facts:
         edit, _ = edit_of(of_kinds(case.feedback, "correction"))
         correction = known.get("correction") or (_json(edit.text) if edit else None)
         rejected = "CORRECTED" if correction else "OVERRIDDEN"
-        latest, _ = newest([one for one in heard if one.kind == "thumb" or _word(one)], lambda one: (one.rater,), _meaning)
-        said = tuple((_word(one) or ("CONFIRMED" if one.value is True else rejected), one.weight) for one in latest)
+        latest, _ = newest(
+            [one for one in heard if one.kind == "thumb" or _word(one)],
+            lambda one: (one.rater,),
+            _meaning,
+        )
+        said = tuple(
+            (_word(one) or ("CONFIRMED" if one.value is True else rejected), one.weight)
+            for one in latest
+        )
         own = _own_word(known)
         named = [one for one in heard if one.name and one.kind != "thumb" and not _word(one)]
         metrics = {_key(str(one.name)): one.value for one in sorted(named, key=lambda one: one.at)}
@@ -351,14 +450,20 @@ class Decision(RewardFunction[DecisionConfig]):
 
 def _heard(case: Case, decision: Mapping[str, Any]) -> list[Statement]:
     """Labels and outcomes, and where no label is a word about the decision, thumbs."""
-    heard = [one for one in of_kinds(case.feedback, "label", "outcome") if one.name != STORED_COMPONENTS]
+    heard = [
+        one for one in of_kinds(case.feedback, "label", "outcome") if one.name != STORED_COMPONENTS
+    ]
     if not _own_word(decision) and not any(_word(statement) for statement in heard):
         heard += people_first(of_kinds(case.feedback, "thumb"))
     return heard
 
 
 def _latest(case: Case, kind: str, name: str) -> Statement | None:
-    statements = [one for one in of_kinds(case.feedback, kind) if one.name == name and (kind != "score" or place_of(one) is not None)]
+    statements = [
+        one
+        for one in of_kinds(case.feedback, kind)
+        if one.name == name and (kind != "score" or place_of(one) is not None)
+    ]
     return max(statements, key=lambda one: (one.at, one.feedback_id), default=None)
 
 
@@ -368,7 +473,11 @@ def _components(stored: Statement | None, known: Collection[str]) -> dict[str, f
     components: dict[str, float] = {}
     for group, names in groups.items() if isinstance(groups, dict) else ():
         for name, value in names.items() if isinstance(names, dict) else ():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            is_number = (
+                isinstance(value, int | float)
+                and not isinstance(value, bool)
+                and math.isfinite(value)
+            )
             if is_number and f"{group}.{name}" in known:
                 components[f"{group}.{name}"] = float(value)
     return components
@@ -403,7 +512,9 @@ def _key(name: str) -> str:
 
 
 def _folded(found: Any) -> dict[str, Any]:
-    return {_key(str(name)): value for name, value in found.items()} if isinstance(found, dict) else {}
+    return (
+        {_key(str(name)): value for name, value in found.items()} if isinstance(found, dict) else {}
+    )
 
 
 def _json(text: str) -> Any:

@@ -1,6 +1,8 @@
-"""`edit_distance`: how much of an answer the raters' correction left as it was: 1 where nothing was changed, 0 where nothing was kept.
+"""`edit_distance`: how much of an answer the raters' correction left as it was: 1 where nothing was
+changed, 0 where nothing was kept.
 
-It is 1 - d / n, with d the insertions, deletions and replacements (Levenshtein) and n the length of the longer text.
+It is 1 - d / n, with d the insertions, deletions and replacements (Levenshtein) and n the length of
+the longer text.
 """
 
 from __future__ import annotations
@@ -9,7 +11,14 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.function import LONGEST_ANSWER, Case, RewardFunction, Score, Status, Unjudgeable
+from thumbwheel.rewards.function import (
+    LONGEST_ANSWER,
+    Case,
+    RewardFunction,
+    Score,
+    Status,
+    Unjudgeable,
+)
 from thumbwheel.rewards.reading import edit_of, of_kinds
 
 
@@ -32,16 +41,33 @@ class EditDistance(RewardFunction[EditDistanceConfig]):
         return {"text": case.text, "feedback": of_kinds(case.feedback, "correction")}
 
     def judge(self, case: Case) -> Score:
-        """The similarity of answer and correction; evidence: the number of changes, and who corrected."""
+        """The similarity of answer and correction; evidence: the number of changes, and who
+        corrected."""
         from rapidfuzz.distance import Levenshtein
 
         edit, conflict = edit_of(of_kinds(case.feedback, "correction"))
         if edit is None:
-            return Score.none(Status.NOT_APPLICABLE, "the corrections differ, without a plurality" if conflict else "nobody corrected it")
+            return Score.none(
+                Status.NOT_APPLICABLE,
+                "the corrections differ, without a plurality"
+                if conflict
+                else "nobody corrected it",
+            )
         if len(edit.text) > LONGEST_ANSWER:
-            raise Unjudgeable(f"the correction has {len(edit.text)} characters; at most {LONGEST_ANSWER} are compared")
-        before, after = (text.split() if self.config.unit == "words" else text for text in (case.text.strip(), edit.text.strip()))
+            raise Unjudgeable(
+                f"the correction has {len(edit.text)} characters; at most {LONGEST_ANSWER} are "
+                "compared"
+            )
+        before, after = (
+            text.split() if self.config.unit == "words" else text
+            for text in (case.text.strip(), edit.text.strip())
+        )
         changes = Levenshtein.distance(before, after)
         longer = max(len(before), len(after))
-        evidence = {"changes": changes, "of": longer, "unit": self.config.unit, "feedback_ids": list(edit.feedback_ids)}
+        evidence = {
+            "changes": changes,
+            "of": longer,
+            "unit": self.config.unit,
+            "feedback_ids": list(edit.feedback_ids),
+        }
         return Score(1 - changes / longer if longer else 1.0, evidence=evidence)

@@ -1,7 +1,8 @@
 """`efficiency`: how little a run used of three budgets: tokens, tool calls and reasoning steps.
 
-Each part is 1 where nothing was used and 0 at the budget or above; the score is their mean by weight, over the parts that are known. Tokens
-that nobody counted are unknown, not zero, and a run without tool calls or reasoning steps is not praised for that.
+Each part is 1 where nothing was used and 0 at the budget or above; the score is their mean by
+weight, over the parts that are known. Tokens that nobody counted are unknown, not zero, and a run
+without tool calls or reasoning steps is not praised for that.
 """
 
 from __future__ import annotations
@@ -63,18 +64,28 @@ class Efficiency(RewardFunction[EfficiencyConfig]):
         """The mean of the parts that are known; evidence: what was used."""
         amounts = used(case)
         parts = [
-            (getattr(self.config, f"{name}_weight"), max(0.0, 1 - amount / getattr(self.config, name)))
+            (
+                getattr(self.config, f"{name}_weight"),
+                max(0.0, 1 - amount / getattr(self.config, name)),
+            )
             for name, amount in amounts.items()
             if amount is not None and (amount or name == "tokens")
         ]
         total = math.fsum(weight for weight, _ in parts)
         if not total:
-            return Score.none(Status.NOT_APPLICABLE, "nobody counted the tokens, and the run has no tool call and no reasoning step")
-        return Score(min(1.0, math.fsum(weight * value for weight, value in parts) / total), evidence={"used": amounts})
+            return Score.none(
+                Status.NOT_APPLICABLE,
+                "nobody counted the tokens, and the run has no tool call and no reasoning step",
+            )
+        return Score(
+            min(1.0, math.fsum(weight * value for weight, value in parts) / total),
+            evidence={"used": amounts},
+        )
 
 
 def used(case: Case) -> dict[str, int | None]:
-    """Tokens (None unless every model call of the run knows both counts), tool calls, reasoning steps."""
+    """Tokens (None unless every model call of the run knows both counts), tool calls, reasoning
+    steps."""
     counts = [(one.prompt_tokens, one.completion_tokens) for one in case.steps if one.kind == "llm"]
     known = bool(counts) and all(count is not None for both in counts for count in both)
     return {

@@ -1,8 +1,10 @@
-r"""`exact_answer`: the final answer equals the reference, as numbers where both are numbers, otherwise as text.
+r"""`exact_answer`: the final answer equals the reference, as numbers where both are numbers,
+otherwise as text.
 
-The final answer is what stands in the last `\boxed{...}`, else after the last `####`, else after the last line that begins with `A:`,
-`Answer:` or `Final answer:`. Without any of these it is the last number of the text when the reference is a number, and otherwise the
-whole text. The reference may itself be a worked solution that ends in such a mark, as in GSM8K.
+The final answer is what stands in the last `\boxed{...}`, else after the last `####`, else after
+the last line that begins with `A:`, `Answer:` or `Final answer:`. Without any of these it is the
+last number of the text when the reference is a number, and otherwise the whole text. The reference
+may itself be a worked solution that ends in such a mark, as in GSM8K.
 """
 
 from __future__ import annotations
@@ -18,14 +20,21 @@ from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Unj
 LONGEST_NUMBER = 400
 """Digits; the decimals of a float64 end well before."""
 
-NUMBER = re.compile(r"[-+]?(?:(?:{0})(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*(?:{0}))?".format(r"\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+"))
+NUMBER = re.compile(
+    r"[-+]?(?:(?:{0})(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*(?:{0}))?".format(
+        r"\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+"
+    )
+)
 """Commas stand between thousands (or lakhs), and nowhere else."""
 WRITTEN = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d[\d,]*)?")
 """What looks like one number, whether or not it is."""
 WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {ord("−"): "-"}
-"""Full-width letters to plain ones, and the minus; the whole of NFKC would make digits of exponents."""
+"""Full-width letters to plain ones, and the minus; the whole of NFKC would make digits of
+exponents."""
 FRACTION = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
-LINE_MARK = re.compile(r"^[ \t>*_]*(?:final\s+answer|answer|a)[ \t*_]*:[ \t*_]*(.*)$", re.IGNORECASE | re.MULTILINE)
+LINE_MARK = re.compile(
+    r"^[ \t>*_]*(?:final\s+answer|answer|a)[ \t*_]*:[ \t*_]*(.*)$", re.IGNORECASE | re.MULTILINE
+)
 CURRENCY = "$€£¥₹"
 
 
@@ -48,9 +57,12 @@ class ExactAnswer(RewardFunction[ExactAnswerConfig]):
     version = 2
 
     def judge(self, case: Case) -> Score:
-        """1 when the final answer equals the reference, else 0; evidence: both, as they were compared."""
+        """1 when the final answer equals the reference, else 0; evidence: both, as they were
+        compared."""
         if case.reference is None or isinstance(case.reference, dict | list):
-            return Score.none(Status.NOT_APPLICABLE, "the case has no reference that is a text or a number")
+            return Score.none(
+                Status.NOT_APPLICABLE, "the case has no reference that is a text or a number"
+            )
         wanted_text = case.reference if isinstance(case.reference, str) else str(case.reference)
         mark, expected = marked(wanted_text)
         wanted = number(expected)
@@ -59,21 +71,32 @@ class ExactAnswer(RewardFunction[ExactAnswerConfig]):
         if mark is None and wanted is not None:
             found = last_number(case.text)
         well_formed = (mark is not None) if form_asked else None
-        equal = self._equal(found, expected, wanted) and not (self.config.require_mark and mark is None)
-        return Score(float(equal), evidence={"found": found[:200], "expected": expected[:200], "mark": mark}, well_formed=well_formed)
+        equal = self._equal(found, expected, wanted) and not (
+            self.config.require_mark and mark is None
+        )
+        return Score(
+            float(equal),
+            evidence={"found": found[:200], "expected": expected[:200], "mark": mark},
+            well_formed=well_formed,
+        )
 
     def _equal(self, found: str, expected: str, wanted: tuple[Decimal, Decimal] | None) -> bool:
         if wanted is None:
-            return text(found, self.config.case_sensitive) == text(expected, self.config.case_sensitive)
+            return text(found, self.config.case_sensitive) == text(
+                expected, self.config.case_sensitive
+            )
         given = number(found)
         if given is None:
             return False
         left, right = (Fraction(top) / Fraction(bottom) for top, bottom in (given, wanted))
-        return left == right or abs(left - right) <= abs(right) * Fraction(str(self.config.tolerance))
+        return left == right or abs(left - right) <= abs(right) * Fraction(
+            str(self.config.tolerance)
+        )
 
 
 def marked(answer: str) -> tuple[str | None, str]:
-    r"""The mark that was found ("boxed", "####", "line" or None) and the final answer after it (else the whole text).
+    r"""The mark that was found ("boxed", "####", "line" or None) and the final answer after it
+    (else the whole text).
 
     >>> marked("so 3 + 4 = 7\n#### 7")
     ('####', '7')
@@ -98,7 +121,8 @@ def _braced(answer: str, start: int) -> str | None:
 
 
 def last_number(answer: str) -> str:
-    """The last number in the text as it stands there, with a plain minus; empty where there is none."""
+    """The last number in the text as it stands there, with a plain minus; empty where there is
+    none."""
     found = WRITTEN.findall(answer.translate(WIDE))
     return found[-1].rstrip(",") if found else ""
 
@@ -106,8 +130,8 @@ def last_number(answer: str) -> str:
 def number(given: str) -> tuple[Decimal, Decimal] | None:
     """The number that the text is, as (numerator, denominator); None for text that is no number.
 
-    Currency and percent signs, thousands separators, units after a space and a final full stop are left out. Raises Unjudgeable for a
-    number that is too long to compare.
+    Currency and percent signs, thousands separators, units after a space and a final full stop are
+    left out. Raises Unjudgeable for a number that is too long to compare.
 
     >>> number("$70,000.") == (Decimal(70000), Decimal(1))
     True
@@ -115,21 +139,31 @@ def number(given: str) -> tuple[Decimal, Decimal] | None:
     bare = unicodedata.normalize("NFKC", given).replace("−", "-").strip().strip("*_`'\" ")
     bare = FRACTION.sub(r"\1/\2", bare)
     bare = re.sub(rf"^([-+]?)\s*[{CURRENCY}]\s*", r"\1", bare).rstrip("%").rstrip(". ")
-    if not (match := NUMBER.match(bare)) or not re.fullmatch(r",?(?:\s+[^\d\s]\S*){0,3}", bare[match.end() :]):
+    if not (match := NUMBER.match(bare)) or not re.fullmatch(
+        r",?(?:\s+[^\d\s]\S*){0,3}", bare[match.end() :]
+    ):
         return None
     if len(match[0]) > LONGEST_NUMBER:
-        raise Unjudgeable(f"a number of {len(match[0])} characters; at most {LONGEST_NUMBER} are compared")
+        raise Unjudgeable(
+            f"a number of {len(match[0])} characters; at most {LONGEST_NUMBER} are compared"
+        )
     top, _, bottom = match[0].replace(",", "").partition("/")
     try:
         numerator, denominator = Decimal(top.strip()), Decimal(bottom.strip() or "1")
     except InvalidOperation:
         return None
     if abs(numerator.adjusted()) > LONGEST_NUMBER:
-        raise Unjudgeable(f"a number with the exponent {numerator.adjusted()}; at most {LONGEST_NUMBER} are compared")
+        raise Unjudgeable(
+            f"a number with the exponent {numerator.adjusted()}; at most {LONGEST_NUMBER} are "
+            "compared"
+        )
     return (numerator, denominator) if denominator else None
 
 
 def text(given: str, case_sensitive: bool = False) -> str:
-    """The text as it is compared: NFKC, one space between words, no quotes or marks around it, no final full stop."""
-    bare = " ".join(unicodedata.normalize("NFKC", given).split()).strip("*_`'\" ").rstrip(".").strip()
+    """The text as it is compared: NFKC, one space between words, no quotes or marks around it, no
+    final full stop."""
+    bare = (
+        " ".join(unicodedata.normalize("NFKC", given).split()).strip("*_`'\" ").rstrip(".").strip()
+    )
     return bare if case_sensitive else bare.casefold()

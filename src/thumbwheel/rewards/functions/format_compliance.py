@@ -1,8 +1,11 @@
-"""`format_compliance`: the answer keeps the rules of form that its agent has; by default: no XML outside of code.
+"""`format_compliance`: the answer keeps the rules of form that its agent has; by default: no XML
+outside of code.
 
-Code (fenced blocks, `inline code`) is taken out before XML is looked for, and what only looks like a tag is none: generics such as
-`List<int>`, placeholders such as `<stdin>` or `<your name>`, comparisons. A tag is a closing one, a self-closing one, one with attributes,
-one whose closing tag follows, or one of `forbidden_tags` in any form. Each violation takes `penalty`, all of them `most` at the most.
+Code (fenced blocks, `inline code`) is taken out before XML is looked for, and what only looks like
+a tag is none: generics such as `List<int>`, placeholders such as `<stdin>` or `<your name>`,
+comparisons. A tag is a closing one, a self-closing one, one with attributes, one whose closing tag
+follows, or one of `forbidden_tags` in any form. Each violation takes `penalty`, all of them `most`
+at the most.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
 INLINE = re.compile(r"`[^`\n]{1,500}`")
-TAG = re.compile(r"(?P<generic>(?<=\w))?<(?P<close>/?)(?P<name>[A-Za-z][\w.:-]{0,60})(?P<rest>(?:\s[^<>]{0,500})?/?)>")
+TAG = re.compile(
+    r"(?P<generic>(?<=\w))?<(?P<close>/?)(?P<name>[A-Za-z][\w.:-]{0,60})(?P<rest>(?:\s[^<>]{0,500})?/?)>"
+)
 ATTRIBUTE = re.compile(r"\s[\w:.-]+\s*=\s*[\"'{]")
 
 
@@ -28,7 +33,16 @@ class FormatComplianceConfig(Config):
     """XML and HTML tags are allowed everywhere."""
     allowed_tags: tuple[str, ...] = ()
     """Tags that are allowed although `xml` is not."""
-    forbidden_tags: tuple[str, ...] = ("think", "thinking", "reasoning", "tool_call", "function_call", "answer", "response", "final_answer")
+    forbidden_tags: tuple[str, ...] = (
+        "think",
+        "thinking",
+        "reasoning",
+        "tool_call",
+        "function_call",
+        "answer",
+        "response",
+        "final_answer",
+    )
     """Tags that are no placeholders: each is a violation even where it is never closed."""
     fences: bool = True
     """Fenced code blocks are allowed; one that is never closed is a violation in any case."""
@@ -70,13 +84,18 @@ class FormatCompliance(RewardFunction[FormatComplianceConfig]):
     def judge(self, case: Case) -> Score:
         """1 - min(most, penalty * violations); evidence: the first twenty violations.
 
-        An empty answer that breaks no rule has no form to judge: a full score would call it a good one.
+        An empty answer that breaks no rule has no form to judge: a full score would call it a good
+        one.
         """
         broken = self.violations(case.text)
         if not broken and not case.text.strip():
             return Score.none(Status.NOT_APPLICABLE, "the answer is empty")
         taken = min(self.config.most, self.config.penalty * len(broken))
-        return Score(1 - taken, evidence={"violations": len(broken), "first": broken[:20]}, well_formed=not broken)
+        return Score(
+            1 - taken,
+            evidence={"violations": len(broken), "first": broken[:20]},
+            well_formed=not broken,
+        )
 
     def violations(self, text: str) -> list[str]:
         """Each of them in a few words, in the order of the rules."""
@@ -85,7 +104,9 @@ class FormatCompliance(RewardFunction[FormatComplianceConfig]):
         found = [] if rules.xml else self._tags(prose)
         found += ["a code fence that is never closed"] if open_fence else []
         found += [f"{fenced} fenced code blocks"] if fenced and not rules.fences else []
-        found += [f"without {word!r}" for word in rules.must_contain if word.casefold() not in folded]
+        found += [
+            f"without {word!r}" for word in rules.must_contain if word.casefold() not in folded
+        ]
         found += [f"with {word!r}" for word in rules.must_not_contain if word.casefold() in folded]
         if rules.most_characters is not None and len(text) > rules.most_characters:
             found.append(f"{len(text)} characters")
@@ -94,7 +115,10 @@ class FormatCompliance(RewardFunction[FormatComplianceConfig]):
         return found
 
     def _tags(self, prose: str) -> list[str]:
-        allowed, forbidden = ({name.casefold() for name in names} for names in (self.config.allowed_tags, self.config.forbidden_tags))
+        allowed, forbidden = (
+            {name.casefold() for name in names}
+            for names in (self.config.allowed_tags, self.config.forbidden_tags)
+        )
         tags = [one for one in TAG.finditer(prose) if one["name"].casefold() not in allowed]
         closed = {one["name"].casefold() for one in tags if one["close"]}
 
@@ -108,7 +132,8 @@ class FormatCompliance(RewardFunction[FormatComplianceConfig]):
 
 
 def without_code(text: str) -> tuple[str, int, bool]:
-    """(the text without fenced and inline code, how many fenced blocks it had, whether the last one is never closed)."""
+    """(the text without fenced and inline code, how many fenced blocks it had, whether the last one
+    is never closed)."""
     kept: list[str] = []
     fence, count = "", 0
     for line in text.split("\n"):

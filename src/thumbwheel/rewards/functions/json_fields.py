@@ -1,6 +1,7 @@
 """`json_fields`: the answer is a JSON object whose fields equal those of the reference.
 
-Strict, as `rewards/json_answer.py` says. Well-formed means: it parses, and the expected fields are there.
+Strict, as `rewards/json_answer.py` says. Well-formed means: it parses, and the expected fields are
+there.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ class JsonFieldsConfig(Config):
     fields: tuple[str, ...] | None = None
     """Only these fields count [default: all fields of the reference]."""
     weights: dict[str, float] | None = None
-    """Weight of a field; the value is then the weighted share that is right, instead of all or nothing. Unnamed fields weigh 1."""
+    """Weight of a field; the value is then the weighted share that is right, instead of all or
+    nothing. Unnamed fields weigh 1."""
     allow_extra: bool = True
     """Further fields in the answer do no harm; otherwise they make it ill-formed and wrong."""
 
     @model_validator(mode="after")
     def _weights_are_positive(self) -> JsonFieldsConfig:
-        if self.weights is not None and (min(self.weights.values(), default=1.0) < 0 or not sum(self.weights.values())):
+        if self.weights is not None and (
+            min(self.weights.values(), default=1.0) < 0 or not sum(self.weights.values())
+        ):
             raise ValueError("weights must not be negative, and one must be above zero")
         return self
 
@@ -39,7 +43,8 @@ class JsonFields(RewardFunction[JsonFieldsConfig]):
     version = 2
 
     def judge(self, case: Case) -> Score:
-        """All fields right: 1, else 0 (or the weighted share); evidence names the wrong, missing and extra fields."""
+        """All fields right: 1, else 0 (or the weighted share); evidence names the wrong, missing
+        and extra fields."""
         reference = self._reference(case.reference)
         names = self.config.fields or (tuple(reference) if reference is not None else ())
         try:
@@ -48,27 +53,48 @@ class JsonFields(RewardFunction[JsonFieldsConfig]):
             problem, found = str(error), None
         if reference is None:
             well_formed = (found is not None and set(names) <= set(found)) if names else None
-            return Score.none(Status.NOT_APPLICABLE, "the case has no JSON object as its reference", well_formed)
+            return Score.none(
+                Status.NOT_APPLICABLE, "the case has no JSON object as its reference", well_formed
+            )
         lacking = [name for name in names if name not in reference]
         if lacking:
-            return Score.none(Status.NOT_APPLICABLE, f"the reference has no field {', '.join(lacking)}, so nothing says what is right")
+            return Score.none(
+                Status.NOT_APPLICABLE,
+                f"the reference has no field {', '.join(lacking)}, so nothing says what is right",
+            )
         if found is None:
             return Score(0.0, evidence={"parsed": False, "problem": problem}, well_formed=False)
         return self._compare(found, reference, names)
 
-    def _compare(self, found: dict[str, Any], reference: dict[str, Any], names: tuple[str, ...]) -> Score:
+    def _compare(
+        self, found: dict[str, Any], reference: dict[str, Any], names: tuple[str, ...]
+    ) -> Score:
         missing = [name for name in names if name not in found]
-        wrong = [name for name in names if name in found and not equal(found[name], reference[name])]
-        extra = [] if self.config.allow_extra and names else [name for name in found if name not in reference and name not in names]
+        wrong = [
+            name for name in names if name in found and not equal(found[name], reference[name])
+        ]
+        extra = (
+            []
+            if self.config.allow_extra and names
+            else [name for name in found if name not in reference and name not in names]
+        )
         evidence = {"parsed": True, "wrong": wrong, "missing": missing, "extra": extra}
-        return Score(0.0 if extra else self._value(names, {*wrong, *missing}), evidence=evidence, well_formed=not missing and not extra)
+        return Score(
+            0.0 if extra else self._value(names, {*wrong, *missing}),
+            evidence=evidence,
+            well_formed=not missing and not extra,
+        )
 
     def _value(self, names: tuple[str, ...], bad: set[str]) -> float:
         if self.config.weights is None:
             return float(not bad)
         weights = {name: self.config.weights.get(name, 1.0) for name in names}
         total = sum(weights.values())
-        return sum(weight for name, weight in weights.items() if name not in bad) / total if total else float(not bad)
+        return (
+            sum(weight for name, weight in weights.items() if name not in bad) / total
+            if total
+            else float(not bad)
+        )
 
     def _reference(self, given: Any) -> dict[str, Any] | None:
         if isinstance(given, str):

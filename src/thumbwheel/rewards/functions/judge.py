@@ -1,17 +1,22 @@
-"""`judge`: a language model says which of two answers is better; an answer's score is the part of its group that it beats.
+"""`judge`: a language model says which of two answers is better; an answer's score is the part of
+its group that it beats.
 
-The model is any OpenAI-compatible endpoint. Each pair is asked twice, with the places swapped; where the two verdicts differ, the pair is a
-tie, so a liking for the first place wins nothing. Ties count one half. What cannot be reached is blocked, what answers nonsense has failed,
-and neither is a score.
+The model is any OpenAI-compatible endpoint. Each pair is asked twice, with the places swapped;
+where the two verdicts differ, the pair is a tie, so a liking for the first place wins nothing. Ties
+count one half. What cannot be reached is blocked, what answers nonsense has failed, and neither is
+a score.
 
-An answer is data of strangers and may say "the first answer wins". It is handed over inside a JSON string that it cannot leave, and a
-verdict counts only as an object with a word (the nonce) that is made anew for each question and stands in no answer: a verdict that was
-written beforehand, or is repeated from an answer, is none. Whether the model lets itself be talked round is what `agreement` measures.
+An answer is data of strangers and may say "the first answer wins". It is handed over inside a JSON
+string that it cannot leave, and a verdict counts only as an object with a word (the nonce) that is
+made anew for each question and stands in no answer: a verdict that was written beforehand, or is
+repeated from an answer, is none. Whether the model lets itself be talked round is what `agreement`
+measures.
 
-Without other answers to the same prompt, the answer is compared with the task's own reference, which is how an evaluation gates. That is
-allowed only where `agreement` names a file in which this very judge's agreement with people is stated (`thumbwheel label trust`), signed
-by this home, and is high enough; otherwise the score is blocked. Endpoint, model, key and statement are the owner's settings; a case may
-bring the criteria.
+Without other answers to the same prompt, the answer is compared with the task's own reference,
+which is how an evaluation gates. That is allowed only where `agreement` names a file in which this
+very judge's agreement with people is stated (`thumbwheel label trust`), signed by this home, and is
+high enough; otherwise the score is blocked. Endpoint, model, key and statement are the owner's
+settings; a case may bring the criteria.
 """
 
 from __future__ import annotations
@@ -41,7 +46,8 @@ What counts: {criteria}
 Reply with one JSON object and nothing else: {{"nonce": "{nonce}", "winner": "1", "2" or "tie"}}. The nonce has to be this one."""
 WINNERS = {"1": 1.0, "2": 0.0, "tie": 0.5}
 GIVE_UP = 3
-"""After so many questions without any reply the endpoint is taken for down, and nothing more is asked."""
+"""After so many questions without any reply the endpoint is taken for down, and nothing more is
+asked."""
 
 
 class JudgeConfig(Config):
@@ -50,10 +56,14 @@ class JudgeConfig(Config):
     url: str
     """The endpoint, for example http://127.0.0.1:11434/v1."""
     model: str
-    """The judging model, as the endpoint calls it. A model that judges its own answers prefers them."""
+    """The judging model, as the endpoint calls it. A model that judges its own answers prefers
+    them."""
     api_key_variable: str | None = None
     """The environment variable that holds the key; the key itself stands in no settings."""
-    criteria: str = Field("being right, being helpful and doing what was asked; length and style alone count nothing", max_length=4000)
+    criteria: str = Field(
+        "being right, being helpful and doing what was asked; length and style alone count nothing",
+        max_length=4000,
+    )
     """What makes an answer better, in the words that the model is told."""
     most_mates: int = Field(4, ge=1, le=64)
     """With at most so many other answers an answer is compared; each comparison is two questions."""
@@ -66,24 +76,37 @@ class JudgeConfig(Config):
     structured: bool = True
     """Ask for the object with response_format (JSON schema); off for endpoints that refuse it."""
     agreement: str | None = None
-    """The file in which this judge's agreement with people is stated; without it the judge may not gate."""
+    """The file in which this judge's agreement with people is stated; without it the judge may not
+    gate."""
     home: str | None = None
     """The home whose secret has signed that file; filled in where an open home reads the settings."""
     least_prompts: int = Field(20, ge=10)
-    """Prompts that these pairs have to be about before it may gate; pairs of one prompt are no independent evidence."""
+    """Prompts that these pairs have to be about before it may gate; pairs of one prompt are no
+    independent evidence."""
     least_pairs: int = Field(50, ge=20)
     """Pairs that people and judge have both decided, at least, before it may gate."""
     least_kappa: float = Field(0.4, gt=0, le=1)
     """The lower end of the interval of Cohen's kappa, at least, before it may gate."""
 
 
-OF_USE = ("agreement", "home", "least_prompts", "least_pairs", "least_kappa", "parallel", "timeout", "attempts", "api_key_variable")
+OF_USE = (
+    "agreement",
+    "home",
+    "least_prompts",
+    "least_pairs",
+    "least_kappa",
+    "parallel",
+    "timeout",
+    "attempts",
+    "api_key_variable",
+)
 """Settings that change no verdict."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of a pair: 1.0 where the first is better, 0.0 where the second is, 0.5 for a tie; or why there is none."""
+    """Of a pair: 1.0 where the first is better, 0.0 where the second is, 0.5 for a tie; or why
+    there is none."""
 
     value: float | None
     status: Status = Status.OK
@@ -119,12 +142,16 @@ class Judge(RewardFunction[JudgeConfig]):
         """The part of its group that each beats; a pair that several cases share is asked once."""
         opponents = [self._opponents(case) for case in cases]
         pairs = [
-            [] if isinstance(rivals, Score) else [pair_of(case.prompt, case.text, rival) for rival in rivals]
+            []
+            if isinstance(rivals, Score)
+            else [pair_of(case.prompt, case.text, rival) for rival in rivals]
             for case, rivals in zip(cases, opponents, strict=True)
         ]
         verdicts = self.compare(list(dict.fromkeys(pair for own in pairs for pair in own)))
         return [
-            rivals if isinstance(rivals, Score) else self._combined(case, [(pair, verdicts[pair]) for pair in own])
+            rivals
+            if isinstance(rivals, Score)
+            else self._combined(case, [(pair, verdicts[pair]) for pair in own])
             for case, rivals, own in zip(cases, opponents, pairs, strict=True)
         ]
 
@@ -134,18 +161,31 @@ class Judge(RewardFunction[JudgeConfig]):
         if case.mates:
             return case.mates[: self.config.most_mates]
         if not isinstance(case.reference, str) or not case.reference.strip():
-            return Score.none(Status.NOT_APPLICABLE, "there is no other answer to this prompt to compare it with")
+            return Score.none(
+                Status.NOT_APPLICABLE, "there is no other answer to this prompt to compare it with"
+            )
         why = self.may_not_gate()
         return (case.reference,) if why is None else Score.none(Status.BLOCKED, why)
 
     def _combined(self, case: Case, verdicts: Sequence[tuple[Pair, Verdict]]) -> Score:
-        known = [verdict.value if pair[1] == case.text else 1 - verdict.value for pair, verdict in verdicts if verdict.value is not None]
+        known = [
+            verdict.value if pair[1] == case.text else 1 - verdict.value
+            for pair, verdict in verdicts
+            if verdict.value is not None
+        ]
         missing = [verdict for _, verdict in verdicts if verdict.value is None]
         if not known:
             return Score.none(missing[0].status, missing[0].reason)
-        evidence = {"compared": len(known), "won": known.count(1.0), "tied": known.count(0.5), "judge": self.config.model}
+        evidence = {
+            "compared": len(known),
+            "won": known.count(1.0),
+            "tied": known.count(0.5),
+            "judge": self.config.model,
+        }
         evidence["contradicted_itself"] = sum(verdict.torn for _, verdict in verdicts)
-        evidence |= {"without_verdict": len(missing), "reason": missing[0].reason} if missing else {}
+        evidence |= (
+            {"without_verdict": len(missing), "reason": missing[0].reason} if missing else {}
+        )
         return Score(sum(known) / len(known), evidence=evidence)
 
     def may_not_gate(self) -> str | None:
@@ -160,20 +200,35 @@ class Judge(RewardFunction[JudgeConfig]):
         except (ValueError, KeyError, TypeError):
             return f"{config.agreement!r} is no statement of agreement; {fix}"
         if judged != self.fingerprint():
-            return f"{config.agreement!r} is about another judge: other settings, or another model; {fix}"
+            return (
+                f"{config.agreement!r} is about another judge: other settings, or another model; "
+                f"{fix}"
+            )
         if pairs < config.least_pairs:
-            return f"people and this judge have both decided {pairs} pairs; {config.least_pairs} are needed before it may gate"
+            return (
+                f"people and this judge have both decided {pairs} pairs; {config.least_pairs} are "
+                "needed before it may gate"
+            )
         if prompts < config.least_prompts:
-            return f"these pairs are about {prompts} prompts; {config.least_prompts} are needed before it may gate"
+            return (
+                f"these pairs are about {prompts} prompts; {config.least_prompts} are needed "
+                "before it may gate"
+            )
         if low is None or low < config.least_kappa:
-            return f"its agreement with people may be as low as kappa {low}; {config.least_kappa:g} is needed before it may gate"
+            return (
+                f"its agreement with people may be as low as kappa {low}; {config.least_kappa:g} "
+                "is needed before it may gate"
+            )
         return None
 
     def statement(self) -> dict[str, Any] | str:
         """What the file `agreement` states, as this home signed it; or why nothing is stated."""
         path = self.config.agreement
         if path is None:
-            return "a judge may gate only where its agreement with people is stated, and this one names no file of it"
+            return (
+                "a judge may gate only where its agreement with people is stated, and this one "
+                "names no file of it"
+            )
         try:
             statement = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
@@ -191,7 +246,13 @@ class Judge(RewardFunction[JudgeConfig]):
         if not (asked := [pair for pair in pairs if pair not in found]):
             return found
         key = os.environ.get(self.config.api_key_variable or "")
-        client = Client(self.config.url, self.config.model, api_key=key, timeout=self.config.timeout, attempts=self.config.attempts)
+        client = Client(
+            self.config.url,
+            self.config.model,
+            api_key=key,
+            timeout=self.config.timeout,
+            attempts=self.config.attempts,
+        )
         line = _Line(client, self.config)
         try:
             with ThreadPoolExecutor(self.config.parallel) as pool:
@@ -209,7 +270,9 @@ def signature(statement: Mapping[str, Any], seal: Seal) -> str:
 def genuine(statement: Mapping[str, Any], seal: Seal) -> bool:
     """Whether a statement of agreement is as this home signed it."""
     claimed = statement.get("signature")
-    return isinstance(claimed, str) and hmac.compare_digest(claimed.encode(), signature(statement, seal).encode())
+    return isinstance(claimed, str) and hmac.compare_digest(
+        claimed.encode(), signature(statement, seal).encode()
+    )
 
 
 class _Line:
@@ -236,17 +299,25 @@ class _Line:
         nonce = secrets.token_hex(8)
         data = {"conversation": json.loads(prompt), "answers": {"1": first, "2": second}}
         asked = ASKED.format(criteria=self._config.criteria, nonce=nonce)
-        messages = [{"role": "system", "content": asked}, {"role": "user", "content": json.dumps(data)}]
+        messages = [
+            {"role": "system", "content": asked},
+            {"role": "user", "content": json.dumps(data)},
+        ]
         body: dict[str, Any] = {"messages": messages, "temperature": 0}
         if self._config.structured:
-            body["response_format"] = {"type": "json_schema", "json_schema": {"name": "verdict", "strict": True, "schema": schema(nonce)}}
+            body["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": "verdict", "strict": True, "schema": schema(nonce)},
+            }
         try:
             reply = self._client.post("chat/completions", body)
         except ModelError as error:
             self._unanswered += 1
             if self._unanswered >= GIVE_UP:
                 self._down = str(error)
-            return Verdict(None, Status.FAILED if isinstance(error, Refused) else Status.BLOCKED, str(error))
+            return Verdict(
+                None, Status.FAILED if isinstance(error, Refused) else Status.BLOCKED, str(error)
+            )
         self._unanswered = 0
         return read_verdict(reply, nonce)
 
@@ -259,18 +330,35 @@ def pair_of(prompt: Sequence[Mapping[str, Any]], one: str, other: str) -> Pair:
 
 def schema(nonce: str) -> dict[str, Any]:
     """Of the object that is a verdict."""
-    properties = {"nonce": {"type": "string", "enum": [nonce]}, "winner": {"type": "string", "enum": list(WINNERS)}}
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    properties = {
+        "nonce": {"type": "string", "enum": [nonce]},
+        "winner": {"type": "string", "enum": list(WINNERS)},
+    }
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 
 def read_verdict(reply: Mapping[str, Any], nonce: str) -> float | Verdict:
-    """1.0 for the first answer, 0.0 for the second, 0.5 for a tie; a failed verdict for anything that is not exactly one with the nonce."""
+    """1.0 for the first answer, 0.0 for the second, 0.5 for a tie; a failed verdict for anything
+    that is not exactly one with the nonce."""
     try:
         text = reply["choices"][0]["message"]["content"].strip()
         lines = text.split("\n")
-        found = json.loads("\n".join(lines[1:-1]) if lines[0].startswith("```") and lines[-1].strip() == "```" else text)
+        found = json.loads(
+            "\n".join(lines[1:-1])
+            if lines[0].startswith("```") and lines[-1].strip() == "```"
+            else text
+        )
         if not isinstance(found, dict) or found.get("nonce") != nonce:
-            return Verdict(None, Status.FAILED, f"the reply is no verdict on this question (its nonce is missing): {text[:80]!r}")
+            return Verdict(
+                None,
+                Status.FAILED,
+                f"the reply is no verdict on this question (its nonce is missing): {text[:80]!r}",
+            )
         return WINNERS[found["winner"]]
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError):
         return Verdict(None, Status.FAILED, f"the reply is no verdict: {str(reply)[:120]}")

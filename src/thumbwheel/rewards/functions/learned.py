@@ -1,8 +1,11 @@
-"""`learned`: how likely people would call this run good, by a classifier that was fitted on the labels that people gave.
+"""`learned`: how likely people would call this run good, by a classifier that was fitted on the
+labels that people gave.
 
-The classifier is a document that `thumbwheel label learn` writes; it names its labels and its cross-validated accuracy, which is part of
-the evidence. It sees numbers about the run, hashed words of the answer and, where it was asked to, an embedding of it, so that it finds
-what differs between good and bad in those labels and no more: a reward to rank and to route by, not one to optimise against alone.
+The classifier is a document that `thumbwheel label learn` writes; it names its labels and its
+cross-validated accuracy, which is part of the evidence. It sees numbers about the run, hashed words
+of the answer and, where it was asked to, an embedding of it, so that it finds what differs between
+good and bad in those labels and no more: a reward to rank and to route by, not one to optimise
+against alone.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ class LearnedConfig(Config):
     """Settings of `learned`."""
 
     classifier: str
-    """The file that `thumbwheel label learn --out FILE` wrote; in the ledger also latest or its hash, of the same agent."""
+    """The file that `thumbwheel label learn --out FILE` wrote; in the ledger also latest or its
+    hash, of the same agent."""
 
 
 class Learned(RewardFunction[LearnedConfig]):
@@ -50,7 +54,11 @@ class Learned(RewardFunction[LearnedConfig]):
     def score(self, cases: Sequence[Case]) -> list[Score]:
         """All of them at once."""
         found = [too_long(case) for case in cases]
-        scores = iter(self._score([case for case, refused in zip(cases, found, strict=True) if refused is None]))
+        scores = iter(
+            self._score(
+                [case for case, refused in zip(cases, found, strict=True) if refused is None]
+            )
+        )
         return [refused or next(scores) for refused in found]
 
     def judge(self, case: Case) -> Score:
@@ -63,9 +71,16 @@ class Learned(RewardFunction[LearnedConfig]):
         except (InputError, ModelError, MissingExtra) as error:
             return [Score.none(Status.BLOCKED, str(error)) for _ in cases]
         report = classifier.about.get("report", {})
-        evidence = {"classifier": name[:12], "labels": report.get("labels"), "accuracy": report.get("accuracy")}
+        evidence = {
+            "classifier": name[:12],
+            "labels": report.get("labels"),
+            "accuracy": report.get("accuracy"),
+        }
         # one by one, so that a score does not depend on the company in which it is computed
-        return [Score(float(classifier.chances([features(case, embedder)])[0]), evidence=evidence) for case in cases]
+        return [
+            Score(float(classifier.chances([features(case, embedder)])[0]), evidence=evidence)
+            for case in cases
+        ]
 
     def _load(self) -> tuple[str, Classifier, Embedder | None]:
         path = self.config.classifier
@@ -74,7 +89,11 @@ class Learned(RewardFunction[LearnedConfig]):
             document = json.loads(content)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "it is no JSON"
-            raise InputError(f"classifier {path!r}", why, "Write one: thumbwheel label learn --agent AGENT --out FILE") from None
+            raise InputError(
+                f"classifier {path!r}",
+                why,
+                "Write one: thumbwheel label learn --agent AGENT --out FILE",
+            ) from None
         found = Classifier.of(document)
         return hashlib.sha256(content).hexdigest(), found, self._embedder(found)
 
@@ -85,8 +104,17 @@ class Learned(RewardFunction[LearnedConfig]):
             return None
         from thumbwheel.engine.embed import Embedder
 
-        found = Embedder(str(named["model"]), local_only=True)  # the file may be somebody else's, and names what is read
+        found = Embedder(
+            str(named["model"]), local_only=True
+        )  # the file may be somebody else's, and names what is read
         if found.fingerprint != named["fingerprint"]:
-            why = f"it was fitted on embeddings of {found.name!r}, whose weights are other ones by now"
-            raise InputError(f"classifier {self.config.classifier!r}", why, "Fit it again: thumbwheel label learn")
+            why = (
+                f"it was fitted on embeddings of {found.name!r}, whose weights are other ones by "
+                "now"
+            )
+            raise InputError(
+                f"classifier {self.config.classifier!r}",
+                why,
+                "Fit it again: thumbwheel label learn",
+            )
         return found

@@ -1,4 +1,5 @@
-"""`length`: the answer is as long as it should be: 1 between `least` and `most`, falling to 0 at nothing and at twice `most`."""
+"""`length`: the answer is as long as it should be: 1 between `least` and `most`, falling to 0 at
+nothing and at twice `most`."""
 
 from __future__ import annotations
 
@@ -37,7 +38,12 @@ class Length(RewardFunction[LengthConfig]):
     def judge(self, case: Case) -> Score:
         """Between 0 and 1; evidence: the length that was counted."""
         count = len(case.text.split()) if self.config.unit == "words" else len(case.text)
-        evidence = {"length": count, "unit": self.config.unit, "least": self.config.least, "most": self.config.most}
+        evidence = {
+            "length": count,
+            "unit": self.config.unit,
+            "least": self.config.least,
+            "most": self.config.most,
+        }
         if count < self.config.least:
             return Score(count / self.config.least, evidence=evidence)
         return Score(min(1.0, max(0.0, 2 - count / self.config.most)), evidence=evidence)

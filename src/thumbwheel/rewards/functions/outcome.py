@@ -1,7 +1,9 @@
-"""`outcome`: what became of it within a declared window, good or bad, saying less the longer it took.
+"""`outcome`: what became of it within a declared window, good or bad, saying less the longer it
+took.
 
-An outcome counts from the answer on until `window_days` later; where nobody knows when the answer was given, every outcome counts, and the
-evidence says so. Without an outcome the score is pending while the window is open, and does not apply after that: silence is no verdict.
+An outcome counts from the answer on until `window_days` later; where nobody knows when the answer
+was given, every outcome counts, and the evidence says so. Without an outcome the score is pending
+while the window is open, and does not apply after that: silence is no verdict.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class OutcomeConfig(Config):
     window_days: float = Field(30.0, gt=0, le=36_500)
     """The attribution window: an outcome later than this after the answer is not credited to it."""
     discount: float = Field(1.0, gt=0, le=1)
-    """What a day of waiting leaves of what an outcome says, good or bad: with 0.9, 1.0 is 0.905 after two days, and 0.0 is 0.095."""
+    """What a day of waiting leaves of what an outcome says, good or bad: with 0.9, 1.0 is 0.905
+    after two days, and 0.0 is 0.095."""
     bad: tuple[str, ...] = LabelConfig().bad_outcomes
     """Outcomes that are bad when they are true or high."""
 
@@ -45,26 +48,43 @@ class Outcome(RewardFunction[OutcomeConfig]):
     reads = frozenset({"feedback", "occurred_at", "as_of"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The outcomes that count, when the answer was given, and of the time only whether the window is open."""
-        return {"feedback": self._counted(case), "occurred_at": case.occurred_at, "open": self._open(case)}
+        """The outcomes that count, when the answer was given, and of the time only whether the
+        window is open."""
+        return {
+            "feedback": self._counted(case),
+            "occurred_at": case.occurred_at,
+            "open": self._open(case),
+        }
 
     def judge(self, case: Case) -> Score:
-        """The mean by weight of the newest word about each outcome, discounted; evidence: each of them."""
+        """The mean by weight of the newest word about each outcome, discounted; evidence: each of
+        them."""
         latest, _ = newest(self._counted(case), voice, lambda one: one.value)
         if not latest:
             days = f"{self.config.window_days:g} days"
             if self._open(case):
                 return Score.none(Status.PENDING, f"no outcome yet; its window of {days} is open")
             return Score.none(Status.NOT_APPLICABLE, f"no outcome within {days}")
-        values = [MIDDLE + (self._value(one) - MIDDLE) * self.config.discount ** self._days(case, one) for one in latest]
+        values = [
+            MIDDLE + (self._value(one) - MIDDLE) * self.config.discount ** self._days(case, one)
+            for one in latest
+        ]
         parts = [
-            {"name": one.name, "days": round(self._days(case, one), 3), "value": value} for one, value in zip(latest, values, strict=True)
+            {"name": one.name, "days": round(self._days(case, one), 3), "value": value}
+            for one, value in zip(latest, values, strict=True)
         ]
         weights = [one.weight for one in latest]
-        evidence = {"outcomes": parts, "window_days": self.config.window_days, "feedback_ids": sorted(one.feedback_id for one in latest)}
+        evidence = {
+            "outcomes": parts,
+            "window_days": self.config.window_days,
+            "feedback_ids": sorted(one.feedback_id for one in latest),
+        }
         if case.occurred_at is None:
             evidence["window"] = "not applied: nobody knows when the answer was given"
-        return Score(math.fsum(v * w for v, w in zip(values, weights, strict=True)) / math.fsum(weights), evidence=evidence)
+        return Score(
+            math.fsum(v * w for v, w in zip(values, weights, strict=True)) / math.fsum(weights),
+            evidence=evidence,
+        )
 
     def _counted(self, case: Case) -> tuple[Statement, ...]:
         names, last = {name.casefold() for name in self.config.names}, self.config.window_days
@@ -81,8 +101,16 @@ class Outcome(RewardFunction[OutcomeConfig]):
         return known and case.as_of < case.occurred_at + self.config.window_days * DAY  # type: ignore[operator]
 
     def _value(self, said: Statement) -> float:
-        found = float(said.value) if isinstance(said.value, bool) else (place_of(said) or (0.0, None))[0]
-        return 1 - found if (said.name or "").casefold() in {name.casefold() for name in self.config.bad} else found
+        found = (
+            float(said.value)
+            if isinstance(said.value, bool)
+            else (place_of(said) or (0.0, None))[0]
+        )
+        return (
+            1 - found
+            if (said.name or "").casefold() in {name.casefold() for name in self.config.bad}
+            else found
+        )
 
     @staticmethod
     def _days(case: Case, said: Statement) -> float:

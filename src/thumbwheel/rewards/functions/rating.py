@@ -1,5 +1,5 @@
-"""`rating` and `score`: the raters' newest ones of this very answer, as positions on their scales, the mean by weight;
-of people, where one of them gave one."""
+"""`rating` and `score`: the raters' newest ones of this very answer, as positions on their scales,
+the mean by weight; of people, where one of them gave one."""
 
 from __future__ import annotations
 
@@ -29,11 +29,21 @@ class Rating(RewardFunction[OnAScale]):
         return {"feedback": of_kinds(case.feedback, self.kind)}
 
     def judge(self, case: Case) -> Score:
-        """From 0, the worst of the scale, to 1, the best; evidence: the mean on the raters' own scale, and who was counted."""
-        found = value_of(people_first(of_kinds(case.feedback, self.kind)), LabelConfig(), (self.kind,))
+        """From 0, the worst of the scale, to 1, the best; evidence: the mean on the raters' own
+        scale, and who was counted."""
+        found = value_of(
+            people_first(of_kinds(case.feedback, self.kind)), LabelConfig(), (self.kind,)
+        )
         if found is None:
             return Score.none(Status.NOT_APPLICABLE, f"nobody gave a {self.kind}")
-        return Score(found.unit, evidence={self.kind: found.raw, "scale": list(found.scale), "feedback_ids": list(found.feedback_ids)})
+        return Score(
+            found.unit,
+            evidence={
+                self.kind: found.raw,
+                "scale": list(found.scale),
+                "feedback_ids": list(found.feedback_ids),
+            },
+        )
 
 
 class GivenScore(Rating):

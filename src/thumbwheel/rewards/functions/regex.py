@@ -1,7 +1,7 @@
 """`regex`: the answer matches a pattern; with a group, what the group caught equals the reference.
 
-Matching is stopped after `timeout` seconds (the `regex` package counts inside its matcher), so a pattern that backtracks for ever over a
-hostile answer is a failed score.
+Matching is stopped after `timeout` seconds (the `regex` package counts inside its matcher), so a
+pattern that backtracks for ever over a hostile answer is a failed score.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Unj
 
 LONGEST_PATTERN = 1000
 MOST_REPEATS = 20_000
-"""The package writes counted repeats out when it compiles, so that `(?:(?:a{1000}){1000}){1000}` would take all memory."""
+"""The package writes counted repeats out when it compiles, so that `(?:(?:a{1000}){1000}){1000}`
+would take all memory."""
 
 COUNTS = re.compile(r"(\))?\{(\d*)(?:,(\d*))?\}")
 
@@ -54,17 +55,25 @@ class Regex(RewardFunction[RegexConfig]):
         """1 on a match (and an equal group), else 0; evidence: what matched."""
         group = self.config.group
         if group is not None and case.reference is None:
-            return Score.none(Status.NOT_APPLICABLE, f"the case has no reference to compare group {group!r} with")
+            return Score.none(
+                Status.NOT_APPLICABLE, f"the case has no reference to compare group {group!r} with"
+            )
         match = self._match(case.text)
         if match is None:
-            return Score(0.0, evidence={"matched": None}, well_formed=None if group is None else False)
+            return Score(
+                0.0, evidence={"matched": None}, well_formed=None if group is None else False
+            )
         if group is None:
             return Score(1.0, evidence={"matched": match[0][:200]})
         try:
             caught = match[group]
         except IndexError:
             raise Unjudgeable(f"the pattern has no group {group!r}") from None
-        return Score(float(caught == str(case.reference)), evidence={"matched": match[0][:200], "group": caught}, well_formed=True)
+        return Score(
+            float(caught == str(case.reference)),
+            evidence={"matched": match[0][:200], "group": caught},
+            well_formed=True,
+        )
 
     def _match(self, text: str) -> Any:
         pattern = compiled(self.config.pattern, self.config.ignore_case)
@@ -72,7 +81,9 @@ class Regex(RewardFunction[RegexConfig]):
         try:
             return find(text, timeout=self.config.timeout)
         except TimeoutError:
-            raise Unjudgeable(f"the pattern did not finish in {self.config.timeout} s on this answer") from None
+            raise Unjudgeable(
+                f"the pattern did not finish in {self.config.timeout} s on this answer"
+            ) from None
 
 
 def compiled(pattern: str, ignore_case: bool) -> Any:
@@ -82,7 +93,9 @@ def compiled(pattern: str, ignore_case: bool) -> Any:
     except ImportError:
         raise MissingExtra.of("reward function 'regex'", "regex", "train") from None
     if (repeats := written_out(pattern)) > MOST_REPEATS:
-        raise ValueError(f"its counted repeats come to {repeats}; at most {MOST_REPEATS} are compiled")
+        raise ValueError(
+            f"its counted repeats come to {repeats}; at most {MOST_REPEATS} are compiled"
+        )
     try:
         return regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
     except (regex.error, OverflowError, RecursionError) as error:
@@ -90,10 +103,16 @@ def compiled(pattern: str, ignore_case: bool) -> Any:
 
 
 def written_out(pattern: str) -> int:
-    """An upper bound for how often one item of the pattern is repeated: counts of groups may nest and multiply, one of an item is added.
+    """An upper bound for how often one item of the pattern is repeated: counts of groups may nest
+    and multiply, one of an item is added.
 
     >>> written_out(r"(?:a{3}){5}")
     15
     """
-    counts = [(bool(group), max(int(low or 0), int(high or 0), 1)) for group, low, high in COUNTS.findall(pattern)]
-    return math.prod(count for group, count in counts if group) * max((count for group, count in counts if not group), default=1)
+    counts = [
+        (bool(group), max(int(low or 0), int(high or 0), 1))
+        for group, low, high in COUNTS.findall(pattern)
+    ]
+    return math.prod(count for group, count in counts if group) * max(
+        (count for group, count in counts if not group), default=1
+    )

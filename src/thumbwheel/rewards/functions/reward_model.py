@@ -1,8 +1,9 @@
 """`reward_model`: what a trained reward model says, from 0 to 1.
 
-A regression model's place between the ends of its scale (cut off at the ends); for the others the logistic function of their output: the
-chance of being good after classification, and after training on pairs a number in which only the order means something. Needs the extra
-`train`: without it, and without the model, every score is blocked, with the reason.
+A regression model's place between the ends of its scale (cut off at the ends); for the others the
+logistic function of their output: the chance of being good after classification, and after training
+on pairs a number in which only the order means something. Needs the extra `train`: without it, and
+without the model, every score is blocked, with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class RewardModelConfig(Config):
     """Settings of `reward_model`."""
 
     model: str
-    """The reward model: a folder with its reward.json; in the ledger also rm1, rm2, ... or latest, of the same agent."""
+    """The reward model: a folder with its reward.json; in the ledger also rm1, rm2, ... or latest,
+    of the same agent."""
     device: str = "cpu"
     """Where it runs, as torch names it."""
 
@@ -46,12 +48,19 @@ class RewardModel(RewardFunction[RewardModelConfig]):
         """The content of the folder, wherever it lies."""
         folder = Path(self.config.model)
         files = sorted(path for path in folder.rglob("*") if path.is_file())
-        return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+        return {
+            path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in files
+        }
 
     def score(self, cases: Sequence[Case]) -> list[Score]:
         """All of them in a few batches."""
         found = [too_long(case) for case in cases]
-        scores = iter(self._score([case for case, refused in zip(cases, found, strict=True) if refused is None]))
+        scores = iter(
+            self._score(
+                [case for case, refused in zip(cases, found, strict=True) if refused is None]
+            )
+        )
         return [refused or next(scores) for refused in found]
 
     def _score(self, cases: Sequence[Case]) -> list[Score]:
@@ -61,7 +70,12 @@ class RewardModel(RewardFunction[RewardModelConfig]):
             return [Score.none(Status.BLOCKED, str(error)) for _ in cases]
         from thumbwheel.engine.reward_model import Read
 
-        found = model.score([Read([dict(message) for message in case.prompt], case.text, case.finish, case.tools) for case in cases])
+        found = model.score(
+            [
+                Read([dict(message) for message in case.prompt], case.text, case.finish, case.tools)
+                for case in cases
+            ]
+        )
         return [self._as_score(model, value) for value in found]
 
     def judge(self, case: Case) -> Score:
@@ -70,20 +84,33 @@ class RewardModel(RewardFunction[RewardModelConfig]):
 
     def _load(self) -> Model:
         if not (Path(self.config.model) / CARD).is_file():
-            raise ModelError(f"reward model {self.config.model!r}", f"there is no {CARD} in that folder", "Name one that was trained")
+            raise ModelError(
+                f"reward model {self.config.model!r}",
+                f"there is no {CARD} in that folder",
+                "Name one that was trained",
+            )
         try:
             import peft  # noqa: F401 - the first thing that is missing names the extra
             import torch  # noqa: F401
         except ImportError as error:
-            raise MissingExtra.of("reward function 'reward_model'", error.name or "torch", "train") from None
+            raise MissingExtra.of(
+                "reward function 'reward_model'", error.name or "torch", "train"
+            ) from None
         from thumbwheel.engine.reward_model import RewardModel as Loaded
 
         return Loaded.load(Path(self.config.model), device=self.config.device)
 
     def _as_score(self, model: Model, value: float) -> Score:
         if math.isnan(value):
-            return Score.none(Status.FAILED, f"prompt and answer are longer than the model reads ({model.card.max_length} tokens)")
+            return Score.none(
+                Status.FAILED,
+                f"prompt and answer are longer than the model reads ({model.card.max_length} "
+                "tokens)",
+            )
         evidence: dict[str, Any] = {"output": value, "loss_type": model.card.loss_type}
         if model.scale is not None:
-            return Score(min(1.0, max(0.0, (value + 1) / 2)), evidence=evidence | {"raw": model.scale.raw(value)})
+            return Score(
+                min(1.0, max(0.0, (value + 1) / 2)),
+                evidence=evidence | {"raw": model.scale.raw(value)},
+            )
         return Score(0.5 * (1 + math.tanh(value / 2)), evidence=evidence)

@@ -1,7 +1,9 @@
-"""`syntax`: the code blocks of an answer are code: Python and JSON by their own parsers, other languages through tree-sitter.
+"""`syntax`: the code blocks of an answer are code: Python and JSON by their own parsers, other
+languages through tree-sitter.
 
-The value is the share of the blocks that parse. A block without a language, or in one that nothing here parses, does not count; an
-answer without any block that counts is not applicable. To add a language: a line in GRAMMARS and its package in the extra `syntax`.
+The value is the share of the blocks that parse. A block without a language, or in one that nothing
+here parses, does not count; an answer without any block that counts is not applicable. To add a
+language: a line in GRAMMARS and its package in the extra `syntax`.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class SyntaxConfig(Config):
     whole: str | None = None
     """The whole answer is code of this language, instead of its blocks: "python", "json", "go", ..."""
     languages: tuple[str, ...] | None = None
-    """Only blocks in these languages count, as they stand after the fence [default: all that can be parsed]."""
+    """Only blocks in these languages count, as they stand after the fence [default: all that can be
+    parsed]."""
 
 
 class Syntax(RewardFunction[SyntaxConfig]):
@@ -56,17 +59,33 @@ class Syntax(RewardFunction[SyntaxConfig]):
 
     def judge(self, case: Case) -> Score:
         """The share of the blocks that parse; evidence: what is wrong with the others."""
-        given = [(self.config.whole, case.text)] if self.config.whole else [(one.language, one.code) for one in blocks(case.text)]
+        given = (
+            [(self.config.whole, case.text)]
+            if self.config.whole
+            else [(one.language, one.code) for one in blocks(case.text)]
+        )
         counted = [(language, code) for language, code in given if self._counts(language)]
         if not counted:
-            return Score.none(Status.NOT_APPLICABLE, "the answer has no block in a language that is parsed here")
+            return Score.none(
+                Status.NOT_APPLICABLE, "the answer has no block in a language that is parsed here"
+            )
         problems = [(language, problem(language, code)) for language, code in counted]
-        wrong = [{"language": language, "problem": text} for language, text in problems if text is not None]
-        return Score(1 - len(wrong) / len(counted), evidence={"blocks": len(counted), "wrong": wrong[:10]}, well_formed=not wrong)
+        wrong = [
+            {"language": language, "problem": text}
+            for language, text in problems
+            if text is not None
+        ]
+        return Score(
+            1 - len(wrong) / len(counted),
+            evidence={"blocks": len(counted), "wrong": wrong[:10]},
+            well_formed=not wrong,
+        )
 
     def _counts(self, language: str) -> bool:
         allowed = self.config.languages
-        return (language in PYTHON | JSON or language in NAMED) and (allowed is None or language in allowed)
+        return (language in PYTHON | JSON or language in NAMED) and (
+            allowed is None or language in allowed
+        )
 
 
 def problem(language: str, code: str) -> str | None:
@@ -108,12 +127,19 @@ def _other(language: str, code: str) -> str | None:
     try:
         tree_sitter, grammar = import_module("tree_sitter"), import_module(module)
     except ImportError as error:
-        raise MissingExtra.of(f"reward function 'syntax' for {language}", error.name or module, "syntax") from None
+        raise MissingExtra.of(
+            f"reward function 'syntax' for {language}", error.name or module, "syntax"
+        ) from None
     parser = tree_sitter.Parser(tree_sitter.Language(getattr(grammar, function)()))
     root = parser.parse(code.encode(errors="surrogatepass")).root_node
     if not root.has_error:
         return None
     node = root
-    while (inner := next((one for one in node.children if one.has_error or one.is_missing), None)) is not None:
+    while (
+        inner := next((one for one in node.children if one.has_error or one.is_missing), None)
+    ) is not None:
         node = inner
-    return f"line {node.start_point[0] + 1}: {'something is missing' if node.is_missing else 'not ' + language}"
+    return (
+        f"line {node.start_point[0] + 1}: "
+        f"{'something is missing' if node.is_missing else 'not ' + language}"
+    )

@@ -1,7 +1,9 @@
-"""`task_completion`: the part of the tasks of a run that were completed, less something for those that failed.
+"""`task_completion`: the part of the tasks of a run that were completed, less something for those
+that failed.
 
-A task is known by its id (`task_id` or `id` in the step's input or output); its last status counts, so one that is reported twice is one
-task, and the score cannot pass 1. A task without id stands for itself. A run without tasks has no score.
+A task is known by its id (`task_id` or `id` in the step's input or output); its last status counts,
+so one that is reported twice is one task, and the score cannot pass 1. A task without id stands for
+itself. A run without tasks has no score.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class TaskCompletion(RewardFunction[TaskCompletionConfig]):
         return {"steps": tuple(one for one in case.steps if one.kind == "task")}
 
     def judge(self, case: Case) -> Score:
-        """completed / tasks - penalty * failed / tasks, at least 0; evidence: the counts and the ids of what is not completed."""
+        """completed / tasks - penalty * failed / tasks, at least 0; evidence: the counts and the
+        ids of what is not completed."""
         steps = [one for one in case.steps if one.kind == "task"]
         if not steps:
             return Score.none(Status.NOT_APPLICABLE, "the run has no task")

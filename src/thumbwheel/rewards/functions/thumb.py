@@ -1,4 +1,5 @@
-"""`thumb`: the part of the raters, by weight, whose newest thumb about this very answer is up; of people, where one of them gave one."""
+"""`thumb`: the part of the raters, by weight, whose newest thumb about this very answer is up; of
+people, where one of them gave one."""
 
 from __future__ import annotations
 
@@ -31,7 +32,13 @@ class Thumb(RewardFunction[ThumbConfig]):
         heard = people_first(of_kinds(case.feedback, "thumb"))
         latest, torn = newest(heard, voice, lambda one: one.value)
         if not latest:
-            return Score.none(Status.NOT_APPLICABLE, "each rater gives both thumbs at once" if torn else "nobody gave a thumb")
+            return Score.none(
+                Status.NOT_APPLICABLE,
+                "each rater gives both thumbs at once" if torn else "nobody gave a thumb",
+            )
         up = math.fsum(one.weight for one in latest if one.value is True)
-        evidence = {"raters": len(latest), "feedback_ids": sorted(one.feedback_id for one in latest)}
+        evidence = {
+            "raters": len(latest),
+            "feedback_ids": sorted(one.feedback_id for one in latest),
+        }
         return Score(up / math.fsum(one.weight for one in latest), evidence=evidence)

@@ -1,8 +1,11 @@
-"""`tool_success`: the part of the tool calls of a run that really succeeded, by their status and by what the tools answered.
+"""`tool_success`: the part of the tool calls of a run that really succeeded, by their status and by
+what the tools answered.
 
-A call failed when its status is none of `SUCCEEDED`, when its answer is an object that reports an error, or a text that begins like one.
-A run without tool calls has no score: nothing is known about tools there. With `compatible` the arithmetic of the system that the preset
-`isaa` comes from is kept: a tenth more for tools that suit the words of the question, and a middle for runs without any tool.
+A call failed when its status is none of `SUCCEEDED`, when its answer is an object that reports an
+error, or a text that begins like one. A run without tool calls has no score: nothing is known about
+tools there. With `compatible` the arithmetic of the system that the preset `isaa` comes from is
+kept: a tenth more for tools that suit the words of the question, and a middle for runs without any
+tool.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Ste
 SUCCEEDED = frozenset({"ok", "success", "succeeded", "completed", "complete", "done"})
 """Statuses of a step that went well, in lower case."""
 NEEDS_TOOLS = (
-    "search", "find", "look up", "execute", "run", "create file", "write to", "read from", "calculate", "fetch", "download", "check",
+    "search", "find", "look up", "execute", "run", "create file", "write to", "read "
+    "from", "calculate", "fetch", "download", "check",
     "analyze",
 )  # fmt: skip
 SUITS = {
@@ -28,7 +32,8 @@ SUITS = {
 """Part of a tool's name -> words of a question that it suits."""
 BONUS = 0.1
 UNUSED, MISSED = 0.5, 0.3
-"""What `compatible` gives a run without tools: where the question needs none, and where it seems to."""
+"""What `compatible` gives a run without tools: where the question needs none, and where it seems
+to."""
 
 
 class ToolSuccessConfig(Config):
@@ -37,7 +42,8 @@ class ToolSuccessConfig(Config):
     tools: tuple[str, ...] = ()
     """Only calls of these tools count [default: all]."""
     error_starts: tuple[str, ...] = ("error", "traceback (most recent call last)", "exception:")
-    """An answer of a tool that begins with one of these is a failure, whatever its status says; in lower case."""
+    """An answer of a tool that begins with one of these is a failure, whatever its status says; in
+    lower case."""
     compatible: bool = False
     """Keep the arithmetic of the system that the weights of `isaa` come from."""
 
@@ -56,18 +62,30 @@ class ToolSuccess(RewardFunction[ToolSuccessConfig]):
 
     def judge(self, case: Case) -> Score:
         """From 0, all failed, to 1, none; evidence: how many, and which failed and why."""
-        calls = [one for one in case.steps if one.kind == "tool" and (not self.config.tools or one.name in self.config.tools)]
+        calls = [
+            one
+            for one in case.steps
+            if one.kind == "tool" and (not self.config.tools or one.name in self.config.tools)
+        ]
         question = asked(case).casefold() if self.config.compatible else ""
         if not calls:
             if self.config.compatible:
-                return Score(MISSED if any(word in question for word in NEEDS_TOOLS) else UNUSED, evidence={"calls": 0})
+                return Score(
+                    MISSED if any(word in question for word in NEEDS_TOOLS) else UNUSED,
+                    evidence={"calls": 0},
+                )
             return Score.none(Status.NOT_APPLICABLE, "the run called no tool")
         failed = [(one.name, why) for one in calls if (why := self._failure(one)) is not None]
         value = 1 - len(failed) / len(calls)
         if self.config.compatible:
-            value = min(1.0, value + BONUS * sum(suits(one.name or "", question) for one in calls) / len(calls))
+            value = min(
+                1.0,
+                value + BONUS * sum(suits(one.name or "", question) for one in calls) / len(calls),
+            )
         shown = [{"tool": name, "why": why} for name, why in failed[:20]]
-        return Score(value, evidence={"calls": len(calls), "failed": len(failed), "failures": shown})
+        return Score(
+            value, evidence={"calls": len(calls), "failed": len(failed), "failures": shown}
+        )
 
     def _failure(self, step: Step) -> str | None:
         if step.status.casefold() not in SUCCEEDED:
@@ -75,7 +93,11 @@ class ToolSuccess(RewardFunction[ToolSuccessConfig]):
         if isinstance(step.output, Mapping):
             return reported(step.output)
         start = step.output[:200].lstrip().casefold() if isinstance(step.output, str) else ""
-        return f"its answer begins with {start[:60]!r}" if start.startswith(self.config.error_starts) else None
+        return (
+            f"its answer begins with {start[:60]!r}"
+            if start.startswith(self.config.error_starts)
+            else None
+        )
 
 
 def reported(output: Mapping[str, Any]) -> str | None:
@@ -83,12 +105,19 @@ def reported(output: Mapping[str, Any]) -> str | None:
     for key in ("error", "isError", "is_error"):
         if output.get(key):
             return f"its answer reports {key}: {str(output[key])[:60]}"
-    return "its answer says success: false" if output.get("success") is False or output.get("ok") is False else None
+    return (
+        "its answer says success: false"
+        if output.get("success") is False or output.get("ok") is False
+        else None
+    )
 
 
 def suits(tool: str, question: str) -> bool:
     """Whether the question has a word that the tool's name suits."""
-    return any(part in tool.casefold() and any(word in question for word in words) for part, words in SUITS.items())
+    return any(
+        part in tool.casefold() and any(word in question for word in words)
+        for part, words in SUITS.items()
+    )
 
 
 def asked(case: Case) -> str:

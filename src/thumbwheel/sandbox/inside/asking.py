@@ -1,4 +1,5 @@
-"""What the judge asks the candidate's sandbox: values of calls, and attributes and items of objects that stay there.
+"""What the judge asks the candidate's sandbox: values of calls, and attributes and items of objects
+that stay there.
 
 All that comes back is data. Nothing of it may be evaluated here: `Guard` sees to that.
 """
@@ -17,16 +18,37 @@ from typing import Any
 
 from .wire import Talk, decode, encode
 
-EVALUATES = frozenset({"exec", "compile", "code.__new__", "function.__new__", "marshal.loads", "pickle.find_class"}) | frozenset(
-    {"ctypes.dlopen", "ctypes.dlsym", "os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen"}
+EVALUATES = frozenset(
+    {"exec", "compile", "code.__new__", "function.__new__", "marshal.loads", "pickle.find_class"}
+) | frozenset(
+    {
+        "ctypes.dlopen",
+        "ctypes.dlsym",
+        "os.system",
+        "os.exec",
+        "os.posix_spawn",
+        "os.fork",
+        "subprocess.Popen",
+    }
 )
 """Events of the interpreter by which a text or bytes become code or a process."""
-MAKERS = (__file__.replace("asking.py", "judge.py"), ast.__file__, collections.__file__, dataclasses.__file__)
-"""Files whose code evaluates what is not an answer, or only reads it: the tests themselves, literals, fields that are names."""
+MAKERS = (
+    __file__.replace("asking.py", "judge.py"),
+    ast.__file__,
+    collections.__file__,
+    dataclasses.__file__,
+)
+"""Files whose code evaluates what is not an answer, or only reads it: the tests themselves,
+literals, fields that are names."""
 IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 LIBRARY = (collections.__file__.removesuffix("collections/__init__.py"), "<frozen")
 """Where that what imports evaluate has to lie."""
-PREDICATES = frozenset(name for kind in (str, set, float) for name in dir(kind) if name.startswith(("is", "startswith", "endswith")))
+PREDICATES = frozenset(
+    name
+    for kind in (str, set, float)
+    for name in dir(kind)
+    if name.startswith(("is", "startswith", "endswith"))
+)
 """Methods of data whose truth would be the candidate's to choose, were its objects asked for them."""
 MUTABLE = (list, dict, set, bytearray, collections.deque)
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -45,16 +67,23 @@ class TestsBroken(Exception):
 
 
 class Guard:
-    """Lets nothing be evaluated or written once an answer is here, whatever way a test tries it: what an answer could say by that is a
-    verdict."""
+    """Lets nothing be evaluated or written once an answer is here, whatever way a test tries it:
+    what an answer could say by that is a verdict."""
 
     def __init__(self) -> None:
         self.answered, self.refused = False, ""
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         """A hook for the events of the interpreter."""
-        if self.answered and (event in EVALUATES or event in ("open", "import")) and not self._harmless(event, arguments, sys._getframe(1)):
-            self.refused = f"they evaluate or write ({event}) where an answer could be what is run, and it would judge itself"
+        if (
+            self.answered
+            and (event in EVALUATES or event in ("open", "import"))
+            and not self._harmless(event, arguments, sys._getframe(1))
+        ):
+            self.refused = (
+                f"they evaluate or write ({event}) where an answer could be what is run, and it "
+                "would judge itself"
+            )
             raise TestsBroken(self.refused)
 
     def _harmless(self, event: str, arguments: tuple[Any, ...], frame: Any) -> bool:
@@ -87,9 +116,12 @@ class Candidate:
         return value(self._talk, {"call": self._name, **called_with(arguments, named)})
 
     def in_place(self, *arguments: Any, **named: Any) -> None:
-        """Call it for what it does to its arguments: lists, dicts and sets are afterwards as it left them."""
+        """Call it for what it does to its arguments: lists, dicts and sets are afterwards as it
+        left them."""
         self.called = True
-        changed = value(self._talk, {"call": self._name, **called_with(arguments, named), "back": True})
+        changed = value(
+            self._talk, {"call": self._name, **called_with(arguments, named), "back": True}
+        )
         for mine, theirs in zip(arguments, changed, strict=True):
             if type(mine) is type(theirs) and isinstance(mine, MUTABLE):
                 mine.clear()
@@ -97,7 +129,8 @@ class Candidate:
 
 
 class Remote:
-    """An object that the candidate holds. What it says of itself is data, and that is what tests compare; equal to nothing but itself.
+    """An object that the candidate holds. What it says of itself is data, and that is what tests
+    compare; equal to nothing but itself.
 
     Arithmetic and comparison are not asked of it: `abs(answer - 2) < 0.1` would be its own verdict.
     """
@@ -111,7 +144,10 @@ class Remote:
 
     def __getattr__(self, name: str) -> Any:
         if name in PREDICATES:
-            raise FromCandidate(f"an object of {self.__dict__['__held__'][1]} is asked for {name}, which only data can answer")
+            raise FromCandidate(
+                f"an object of {self.__dict__['__held__'][1]} is asked for {name}, which only "
+                "data can answer"
+            )
         return self.__ask__({"attribute": name})
 
     def __setattr__(self, name: str, held: Any) -> None:
@@ -140,7 +176,9 @@ class Remote:
         try:
             return int(self.__told__("__len__", int))
         except AttributeError:
-            raise TypeError("an object without a length") from None  # what list() takes for "not known"
+            raise TypeError(
+                "an object without a length"
+            ) from None  # what list() takes for "not known"
 
     def __getitem__(self, key: Any) -> Any:
         return self.__getattr__("__getitem__")(key)
@@ -160,7 +198,9 @@ class Remote:
     def __next__(self) -> Any:
         for found in self.__ask__({"take": 1}):
             return found
-        raise FromCandidate("no further item")  # StopIteration would end a loop of the tests as if all had been asked
+        raise FromCandidate(
+            "no further item"
+        )  # StopIteration would end a loop of the tests as if all had been asked
 
     def __iter__(self) -> Iterator[Any]:
         made = self.__getattr__("__iter__")()
@@ -176,13 +216,18 @@ def called_with(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, 
 
 
 def handed(held: Any) -> tuple[str, int]:
-    """An object of the candidate's as it knows it; raises TestsBroken for any other, which cannot be handed over."""
+    """An object of the candidate's as it knows it; raises TestsBroken for any other, which cannot
+    be handed over."""
     if isinstance(held, Remote):
         _, name, number = held.__dict__["__held__"]
         return name, number
     if isinstance(held, BuiltinMethodType) and not isinstance(held.__self__, ModuleType):
-        raise FromCandidate(f"a method of {type(held.__self__).__name__} where the test expects data")
-    raise TestsBroken(f"they hand an object ({type(held).__name__}) to the candidate, which only data can be")
+        raise FromCandidate(
+            f"a method of {type(held.__self__).__name__} where the test expects data"
+        )
+    raise TestsBroken(
+        f"they hand an object ({type(held).__name__}) to the candidate, which only data can be"
+    )
 
 
 def value(talk: Talk, question: dict[str, Any]) -> Any:
@@ -202,8 +247,16 @@ def value(talk: Talk, question: dict[str, Any]) -> Any:
     base = getattr(builtins, str(answer.get("raised")), Exception)
     if isinstance(base, type) and issubclass(base, StopIteration | StopAsyncIteration):
         base = RuntimeError  # it would end a loop of the tests as if all had been asked
-    ordinary = isinstance(base, type) and issubclass(base, Exception) and not issubclass(base, AssertionError)
-    kind = type("Raised", (FromCandidate, base) if ordinary and base is not Exception else (FromCandidate,), {})
+    ordinary = (
+        isinstance(base, type)
+        and issubclass(base, Exception)
+        and not issubclass(base, AssertionError)
+    )
+    kind = type(
+        "Raised",
+        (FromCandidate, base) if ordinary and base is not Exception else (FromCandidate,),
+        {},
+    )
     arguments = read(answer.get("arguments", ["list", []]))
     try:
         made = kind(*arguments)
@@ -219,7 +272,11 @@ def bounded(given: Any) -> Any:
     while waiting:
         one = waiting.pop()
         if isinstance(one, list):
-            held += len(one[1]) if one and one[0] in ("set", "frozenset", "dict") and isinstance(one[1], list) else 0
+            held += (
+                len(one[1])
+                if one and one[0] in ("set", "frozenset", "dict") and isinstance(one[1], list)
+                else 0
+            )
             waiting += one
     if held > COMPARED:
         raise ValueError(f"{held} items in sets and dicts; at most {COMPARED} are compared")

@@ -33,10 +33,18 @@ def ran(code: str, space: dict[str, Any]) -> dict[str, Any]:
 def raised(error: BaseException) -> dict[str, Any]:
     """What was raised, in words; the name is that of the nearest built-in class."""
     try:
-        kind = next(one.__name__ for one in type(error).__mro__ if getattr(builtins, one.__name__, None) is one)
+        kind = next(
+            one.__name__
+            for one in type(error).__mro__
+            if getattr(builtins, one.__name__, None) is one
+        )
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
         if isinstance(error, SystemExit):
-            return {"raised": kind, "text": f"the program left by exit ({text})"[:LONGEST_TEXT], "exit": True}
+            return {
+                "raised": kind,
+                "text": f"the program left by exit ({text})"[:LONGEST_TEXT],
+                "exit": True,
+            }
         return {"raised": kind, "text": text[:LONGEST_TEXT]}
     except BaseException:  # noqa: BLE001 - an exception whose text raises
         return {"raised": "Exception", "text": "an exception that cannot be described"}

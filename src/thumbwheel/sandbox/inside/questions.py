@@ -1,4 +1,5 @@
-"""Reads tests: what in them is a question for the candidate, and which names their statements bind, read and change."""
+"""Reads tests: what in them is a question for the candidate, and which names their statements bind,
+read and change."""
 
 from __future__ import annotations
 
@@ -19,14 +20,23 @@ def asserted(asked: Asked, body: list[ast.stmt]) -> bool:
         asked.seen = False
         if isinstance(statement, ast.Assert):
             read = names(statement.test)
-            statement.test, statement.msg = asked.visit(statement.test), None  # a message asks nothing
-            found |= not isinstance(statement.test, ast.Tuple) and (asked.seen or bool(read & answers))
+            statement.test, statement.msg = (
+                asked.visit(statement.test),
+                None,
+            )  # a message asks nothing
+            found |= not isinstance(statement.test, ast.Tuple) and (
+                asked.seen or bool(read & answers)
+            )
         else:
             body[place] = asked.visit(statement)
-            if asked.seen and isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.FunctionDef):
+            if asked.seen and isinstance(
+                statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.FunctionDef
+            ):
                 answers |= binds(statement)
             elif asked.seen and isinstance(statement, ast.Expr):
-                answers |= names(statement) & asked.bound  # what it was called with, which it may have changed
+                answers |= (
+                    names(statement) & asked.bound
+                )  # what it was called with, which it may have changed
     return found
 
 
@@ -37,7 +47,11 @@ def names(tree: ast.AST) -> set[str]:
 
 def modules(tree: ast.AST) -> set[str]:
     """Modules of the library that a test names without an import: what it takes an attribute of."""
-    used = {one.value.id for one in ast.walk(tree) if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)}
+    used = {
+        one.value.id
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)
+    }
     return used & sys.stdlib_module_names
 
 
@@ -60,7 +74,11 @@ def bound(tree: ast.AST) -> set[str]:
 
 def binds(statement: ast.stmt) -> set[str]:
     """Names that a statement binds where it stands."""
-    return {statement.name} if isinstance(statement, ast.FunctionDef | ast.ClassDef) else bound(statement)
+    return (
+        {statement.name}
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef)
+        else bound(statement)
+    )
 
 
 def touched(statement: ast.stmt) -> set[str]:
@@ -90,14 +108,19 @@ def base_name(call: ast.Call) -> str:
 
 def loaded(statement: ast.stmt) -> set[str]:
     """Names that a statement reads and does not itself make."""
-    read = {one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+    read = {
+        one.id
+        for one in ast.walk(statement)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)
+    }
     if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
         return read - (bound(statement.value) if statement.value else set())
     return read - bound(statement)
 
 
 class Asked(ast.NodeTransformer):
-    """Puts a question in the place of every outermost call of the candidate. `bound`: names that the test binds itself."""
+    """Puts a question in the place of every outermost call of the candidate. `bound`: names that
+    the test binds itself."""
 
     def __init__(self, known: set[str], bound: set[str]) -> None:
         self.known, self.bound = known, bound
@@ -125,12 +148,18 @@ class Asked(ast.NodeTransformer):
         call = node.value
         alone = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and self.theirs(call)
         self.generic_visit(node)
-        if alone and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name) and node.value.func.id in self.proxies:
+        if (
+            alone
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Name)
+            and node.value.func.id in self.proxies
+        ):
             node.value.func = ast.Attribute(node.value.func, "in_place", ast.Load())
         return node
 
     def theirs(self, node: ast.AST) -> bool:
-        """Whether it calls something by a name, dotted or not, that neither the judge nor the test knows."""
+        """Whether it calls something by a name, dotted or not, that neither the judge nor the test
+        knows."""
         name = base_name(node) if isinstance(node, ast.Call) else ""
         return bool(name) and name not in self.known | self.bound
 
@@ -154,6 +183,10 @@ class InPlace(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         """A statement that is a call of the candidate."""
         call = node.value
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == self._candidate:
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and call.func.id == self._candidate
+        ):
             call.func = ast.Attribute(call.func, "in_place", ast.Load())
         return node

@@ -1,8 +1,9 @@
 """The system calls that a candidate may make, as a seccomp filter for x86_64 and aarch64.
 
-An allow-list: what is not named is refused with EPERM, also what future kernels add. Sockets only within the machine's own namespace
-(AF_UNIX), no new namespaces, no tracing, no keys, no shared memory outside of the sized file system. To allow one more: its name with its
-number on both machines in ALLOWED ("-": it does not exist there).
+An allow-list: what is not named is refused with EPERM, also what future kernels add. Sockets only
+within the machine's own namespace (AF_UNIX), no new namespaces, no tracing, no keys, no shared
+memory outside of the sized file system. To allow one more: its name with its number on both
+machines in ALLOWED ("-": it does not exist there).
 """
 
 from __future__ import annotations
@@ -61,24 +62,54 @@ PR_SET_SECCOMP, MODE_FILTER = 22, 2
 
 
 def program(machine: str) -> bytes:
-    """The filter for `machine` (as `platform.machine` says it). Raises ValueError for one that it was not written for."""
+    """The filter for `machine` (as `platform.machine` says it). Raises ValueError for one that it
+    was not written for."""
     if machine not in MACHINES:
-        raise ValueError(f"no filter of system calls for {machine!r}; there is one for {', '.join(MACHINES)}")
+        raise ValueError(
+            f"no filter of system calls for {machine!r}; there is one for {', '.join(MACHINES)}"
+        )
     audit, column, special = MACHINES[machine]
-    steps = [(LOAD, 0, 0, MACHINE_AT), (EQUAL, 1, 0, audit), (RETURN, 0, 0, KILL), (LOAD, 0, 0, NUMBER_AT)]
+    steps = [
+        (LOAD, 0, 0, MACHINE_AT),
+        (EQUAL, 1, 0, audit),
+        (RETURN, 0, 0, KILL),
+        (LOAD, 0, 0, NUMBER_AT),
+    ]
     steps += [(FROM, 0, 1, X32), (RETURN, 0, 0, KILL)]
-    steps += [(EQUAL, 0, 1, special["clone3"]), (RETURN, 0, 0, ERRNO | ENOSYS)]  # so that libc takes clone, whose flags can be read
-    steps += _when(special["clone"], [(ANY, 0, 1, NEW_NAMESPACES), (RETURN, 0, 0, ERRNO | EPERM), (RETURN, 0, 0, ALLOW)], 0)
-    steps += _when(special["socket"], [(EQUAL, 1, 0, AF_UNIX), (RETURN, 0, 0, ERRNO | EPERM), (RETURN, 0, 0, ALLOW)], 0)
-    refused = [step for number in TERMINAL_INPUT for step in ((EQUAL, 0, 1, number), (RETURN, 0, 0, ERRNO | EPERM))]
+    steps += [
+        (EQUAL, 0, 1, special["clone3"]),
+        (RETURN, 0, 0, ERRNO | ENOSYS),
+    ]  # so that libc takes clone, whose flags can be read
+    steps += _when(
+        special["clone"],
+        [(ANY, 0, 1, NEW_NAMESPACES), (RETURN, 0, 0, ERRNO | EPERM), (RETURN, 0, 0, ALLOW)],
+        0,
+    )
+    steps += _when(
+        special["socket"],
+        [(EQUAL, 1, 0, AF_UNIX), (RETURN, 0, 0, ERRNO | EPERM), (RETURN, 0, 0, ALLOW)],
+        0,
+    )
+    refused = [
+        step
+        for number in TERMINAL_INPUT
+        for step in ((EQUAL, 0, 1, number), (RETURN, 0, 0, ERRNO | EPERM))
+    ]
     steps += _when(special["ioctl"], [*refused, (RETURN, 0, 0, ALLOW)], 1)
     for low, high in ranges(column):
-        steps += [(FROM, 1, 0, low), (RETURN, 0, 0, ERRNO | EPERM), (ABOVE, 1, 0, high), (RETURN, 0, 0, ALLOW)]
+        steps += [
+            (FROM, 1, 0, low),
+            (RETURN, 0, 0, ERRNO | EPERM),
+            (ABOVE, 1, 0, high),
+            (RETURN, 0, 0, ALLOW),
+        ]
     steps.append((RETURN, 0, 0, ERRNO | EPERM))
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
-def _when(number: int, steps: list[tuple[int, int, int, int]], argument: int) -> list[tuple[int, int, int, int]]:
+def _when(
+    number: int, steps: list[tuple[int, int, int, int]], argument: int
+) -> list[tuple[int, int, int, int]]:
     """`steps` on the low half of an argument where the call is `number`; they end in a return."""
     return [(EQUAL, 0, len(steps) + 1, number), (LOAD, 0, 0, ARGUMENT_AT + 8 * argument), *steps]
 
@@ -96,7 +127,8 @@ def ranges(column: int) -> list[tuple[int, int]]:
 
 
 def install(filter: bytes) -> None:
-    """Put the filter on this process and all that it starts; no_new_privs must be set. Raises OSError where the kernel refuses."""
+    """Put the filter on this process and all that it starts; no_new_privs must be set. Raises
+    OSError where the kernel refuses."""
     held = ctypes.create_string_buffer(filter, len(filter))
     header = struct.pack("HP", len(filter) // 8, ctypes.addressof(held))
     libc = ctypes.CDLL(None, use_errno=True)

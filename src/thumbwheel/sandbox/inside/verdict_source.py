@@ -1,9 +1,12 @@
-"""Finds tests whose verdict would be the program's own: those in which another of its functions speaks about the answer.
+"""Finds tests whose verdict would be the program's own: those in which another of its functions
+speaks about the answer.
 
-A test asks one function of the program, the entry point. All others that only the program defines may make what that one is called with,
-and nothing else: `assert longest([Pair(1, 2)]) == 1` is a test. `assert is_close(f(2), 4) == True` is none, however it is written
-(`bool(...)`, `all([...])`, by a variable, as the wanted value, as the loop that asserts). So what those functions give is followed through
-the test: it may be assigned, changed, and stand in the arguments of the entry point. Anywhere else it would decide.
+A test asks one function of the program, the entry point. All others that only the program defines
+may make what that one is called with, and nothing else: `assert longest([Pair(1, 2)]) == 1` is a
+test. `assert is_close(f(2), 4) == True` is none, however it is written (`bool(...)`, `all([...])`,
+by a variable, as the wanted value, as the loop that asserts). So what those functions give is
+followed through the test: it may be assigned, changed, and stand in the arguments of the entry
+point. Anywhere else it would decide.
 """
 
 from __future__ import annotations
@@ -18,14 +21,17 @@ IsTheirs = Callable[[ast.AST], bool]
 
 
 class Undecided(Exception):
-    """The test asks several functions of the program, and nothing says which of them is the entry point."""
+    """The test asks several functions of the program, and nothing says which of them is the entry
+    point."""
 
 
 def asked_function(tree: ast.AST, theirs: IsTheirs, entry: str | None) -> str | None:
     """The function of the program that a test is about; None where it calls none. Raises Undecided."""
     if entry is not None:
         return entry
-    called = {base_name(node) for node in ast.walk(tree) if isinstance(node, ast.Call) and theirs(node)}
+    called = {
+        base_name(node) for node in ast.walk(tree) if isinstance(node, ast.Call) and theirs(node)
+    }
     if len(called) > 1:
         raise Undecided(" and ".join(sorted(called)))
     return next(iter(called), None)
@@ -45,7 +51,8 @@ class Flow:
             pass
 
     def verdict_by(self) -> str | None:
-        """The name by which another function of the program has a say in the verdict; None where none has."""
+        """The name by which another function of the program has a say in the verdict; None where
+        none has."""
         return self._in_body(self._tree.body)
 
     def _spread(self) -> bool:
@@ -63,7 +70,8 @@ class Flow:
         return len(self.inputs) > before
 
     def _foreign(self, tree: ast.AST) -> str | None:
-        """The first thing in `tree` that another function made, outside of what the entry point is called with."""
+        """The first thing in `tree` that another function made, outside of what the entry point is
+        called with."""
         return next(self._foreign_names(tree), None)
 
     def _foreign_names(self, tree: ast.AST) -> Iterator[str]:
@@ -71,7 +79,11 @@ class Flow:
             if base_name(tree) == self._entry:
                 return
             yield base_name(tree)
-        if isinstance(tree, ast.Call) and base_name(tree) in EVALUATORS and self._evaluates_a_text(tree):
+        if (
+            isinstance(tree, ast.Call)
+            and base_name(tree) in EVALUATORS
+            and self._evaluates_a_text(tree)
+        ):
             yield base_name(tree)
         if isinstance(tree, ast.Name) and tree.id in self.inputs:
             yield tree.id
@@ -79,7 +91,8 @@ class Flow:
             yield from self._foreign_names(child)
 
     def _evaluates_a_text(self, call: ast.Call) -> bool:
-        """Whether a text of the test would be evaluated among the names of the program, together with what it answers."""
+        """Whether a text of the test would be evaluated among the names of the program, together
+        with what it answers."""
         asks = any(self._theirs(node) for node in ast.walk(call))
         return asks and any(self._is_text(argument) for argument in call.args)
 
@@ -94,19 +107,30 @@ class Flow:
         return next((name for statement in body if (name := self._in_statement(statement))), None)
 
     def _in_statement(self, statement: ast.stmt) -> str | None:
-        """What decides in a statement. To assign a value, to change one and to call for nothing decides nothing."""
-        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Delete):
+        """What decides in a statement. To assign a value, to change one and to call for nothing
+        decides nothing."""
+        if isinstance(
+            statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Delete
+        ):
             return None
         if isinstance(statement, ast.Assert):
             return self._foreign(statement.test)  # its message is left out
         if isinstance(statement, ast.If | ast.While):
-            return self._foreign(statement.test) or self._in_body([*statement.body, *statement.orelse])
+            return self._foreign(statement.test) or self._in_body(
+                [*statement.body, *statement.orelse]
+            )
         if isinstance(statement, ast.For):
-            return self._foreign(statement.iter) or self._in_body([*statement.body, *statement.orelse])
+            return self._foreign(statement.iter) or self._in_body(
+                [*statement.body, *statement.orelse]
+            )
         if isinstance(statement, ast.Try):
-            for caught in statement.body if statement.handlers else []:  # to raise there would decide what happens next
+            for caught in (
+                statement.body if statement.handlers else []
+            ):  # to raise there would decide what happens next
                 if (name := self._foreign(caught)) is not None:
                     return name
             handled = [inner for handler in statement.handlers for inner in handler.body]
-            return self._in_body([*statement.body, *handled, *statement.orelse, *statement.finalbody])
+            return self._in_body(
+                [*statement.body, *handled, *statement.orelse, *statement.finalbody]
+            )
         return self._foreign(statement)

@@ -1,10 +1,13 @@
-"""Runs a program or a script that nobody asks anything, in a process of its own, and says how it ended.
+"""Runs a program or a script that nobody asks anything, in a process of its own, and says how it
+ended.
 
-That process has neither the conversation with the host nor the number of the run: both stay with the process that watches it. It has one
-end of a line to the watcher. Behind the last line of the program, and nowhere else, it says there that the end was reached, and is given a
-word that it has to repeat. A word said too early, a second one or anything else is no end. What happens within one process can hide
-nothing from the program in it, so a program that was written against this very file could play that part; it would gain what an empty
-program has. That is why the value of an answer without tests says only that its code ran.
+That process has neither the conversation with the host nor the number of the run: both stay with
+the process that watches it. It has one end of a line to the watcher. Behind the last line of the
+program, and nowhere else, it says there that the end was reached, and is given a word that it has
+to repeat. A word said too early, a second one or anything else is no end. What happens within one
+process can hide nothing from the program in it, so a program that was written against this very
+file could play that part; it would gain what an empty program has. That is why the value of an
+answer without tests says only that its code ran.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ PR_SET_DUMPABLE = 4
 
 
 def run(conversation: socket.socket, kind: str, code: str) -> dict[str, Any]:
-    """{"done": True}, what was raised, {"ended": exit code} where the end was not reached, or {"lied": True}."""
+    """{"done": True}, what was raised, {"ended": exit code} where the end was not reached, or
+    {"lied": True}."""
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
@@ -48,7 +52,9 @@ def run(conversation: socket.socket, kind: str, code: str) -> dict[str, Any]:
     return result
 
 
-def _alone(conversation: socket.socket, watchers: socket.socket, line: int, kind: str, code: str) -> None:
+def _alone(
+    conversation: socket.socket, watchers: socket.socket, line: int, kind: str, code: str
+) -> None:
     """The process of the program; never returns."""
     try:
         conversation.close()
@@ -68,7 +74,8 @@ def _shielded() -> None:
 
 
 def _script(code: str, line: int) -> None:
-    """Become bash. Its last line is reached when everything before came to its end; it tells the status of the last command."""
+    """Become bash. Its last line is reached when everything before came to its end; it tells the
+    status of the last command."""
     with open(SCRIPT, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(code + SCRIPT_END)
     os.dup2(line, LINE)
@@ -80,7 +87,8 @@ def _script(code: str, line: int) -> None:
 def _program(code: str, line: int) -> None:
     """Run a program of Python and tell the watcher its end, by functions that were there before it.
 
-    Only its last line leads to where the end is said: what it puts in the place of a function here changes what is said of an exception.
+    Only its last line leads to where the end is said: what it puts in the place of a function here
+    changes what is said of an exception.
     """
     write, read, leave, process = os.write, os.read, os._exit, os.getpid
     raised, flush = ending.raised, ending.flush
@@ -92,7 +100,9 @@ def _program(code: str, line: int) -> None:
         flush()
         text = result["text"].encode(errors="replace").hex()
         if process() == own:
-            write(line, f"raised {result['raised']} {int(bool(result.get('exit')))} {text}\n".encode())
+            write(
+                line, f"raised {result['raised']} {int(bool(result.get('exit')))} {text}\n".encode()
+            )
     else:
         flush()
         if process() == own:  # a child that it left behind may come to this line too
@@ -112,7 +122,8 @@ class Watch:
         self._open = True
 
     def result(self) -> dict[str, Any]:
-        """How the program ended. What it said before it ended counts, so the line is read once more after that."""
+        """How the program ended. What it said before it ended counts, so the line is read once more
+        after that."""
         exit_code: int | None = None
         while True:
             result = self._listen()
@@ -145,7 +156,9 @@ class Watch:
     def _said(self, message: bytes) -> dict[str, Any] | None:
         words = message.decode("ascii", errors="replace").split(" ")
         if self._word:
-            return {"done": True, "status": self._status} if message == self._word else {"lied": True}
+            return (
+                {"done": True, "status": self._status} if message == self._word else {"lied": True}
+            )
         if words[0] == "end" and len(words) == 2 and not self._heard:
             self._word = secrets.token_hex(16).encode()
             self._status = words[1]
@@ -160,10 +173,18 @@ class Watch:
 
 
 def _of_script(result: dict[str, Any]) -> dict[str, Any]:
-    """A script has succeeded when its last line was reached and the command before that had the status 0."""
+    """A script has succeeded when its last line was reached and the command before that had the
+    status 0."""
     if "done" not in result:
-        how = f"bash ended with {result['ended']}" if "ended" in result else "something else was said in its place"
+        how = (
+            f"bash ended with {result['ended']}"
+            if "ended" in result
+            else "something else was said in its place"
+        )
         return {"raised": "EOFError", "text": f"its end was not reached ({how})", "exit": True}
     if result["status"] != "0":
-        return {"raised": "OSError", "text": f"its last command had the status {result['status'][:20]}"}
+        return {
+            "raised": "OSError",
+            "text": f"its last command had the status {result['status'][:20]}",
+        }
     return {"done": True}

@@ -1,8 +1,9 @@
 """Frames and typed values between the host and what runs in a sandbox.
 
-A frame is four bytes of length and JSON. A value is JSON with its exact type beside it, so that 1, 1.0 and True stay three things; a
-subclass of a plain type is sent as what it holds, read by the plain type's own methods; of any other object its class is named, and the
-number by which the side that holds it knows it.
+A frame is four bytes of length and JSON. A value is JSON with its exact type beside it, so that 1,
+1.0 and True stay three things; a subclass of a plain type is sent as what it holds, read by the
+plain type's own methods; of any other object its class is named, and the number by which the side
+that holds it knows it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ LONGEST_FRAME = 4 << 20
 """Bytes."""
 DEEPEST = 60
 
-SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
+SEQUENCES: dict[str, Any] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": deque,
+}
 WRITTEN: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "decimal": (Decimal, str, Decimal),
     "fraction": (Fraction, str, Fraction),
@@ -40,8 +47,11 @@ def no_data(value: Any) -> tuple[str, int]:
     raise ValueError(f"an object of {type(value).__name__} is no data")
 
 
-def encode(value: Any, describe: Callable[[Any], tuple[str, int]] = no_data, depth: int = 0) -> list[Any]:
-    """`value` as JSON with its type; an object by what `describe` says. Raises ValueError for what is nested too deep."""
+def encode(
+    value: Any, describe: Callable[[Any], tuple[str, int]] = no_data, depth: int = 0
+) -> list[Any]:
+    """`value` as JSON with its type; an object by what `describe` says. Raises ValueError for what
+    is nested too deep."""
     if depth > DEEPEST:
         raise ValueError(f"a value nested deeper than {DEEPEST}")
     kind = type(value)
@@ -54,7 +64,11 @@ def encode(value: Any, describe: Callable[[Any], tuple[str, int]] = no_data, dep
     if issubclass(kind, float):
         return ["float", float.hex(value)]
     if issubclass(kind, complex):
-        return ["complex", float.hex(complex.__add__(value, 0).real), float.hex(complex.__add__(value, 0).imag)]
+        return [
+            "complex",
+            float.hex(complex.__add__(value, 0).real),
+            float.hex(complex.__add__(value, 0).imag),
+        ]
     if issubclass(kind, str):
         return ["str", str.__str__(value)]
     if issubclass(kind, bytes | bytearray):
@@ -62,9 +76,17 @@ def encode(value: Any, describe: Callable[[Any], tuple[str, int]] = no_data, dep
     return _container(value, kind, describe, depth + 1)
 
 
-def _container(value: Any, kind: type, describe: Callable[[Any], tuple[str, int]], depth: int) -> list[Any]:
+def _container(
+    value: Any, kind: type, describe: Callable[[Any], tuple[str, int]], depth: int
+) -> list[Any]:
     if issubclass(kind, dict):
-        return ["dict", [[encode(key, describe, depth), encode(inner, describe, depth)] for key, inner in dict.items(value)]]
+        return [
+            "dict",
+            [
+                [encode(key, describe, depth), encode(inner, describe, depth)]
+                for key, inner in dict.items(value)
+            ],
+        ]
     for name, base in SEQUENCES.items():
         if issubclass(kind, base):
             return [name, [encode(one, describe, depth) for one in base.__iter__(value)]]
@@ -79,7 +101,8 @@ def _container(value: Any, kind: type, describe: Callable[[Any], tuple[str, int]
 
 
 def decode(given: Any, found: Callable[[str, int], Any] = lambda *_: no_data(None)) -> Any:
-    """The value; objects are what `found` gives for a class and a number. Raises ValueError for anything that `encode` does not write."""
+    """The value; objects are what `found` gives for a class and a number. Raises ValueError for
+    anything that `encode` does not write."""
     try:
         return _decode(given, found)
     except (TypeError, IndexError, KeyError, RecursionError, ArithmeticError) as error:
@@ -128,7 +151,8 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(buffer: bytearray) -> dict[str, Any] | None:
-    """Take the first whole frame out of `buffer`; None where it has none. Raises ValueError for what is no frame."""
+    """Take the first whole frame out of `buffer`; None where it has none. Raises ValueError for
+    what is no frame."""
     if len(buffer) < 4:
         return None
     (length,) = struct.unpack_from("!I", buffer)

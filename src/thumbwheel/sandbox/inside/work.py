@@ -1,7 +1,9 @@
-"""What a child does: run a program and answer questions about it, have one run that nobody asks anything (watched.py), or judge.
+"""What a child does: run a program and answer questions about it, have one run that nobody asks
+anything (watched.py), or judge.
 
-The answers of a candidate are data and nothing else: whatever its code does to this process, it can only choose which data to send, and
-what would be right is not in its sandbox. Every question has a number that cannot be guessed before it is asked.
+The answers of a candidate are data and nothing else: whatever its code does to this process, it can
+only choose which data to send, and what would be right is not in its sandbox. Every question has a
+number that cannot be guessed before it is asked.
 """
 
 from __future__ import annotations
@@ -44,11 +46,18 @@ def candidate(talk: Talk, job: dict[str, Any]) -> None:
         try:
             talk.send({"id": question["id"]} | answer)
         except ValueError as error:
-            talk.send({"id": question["id"], "raised": "OverflowError", "text": f"the value is too long: {error}"})
+            talk.send(
+                {
+                    "id": question["id"],
+                    "raised": "OverflowError",
+                    "text": f"the value is too long: {error}",
+                }
+            )
 
 
 class Program:
-    """The names of a program that has run, and the objects that it answered with: the judge has their numbers."""
+    """The names of a program that has run, and the objects that it answered with: the judge has
+    their numbers."""
 
     def __init__(self) -> None:
         self.space, self._held = ending.main_space(), list[Any]()
@@ -66,21 +75,33 @@ class Program:
                 return raised(error)
 
     def _value(self, question: dict[str, Any]) -> Any:
-        """Of an expression (`ask`), of an `attribute` of an object, of its next items (`take`), or of a call."""
+        """Of an expression (`ask`), of an `attribute` of an object, of its next items (`take`), or
+        of a call."""
         if "ask" in question:
-            return eval(compile(question["ask"], "<question>", "eval", dont_inherit=True), self.space)
+            return eval(
+                compile(question["ask"], "<question>", "eval", dont_inherit=True), self.space
+            )
         if "setup" in question:
-            own = {name: one for name, one in self.space.items() if callable(one)}  # a program comes after the setup, and may define anew
-            self.space |= {name: decode(given, self._found) for name, given in question["values"].items()}
+            own = {
+                name: one for name, one in self.space.items() if callable(one)
+            }  # a program comes after the setup, and may define anew
+            self.space |= {
+                name: decode(given, self._found) for name, given in question["values"].items()
+            }
             exec(compile(question["setup"], "<setup>", "exec", LATE, dont_inherit=True), self.space)
             self.space |= own
             return None
-        target = self._held[question["object"]] if "object" in question else self.space[question["call"]]
+        target = (
+            self._held[question["object"]] if "object" in question else self.space[question["call"]]
+        )
         if "attribute" in question:
             return getattr(target, question["attribute"])
         if "take" in question:
             return list(itertools.islice(target, question["take"]))
-        arguments, named = decode(question["arguments"], self._found), decode(question["named"], self._found)
+        arguments, named = (
+            decode(question["arguments"], self._found),
+            decode(question["named"], self._found),
+        )
         found = target(*arguments, **named)
         return arguments if question.get("back") else found
 

@@ -1,9 +1,11 @@
-"""The parent inside a sandbox: a warm interpreter that forks one child a run and never sees what is run.
+"""The parent inside a sandbox: a warm interpreter that forks one child a run and never sees what is
+run.
 
-The host sends one message a run over the control socket: limits, and two descriptors (the conversation and the output). The child gets
-process and mount namespaces of its own, one empty sized file system, no capability, the filter of system calls and its limits; then it
-reads its work from the conversation. It is process 1 of its namespace: when it ends, everything that it started has ended. How it ended is
-told by this parent, never by the child.
+The host sends one message a run over the control socket: limits, and two descriptors (the
+conversation and the output). The child gets process and mount namespaces of its own, one empty
+sized file system, no capability, the filter of system calls and its limits; then it reads its work
+from the conversation. It is process 1 of its namespace: when it ends, everything that it started
+has ended. How it ended is told by this parent, never by the child.
 """
 
 from __future__ import annotations
@@ -23,18 +25,27 @@ from typing import Any
 
 from . import seccomp, work
 
-WARM = "abc ast bisect collections copy dataclasses datetime decimal enum fractions functools heapq io itertools json math operator os \
+WARM = (
+    "abc ast bisect collections copy dataclasses datetime decimal enum fractions functools heapq io itertools json math operator os \
 random re statistics string sys textwrap time traceback typing"
+)
 """Modules that are there already when a candidate imports them."""
 
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
 MS_NOSUID, MS_NODEV = 2, 4
-PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_CAP_AMBIENT, AMBIENT_CLEAR_ALL = 38, 24, 28, 47, 4
+PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_CAP_AMBIENT, AMBIENT_CLEAR_ALL = (
+    38,
+    24,
+    28,
+    47,
+    4,
+)
 NO_ROOT = 0x2F
 """Running a file as user 0 gives no capability, and this cannot be undone."""
 CAPABILITY_VERSION = 0x20080522
 OWN_PROCESSES = 3
-"""bubblewrap's, this one and the watcher of a program without tests count against the limit of processes."""
+"""bubblewrap's, this one and the watcher of a program without tests count against the limit of
+processes."""
 MEGABYTE = 1 << 20
 STOP = b"K"
 POLL = 0.01
@@ -44,7 +55,8 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main(control: int, sealed: bool) -> None:
-    """Serve runs until the host closes the control socket. `sealed`: within bubblewrap; otherwise trusted code, without walls."""
+    """Serve runs until the host closes the control socket. `sealed`: within bubblewrap; otherwise
+    trusted code, without walls."""
     for name in WARM.split():
         __import__(name)
     gc.freeze()  # what is here already is not looked at again, so its pages stay shared
@@ -76,7 +88,16 @@ def _clone() -> int:
     python = ctypes.PyDLL(None, use_errno=True)
     python.syscall.restype = ctypes.c_long
     python.PyOS_BeforeFork()
-    found = int(python.syscall(ctypes.c_long(number), ctypes.c_ulong(CLONE_NEWNS | CLONE_NEWPID | signal.SIGCHLD), None, None, None, None))
+    found = int(
+        python.syscall(
+            ctypes.c_long(number),
+            ctypes.c_ulong(CLONE_NEWNS | CLONE_NEWPID | signal.SIGCHLD),
+            None,
+            None,
+            None,
+            None,
+        )
+    )
     error = ctypes.get_errno()
     if found == 0:
         python.PyOS_AfterFork_Child()
@@ -88,7 +109,8 @@ def _clone() -> int:
 
 
 def _wait(link: socket.socket, child: int, sealed: bool) -> dict[str, Any]:
-    """Wait for the end of the run, or end it when the host says so or is gone; returns how it ended."""
+    """Wait for the end of the run, or end it when the host says so or is gone; returns how it
+    ended."""
     ended = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
     status, usage = 0, None
     while usage is None:
@@ -114,13 +136,17 @@ def _kill(child: int, sealed: bool) -> None:
         os.kill(child, signal.SIGKILL) if sealed else os.killpg(child, signal.SIGKILL)
 
 
-def _child(link: socket.socket, limits: dict[str, Any], descriptors: list[int], filter: bytes) -> None:
+def _child(
+    link: socket.socket, limits: dict[str, Any], descriptors: list[int], filter: bytes
+) -> None:
     """Everything that stands between here and the candidate; never returns."""
     conversation, output = descriptors
     try:
         link.close()
         os.set_inheritable(conversation, False)
-        os.setsid()  # a group of its own: a signal to the group of this process would reach the loop that watches it
+        # a group of its own: a signal to the group of this process would reach the loop that
+        # watches it
+        os.setsid()
         if filter:
             _walls(limits, filter)
         else:
@@ -176,7 +202,9 @@ def _limit(limits: dict[str, Any], sealed: bool) -> None:
     }
     if sealed:  # outside, the user's own processes would count
         wanted |= {"RLIMIT_NPROC": limits["processes"] + OWN_PROCESSES}
-        wanted |= dict.fromkeys(("RLIMIT_MEMLOCK", "RLIMIT_MSGQUEUE", "RLIMIT_RTPRIO", "RLIMIT_NICE"), 0) | {"RLIMIT_SIGPENDING": 256}
+        wanted |= dict.fromkeys(
+            ("RLIMIT_MEMLOCK", "RLIMIT_MSGQUEUE", "RLIMIT_RTPRIO", "RLIMIT_NICE"), 0
+        ) | {"RLIMIT_SIGPENDING": 256}
     for name, most in wanted.items():
         number = getattr(resource, name, None)
         if number is not None:

@@ -1,4 +1,5 @@
-"""The training methods, one file each. To add one: its file here and its line below; the contract tests then run over it."""
+"""The training methods, one file each. To add one: its file here and its line below; the contract
+tests then run over it."""
 
 from __future__ import annotations
 

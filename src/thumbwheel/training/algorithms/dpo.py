@@ -1,4 +1,5 @@
-"""Direct preference optimisation (Rafailov et al. 2023, arXiv 2305.18290) on pairs, with IPO (arXiv 2310.12036) and a likelihood anchor."""
+"""Direct preference optimisation (Rafailov et al. 2023, arXiv 2305.18290) on pairs, with IPO (arXiv
+2310.12036) and a likelihood anchor."""
 
 from __future__ import annotations
 
@@ -8,7 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from thumbwheel.engine.tree import Branch, Example
-from thumbwheel.training.algorithm import Algorithm, DropRow, LossOut, Metrics, Row, Scored, Totals, fitted, mean
+from thumbwheel.training.algorithm import (
+    Algorithm,
+    DropRow,
+    LossOut,
+    Metrics,
+    Row,
+    Scored,
+    Totals,
+    fitted,
+    mean,
+)
 from thumbwheel.training.types import Metric, TrainConfig
 
 if TYPE_CHECKING:
@@ -21,11 +32,13 @@ class DpoConfig(TrainConfig):
     """Settings of dpo."""
 
     metric_for_best_model: Metric = "rewards/margins"
-    """The dev metric that decides which checkpoint is best; dev loss would stop at the first wobble of the likelihood anchor."""
+    """The dev metric that decides which checkpoint is best; dev loss would stop at the first wobble
+    of the likelihood anchor."""
     beta: float = Field(0.1, gt=0)
     """How strongly the policy is held to the base."""
     loss_type: Literal["sigmoid", "sigmoid_norm", "ipo"] = "sigmoid"
-    """sigmoid: DPO; sigmoid_norm: DPO on log-ratios a token, so that length earns nothing; ipo: squared distance to 1 / (2 beta)."""
+    """sigmoid: DPO; sigmoid_norm: DPO on log-ratios a token, so that length earns nothing; ipo:
+    squared distance to 1 / (2 beta)."""
     label_smoothing: float = Field(0.0, ge=0, lt=0.5)
     """Share of pairs believed to be the wrong way round (both sigmoid losses)."""
     nll_weight: float = Field(1.0, ge=0)
@@ -33,7 +46,8 @@ class DpoConfig(TrainConfig):
 
 
 class Dpo(Algorithm[DpoConfig]):
-    """-log sigmoid(beta * (log-ratio of chosen - log-ratio of rejected)), mean over the pairs of the optimiser batch."""
+    """-log sigmoid(beta * (log-ratio of chosen - log-ratio of rejected)), mean over the pairs of
+    the optimiser batch."""
 
     name: ClassVar[str] = "dpo"
     needs: ClassVar[str] = "pairs"
@@ -50,7 +64,10 @@ class Dpo(Algorithm[DpoConfig]):
             raise DropRow("chosen equals rejected")
         answers = [Target(row[side], row.get(f"{side}_finish")) for side in ("chosen", "rejected")]
         chosen, rejected = fitted(row, answers, builder, self.config.max_length, notes)
-        branches = (Branch(chosen.completion_ids, role="chosen"), Branch(rejected.completion_ids, role="rejected"))
+        branches = (
+            Branch(chosen.completion_ids, role="chosen"),
+            Branch(rejected.completion_ids, role="rejected"),
+        )
         return Example(chosen.prompt_ids, branches, str(row["group"]), float(row["weight"]))
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
@@ -63,7 +80,11 @@ class Dpo(Algorithm[DpoConfig]):
         share, metrics = self.anchor(scored, totals)
         if self.config.nll_weight:
             loss = loss + self.config.nll_weight * share
-        return LossOut(loss, metrics | self._metrics(policy.detach().view(-1, 2), self.config.beta * ratios.detach()))
+        return LossOut(
+            loss,
+            metrics
+            | self._metrics(policy.detach().view(-1, 2), self.config.beta * ratios.detach()),
+        )
 
     def _pair_loss(self, ratios: torch.Tensor, per_token: torch.Tensor) -> torch.Tensor:
         import torch.nn.functional as F
@@ -73,10 +94,14 @@ class Dpo(Algorithm[DpoConfig]):
             return (per_token[:, 0] - per_token[:, 1] - 1 / (2 * config.beta)) ** 2
         used = ratios if config.loss_type == "sigmoid" else per_token
         logits = config.beta * (used[:, 0] - used[:, 1])
-        return -F.logsigmoid(logits) * (1 - config.label_smoothing) - F.logsigmoid(-logits) * config.label_smoothing
+        return (
+            -F.logsigmoid(logits) * (1 - config.label_smoothing)
+            - F.logsigmoid(-logits) * config.label_smoothing
+        )
 
     def _metrics(self, policy: torch.Tensor, rewards: torch.Tensor) -> Metrics:
-        """Equal rewards, as those of the base are, are no right order: `rewards/accuracies` counts strictly better ones, as TRL does."""
+        """Equal rewards, as those of the base are, are no right order: `rewards/accuracies` counts
+        strictly better ones, as TRL does."""
         import torch
 
         chosen, rejected = rewards.unbind(1)

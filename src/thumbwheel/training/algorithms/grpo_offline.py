@@ -1,7 +1,8 @@
-"""The group-advantage loss over recorded answers: several to one prompt, each with what it turned out to be worth. Nothing is sampled.
+"""The group-advantage loss over recorded answers: several to one prompt, each with what it turned
+out to be worth. Nothing is sampled.
 
-An advantage belongs to the recorded text that earned it. The clip keeps the policy near the model that answered: its own
-log-probs where they were captured, else the base's.
+An advantage belongs to the recorded text that earned it. The clip keeps the policy near the model
+that answered: its own log-probs where they were captured, else the base's.
 """
 
 from __future__ import annotations
@@ -14,8 +15,30 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from thumbwheel.engine.tree import Branch, Example
-from thumbwheel.training.algorithm import Algorithm, DropRow, LossOut, Metrics, Row, Scored, Totals, fitted, likelihood, mean, targets
-from thumbwheel.training.group import KlEstimator, Level, Normaliser, advantages, clip_metrics, clipped, flat, kl, ratios
+from thumbwheel.training.algorithm import (
+    Algorithm,
+    DropRow,
+    LossOut,
+    Metrics,
+    Row,
+    Scored,
+    Totals,
+    fitted,
+    likelihood,
+    mean,
+    targets,
+)
+from thumbwheel.training.group import (
+    KlEstimator,
+    Level,
+    Normaliser,
+    advantages,
+    clip_metrics,
+    clipped,
+    flat,
+    kl,
+    ratios,
+)
 from thumbwheel.training.types import TrainConfig
 
 if TYPE_CHECKING:
@@ -30,11 +53,13 @@ class GrpoOfflineConfig(TrainConfig):
     """Settings of grpo_offline."""
 
     early_stopping_patience: int | None = Field(4, ge=1)
-    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation; needs dev rows."""
+    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation;
+    needs dev rows."""
     load_best_model_at_end: bool = True
     """Keep the checkpoint that metric_for_best_model calls best."""
     loss_type: Normaliser = "dapo"
-    """What the loss is divided by: dapo tokens, grpo answers and each by its tokens, dr_grpo answers times max_length."""
+    """What the loss is divided by: dapo tokens, grpo answers and each by its tokens, dr_grpo
+    answers times max_length."""
     scale_rewards: Literal["group", "none"] = "group"
     """Standard deviation that advantages are divided by: that of the group, or none."""
     epsilon: float = Field(0.2, gt=0, lt=1)
@@ -51,14 +76,16 @@ class GrpoOfflineConfig(TrainConfig):
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Branch):
-    """A recorded answer with its advantage in its group, and the log-probs of its tokens where they were captured."""
+    """A recorded answer with its advantage in its group, and the log-probs of its tokens where they
+    were captured."""
 
     advantage: float = 0.0
     logps: tuple[float, ...] | None = None
 
 
 class GrpoOffline(Algorithm[GrpoOfflineConfig]):
-    """min(r A, clip(r) A) over the tokens of recorded answers, r the ratio to the model that gave them."""
+    """min(r A, clip(r) A) over the tokens of recorded answers, r the ratio to the model that gave
+    them."""
 
     name: ClassVar[str] = "grpo_offline"
     needs: ClassVar[str] = "groups"
@@ -68,33 +95,57 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
     Config: ClassVar[type[TrainConfig]] = GrpoOfflineConfig
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
-        """A branch an answer; a group whose answers are all worth the same teaches nothing and is dropped."""
+        """A branch an answer; a group whose answers are all worth the same teaches nothing and is
+        dropped."""
         from thumbwheel.engine.prompt import Target
 
         if flat(row["values"]):
             raise DropRow("all answers to the prompt are worth the same")
         captured = [None if ids is None else tuple(ids) for ids in row["token_ids"]]
-        answers = [Target(*one) for one in zip(row["completions"], row["finish_reasons"], captured, strict=True)]
+        answers = [
+            Target(*one)
+            for one in zip(row["completions"], row["finish_reasons"], captured, strict=True)
+        ]
         shared, made = self._fitted(row, answers, builder, notes)
         (earned,) = advantages([row["values"]], self.config.scale_rewards)
         found = []
         for one, ids, logps, advantage in zip(made, captured, row["logps"], earned, strict=True):
             known = logps is not None and one.completion_ids == ids and len(logps) == len(ids)
-            notes["answers whose captured log-probs fit other tokens"] += logps is not None and not known
+            notes["answers whose captured log-probs fit other tokens"] += (
+                logps is not None and not known
+            )
             value = advantage or 0.0
             own = one.prompt_ids[shared:]
             mask = (False,) * len(own) + (True,) * len(one.completion_ids) if own else None
-            found.append(Recorded((*own, *one.completion_ids), mask, GOOD if value > 0 else BAD, value, tuple(logps) if known else None))
-        return Example(made[0].prompt_ids[:shared], tuple(found), str(row["group"]), float(row["weight"]))
+            found.append(
+                Recorded(
+                    (*own, *one.completion_ids),
+                    mask,
+                    GOOD if value > 0 else BAD,
+                    value,
+                    tuple(logps) if known else None,
+                )
+            )
+        return Example(
+            made[0].prompt_ids[:shared], tuple(found), str(row["group"]), float(row["weight"])
+        )
 
-    def _fitted(self, row: Row, answers: Sequence[Target], builder: PromptBuilder, notes: Counter[str]) -> tuple[int, Sequence[TokenRow]]:
-        """How many tokens the prompts have in common, and the tokens of all; runs of a task go apart after their common beginning."""
+    def _fitted(
+        self, row: Row, answers: Sequence[Target], builder: PromptBuilder, notes: Counter[str]
+    ) -> tuple[int, Sequence[TokenRow]]:
+        """How many tokens the prompts have in common, and the tokens of all; runs of a task go
+        apart after their common beginning."""
         if not (prompts := row.get("prompts")):
             made = fitted(row, answers, builder, self.config.max_length, notes)
             return len(made[0].prompt_ids), made
         each = zip(prompts, answers, strict=True)
-        made = tuple(fitted({**row, "prompt": own}, [one], builder, self.config.max_length, notes)[0] for own, one in each)
-        alike = [len(set(tokens)) == 1 for tokens in zip(*(one.prompt_ids for one in made), strict=False)]
+        made = tuple(
+            fitted({**row, "prompt": own}, [one], builder, self.config.max_length, notes)[0]
+            for own, one in each
+        )
+        alike = [
+            len(set(tokens)) == 1 for tokens in zip(*(one.prompt_ids for one in made), strict=False)
+        ]
         if not (shared := [*alike, False].index(False)):
             raise DropRow("the runs of the task begin with different tokens")
         return shared, made
@@ -110,10 +161,14 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
         config, batch, logp, reference = self.config, scored.batch, scored.logp, scored.reference
         assert reference is not None  # noqa: S101 - narrows the type
         high = config.epsilon_high or config.epsilon
-        advantage = logp.new_tensor([branch.advantage for branch in _answers(batch.branches)])[batch.branch_of]
+        advantage = logp.new_tensor([branch.advantage for branch in _answers(batch.branches)])[
+            batch.branch_of
+        ]
         ratio = ratios(logp, _old(batch, reference), batch, config.importance_sampling_level)
         losses = clipped(ratio, advantage, config.epsilon, high)
-        metrics = clip_metrics(ratio.detach(), advantage, config.epsilon, high) | self._likelihood(scored)
+        metrics = clip_metrics(ratio.detach(), advantage, config.epsilon, high) | self._likelihood(
+            scored
+        )
         if config.beta:
             distance = kl(config.kl_estimator, logp, reference, ratio)
             metrics["kl"] = mean(distance)
@@ -135,14 +190,19 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
         policy, reference, _ = scored.sums()
         good = scored.having(GOOD)
         gained = policy - reference
-        rewards = {"rewards/chosen": scored.mean(gained, good), "rewards/rejected": scored.mean(gained, ~good)}
+        rewards = {
+            "rewards/chosen": scored.mean(gained, good),
+            "rewards/rejected": scored.mean(gained, ~good),
+        }
         return likelihood(scored, good.to(policy)) | rewards
 
     def derived(self, metrics: dict[str, float]) -> dict[str, float]:
         """With how much more likely good answers have become than bad ones, in nats."""
         if "rewards/chosen" not in metrics or "rewards/rejected" not in metrics:
             return metrics
-        return metrics | {"rewards/margins": metrics["rewards/chosen"] - metrics["rewards/rejected"]}
+        return metrics | {
+            "rewards/margins": metrics["rewards/chosen"] - metrics["rewards/rejected"]
+        }
 
 
 def _answers(branches: Sequence[Branch]) -> list[Recorded]:

@@ -1,7 +1,9 @@
-"""Kahneman-Tversky optimisation (Ethayarajh et al. 2024, arXiv 2402.01306): single answers labelled good or bad.
+"""Kahneman-Tversky optimisation (Ethayarajh et al. 2024, arXiv 2402.01306): single answers labelled
+good or bad.
 
-The baseline is an estimate of KL(policy || base) from mismatched pairs: each prompt with its neighbour's answer, detached and
-clamped at 0. They are drawn from the optimiser batch when it is planned, so rows may be shuffled and the token budget is free.
+The baseline is an estimate of KL(policy || base) from mismatched pairs: each prompt with its
+neighbour's answer, detached and clamped at 0. They are drawn from the optimiser batch when it is
+planned, so rows may be shuffled and the token budget is free.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class KtoConfig(TrainConfig):
     """Settings of kto."""
 
     metric_for_best_model: Metric = "rewards/margins"
-    """The dev metric that decides which checkpoint is best; dev loss would stop at the first wobble of the likelihood anchor."""
+    """The dev metric that decides which checkpoint is best; dev loss would stop at the first wobble
+    of the likelihood anchor."""
     beta: float = Field(0.1, gt=0)
     """How strongly the policy is held to the base."""
     desirable_weight: float = Field(1.0, gt=0)
@@ -50,11 +53,13 @@ class KtoConfig(TrainConfig):
     kl_rows: int = Field(8, ge=2)
     """Rows of such a block under kl_scope micro."""
     nll_weight: float = Field(1.0, ge=0)
-    """Weight of the good answers' negative log-likelihood a token, which keeps them likely; without it kto can unlearn the format."""
+    """Weight of the good answers' negative log-likelihood a token, which keeps them likely; without
+    it kto can unlearn the format."""
 
 
 class Kto(Algorithm[KtoConfig]):
-    """1 - sigmoid(beta (r - kl)) for good and 1 - sigmoid(beta (kl - r)) for bad answers, r their log-ratio; weighted mean over rows."""
+    """1 - sigmoid(beta (r - kl)) for good and 1 - sigmoid(beta (kl - r)) for bad answers, r their
+    log-ratio; weighted mean over rows."""
 
     name: ClassVar[str] = "kto"
     needs: ClassVar[str] = "labels"
@@ -71,7 +76,8 @@ class Kto(Algorithm[KtoConfig]):
         if not good or not bad:
             raise DataError(
                 f"{len(rows)} labelled training rows",
-                f"all of them are {'good' if good else 'bad'}; kto learns from the difference between good and bad answers",
+                f"all of them are {'good' if good else 'bad'}; kto learns from the difference "
+                "between good and bad answers",
                 "Collect the other kind too" + (", or use: thumbwheel train sft" if good else ""),
             )
         return config
@@ -80,7 +86,13 @@ class Kto(Algorithm[KtoConfig]):
         """One branch, whose role is the label."""
         from thumbwheel.engine.prompt import Target
 
-        (made,) = fitted(row, [Target(row["completion"], row.get("finish_reason"))], builder, self.config.max_length, notes)
+        (made,) = fitted(
+            row,
+            [Target(row["completion"], row.get("finish_reason"))],
+            builder,
+            self.config.max_length,
+            notes,
+        )
         one = Branch(made.completion_ids, role=GOOD if row["label"] else BAD)
         return Example(made.prompt_ids, (one,), str(row["group"]), float(row["weight"]))
 
@@ -90,12 +102,16 @@ class Kto(Algorithm[KtoConfig]):
         return [examples[at : at + size] for at in range(0, len(examples), max(size, 1))]
 
     def baseline(self, block: Sequence[Example], score: Score) -> torch.Tensor | None:
-        """The KL estimate of a block, a scalar in nats; None for a single row, which has no neighbour."""
+        """The KL estimate of a block, a scalar in nats; None for a single row, which has no
+        neighbour."""
         if len(block) < 2:
             return None
         answers = [one.branches[0].ids for one in block]
         policy, reference = score(
-            [Example(one.prompt, (Branch(ids, role="kl"),), one.group) for one, ids in zip(block, answers[-1:] + answers[:-1], strict=True)]
+            [
+                Example(one.prompt, (Branch(ids, role="kl"),), one.group)
+                for one, ids in zip(block, answers[-1:] + answers[:-1], strict=True)
+            ]
         )
         return (policy - reference).mean().clamp(min=0)
 
@@ -109,20 +125,33 @@ class Kto(Algorithm[KtoConfig]):
         kl = ratios.new_zeros(()) if baseline is None else baseline.to(ratios)
         good = scored.having(GOOD)
         signed = torch.where(good, ratios - kl, kl - ratios)
-        weights = scored.weights() * torch.where(good, config.desirable_weight, config.undesirable_weight).to(ratios)
+        weights = scored.weights() * torch.where(
+            good, config.desirable_weight, config.undesirable_weight
+        ).to(ratios)
         loss = scored.by_row(weights * (1 - torch.sigmoid(config.beta * signed))) / totals.weight
         share, metrics = self.anchor(scored, totals)
         if config.nll_weight:
             loss = loss + config.nll_weight * share
-        return LossOut(loss, metrics | self._metrics(scored, ratios.detach(), signed.detach(), good, kl))
+        return LossOut(
+            loss, metrics | self._metrics(scored, ratios.detach(), signed.detach(), good, kl)
+        )
 
     def derived(self, metrics: dict[str, float]) -> dict[str, float]:
         """With the margin, which is one between means here: good and bad answers are not paired."""
         if "rewards/chosen" not in metrics or "rewards/rejected" not in metrics:
             return metrics
-        return metrics | {"rewards/margins": metrics["rewards/chosen"] - metrics["rewards/rejected"]}
+        return metrics | {
+            "rewards/margins": metrics["rewards/chosen"] - metrics["rewards/rejected"]
+        }
 
-    def _metrics(self, scored: Scored, ratios: torch.Tensor, signed: torch.Tensor, good: torch.Tensor, kl: torch.Tensor) -> Metrics:
+    def _metrics(
+        self,
+        scored: Scored,
+        ratios: torch.Tensor,
+        signed: torch.Tensor,
+        good: torch.Tensor,
+        kl: torch.Tensor,
+    ) -> Metrics:
         rewards = self.config.beta * ratios
         policy, _, _ = scored.sums()
         return {

@@ -1,7 +1,9 @@
-"""Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347) on fresh answers, with a critic on the same frozen base.
+"""Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347) on fresh answers, with a
+critic on the same frozen base.
 
-An episode is an answer, an action is a token. What a token earns is -kl_coef * KL(policy || base), and the last one the judge's
-score, normalised by its running mean and deviation. The ending token is learned like the others and nothing comes after it.
+An episode is an answer, an action is a token. What a token earns is -kl_coef * KL(policy || base),
+and the last one the judge's score, normalised by its running mean and deviation. The ending token
+is learned like the others and nothing comes after it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,16 @@ from thumbwheel.engine.tree import Example, TreeBatch
 from thumbwheel.training import critic
 from thumbwheel.training.algorithm import LossOut, Metrics, Parts, mean
 from thumbwheel.training.group import KlEstimator, clipped, divergence
-from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, OnlineConfig, Sweep, Verdict, branches, importance
+from thumbwheel.training.online import (
+    Collected,
+    Experience,
+    OnlineAlgorithm,
+    OnlineConfig,
+    Sweep,
+    Verdict,
+    branches,
+    importance,
+)
 from thumbwheel.training.returns import KlController, Moments, explained_variance, gae, whiten
 from thumbwheel.training.types import TrainConfig
 
@@ -44,23 +55,27 @@ class PpoConfig(OnlineConfig):
     num_mini_batches: int = Field(1, ge=1)
     """Updates a pass; the prompts are shuffled anew for each."""
     critic: Literal["separate", "shared"] = "separate"
-    """separate: an adapter of its own, the reward model's to begin with where that fits; shared: a head on the policy's trunk, faster."""
+    """separate: an adapter of its own, the reward model's to begin with where that fits; shared: a
+    head on the policy's trunk, faster."""
     critic_learning_rate: float | None = Field(None, gt=0)
     """Peak learning rate of the critic; unset, the policy's."""
     critic_warmup_steps: int = Field(2, ge=0)
     """First steps that train the critic alone."""
     adam_epsilon: float = Field(1e-5, gt=0)
-    """Adam's epsilon: larger than torch's 1e-8, which makes first updates large where gradients are small."""
+    """Adam's epsilon: larger than torch's 1e-8, which makes first updates large where gradients are
+    small."""
     gamma: float = Field(1.0, gt=0, le=1)
     """Discount a token."""
     lam: float = Field(0.95, ge=0, le=1)
     """Lambda of the advantages."""
     lambda_critic: float | None = Field(None, ge=0, le=1)
-    """Lambda of the returns that the critic learns; unset, the same. 1 is better for long answers (VC-PPO)."""
+    """Lambda of the returns that the critic learns; unset, the same. 1 is better for long answers
+    (VC-PPO)."""
     cliprange: float = Field(0.2, gt=0)
     """Change of a token's probability ratio beyond which nothing more is gained."""
     cliprange_value: float = Field(0.2, gt=0)
-    """Change of a value in one batch beyond which nothing more is gained, in standard deviations of the reward."""
+    """Change of a value in one batch beyond which nothing more is gained, in standard deviations of
+    the reward."""
     vf_coef: float = Field(0.1, gt=0)
     """Weight of the value loss."""
     whiten_rewards: bool = False
@@ -72,29 +87,38 @@ class PpoConfig(OnlineConfig):
     missing_eos_penalty: float = Field(1.0, ge=0)
     """Taken from what an answer earns that was cut off, in standard deviations of the reward."""
     truncated: Literal["bootstrap", "score"] = "bootstrap"
-    """What else a cut-off answer earns: the critic's opinion of how it would have ended, or the score of the text so far."""
+    """What else a cut-off answer earns: the critic's opinion of how it would have ended, or the
+    score of the text so far."""
     init_kl_coef: float = Field(0.2, ge=0)
-    """First weight of the KL to the base: standard deviations of the reward a nat. With a reward model 0.4."""
+    """First weight of the KL to the base: standard deviations of the reward a nat. With a reward
+    model 0.4."""
     kl_target_per_token: float | None = Field(0.1, gt=0)
-    """Nats a token that the weight steers the KL towards; unset, the weight stays. With a reward model 0.05."""
+    """Nats a token that the weight steers the KL towards; unset, the weight stays. With a reward
+    model 0.05."""
     kl_horizon: float = Field(1000.0, gt=0)
-    """Answers over which the weight adapts: n of them change it by at most 0.2 * n / kl_horizon of itself."""
+    """Answers over which the weight adapts: n of them change it by at most 0.2 * n / kl_horizon of
+    itself."""
     kl_estimator: KlEstimator = "k1"
     """Of the KL that is part of the reward: k1 is unbiased there; k2 and k3 are never negative."""
     early_stop_kl: float | None = Field(0.02, gt=0)
-    """Nats a token between the policy that sampled and the one that learns; at 1.5 times this the rest of the batch is left."""
+    """Nats a token between the policy that sampled and the one that learns; at 1.5 times this the
+    rest of the batch is left."""
     ratio_threshold: float = Field(10.0, gt=1)
     """An update whose mean probability ratio is above this is not made."""
 
     @model_validator(mode="after")
     def _whole_distribution(self) -> PpoConfig:
         if self.top_k or self.top_p < 1:
-            raise ValueError("ppo learns from answers sampled from the whole distribution: leave top_k at 0 and top_p at 1")
+            raise ValueError(
+                "ppo learns from answers sampled from the whole distribution: leave top_k at 0 "
+                "and top_p at 1"
+            )
         return self
 
 
 class Ppo(OnlineAlgorithm[PpoConfig]):
-    """Clipped policy and value losses, each a mean over the tokens of the update: policy + vf_coef * value."""
+    """Clipped policy and value losses, each a mean over the tokens of the update: policy + vf_coef
+    * value."""
 
     name: ClassVar[str] = "ppo"
     rate: ClassVar[float] = 1e-4
@@ -116,7 +140,11 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
     def begin(self, parts: Parts) -> None:
         """Give the engine its critic."""
         engine = parts.engine
-        voice = critic.shared(engine) if self.config.critic == "shared" else critic.separate(engine, parts.reward_model, self.config.seed)
+        voice = (
+            critic.shared(engine)
+            if self.config.critic == "shared"
+            else critic.separate(engine, parts.reward_model, self.config.seed)
+        )
         self._from_reward_model = bool(voice.head.weight.any())
         engine.add(Role.CRITIC, voice)
         self._voice: Voice = engine.voice(Role.CRITIC)
@@ -130,7 +158,11 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         config = self.config
         return [
             {"params": self._policy, "eps": config.adam_epsilon},
-            {"params": self._critic, "eps": config.adam_epsilon, "lr": config.critic_learning_rate or config.peak_rate},
+            {
+                "params": self._critic,
+                "eps": config.adam_epsilon,
+                "lr": config.critic_learning_rate or config.peak_rate,
+            },
         ]
 
     def passes(self, step: int) -> int:
@@ -142,11 +174,15 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         return -(-examples // self.config.num_mini_batches)
 
     def verdict(self, metrics: Mapping[str, float]) -> Verdict:
-        """Leave a batch that the policy has moved away from, skip an update whose ratios are absurd."""
+        """Leave a batch that the policy has moved away from, skip an update whose ratios are
+        absurd."""
         config = self.config
         if metrics.get("val/ratio", 1.0) > config.ratio_threshold:
             return "skip"
-        if config.early_stop_kl is not None and metrics.get("policy/approxkl_avg", 0.0) > 1.5 * config.early_stop_kl:
+        if (
+            config.early_stop_kl is not None
+            and metrics.get("policy/approxkl_avg", 0.0) > 1.5 * config.early_stop_kl
+        ):
             return "leave"
         return "update"
 
@@ -159,7 +195,9 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
             return Experience([])
         self._moments.add(scores)
         if self._batches == 0 and self._from_reward_model:
-            self._settle_critic(torch.cat(score.several(examples, Role.CRITIC, "last")["last"]).tolist())
+            self._settle_critic(
+                torch.cat(score.several(examples, Role.CRITIC, "last")["last"]).tolist()
+            )
         self._begin_batch()
         logp, entropy, values, last = self._opinions(examples, score)
         reference = torch.cat(score(examples, Role.REF)).to(logp)
@@ -169,7 +207,10 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
             rewards[end - 1] += self._earned(answer, value)
         if self.config.whiten_rewards:
             rewards /= rewards.std(correction=0) + 1e-8
-        after = [float(behind) if self._bootstrapped(one) else 0.0 for behind, one in zip(last, answers, strict=True)]
+        after = [
+            float(behind) if self._bootstrapped(one) else 0.0
+            for behind, one in zip(last, answers, strict=True)
+        ]
         advantages, returns = self._estimates(rewards, values, after, ends)
         kl = float((logp - reference).mean())
         metrics = {
@@ -177,23 +218,39 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
             "kl_coef": self._kl.coefficient,
             "entropy": float(entropy.mean()),
             "objective/scores": sum(map(self._normalised, scores)) / len(scores),
-            "objective/non_score_reward": -self._kl.coefficient * float((logp - reference).sum()) / len(answers),
+            "objective/non_score_reward": -self._kl.coefficient
+            * float((logp - reference).sum())
+            / len(answers),
             "val/explained_variance": explained_variance(values, returns),
         }
         self._kl.update(kl, len(answers))
         sizes = [sum(len(branch.ids) for branch in one.branches) for one in examples]
-        tokens = {"old": logp, "values": values, "returns": returns, "advantages": whiten(advantages)}
+        tokens = {
+            "old": logp,
+            "values": values,
+            "returns": returns,
+            "advantages": whiten(advantages),
+        }
         if collected.off_policy:
             weights, more = importance(logp, answers, self.config.importance_cap)
             tokens["advantages"], metrics = tokens["advantages"] * weights, metrics | more
-        return Experience(examples, {name: list(torch.split(flat, sizes)) for name, flat in tokens.items()}, metrics)
+        return Experience(
+            examples,
+            {name: list(torch.split(flat, sizes)) for name, flat in tokens.items()},
+            metrics,
+        )
 
     def _settle_critic(self, opinions: Sequence[float]) -> None:
-        """Give a critic that began as the reward model, and has these opinions of the first answers, the unit of what answers earn: a
-        reward model may speak in logits and pay in chances, or be one judge of several."""
+        """Give a critic that began as the reward model, and has these opinions of the first
+        answers, the unit of what answers earn: a reward model may speak in logits and pay in
+        chances, or be one judge of several."""
         own = Moments()
         own.add(opinions)
-        critic.rescale(self._voice, own, Moments(variance=1.0) if self.config.normalize_reward else self._moments)
+        critic.rescale(
+            self._voice,
+            own,
+            Moments(variance=1.0) if self.config.normalize_reward else self._moments,
+        )
 
     def _begin_batch(self) -> None:
         self._batches += 1
@@ -201,20 +258,31 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
             for one in self._policy:  # the head's gradient reaches the trunk, which is the policy's
                 one.requires_grad_(not self._warming)
 
-    def _opinions(self, examples: Sequence[Example], score: Sweep) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(log-prob, entropy, value) of every token and the value behind the last one of every answer."""
+    def _opinions(
+        self, examples: Sequence[Example], score: Sweep
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(log-prob, entropy, value) of every token and the value behind the last one of every
+        answer."""
         import torch
 
         if self.config.critic == "shared":
             found = score.several(examples, Role.CRITIC, *POLICY_WANTS, *CRITIC_WANTS)
         else:
-            found = score.several(examples, Role.POLICY, *POLICY_WANTS) | score.several(examples, Role.CRITIC, *CRITIC_WANTS)
-        logp, entropy, value, last = (torch.cat(found[name]) for name in (*POLICY_WANTS, *CRITIC_WANTS))
+            found = score.several(examples, Role.POLICY, *POLICY_WANTS) | score.several(
+                examples, Role.CRITIC, *CRITIC_WANTS
+            )
+        logp, entropy, value, last = (
+            torch.cat(found[name]) for name in (*POLICY_WANTS, *CRITIC_WANTS)
+        )
         return logp, entropy, value, last
 
     def _normalised(self, value: float) -> float:
         clip = self.config.reward_clip
-        return self._moments.normalised(value, clip) if self.config.normalize_reward else min(max(value, -clip), clip)
+        return (
+            self._moments.normalised(value, clip)
+            if self.config.normalize_reward
+            else min(max(value, -clip), clip)
+        )
 
     def _bootstrapped(self, answer: Rollout) -> bool:
         return answer.finish == "length" and self.config.truncated == "bootstrap"
@@ -225,7 +293,11 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         return earned - (self.config.missing_eos_penalty if answer.finish == "length" else 0.0)
 
     def _estimates(
-        self, rewards: torch.Tensor, values: torch.Tensor, after: Sequence[float], ends: Sequence[int]
+        self,
+        rewards: torch.Tensor,
+        values: torch.Tensor,
+        after: Sequence[float],
+        ends: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(advantages, returns) of every token; `ends` are the places behind the answers."""
         config = self.config
@@ -233,23 +305,38 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         parts = list(zip(pairwise((0, *ends)), after, strict=True))
 
         def of(lam: float) -> torch.Tensor:
-            found = [gae(flat[start:end], worth[start:end], behind, config.gamma, lam) for (start, end), behind in parts]
+            found = [
+                gae(flat[start:end], worth[start:end], behind, config.gamma, lam)
+                for (start, end), behind in parts
+            ]
             return values.new_tensor([one for several in found for one in several])
 
         advantages = of(config.lam)
-        return advantages, values + (advantages if config.lambda_critic is None else of(config.lambda_critic))
+        return advantages, values + (
+            advantages if config.lambda_critic is None else of(config.lambda_critic)
+        )
 
-    def loss(self, engine: ScoreEngine, batch: TreeBatch, values: Mapping[str, torch.Tensor], whole: Mapping[str, torch.Tensor]) -> LossOut:
+    def loss(
+        self,
+        engine: ScoreEngine,
+        batch: TreeBatch,
+        values: Mapping[str, torch.Tensor],
+        whole: Mapping[str, torch.Tensor],
+    ) -> LossOut:
         """The share of one micro-batch; of the critic alone while it warms up."""
         logp, value = self._scores(engine, batch)
-        values = {name: one.to(value) for name, one in values.items()}  # what was sampled is kept on the CPU
+        values = {
+            name: one.to(value) for name, one in values.items()
+        }  # what was sampled is kept on the CPU
         loss, metrics = self._value_loss(value, values, len(whole["old"]))
         if logp is not None:
             objective, more = self._policy_loss(logp, values, len(whole["old"]))
             loss, metrics = objective + loss, metrics | more
         return LossOut(loss, metrics)
 
-    def _scores(self, engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor | None, torch.Tensor]:
+    def _scores(
+        self, engine: ScoreEngine, batch: TreeBatch
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
         wants = frozenset({"value"}) if self._warming else frozenset({"logp", "value"})
         if self.config.critic == "shared":
             found = engine.score(batch, Role.CRITIC, want=wants, grad=True)
@@ -257,7 +344,9 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         logp = None if self._warming else engine.score(batch, Role.POLICY, grad=True).logp
         return logp, engine.score(batch, Role.CRITIC, want=frozenset({"value"}), grad=True).value
 
-    def _policy_loss(self, logp: torch.Tensor, values: Mapping[str, torch.Tensor], total: int) -> tuple[torch.Tensor, Metrics]:
+    def _policy_loss(
+        self, logp: torch.Tensor, values: Mapping[str, torch.Tensor], total: int
+    ) -> tuple[torch.Tensor, Metrics]:
         reach = self.config.cliprange
         ratio = (logp - values["old"]).exp()
         losses = clipped(ratio, values["advantages"], reach, reach)
@@ -269,19 +358,30 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
             "val/ratio": mean(moved),
         }
 
-    def _value_loss(self, value: torch.Tensor, values: Mapping[str, torch.Tensor], total: int) -> tuple[torch.Tensor, Metrics]:
+    def _value_loss(
+        self, value: torch.Tensor, values: Mapping[str, torch.Tensor], total: int
+    ) -> tuple[torch.Tensor, Metrics]:
         import torch
 
         old, returns, reach = values["values"], values["returns"], self.config.cliprange_value
         bounded = old + (value - old).clamp(-reach, reach)
         losses = torch.maximum((value - returns) ** 2, (bounded - returns) ** 2) / 2
         clipped = ((value.detach() - old).abs() > reach).to(value)
-        return self.config.vf_coef * losses.sum() / total, {"loss/value_avg": mean(losses), "val/clipfrac_avg": mean(clipped)}
+        return self.config.vf_coef * losses.sum() / total, {
+            "loss/value_avg": mean(losses),
+            "val/clipfrac_avg": mean(clipped),
+        }
 
     def state(self) -> dict[str, Any]:
-        """The critic's weights, the reward's moments, the weight of the KL and the count of batches."""
+        """The critic's weights, the reward's moments, the weight of the KL and the count of
+        batches."""
         weights = [one.detach().cpu().clone() for one in self._critic]
-        return {"critic": weights, "moments": self._moments.state(), "kl_coef": self._kl.coefficient, "batches": self._batches}
+        return {
+            "critic": weights,
+            "moments": self._moments.state(),
+            "kl_coef": self._kl.coefficient,
+            "batches": self._batches,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Put them back."""
@@ -292,12 +392,19 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
 
 
 def _answers(collected: Collected) -> tuple[list[Example], list[Rollout], list[float]]:
-    """What is learned from: examples, and their answers with the judge's scores in the order of the examples' branches."""
+    """What is learned from: examples, and their answers with the judge's scores in the order of the
+    examples' branches."""
     examples: list[Example] = []
     answers: list[Rollout] = []
     scores: list[float] = []
-    for task, rollouts, values in zip(collected.tasks, collected.rollouts, collected.values, strict=True):
-        judged = [(one, value) for one, value in zip(rollouts, values, strict=True) if value is not None and one.ids]
+    for task, rollouts, values in zip(
+        collected.tasks, collected.rollouts, collected.values, strict=True
+    ):
+        judged = [
+            (one, value)
+            for one, value in zip(rollouts, values, strict=True)
+            if value is not None and one.ids
+        ]
         if judged:
             examples.append(Example(task.prompt, branches([one for one, _ in judged]), task.group))
             answers += [one for one, _ in judged]

@@ -1,7 +1,9 @@
-"""Reward models: one number for an answer, learned from pairs (Bradley-Terry), from scores (regression) or from labels (classification).
+"""Reward models: one number for an answer, learned from pairs (Bradley-Terry), from scores
+(regression) or from labels (classification).
 
-The base decides the kind: a decoder judges at the last token of the answer, an encoder (BERT, DeBERTa, MiniLM) by its own head. The
-result is no version of the agent's model but a reward model: rm1, rm2, ...
+The base decides the kind: a decoder judges at the last token of the answer, an encoder (BERT,
+DeBERTa, MiniLM) by its own head. The result is no version of the agent's model but a reward model:
+rm1, rm2, ...
 """
 
 from __future__ import annotations
@@ -14,7 +16,17 @@ from pydantic import Field
 
 from thumbwheel.core.errors import DataError
 from thumbwheel.engine.tree import Branch, Example
-from thumbwheel.training.algorithm import Algorithm, DropRow, LossOut, Metrics, Row, Scored, Totals, fitted, mean
+from thumbwheel.training.algorithm import (
+    Algorithm,
+    DropRow,
+    LossOut,
+    Metrics,
+    Row,
+    Scored,
+    Totals,
+    fitted,
+    mean,
+)
 from thumbwheel.training.types import Metric, TrainConfig
 
 if TYPE_CHECKING:
@@ -26,7 +38,8 @@ SHAPES = {"bradley_terry": "pairs", "regression": "scored", "classification": "l
 BINS = 10
 """Of the calibration error."""
 TAILS = (0.01, 0.99)
-"""Quantiles of the training values that stand at -1 and 1, so that single outliers do not squeeze the rest."""
+"""Quantiles of the training values that stand at -1 and 1, so that single outliers do not squeeze
+the rest."""
 
 
 class RewardConfig(TrainConfig):
@@ -35,23 +48,27 @@ class RewardConfig(TrainConfig):
     num_train_epochs: float = Field(12.0, gt=0)
     """Passes over the training rows."""
     load_best_model_at_end: bool = True
-    """Keep the checkpoint that metric_for_best_model calls best: over so many epochs a reward model learns its rows by heart."""
+    """Keep the checkpoint that metric_for_best_model calls best: over so many epochs a reward model
+    learns its rows by heart."""
     metric_for_best_model: Metric = "accuracy"
-    """The dev metric that decides which checkpoint is best (regression: loss). Where labels are noisy, the loss is at its best long before
-    the model ranks best."""
+    """The dev metric that decides which checkpoint is best (regression: loss). Where labels are
+    noisy, the loss is at its best long before the model ranks best."""
     loss_type: Literal["bradley_terry", "regression", "classification"] = "bradley_terry"
-    """bradley_terry learns from pairs which answer is better; regression from ratings and scores how good an answer is; classification
-    from labels whether it is good."""
+    """bradley_terry learns from pairs which answer is better; regression from ratings and scores
+    how good an answer is; classification from labels whether it is good."""
     margin: float = Field(0.0, ge=0)
     """How much better the chosen answer has to score (bradley_terry)."""
     center_rewards_coefficient: float = Field(0.0, ge=0)
-    """Pulls the sum of both scores of a pair towards zero, which pairs alone leave open; 0.01 is usual (Eisenstein et al. 2023)."""
+    """Pulls the sum of both scores of a pair towards zero, which pairs alone leave open; 0.01 is
+    usual (Eisenstein et al. 2023)."""
     scale: tuple[float, float] | None = None
-    """Raw values that stand at -1 and 1 (regression); unset, the 1 % and 99 % quantiles of the training rows."""
+    """Raw values that stand at -1 and 1 (regression); unset, the 1 % and 99 % quantiles of the
+    training rows."""
 
 
 class Reward(Algorithm[RewardConfig]):
-    """-log sigmoid(chosen - rejected - margin), squared error on -1..1, or binary cross-entropy; weighted mean over the rows."""
+    """-log sigmoid(chosen - rejected - margin), squared error on -1..1, or binary cross-entropy;
+    weighted mean over the rows."""
 
     name: ClassVar[str] = "reward"
     needs: ClassVar[str] = "pairs"
@@ -68,15 +85,28 @@ class Reward(Algorithm[RewardConfig]):
 
     @classmethod
     def settle(cls, config: RewardConfig, rows: Sequence[Row]) -> RewardConfig:
-        """The scale from the training rows; raises DataError where they hold one value or one class only."""
+        """The scale from the training rows; raises DataError where they hold one value or one class
+        only."""
         if config.loss_type == "classification" and len({bool(row["label"]) for row in rows}) < 2:
-            raise DataError(f"{len(rows)} labelled training rows", "all have the same label", "Collect the other kind too")
+            raise DataError(
+                f"{len(rows)} labelled training rows",
+                "all have the same label",
+                "Collect the other kind too",
+            )
         if config.loss_type != "regression":
             return config
         low, high = config.scale or spread([float(row["value"]) for row in rows])
         if low >= high:
-            raise DataError(f"{len(rows)} scored training rows", f"they lie between {low:g} and {high:g}", "Collect different scores")
-        asked = config.metric_for_best_model if "metric_for_best_model" in config.model_fields_set else "loss"
+            raise DataError(
+                f"{len(rows)} scored training rows",
+                f"they lie between {low:g} and {high:g}",
+                "Collect different scores",
+            )
+        asked = (
+            config.metric_for_best_model
+            if "metric_for_best_model" in config.model_fields_set
+            else "loss"
+        )
         return config.model_copy(update={"scale": (low, high), "metric_for_best_model": asked})
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
@@ -86,11 +116,16 @@ class Reward(Algorithm[RewardConfig]):
         if self.config.loss_type == "bradley_terry":
             if row["chosen"] == row["rejected"]:
                 raise DropRow("chosen equals rejected")
-            answers = {side: Target(row[side], row.get(f"{side}_finish")) for side in ("chosen", "rejected")}
+            answers = {
+                side: Target(row[side], row.get(f"{side}_finish"))
+                for side in ("chosen", "rejected")
+            }
         else:
             answers = {str(self._target(row)): Target(row["completion"], row.get("finish_reason"))}
         made = fitted(row, list(answers.values()), builder, self.config.max_length, notes)
-        branches = tuple(Branch(one.completion_ids, role=role) for role, one in zip(answers, made, strict=True))
+        branches = tuple(
+            Branch(one.completion_ids, role=role) for role, one in zip(answers, made, strict=True)
+        )
         return Example(made[0].prompt_ids, branches, str(row["group"]), float(row["weight"]))
 
     def _target(self, row: Row) -> float:
@@ -125,24 +160,41 @@ class Reward(Algorithm[RewardConfig]):
             "margin": mean(seen),
             "mean_reward": mean(scores.flatten()),
         }
-        return LossOut(weights * losses / totals.weight, metrics | calibration(seen.abs().sigmoid(), right, weights))
+        return LossOut(
+            weights * losses / totals.weight,
+            metrics | calibration(seen.abs().sigmoid(), right, weights),
+        )
 
-    def _squares(self, scores: torch.Tensor, goals: torch.Tensor, weights: torch.Tensor, totals: Totals) -> LossOut:
+    def _squares(
+        self, scores: torch.Tensor, goals: torch.Tensor, weights: torch.Tensor, totals: Totals
+    ) -> LossOut:
         assert self.config.scale is not None  # noqa: S101 - settled before any row is read
         unit = (self.config.scale[1] - self.config.scale[0]) / 2
         gaps = scores - goals
         found = gaps.detach() * unit
-        metrics: Metrics = {"mse": mean(found**2), "mae": (found.abs(), found.new_ones(found.shape)), "mean_reward": mean(scores)}
+        metrics: Metrics = {
+            "mse": mean(found**2),
+            "mae": (found.abs(), found.new_ones(found.shape)),
+            "mean_reward": mean(scores),
+        }
         return LossOut(weights * gaps**2 / totals.weight, metrics)
 
-    def _classes(self, scores: torch.Tensor, goals: torch.Tensor, weights: torch.Tensor, totals: Totals) -> LossOut:
+    def _classes(
+        self, scores: torch.Tensor, goals: torch.Tensor, weights: torch.Tensor, totals: Totals
+    ) -> LossOut:
         import torch
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         losses = binary_cross_entropy_with_logits(scores, goals, reduction="none")
         right = (scores.detach() > 0) == (goals > 0.5)
-        metrics: Metrics = {"accuracy": (right.to(scores), torch.ones_like(scores.detach())), "mean_reward": mean(scores)}
-        return LossOut(weights * losses / totals.weight, metrics | calibration(scores.detach().sigmoid(), goals, weights))
+        metrics: Metrics = {
+            "accuracy": (right.to(scores), torch.ones_like(scores.detach())),
+            "mean_reward": mean(scores),
+        }
+        return LossOut(
+            weights * losses / totals.weight,
+            metrics | calibration(scores.detach().sigmoid(), goals, weights),
+        )
 
     def derived(self, metrics: dict[str, float]) -> dict[str, float]:
         """With the expected calibration error in place of its bins."""
@@ -151,7 +203,8 @@ class Reward(Algorithm[RewardConfig]):
 
 
 def calibration(chances: torch.Tensor, outcomes: torch.Tensor, weights: torch.Tensor) -> Metrics:
-    """For each of the equal bins of `chances`: what they lie above the outcomes, as its share of all weight; their sizes sum to the ECE."""
+    """For each of the equal bins of `chances`: what they lie above the outcomes, as its share of
+    all weight; their sizes sum to the ECE."""
     places = (chances * BINS).long().clamp(max=BINS - 1)
     gaps = weights.new_zeros(BINS).index_add(0, places, weights * (chances - outcomes))
     total = float(weights.sum())

@@ -1,7 +1,8 @@
-"""Supervised fine-tuning on good answers: mean negative log-likelihood a token over the optimiser batch, turn-end token included.
+"""Supervised fine-tuning on good answers: mean negative log-likelihood a token over the optimiser
+batch, turn-end token included.
 
-With `weighting: reward` it learns from all answers that have a number, each as much as its own number says (advantage-weighted
-regression, Peng et al. 2019, arXiv 1910.00177).
+With `weighting: reward` it learns from all answers that have a number, each as much as its own
+number says (advantage-weighted regression, Peng et al. 2019, arXiv 1910.00177).
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from pydantic import Field
 
 from thumbwheel.core.errors import DataError
 from thumbwheel.engine.tree import Branch, Example
-from thumbwheel.training.algorithm import Algorithm, LossOut, Row, Scored, Totals, fitted, likelihood, targets
+from thumbwheel.training.algorithm import (
+    Algorithm,
+    LossOut,
+    Row,
+    Scored,
+    Totals,
+    fitted,
+    likelihood,
+    targets,
+)
 from thumbwheel.training.group import spread
 from thumbwheel.training.types import Metric, TrainConfig
 
@@ -31,12 +41,15 @@ class SftConfig(TrainConfig):
     """Settings of sft."""
 
     metric_for_best_model: Metric = "ratio/good"
-    """The dev metric that compares the checkpoints with each other and with the base. The dev loss would always speak for the base: most
-    of the good answers are its own, on prompts where it was right anyway."""
+    """The dev metric that compares the checkpoints with each other and with the base. The dev loss
+    would always speak for the base: most of the good answers are its own, on prompts where it was
+    right anyway."""
     weigh_judgements: bool = True
-    """Let a liked answer weigh as much as its thumb is likely to be right, by how often its rater seems to press the wrong one."""
+    """Let a liked answer weigh as much as its thumb is likely to be right, by how often its rater
+    seems to press the wrong one."""
     weighting: Literal["none", "reward"] = "none"
-    """none learns from good answers alike; reward from every answer with a number (`scored`), by exp((number - centre) / temperature)."""
+    """none learns from good answers alike; reward from every answer with a number (`scored`), by
+    exp((number - centre) / temperature)."""
     weight_centre: float | None = None
     """Number that weighs 1; unset, the mean of the training rows."""
     weight_temperature: float | None = Field(None, gt=0)
@@ -67,22 +80,33 @@ class Sft(Algorithm[SftConfig]):
 
     @classmethod
     def settle(cls, config: SftConfig, rows: Sequence[Row]) -> SftConfig:
-        """Centre and temperature of the weights, from the training rows; raises DataError where all have the same number."""
+        """Centre and temperature of the weights, from the training rows; raises DataError where all
+        have the same number."""
         if config.weighting == "none":
             return config
         values = [float(row["value"]) for row in rows]
         temperature = config.weight_temperature or spread(values)
         if not temperature:
-            raise DataError(f"{len(rows)} scored training rows", "all have the same number, so none weighs more", "Use weighting none")
+            raise DataError(
+                f"{len(rows)} scored training rows",
+                "all have the same number, so none weighs more",
+                "Use weighting none",
+            )
         centre = sum(values) / len(values) if config.weight_centre is None else config.weight_centre
-        return config.model_copy(update={"weight_centre": centre, "weight_temperature": temperature})
+        return config.model_copy(
+            update={"weight_centre": centre, "weight_temperature": temperature}
+        )
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
         """One branch; the ids that the model produced are taken where they were captured."""
         from thumbwheel.engine.prompt import Target
 
         captured = row.get("token_ids")
-        answer = Target(row["completion"], row.get("finish_reason"), None if captured is None else tuple(captured))
+        answer = Target(
+            row["completion"],
+            row.get("finish_reason"),
+            None if captured is None else tuple(captured),
+        )
         (made,) = fitted(row, [answer], builder, self.config.max_length, notes)
         weight = 1.0 if self.config.weighting == "none" else self._weight(float(row["value"]))
         branch = Branch(made.completion_ids, role=GOOD if weight >= 1 else REST)
@@ -102,9 +126,10 @@ class Sft(Algorithm[SftConfig]):
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
         """This micro-batch's share of the mean.
 
-        `ratio/good` is p(answer) / p_base(answer), averaged over the good answers of the dev rows. Where they were sampled from the base,
-        it estimates how many times as often as the base the model gives a good answer (inverse propensity weighting with clipped
-        weights: Horvitz and Thompson 1952; Bottou et al. 2013, arXiv 1209.2355).
+        `ratio/good` is p(answer) / p_base(answer), averaged over the good answers of the dev rows.
+        Where they were sampled from the base, it estimates how many times as often as the base the
+        model gives a good answer (inverse propensity weighting with clipped weights: Horvitz and
+        Thompson 1952; Bottou et al. 2013, arXiv 1209.2355).
         """
         policy, reference, _ = scored.sums()
         good = scored.having(GOOD)
