@@ -22,7 +22,7 @@ from typing import Any
 
 import raw
 
-from thumbwheel.rewards.agreement import Panel, Voice, panel
+from thumbwheel.rewards.agreement import Panel, RaterAgreement, panel
 
 DATA = (
     Path(
@@ -109,7 +109,7 @@ def show(found: Panel) -> None:
         print(row(voice, "judge "))
 
 
-def row(voice: Voice, kind: str = "") -> str:
+def row(voice: RaterAgreement, kind: str = "") -> str:
     """One rater against the crowd."""
     one = voice.agreement
     share = "" if one.share is None else f"{one.share:.3f}"

@@ -33,8 +33,8 @@ import transformers
 
 from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
 from thumbwheel.engine.prompt import PromptBuilder
-from thumbwheel.evaluation.own import OwnSide
-from thumbwheel.evaluation.side import chunks
+from thumbwheel.evaluation.local_model import LocalResponder
+from thumbwheel.evaluation.responder import chunks
 from thumbwheel.evaluation.types import Ask, EvaluationConfig, Known
 
 PEERS = ("loop", "batched", "merged")
@@ -137,7 +137,9 @@ def _padded(sequences: list[list[int]], left: bool) -> tuple[torch.Tensor, torch
     return ids, mask
 
 
-def sides(folder: Path, config: EvaluationConfig) -> tuple[dict[str, list[Loops]], list[OwnSide]]:
+def sides(
+    folder: Path, config: EvaluationConfig
+) -> tuple[dict[str, list[Loops]], list[LocalResponder]]:
     """(base, adapter) by each of the peers, and as ours."""
     base, tokenizer = load_base(str(folder), "float32", local_only=True)
     builder = PromptBuilder(tokenizer)
@@ -163,22 +165,24 @@ def sides(folder: Path, config: EvaluationConfig) -> tuple[dict[str, list[Loops]
         "merged": [Batches(plain, builder, size), Batches(merged, builder, size)],
     }
     return others, [
-        OwnSide(own, voice, "", "")  # type: ignore[arg-type]
+        LocalResponder(own, voice, "", "")  # type: ignore[arg-type]
         for voice in ("", "default")
     ]
 
 
 class Shared(SimpleNamespace):
-    """A loaded base with an adapter, in the place of `own.Own`, which reads one from a home."""
+    """A loaded base with an adapter, in the place of `own.LocalModel`, which reads one from a home."""
 
     def __init__(self, model: Any, builder: PromptBuilder, config: EvaluationConfig) -> None:
-        from thumbwheel.evaluation.own import Own
+        from thumbwheel.evaluation.local_model import LocalModel
 
         super().__init__(model=model, builder=builder, config=config, _names={"default": "default"})
-        self.speaking = lambda side: Own.speaking(self, side)  # type: ignore[arg-type]
+        self.speaking = lambda side: LocalModel.speaking(self, side)  # type: ignore[arg-type]
 
 
-def ours(side: OwnSide, asks: list[Any], reply: Callable[[list[Any]], list[Any]]) -> list[Any]:
+def ours(
+    side: LocalResponder, asks: list[Any], reply: Callable[[list[Any]], list[Any]]
+) -> list[Any]:
     """The replies, asked in the chunks that an evaluation asks in."""
     named = {str(place): one for place, one in enumerate(asks)}
     found: dict[str, Any] = {}

@@ -32,7 +32,7 @@ from thumbwheel.datasets.rewarded import ledger_values
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components
-from thumbwheel.rewards.survey import survey
+from thumbwheel.rewards.ledger_stats import survey
 
 
 def lines(traces: int) -> Iterator[dict[str, Any]]:

@@ -310,7 +310,7 @@ def judged(home: Path, agent: str, name: str, dataset: str) -> dict[str, Any]:
     from thumbwheel.db.workspace import Workspace
     from thumbwheel.engine.reward_model import RewardModel
     from thumbwheel.models import reward_models
-    from thumbwheel.training.judging import held_out
+    from thumbwheel.training.reward_model_record import held_out
 
     with Workspace.open(Home(home), Sources({}, "", {})) as ws:
         model = RewardModel.load(

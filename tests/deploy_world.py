@@ -11,9 +11,9 @@ from fastapi.testclient import TestClient
 from approvals import approve
 from thumbwheel.db.schema import model_versions
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import rollout
-from thumbwheel.deploy.rollout import Deployed
+from thumbwheel.deploy import switch
 from thumbwheel.deploy.serve import application
+from thumbwheel.deploy.switch import Deployed
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion
 from tiny_models import tuned_version
@@ -55,7 +55,7 @@ class World:
             else {"threads": 1, "context": 128, "parallel": 1}
         )
         named = version if isinstance(version, str) else version.name
-        return rollout.deploy(self.ws, self.agent, named, target, alias, settings=settings, **more)
+        return switch.deploy(self.ws, self.agent, named, target, alias, settings=settings, **more)
 
     def ask(self, model: str | None = None, **more: Any) -> Any:
         named = {"model": model} if model else {}

@@ -18,7 +18,7 @@ from thumbwheel.training.algorithm import Metrics, Parts
 from thumbwheel.training.algorithms.ppo import Ppo, PpoConfig
 from thumbwheel.training.judge import Reward
 from thumbwheel.training.memory import Budget
-from thumbwheel.training.online import Collected, Experience, Task
+from thumbwheel.training.online import Collected, Experience, RolloutPrompt
 from thumbwheel.training.online_step import EngineSweep
 from thumbwheel.training.step import means
 from training_rows import shake
@@ -110,7 +110,9 @@ def answers(world: World, batch: Sequence[Sequence[Answer]] = BATCH, seed: int =
             ],
             "group": f"g{number}",
         }
-        tasks.append(Task(tuple(world.builder.prompt(row["prompt"])), row, f"g{number}", number))
+        tasks.append(
+            RolloutPrompt(tuple(world.builder.prompt(row["prompt"])), row, f"g{number}", number)
+        )
         made = []
         for length, finish, _ in several:
             ids = [chance.randrange(10, len(tokenizer)) for _ in range(length)]

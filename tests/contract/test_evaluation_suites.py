@@ -3,7 +3,7 @@
 import pytest
 
 from thumbwheel.core import ids
-from thumbwheel.evaluation.suite import Material, Outcome
+from thumbwheel.evaluation.suite import Material, SuiteMeasures
 from thumbwheel.evaluation.suites import SUITES
 from thumbwheel.evaluation.types import (
     Answer,
@@ -62,7 +62,7 @@ def test_a_suite_asks_and_judges(name, material):
         for one in asks
     ]
     same = suite.outcome(replies, replies)
-    assert isinstance(same, Outcome)
+    assert isinstance(same, SuiteMeasures)
     if same.main is not None:
         wide, narrow = same.main(0.99), same.main(0.9)
         assert wide.gain == 0 and wide.low <= narrow.low <= 0 <= narrow.high <= wide.high

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from thumbwheel.datasets.facts import Facts, columns_of
 from thumbwheel.datasets.files import Spill, Spilled, read_parquet, write_parquet
+from thumbwheel.datasets.row_stats import Facts, columns_of
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import Answer, Asked, Case, DatasetConfig, Drop, Edge, Evidence, Row
 from thumbwheel.rewards.types import Value

@@ -19,7 +19,7 @@ from command_line import Run
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import rollout
+from thumbwheel.deploy import switch
 
 STEPS = ("train sft", "train kto", "compare", "evaluate", "export", "deploy", "report")
 TURN = (
@@ -109,13 +109,13 @@ def test_a_turn_that_is_killed_at_each_step_ends_as_one_that_is_not(
         formats = Counter(row["format"] for row in rows_of(home, schema.exports))
         assert formats == {"merged": 1, "adapter": 1}  # the target has one of its own
         with Workspace.open(Home.at(home), Sources({}, "", {})) as ws:
-            behind_live = rollout.behind(ws, "animals", "live")[1]
+            behind_live = switch.behind(ws, "animals", "live")[1]
         assert behind_live is not None
         assert behind_live.version == cycle["version"]
         assert not (home / "cycles" / "animals" / "cycle.json").exists()
     finally:
         with Workspace.open(Home.at(home), Sources({}, "", {})) as ws:
-            rollout.stop(ws, "animals")
+            switch.stop(ws, "animals")
 
 
 def test_a_turn_says_what_it_would_do_and_why_it_does_nothing(

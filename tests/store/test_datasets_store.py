@@ -11,7 +11,7 @@ from pathlib import Path
 from feedback_world import AGENT, START, World
 from thumbwheel.core import ids
 from thumbwheel.datasets import store
-from thumbwheel.datasets.gather import gather
+from thumbwheel.datasets.evidence import gather
 from thumbwheel.datasets.types import Dataset, DatasetConfig, Tally
 from thumbwheel.rewards.label import judgements
 

@@ -27,7 +27,7 @@ class Opener:
         from thumbwheel.capture.inbox import drain_inbox
         from thumbwheel.export.unfinished import sweep
         from thumbwheel.rewards.checker import refusal
-        from thumbwheel.training.killed import settle_killed
+        from thumbwheel.training.killed_runs import settle_killed
 
         ws = Workspace.open(Home.at(self.home), self.settings(), refusal)
         log.say(f"home: {ws.home.path}")

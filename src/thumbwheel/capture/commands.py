@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from thumbwheel.capture.place import place_of
+from thumbwheel.capture.location import place_of
 from thumbwheel.core.errors import DataError
 
 Agent = Annotated[

@@ -19,8 +19,8 @@ from typing import Any, Protocol, runtime_checkable
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from thumbwheel.capture.foreign import foreign
+from thumbwheel.capture.location import Address, place_of
 from thumbwheel.capture.mapping import Mapped, Scales
-from thumbwheel.capture.place import Address, place_of
 from thumbwheel.capture.rating_filter import ALL_COUNT, RatingFilter
 from thumbwheel.capture.rowfile import container_of, rows
 from thumbwheel.capture.source import AnyRecord, Line, Source

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from thumbwheel.capture.place import Address
+from thumbwheel.capture.location import Address
 from thumbwheel.core.errors import InputError
 
 MOST_BYTES = 128 * 2**20

@@ -35,7 +35,7 @@ def export_to_ollama(
 
     The base comes from the version itself. Only an approved version is deployed.
     """
-    from thumbwheel.deploy.rollout import deploy
+    from thumbwheel.deploy.switch import deploy
     from thumbwheel.export.package import export
 
     path = size = None

@@ -86,7 +86,7 @@ class TrainingPipeline:
 
     def _run(self, ws: Workspace, served_as: str | None) -> None:
         from thumbwheel.capture.ingest import ingest
-        from thumbwheel.datasets.choose import AUTO, choose
+        from thumbwheel.datasets.choose_shape import AUTO, choose
         from thumbwheel.deploy.types import public_name
         from thumbwheel.evaluation.policy import Verdict
         from thumbwheel.loop.cycle import CANARY, release

@@ -27,10 +27,10 @@ from thumbwheel.core.errors import DataError, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets import store
 from thumbwheel.datasets.collect import collect
-from thumbwheel.datasets.facts import Facts
 from thumbwheel.datasets.files import DIGEST, Spilled, read_parquet, write_tables
 from thumbwheel.datasets.health import Finding, Texts, check, demand
 from thumbwheel.datasets.rewarded import ledger_values, ledger_warnings
+from thumbwheel.datasets.row_stats import Facts
 from thumbwheel.datasets.selection import Selected
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES

@@ -26,8 +26,8 @@ import sqlalchemy as sa
 from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
 from thumbwheel.datasets import store
+from thumbwheel.datasets.evidence import gather, merged
 from thumbwheel.datasets.files import Spill
-from thumbwheel.datasets.gather import gather, merged
 from thumbwheel.datasets.rewarded import Reward
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.split_assignment import SplitAssignment, assign, assigned, loaded, saved
@@ -45,7 +45,7 @@ PROCESSES = 4
 
 
 @dataclass(frozen=True)
-class Task:
+class CollectionJob:
     """What is collected. `first` and `last` bound the prompt ids of one process: from, and to
     before."""
 
@@ -94,7 +94,9 @@ def collect(
 
     Raises StorageError where the disk is full or a process dies.
     """
-    task = Task(agent, shape, config.model_dump(mode="json"), as_of.isoformat() if as_of else None)
+    task = CollectionJob(
+        agent, shape, config.model_dump(mode="json"), as_of.isoformat() if as_of else None
+    )
     kind = SHAPES.get(shape)
     with db.read() as connection:
         one_voice = loudest(connection, agent, as_of, config.scope())
@@ -104,7 +106,8 @@ def collect(
         if cuts := [] if kind.merges or values is not None else _cuts(connection, task.agent_id):
             bounds = zip([None, *cuts], [*cuts, None], strict=True)
             tasks = [
-                Task(**(asdict(task) | {"first": first, "last": last})) for first, last in bounds
+                CollectionJob(**(asdict(task) | {"first": first, "last": last}))
+                for first, last in bounds
             ]
             if _shared(db, tasks, folder, store.state(connection, task.agent_id), config, found):
                 return found
@@ -125,7 +128,7 @@ def _cuts(connection: sa.Connection, agent_id: str) -> list[str]:
 
 def _shared(
     db: Database,
-    tasks: Sequence[Task],
+    tasks: Sequence[CollectionJob],
     folder: Path,
     state: list[int],
     config: DatasetConfig,
@@ -152,7 +155,7 @@ def _shared(
 class _Part:
     """A process and its folder; JSON lines go to and fro. It ends when its input is closed."""
 
-    def __init__(self, db: Database, task: Task, folder: Path) -> None:
+    def __init__(self, db: Database, task: CollectionJob, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
         command = [
@@ -207,7 +210,7 @@ class _Part:
 
 def _spill(
     connection: sa.Connection,
-    task: Task,
+    task: CollectionJob,
     assignment: SplitAssignment,
     folder: Path,
     values: Mapping[str, Reward] | None = None,
@@ -258,7 +261,7 @@ def main(folder: Path, path: Path) -> None:
         sys.stdout.write(json.dumps(what) + "\n")
         sys.stdout.flush()
 
-    task = Task(**json.loads(sys.stdin.readline()))
+    task = CollectionJob(**json.loads(sys.stdin.readline()))
     config = DatasetConfig.model_validate(task.config)
     with Database(path, path.with_name("unused.lock")).read() as connection:
         state = store.state(connection, task.agent_id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thumbwheel.capture.place import place_of
+from thumbwheel.capture.location import place_of
 from thumbwheel.core.config import options as options_of
 from thumbwheel.datasets.types import DatasetConfig
 
@@ -131,7 +131,7 @@ def build(
     """
     from thumbwheel.core.errors import InputError
     from thumbwheel.datasets.build import build as build_dataset
-    from thumbwheel.datasets.choose import choose
+    from thumbwheel.datasets.choose_shape import choose
 
     if (shape is None) == (method is None):
         raise InputError(
@@ -326,7 +326,7 @@ def _describe(
 def _figures(manifest: dict[str, Any]) -> Iterator[str]:
     """Contradictions, one loud rater, and what the rows are like; older datasets say less."""
     from thumbwheel.datasets.dataplan import contradictions
-    from thumbwheel.datasets.facts import Scores
+    from thumbwheel.datasets.row_stats import Scores
     from thumbwheel.rewards.types import Loudest
 
     if torn := contradictions(manifest["notes"], manifest["rule"]):

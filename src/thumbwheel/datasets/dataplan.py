@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from thumbwheel.datasets.episode import LAST_ONLY
-from thumbwheel.datasets.facts import Scores
+from thumbwheel.datasets.row_stats import Scores
 from thumbwheel.datasets.types import WAITS
 from thumbwheel.rewards.types import RULE, Loudest, Reach, Signal
 from thumbwheel.stats.types import FEWEST

@@ -18,8 +18,8 @@ from typing import Any
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets import pii
-from thumbwheel.datasets.facts import ENOUGH, LONGER
-from thumbwheel.datasets.near import near_pairs
+from thumbwheel.datasets.minhash import near_pairs
+from thumbwheel.datasets.row_stats import ENOUGH, LONGER
 from thumbwheel.datasets.split import asked_text, dialogue_keys, turn_key
 from thumbwheel.datasets.types import SPLITS
 

@@ -22,9 +22,9 @@ from thumbwheel.core import ids
 from thumbwheel.core.config import Home
 from thumbwheel.datasets import store
 from thumbwheel.datasets.dataplan import DataPlan, MethodPlan, Power, ShapePlan
-from thumbwheel.datasets.facts import Facts, columns_of
-from thumbwheel.datasets.gather import gather, merged
+from thumbwheel.datasets.evidence import gather, merged
 from thumbwheel.datasets.rewarded import Reward, ledger_values, ledger_warnings
+from thumbwheel.datasets.row_stats import Facts, columns_of
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.shapes.labels import class_weights

@@ -16,9 +16,9 @@ from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.types import REWARD
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.rewards import ledger
+from thumbwheel.rewards.aggregate import EDGE, verdict_value
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.function import Status
-from thumbwheel.rewards.reading import EDGE, verdict_value
 from thumbwheel.rewards.types import Judgement, LabelConfig, Value
 
 SCALE = (0.0, 1.0)

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from thumbwheel.datasets.facts import READS, Columns, Facts
 from thumbwheel.datasets.files import Spilled
+from thumbwheel.datasets.row_stats import READS, Columns, Facts
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from thumbwheel.core import ids
-from thumbwheel.datasets.facts import Columns, Facts
+from thumbwheel.datasets.row_stats import Columns, Facts
 from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Evidence, Row
 
 

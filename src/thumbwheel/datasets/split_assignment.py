@@ -31,7 +31,7 @@ import sqlalchemy as sa
 from thumbwheel.datasets import store
 from thumbwheel.datasets.disjoint_sets import DisjointSets
 from thumbwheel.datasets.episode import history
-from thumbwheel.datasets.near import SHORT, SPLIT, WordTriples, bare, near_ties, word_triples
+from thumbwheel.datasets.minhash import SHORT, SPLIT, WordTriples, bare, near_ties, word_triples
 from thumbwheel.datasets.split import asked_text, dialogue_keys, split_of, turn_key
 from thumbwheel.datasets.store import GOLD, AskedTrace
 from thumbwheel.datasets.types import EXCLUDED, HELD_OUT, SPLITS, DatasetConfig, Message, Tally

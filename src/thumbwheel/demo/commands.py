@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from thumbwheel.demo.run import Outcome
+    from thumbwheel.demo.run import DemoResult
     from thumbwheel.demo.ship import Shown
 
 
@@ -80,7 +80,7 @@ def demo(
     raise typer.Exit(0 if outcome.decision == "approved" else 1)
 
 
-def present(outcome: Outcome) -> None:
+def present(outcome: DemoResult) -> None:
     """The closing table: before, after, interval, decision, the simulator's truth, where the report
     lies, what to try next."""
     from thumbwheel.core import log
@@ -135,7 +135,7 @@ def answers(shown: Shown) -> list[tuple[str, object]]:
     ]
 
 
-def truth(outcome: Outcome) -> str:
+def truth(outcome: DemoResult) -> str:
     """What only the simulator knows: habits, and how often the sampled answers were right. Nothing
     but this table reads it."""
     import json

@@ -35,7 +35,7 @@ MARK = "demo.json"
 
 
 @dataclass
-class Outcome:
+class DemoResult:
     """What the demo ends with; `before`, `after` and the gain are shares of gold messages filed
     right, None where nothing was trained."""
 
@@ -86,12 +86,12 @@ def write_world(directory: Path, options: EmitOptions) -> Emitted:
     return files._replace(base=directory / "base")
 
 
-def run(home: Path, options: EmitOptions) -> Outcome:
+def run(home: Path, options: EmitOptions) -> DemoResult:
     """Turn the wheel once in `home`, which starts afresh; raises Conflict for a folder that is
     something else."""
     start, cpu = time.monotonic(), _cpu()
     _afresh(home, options)
-    outcome = Outcome(home=str(home))
+    outcome = DemoResult(home=str(home))
     with Workspace.open(Home.at(home), Sources({}, "the demo's defaults", {})) as ws:
         log.say(f"home: {ws.home.path}")
         with log.step(
@@ -103,7 +103,7 @@ def run(home: Path, options: EmitOptions) -> Outcome:
     return outcome
 
 
-def turn(ws: Workspace, world: Emitted, outcome: Outcome) -> None:
+def turn(ws: Workspace, world: Emitted, outcome: DemoResult) -> None:
     """Import the world, turn the wheel once, and show what was approved; `outcome` is filled as far
     as it goes."""
     from thumbwheel.loop.cycle import run_cycle
@@ -132,7 +132,7 @@ def turn(ws: Workspace, world: Emitted, outcome: Outcome) -> None:
         show(ws, cycle, outcome)
 
 
-def show(ws: Workspace, cycle: CycleReport, outcome: Outcome) -> None:
+def show(ws: Workspace, cycle: CycleReport, outcome: DemoResult) -> None:
     """Let the approved version answer, take it back and put it forward again, and write it for
     llama.cpp; the report then says so too."""
     from thumbwheel.loop.report import report

@@ -41,39 +41,39 @@ def show_deployment(
 ) -> Shown:
     """Deploy the base, then `version`, ask both about a message that they file differently, roll
     back, ask again, go forward."""
-    from thumbwheel.deploy import rollout
+    from thumbwheel.deploy import switch
 
     message = changed[0].prompt
     try:
-        rollout.deploy(ws, agent, base, TARGET)
+        switch.deploy(ws, agent, base, TARGET)
         before = answer(ws, agent, message)
-        done = rollout.deploy(ws, agent, version, TARGET)
+        done = switch.deploy(ws, agent, version, TARGET)
         log.say(f"  canary {done.canary.verdict}: {done.canary.says()}")
         after = answer(ws, agent, message)
         start = time.monotonic()
-        rollout.rollback(ws, agent)
+        switch.rollback(ws, agent)
         back, seconds = answer(ws, agent, message), time.monotonic() - start
-        rollout.promote(ws, agent, version)
+        switch.promote(ws, agent, version)
         url = done.deployment.endpoint.url if done.deployment.endpoint else ""
     finally:
-        rollout.stop(ws, agent)
+        switch.stop(ws, agent)
     return Shown(url, message, before, after, back, seconds)
 
 
 def answer(ws: Workspace, agent: str, message: str) -> str:
     """What a client of the agent gets for `message` now, whichever version is live."""
-    from thumbwheel.deploy import rollout
+    from thumbwheel.deploy import switch
 
-    return ask(rollout.resolve(ws, agent), message)
+    return ask(switch.resolve(ws, agent), message)
 
 
 def ask(deployed: Deployment, message: str) -> str:
     """What one deployment answers."""
-    from thumbwheel.deploy import rollout
+    from thumbwheel.deploy import switch
     from thumbwheel.llm.client import Client
 
-    at = rollout.endpoint_of(deployed)
-    client = Client(at.url, at.model, api_key=rollout.secret(deployed))
+    at = switch.endpoint_of(deployed)
+    client = Client(at.url, at.model, api_key=switch.secret(deployed))
     try:
         asked = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": message}]
         reply = client.post(
@@ -113,15 +113,15 @@ def show_llama_server(ws: Workspace, agent: str, version: str, message: str) -> 
     """What `version` answers from the GGUF file in a llama-server, which then ends; None where
     there is no llama-server."""
     from thumbwheel.core.errors import ThumbwheelError
-    from thumbwheel.deploy import rollout
+    from thumbwheel.deploy import switch
     from thumbwheel.llm import tools
 
     if tools.find("llama-server") is None:
         return None
     try:
-        done = rollout.deploy(ws, agent, version, "llamacpp", None, quant=QUANT)
+        done = switch.deploy(ws, agent, version, "llamacpp", None, quant=QUANT)
         return f"{ask(done.deployment, message)} (canary {done.canary.verdict})"
     except ThumbwheelError as error:
         return f"none: {error}"
     finally:
-        rollout.stop(ws, agent)
+        switch.stop(ws, agent)

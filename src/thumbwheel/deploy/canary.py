@@ -41,9 +41,9 @@ from thumbwheel.core.errors import ModelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.prepare import common_system, prompts
 from thumbwheel.deploy.types import Endpoint
-from thumbwheel.evaluation.own import Own, OwnSide
-from thumbwheel.evaluation.side import ask
-from thumbwheel.evaluation.sides import base_of
+from thumbwheel.evaluation.local_model import LocalModel, LocalResponder
+from thumbwheel.evaluation.responder import ask
+from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.types import Answer, Ask, EvaluationConfig, Known
 from thumbwheel.export.parity import PROBES
 from thumbwheel.llm.client import Client
@@ -125,8 +125,8 @@ class _Reference:
     """Greedy answers of a model in this process, and how likely it finds others."""
 
     name: str
-    side: OwnSide
-    control: OwnSide | None = None
+    side: LocalResponder
+    control: LocalResponder | None = None
     """The same model in another precision; None for the trained model, which needs none."""
     answers: list[str] = field(default_factory=list)
 
@@ -191,7 +191,7 @@ def _references(
     ws: Workspace, one: ModelVersion, previous: ModelVersion | None
 ) -> tuple[_Reference, list[_Reference]]:
     config, base = EvaluationConfig(max_new_tokens=TOKENS), base_of(ws, one)
-    shared = Own(ws, base, [one], config)
+    shared = LocalModel(ws, base, [one], config)
     trained, others = _Reference(one.name, shared.side(one)), []
     if one.adapter is not None:
         others.append(
@@ -206,7 +206,7 @@ def _references(
     if is_other_adapter or is_other_base:
         # loaded by itself: PEFT holds adapters of one kind only
         previous_base = base_of(ws, previous) if is_other_adapter else previous
-        side = Own(ws, previous_base, [previous], config).side(previous)
+        side = LocalModel(ws, previous_base, [previous], config).side(previous)
         others.append(
             _Reference(
                 f"the previous {previous.name}", side, _control(ws, previous_base, previous, config)
@@ -217,11 +217,11 @@ def _references(
 
 def _control(
     ws: Workspace, base: ModelVersion, version: ModelVersion, config: EvaluationConfig
-) -> OwnSide:
+) -> LocalResponder:
     """`version` in another precision than the one in which `config` answers with it."""
-    precision = CONTROL_DTYPES[Own(ws, base, [version], config).dtype]
+    precision = CONTROL_DTYPES[LocalModel(ws, base, [version], config).dtype]
     rounded = config.model_copy(update={"dtype": precision})
-    return Own(ws, base, [version], rounded).side(version)
+    return LocalModel(ws, base, [version], rounded).side(version)
 
 
 def _undecided(others: Sequence[_Reference], telling: int, same: int) -> Canary:

@@ -53,14 +53,14 @@ def deploy(
     Example: thumbwheel deploy v3 --agent support --target llamacpp --quant Q4_K_M
     """
     from thumbwheel.core import log
-    from thumbwheel.deploy import rollout
+    from thumbwheel.deploy import switch
 
     to = None if alias == "none" else alias
     with ctx.obj() as ws:
         if dry_run:
-            _show_plan(rollout.plan(ws, agent, version, target, to, quant), to, json)
+            _show_plan(switch.plan(ws, agent, version, target, to, quant), to, json)
             return
-        done = rollout.deploy(
+        done = switch.deploy(
             ws,
             agent,
             version,
@@ -147,19 +147,19 @@ def deployments(
     Example: thumbwheel deployments --agent support --history
     """
     from thumbwheel.core import log
-    from thumbwheel.deploy import rollout
+    from thumbwheel.deploy import switch
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        rows = rollout.deployments(ws, agent)
+        rows = switch.deployments(ws, agent)
         if stop:
-            rollout.stop(ws, agent)
+            switch.stop(ws, agent)
         if restart:
-            rollout.restart(ws, agent)
-            rows = rollout.deployments(ws, agent)
-        health = {one.id: rollout.health(one) for one in rows}
+            switch.restart(ws, agent)
+            rows = switch.deployments(ws, agent)
+        health = {one.id: switch.health(one) for one in rows}
         pointing = {
-            alias: rollout.behind(ws, agent, alias)[1] for alias in versions.aliases_of(ws, agent)
+            alias: switch.behind(ws, agent, alias)[1] for alias in versions.aliases_of(ws, agent)
         }
         names = {one.id: one.name for one in versions.versions(ws, agent)}
         moves = (
@@ -230,11 +230,11 @@ def rollback(ctx: typer.Context, agent: Agent, alias: Alias = "live", json: AsJs
     Example: thumbwheel rollback --agent support
     """
     from thumbwheel.core import log
-    from thumbwheel.deploy import rollout
+    from thumbwheel.deploy import switch
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        done = rollout.rollback(ws, agent, alias)
+        done = switch.rollback(ws, agent, alias)
         names = {one.id: one.name for one in versions.versions(ws, agent)}
     if json:
         log.answer(asdict(done))
@@ -253,10 +253,10 @@ def promote(
     Example: thumbwheel promote v3 --agent support
     """
     from thumbwheel.core import log
-    from thumbwheel.deploy import rollout
+    from thumbwheel.deploy import switch
 
     with ctx.obj() as ws:
-        done = rollout.promote(ws, agent, version, alias)
+        done = switch.promote(ws, agent, version, alias)
     if json:
         log.answer(asdict(done))
     else:
@@ -281,10 +281,10 @@ def undeploy(
     Example: thumbwheel undeploy v2 --agent support
     """
     from thumbwheel.core import log
-    from thumbwheel.deploy import rollout
+    from thumbwheel.deploy import switch
 
     with ctx.obj() as ws:
-        found = rollout.undeploy(ws, agent, version, target, forget=forget)
+        found = switch.undeploy(ws, agent, version, target, forget=forget)
     if json:
         log.answer([asdict(one) for one in found])
     else:

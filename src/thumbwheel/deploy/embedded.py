@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import DataError, InputError, NotFound, ThumbwheelError
 from thumbwheel.deploy.processes import write
-from thumbwheel.deploy.speaker import Piece, Speaker, Speech, finite
+from thumbwheel.deploy.streaming_generator import Piece, Speech, StreamingGenerator, finite
 from thumbwheel.deploy.targets.embedded import MODELS, SPEC, TOKEN
 from thumbwheel.llm.port import HOST
 
@@ -105,7 +105,7 @@ class Server:
     def __init__(self, place: Path) -> None:
         spec = json.loads((place / SPEC).read_text(encoding="utf-8"))
         self._file = place / MODELS
-        self.speaker = Speaker(spec["base"], spec["dtype"], spec["device"])
+        self.speaker = StreamingGenerator(spec["base"], spec["dtype"], spec["device"])
         self._paths: dict[str, str | None] = (
             json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
         )

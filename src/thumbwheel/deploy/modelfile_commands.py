@@ -47,13 +47,13 @@ def modelfile(
     from thumbwheel.core import log
     from thumbwheel.core.config import build
     from thumbwheel.deploy import modelfile as files
-    from thumbwheel.deploy import prepare, rollout
+    from thumbwheel.deploy import prepare, switch
     from thumbwheel.deploy.chat_template import go_text
     from thumbwheel.models import versions
 
     settings = build(ModelConfig, options or {}, "options")
     with ctx.obj() as ws:
-        planned = rollout.plan(ws, agent, version, "ollama", None, quant)
+        planned = switch.plan(ws, agent, version, "ollama", None, quant)
         parcel = prepare.package(ws, versions.version(ws, agent, version), planned)
     if system is not None:
         parcel = replace(parcel, system=system)

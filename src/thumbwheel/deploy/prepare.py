@@ -15,8 +15,8 @@ from thumbwheel.core.errors import Conflict, StorageError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.store import FOLDER
 from thumbwheel.deploy.types import Kind, Package
+from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.rows import own_prompts
-from thumbwheel.evaluation.sides import base_of
 from thumbwheel.export.package import export, exports, precision
 from thumbwheel.export.types import Export
 from thumbwheel.models import versions

@@ -21,7 +21,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from thumbwheel.core.errors import InputError, ModelError, NotFound, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy.rollout import endpoint_of, health, resolve
+from thumbwheel.deploy.switch import endpoint_of, health, resolve
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.models import versions
 

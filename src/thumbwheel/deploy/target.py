@@ -15,7 +15,7 @@ from thumbwheel.deploy.types import Endpoint, Health, Kind, Package, TargetConfi
 
 class Target(Protocol):
     """Brings packages to answer. It sees files and processes; versions, aliases and the database
-    belong to rollout.py."""
+    belong to switch.py."""
 
     Config: ClassVar[type[TargetConfig]]
     """The settings of section `deploy.<name>`."""

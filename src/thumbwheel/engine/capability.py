@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from thumbwheel.engine import attention, narrow
+from thumbwheel.engine import attention, last_layer_skip
 from thumbwheel.engine.attention import TreeMask
 from thumbwheel.engine.forward import (
     classifies,
@@ -141,7 +141,7 @@ def _trial_narrow(model: Any, tree: TreeBatch, expected: torch.Tensor) -> None:
     """Leaves the last layer narrowed where that gives what was found without it."""
     import torch
 
-    undo = narrow.install(model)
+    undo = last_layer_skip.install(model)
     if undo is None:
         return
     try:

@@ -3,7 +3,7 @@ multiply, end and grow.
 
 Lives here: the key-value cache (one prefill of what all prompts open with, one of the rest of each
 prompt, then forked) and the plain recomputation for models whose cache does not bear that, which a
-trial on the model itself decides. Does not live here: choosing tokens (draw.py), when an answer
+trial on the model itself decides. Does not live here: choosing tokens (sample_token.py), when an answer
 ends (sampler.py).
 """
 

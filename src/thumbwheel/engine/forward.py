@@ -48,7 +48,7 @@ def trunk_of(model: Any) -> Any:
 
 def tree_hidden(model: Any, batch: TreeBatch, mask: TreeMask | None = None) -> torch.Tensor:
     """[T, H] last hidden states, right in the rows that predict a target or end a branch (see
-    narrow.py).
+    last_layer_skip.py).
 
     The 4-D mask only tells transformers to build none of its own.
     """

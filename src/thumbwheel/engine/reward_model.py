@@ -19,7 +19,6 @@ from typing import Any
 
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import lora
-from thumbwheel.engine.exhausted import out_of_memory
 from thumbwheel.engine.forward import is_encoder, language_model
 from thumbwheel.engine.load import (
     adapter_base,
@@ -29,9 +28,10 @@ from thumbwheel.engine.load import (
     load_scorer,
 )
 from thumbwheel.engine.messages import Message
+from thumbwheel.engine.out_of_memory import out_of_memory
 from thumbwheel.engine.pairing import PairBuilder
 from thumbwheel.engine.prompt import Fitted, PromptBuilder, Target, TokenRow
-from thumbwheel.engine.score import LAST, Role, ScoreEngine, Voice
+from thumbwheel.engine.score import LAST, Role, RoleModel, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example
 
 CARD = "reward.json"
@@ -92,13 +92,13 @@ def builder_for(model: Any, tokenizer: Any) -> PromptBuilder:
     return PairBuilder(tokenizer, min(config.max_position_embeddings, tokenizer.model_max_length))
 
 
-def voice_of(model: Any, adapter: str | None = "default") -> Voice:
+def voice_of(model: Any, adapter: str | None = "default") -> RoleModel:
     """Who judges in a scorer: the head after the last token of a decoder, the whole of an encoder."""
     inner = language_model(model)
     if is_encoder(inner.config):
-        return Voice(adapter)
+        return RoleModel(adapter)
     head = inner.score
-    return Voice(adapter, head.modules_to_save[adapter] if adapter is not None else head)
+    return RoleModel(adapter, head.modules_to_save[adapter] if adapter is not None else head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def start_trunk(model: Any, directory: str | Path) -> None:
             one.copy_(tensors[name])
 
 
-def mount(engine: ScoreEngine, folder: Path, name: str) -> Voice | None:
+def mount(engine: ScoreEngine, folder: Path, name: str) -> RoleModel | None:
     """The reward model of `folder` as the frozen adapter `name` on the engine's own base, with its
     head.
 
@@ -290,4 +290,4 @@ def mount(engine: ScoreEngine, folder: Path, name: str) -> Voice | None:
         parameter.requires_grad_(False)
     head = torch.nn.Linear(weight.shape[1], 1, bias=False, dtype=weight.dtype).requires_grad_(False)
     head.weight.copy_(weight)
-    return Voice(name, head)
+    return RoleModel(name, head)

@@ -3,7 +3,7 @@ answers, ended rows dropped.
 
 Nothing of the model's own generation settings (temperature, penalties) has any influence. Prompts
 of like length share a left-padded batch. Lives here: which answers are decoded together and when
-each of them ends. Does not live here: running the model (decode.py), chance (draw.py), the merged
+each of them ends. Does not live here: running the model (decode.py), chance (sample_token.py), the merged
 copy (merged.py).
 """
 
@@ -18,10 +18,10 @@ from typing import Any
 from thumbwheel.core.errors import ModelError
 from thumbwheel.core.log import Advance, say
 from thumbwheel.engine import decode
-from thumbwheel.engine.draw import Draw
-from thumbwheel.engine.exhausted import out_of_memory
 from thumbwheel.engine.merged import Merged, obstacle
+from thumbwheel.engine.out_of_memory import out_of_memory
 from thumbwheel.engine.rollout import Ended, Ending, Rollout, RolloutSource, Sampling
+from thumbwheel.engine.sample_token import Draw
 
 ROWS = 64
 """Answers that are decoded together."""

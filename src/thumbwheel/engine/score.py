@@ -1,7 +1,7 @@
 """Scores of a TreeBatch under a role; what every method stands on.
 
 Lives here: `ScoreEngine`, the one place that runs the model for training and evaluation, `Role`,
-and `Voice`, what a role means: an adapter on the one frozen base and, for a critic or a reward
+and `RoleModel`, what a role means: an adapter on the one frozen base and, for a critic or a reward
 model, a scalar head. Does not live here: losses, caching (refcache.py). To add a role, add it to
 `Role`.
 """
@@ -50,7 +50,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class RoleModel:
     """What a role is on the one model: the name of a PEFT adapter (None: adapters off) and a scalar
     head, nn.Linear(H, 1)."""
 
@@ -92,7 +92,7 @@ class ScoreEngine:
         head_chunk: int | None = None,
         fused_lora: bool = True,
         checkpointing: bool = False,
-        voices: Mapping[Role, Voice] | None = None,
+        voices: Mapping[Role, RoleModel] | None = None,
     ) -> None:
         if not temperature > 0:
             raise ValueError(f"temperature {temperature}")
@@ -107,18 +107,18 @@ class ScoreEngine:
             )
         self.layout = layout or able
         self._fused, self.fused_layers, self._adapters = fused_lora, 0, lora.adapter_layers(model)
-        self._voices: dict[Role, Voice] = {}
+        self._voices: dict[Role, RoleModel] = {}
         self._speaking = lora.active_adapter(model, self._adapters)
         self._fingerprints: dict[str, str] = {}
         self._replica, self._replicas = False, dict[int, Replicas[ScoreEngine]]()
         for role, voice in (
-            {Role.POLICY: Voice(self._speaking), Role.REF: Voice(None)} | dict(voices or {})
+            {Role.POLICY: RoleModel(self._speaking), Role.REF: RoleModel(None)} | dict(voices or {})
         ).items():
             self.add(role, voice)
         self.checkpointing = False
         self.set_checkpointing(checkpointing)
 
-    def add(self, role: Role, voice: Voice) -> None:
+    def add(self, role: Role, voice: RoleModel) -> None:
         """Let `voice` answer for `role` from now on. What trains is left as it is: see
         `parameters_of`."""
         if voice.adapter is not None and voice.adapter not in getattr(
@@ -150,7 +150,7 @@ class ScoreEngine:
             one for one in self.model.parameters() if one.requires_grad and not self._adapters
         ] + head
 
-    def voice(self, role: Role) -> Voice:
+    def voice(self, role: Role) -> RoleModel:
         """What `role` is now; raises ModelError for one that was never added."""
         if role not in self._voices:
             raise ModelError(
@@ -377,7 +377,7 @@ class ScoreEngine:
             raise ModelError(
                 f"{sorted(want - OF_VOCABULARY)} of the role {role.value!r}",
                 "it has no head",
-                "Give its Voice one",
+                "Give its RoleModel one",
             )
         with self._as_role(role, voice), nullcontext() if grad else torch.no_grad():
             return self._score(batch.to(self.device), voice.head, want)
@@ -419,7 +419,7 @@ class ScoreEngine:
         }
 
     @contextmanager
-    def _as_role(self, role: Role, voice: Voice) -> Iterator[None]:
+    def _as_role(self, role: Role, voice: RoleModel) -> Iterator[None]:
         if (
             role is Role.REF
             and not hasattr(self.model, "peft_config")

@@ -120,11 +120,11 @@ def _evaluate(
     gate: bool,
 ) -> tuple[Evaluation, StoredDecision | None]:
     from thumbwheel.core import log
-    from thumbwheel.evaluation.declare import policy_of
+    from thumbwheel.evaluation.declaration import policy_of
     from thumbwheel.evaluation.evaluate import evaluate as verb
     from thumbwheel.evaluation.gate import gate as decide
     from thumbwheel.evaluation.gate import unusual, waits
-    from thumbwheel.evaluation.sides import base_of
+    from thumbwheel.evaluation.responders import base_of
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
@@ -249,7 +249,7 @@ def show(evaluation: Evaluation, stored: StoredDecision | None) -> None:
 
 def remarks(evaluation: Evaluation) -> list[str]:
     """What has to be known besides the tables."""
-    from thumbwheel.evaluation.second import described
+    from thumbwheel.evaluation.secondary_tests import described
 
     words = described(one.details for one in evaluation.suites)
     found = [f"other methods on the same answers: {words}"] if words else []

@@ -17,10 +17,10 @@ from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.compare import Logged
-from thumbwheel.evaluation.own import Own
+from thumbwheel.evaluation.local_model import LocalModel
+from thumbwheel.evaluation.responder import ask
+from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.rows import dev_rows
-from thumbwheel.evaluation.side import ask
-from thumbwheel.evaluation.sides import base_of
 from thumbwheel.evaluation.types import (
     Ask,
     DevComparison,
@@ -64,7 +64,7 @@ def compare_on_dev(
         )
     rows = dev_rows(ws, agent, chosen)
     base = base_of(ws, chosen[0])
-    own = Own(ws, base, chosen, config)
+    own = LocalModel(ws, base, chosen, config)
     scores, outcomes = {}, {}
     for one in (base, *chosen):
         outcomes[one.name] = _successes(own, one, rows)
@@ -76,7 +76,7 @@ Outcome = list[tuple[str, float, bool]]
 """(group, success, ended) of every judged dev prompt."""
 
 
-def _successes(own: Own, version: ModelVersion, rows: Sequence[Given]) -> Outcome:
+def _successes(own: LocalModel, version: ModelVersion, rows: Sequence[Given]) -> Outcome:
     judged = _by_prompt([row for row in rows if row.tools is None])
     asks = [Ask(same[0].prompt, own.config.max_new_tokens) for same in judged]
     replies = ask(
@@ -121,7 +121,9 @@ def equals(answer: str, good: str) -> float:
     return float(" ".join(answer.split()) == " ".join(good.split()))
 
 
-def _score(own: Own, version: ModelVersion, rows: Sequence[Given], outcome: Outcome) -> DevScore:
+def _score(
+    own: LocalModel, version: ModelVersion, rows: Sequence[Given], outcome: Outcome
+) -> DevScore:
     prompts = _by_prompt(rows)
     asks = [
         Known(

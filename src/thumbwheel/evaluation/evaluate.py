@@ -1,7 +1,7 @@
 """`evaluate`: a candidate against the incumbent on held-out rows. Read this first.
 
 Suites say what both sides are asked and what the replies mean (suite.py); sides answer, each
-question once (side.py). The primary measure is the success of fresh greedy answers on cases; where
+question once (responder.py). The primary measure is the success of fresh greedy answers on cases; where
 there are none, how well recorded answers are ranked. What was evaluated is stored under a key of
 everything that the result follows from, so the same question has the same, stored answer, and a
 question about other rows is counted as another read of what was held out.
@@ -20,16 +20,16 @@ from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.datasets.split import prompt_key
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare, few_shot, store
-from thumbwheel.evaluation.declare import policy_of
-from thumbwheel.evaluation.material import material_of
-from thumbwheel.evaluation.own import OwnSide
+from thumbwheel.evaluation.declaration import policy_of
+from thumbwheel.evaluation.local_model import LocalResponder
 from thumbwheel.evaluation.policy import Look
+from thumbwheel.evaluation.responder import Responder, ask
+from thumbwheel.evaluation.responders import RECORDED, Sides, base_of
 from thumbwheel.evaluation.rows import HeldOut, gate_rows, train_rows
-from thumbwheel.evaluation.side import Side, ask
-from thumbwheel.evaluation.sides import RECORDED, Sides, base_of
 from thumbwheel.evaluation.signing import WHY, genuine, signed_evaluation
 from thumbwheel.evaluation.spending import number, row_keys
-from thumbwheel.evaluation.suite import Material, Outcome, Suite
+from thumbwheel.evaluation.suite import Material, Suite, SuiteMeasures
+from thumbwheel.evaluation.suite_context import material_of
 from thumbwheel.evaluation.suites import SUITES
 from thumbwheel.evaluation.types import (
     ANCHOR_NLL,
@@ -87,7 +87,7 @@ def evaluate(
 
     `against`: a version name; without it the version behind the alias `live`, else `v0` where that
     is an endpoint, else the candidate's base. `form`, `against_form`: how each is served
-    (sides.py). Raises DataError without held-out rows, InputError for a version that is no
+    (responders.py). Raises DataError without held-out rows, InputError for a version that is no
     candidate for anything, ModelError for a base that has changed.
     """
     config = config or ws.settings(EvaluationConfig, "evaluation")
@@ -364,7 +364,7 @@ def _measure(run: _Run, key: str) -> Evaluation:
     )
 
 
-def _guards(run: _Run, outcomes: Mapping[str, Outcome]) -> tuple[Guard, ...]:
+def _guards(run: _Run, outcomes: Mapping[str, SuiteMeasures]) -> tuple[Guard, ...]:
     """Those of all suites; the ones in nats a token with what a uniform guess over the base's
     vocabulary would get."""
     guards = {guard.name: guard for outcome in outcomes.values() for guard in outcome.guards}
@@ -404,7 +404,7 @@ def _require(run: _Run, case_id: str, prompt: Sequence[Any]) -> None:
 
 
 def _replies(
-    run: _Run, side: Side, asked: Mapping[str, Sequence[Any]], what: str
+    run: _Run, side: Responder, asked: Mapping[str, Sequence[Any]], what: str
 ) -> dict[str, list[Any]]:
     """suite -> the replies of `side` to its questions; equal questions of several suites are asked
     once."""
@@ -427,7 +427,7 @@ def _replies(
     }
 
 
-def _primary(run: _Run, outcomes: Mapping[str, Outcome]) -> str:
+def _primary(run: _Run, outcomes: Mapping[str, SuiteMeasures]) -> str:
     """The suite that gives the primary measure. Raises DataError where it could judge nothing."""
     name = next((one for one in (*run.leading, *run.config.suite) if one in outcomes), None)
     if name is None or outcomes[name].main is None:
@@ -446,7 +446,7 @@ def _primary(run: _Run, outcomes: Mapping[str, Outcome]) -> str:
     return name
 
 
-def _results(outcomes: Mapping[str, Outcome], level: float) -> tuple[SuiteResult, ...]:
+def _results(outcomes: Mapping[str, SuiteMeasures], level: float) -> tuple[SuiteResult, ...]:
     """What is stored of each suite, p values corrected over the main measures of all, and over the
     slices of each."""
     judged = {name: outcome for name, outcome in outcomes.items() if outcome.main is not None}
@@ -538,7 +538,7 @@ def _rates(config: EvaluationConfig, version: ModelVersion, form: str | None) ->
 def _notes(run: _Run, primary: Measure, blocked: int) -> list[str]:
     found = []
     templates = {
-        one.own.builder.template_name for one in run.sides.both if isinstance(one, OwnSide)
+        one.own.builder.template_name for one in run.sides.both if isinstance(one, LocalResponder)
     }
     found += [
         f"the tokenizer has no chat template; the fallback {one!r} was used"

@@ -5,7 +5,7 @@ Approved means that the lower bound of the gain lies above zero on cases that th
 judged on fresh generations, and that every measured guard holds (`guards.py`). Everything that
 stands on feedback, on ranking recorded answers, or on guards that too few items leave open, reaches
 a canary at best. The bound is taken at the level that earlier looks at the same rows leave
-(`spending.py`), under the policy that was declared for the agent (`declare.py`). A decision is
+(`spending.py`), under the policy that was declared for the agent (`declaration.py`). A decision is
 signed with the home's key, so that a changed one is recognised.
 """
 
@@ -16,9 +16,8 @@ from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.approval import approvals
-from thumbwheel.evaluation.declare import FIRST, changes
+from thumbwheel.evaluation.declaration import FIRST, changes
 from thumbwheel.evaluation.guards import RULES, described, lenience, standing
-from thumbwheel.evaluation.material import optimised_by
 from thumbwheel.evaluation.policy import Decision, GateInputs, GatePolicy, StoredDecision, Verdict
 from thumbwheel.evaluation.signing import (
     WHY,
@@ -27,6 +26,7 @@ from thumbwheel.evaluation.signing import (
     genuine,
     signed_decision,
 )
+from thumbwheel.evaluation.suite_context import optimised_by
 from thumbwheel.evaluation.types import Evaluation, Guard
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion, State

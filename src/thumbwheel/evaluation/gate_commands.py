@@ -36,7 +36,7 @@ def declare(
     Example: thumbwheel gate declare --agent support --min-cases 100 --margin-eos 0.02
     """
     from thumbwheel.core import log
-    from thumbwheel.evaluation import declare as verbs
+    from thumbwheel.evaluation import declaration as verbs
 
     with ctx.obj() as ws:
         made = verbs.declare(ws, agent, options, reason)
@@ -53,7 +53,7 @@ def show(ctx: typer.Context, agent: Agent, as_json: Json = False) -> None:
     Example: thumbwheel gate show --agent support
     """
     from thumbwheel.core import log
-    from thumbwheel.evaluation import declare as verbs
+    from thumbwheel.evaluation import declaration as verbs
 
     with ctx.obj() as ws:
         known, policy = verbs.declarations(ws, agent), verbs.policy_of(ws, agent)
@@ -82,7 +82,7 @@ COLUMNS = ("setting", "value", "meaning")
 
 def _show(agent: str, known: list[Declaration]) -> None:
     from thumbwheel.core import log
-    from thumbwheel.evaluation.declare import differences
+    from thumbwheel.evaluation.declaration import differences
 
     log.table(
         f"gate of {agent}, declared {known[-1].recorded_at:%Y-%m-%d %H:%M}",

@@ -64,7 +64,7 @@ class Material:
 
 
 @dataclass
-class Outcome:
+class SuiteMeasures:
     """What a suite found. `main` gives its main measure at any level of confidence; without any it
     could judge nothing."""
 
@@ -108,7 +108,7 @@ class Suite(ABC):
         """What both sides are asked."""
 
     @abstractmethod
-    def outcome(self, before: Replies, after: Replies) -> Outcome:
+    def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
         """What the replies of both sides say, given in the order of `asks`."""
 
     def content(self) -> Any:

@@ -340,7 +340,7 @@ class Evaluation(Config):
     sides: tuple[str, ...] = ()
     """What answered before and after: the fingerprints of the two sides."""
     form: str | None = None
-    """How the candidate was served (sides.py); None is as it was trained, or the endpoint that it
+    """How the candidate was served (responders.py); None is as it was trained, or the endpoint that it
     is."""
     against_form: str | None = None
     """How the other one was served."""

@@ -76,7 +76,7 @@ def export(
     from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
     from thumbwheel.export import package
-    from thumbwheel.export import tree as by_version
+    from thumbwheel.export import version_tree as by_version
     from thumbwheel.export.formats import FORMATS
 
     if ladder is not None and (quant or accept or tree):

@@ -16,7 +16,7 @@ from thumbwheel.engine.load import load_config, load_tokenizer
 from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.engine.render import render_chat, template_of
 from thumbwheel.export.format import POSITIONS
-from thumbwheel.export.opened import Tokenized
+from thumbwheel.export.loaded_export import Tokenized
 from thumbwheel.export.types import Messages
 from thumbwheel.export.weights import stored_dtype
 from thumbwheel.llm import convert, tools

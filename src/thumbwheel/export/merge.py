@@ -4,7 +4,7 @@ to the precision it is stored in.
 Merging in bfloat16, or into a base that was merged before, adds rounding that nobody trained. The
 files of the base are copied and the layers that were trained are replaced in the copies, one after
 the other, so that memory holds the adapter and one layer, never a model. PEFT itself merges each
-layer. Does not live here: the files beside the weights (portable.py), reading the base's
+layer. Does not live here: the files beside the weights (hf_compat.py), reading the base's
 (weights.py).
 """
 

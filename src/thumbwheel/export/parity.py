@@ -21,7 +21,7 @@ from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.evaluation.types import Answers, Case
 from thumbwheel.export import score
 from thumbwheel.export.format import Format, Opened
-from thumbwheel.export.opened import greedy, logits
+from thumbwheel.export.loaded_export import greedy, logits
 from thumbwheel.export.types import Limits, Messages, Parity, Source
 from thumbwheel.rewards.checker import OwnerSettings
 

@@ -14,7 +14,7 @@ from thumbwheel.evaluation.measure import judge, paired
 from thumbwheel.evaluation.rows import gate_rows
 from thumbwheel.evaluation.types import Answer, Answers, Case
 from thumbwheel.export.format import Opened
-from thumbwheel.export.types import Task
+from thumbwheel.export.types import TaskScore
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.rewards.checker import OwnerSettings
 from thumbwheel.stats.paired import compare
@@ -53,7 +53,7 @@ def task(
     trained: Sequence[Answers],
     room: int,
     owner: OwnerSettings,
-) -> Task | None:
+) -> TaskScore | None:
     """The score of the exported model beside that of the trained one, prompt and answer in `room`
     tokens; None where no case could be judged."""
     found = []
@@ -66,7 +66,7 @@ def task(
         return None
     groups = [cases[place].group for place, *_ in pairs]
     known = compare([before for _, before, _ in pairs], [after for *_, after in pairs], groups)
-    return Task(len(pairs), known.after, known.before, known.interval.low, known.interval.high)
+    return TaskScore(len(pairs), known.after, known.before, known.interval.low, known.interval.high)
 
 
 def _answer(opened: Opened, builder: PromptBuilder, case: Case, room: int) -> Answers:

@@ -9,7 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from thumbwheel.db.schema import agents, exports, model_versions
-from thumbwheel.export.types import Export, Limits, Parity, Task
+from thumbwheel.export.types import Export, Limits, Parity, TaskScore
 
 
 def add(connection: sa.Connection, agent_id: str, version_id: str, done: Export) -> None:
@@ -47,7 +47,7 @@ def of_version(connection: sa.Connection, version_id: str) -> list[Export]:
 def _export(row: sa.RowMapping) -> Export:
     stored = dict(row["parity"])
     stops = tuple(stored.pop("stops", ()))
-    task = stored.get("task") and Task(**stored["task"])
+    task = stored.get("task") and TaskScore(**stored["task"])
     texts = {name: tuple(stored.get(name, ())) for name in ("ends", "notes")}
     parity = Parity(**stored | texts | {"limits": Limits(**stored["limits"]), "task": task})
     version, place = f"v{row['number']}", Path(row["path"])

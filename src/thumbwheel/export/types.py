@@ -66,7 +66,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskScore:
     """How the exported model answers cases of the agent, beside the trained model on the same ones."""
 
     cases: int
@@ -107,7 +107,7 @@ class Parity:
     """Bytes of the folder's weights."""
     tokens_per_second: float | None = None
     """Generated on this machine."""
-    task: Task | None = None
+    task: TaskScore | None = None
     notes: tuple[str, ...] = ()
 
     @property

@@ -15,7 +15,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import MissingExtra
-from thumbwheel.loop.text import visible
+from thumbwheel.loop.formatting import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

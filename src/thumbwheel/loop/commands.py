@@ -126,7 +126,7 @@ def show(ctx: typer.Context, version: Version, agent: Agent, json: AsJson = Fals
 
 
 def _measured(summary: dict[str, Any] | None) -> list[tuple[str, object]]:
-    from thumbwheel.loop.text import percent, points
+    from thumbwheel.loop.formatting import percent, points
 
     if summary is None:
         return [("evaluation", "none yet")]
@@ -213,7 +213,7 @@ def alias(
     Example: thumbwheel models alias live v3 --agent support
     """
     from thumbwheel.core import log
-    from thumbwheel.deploy import rollout
+    from thumbwheel.deploy import switch
     from thumbwheel.evaluation.approval import require_approval
     from thumbwheel.models import versions
 
@@ -222,9 +222,9 @@ def alias(
         versions.check_alias_name(name)
         require_approval(ws, one, name)
         if any(
-            row.state == "warm" for row in rollout.deployments(ws, agent)
+            row.state == "warm" for row in switch.deployments(ws, agent)
         ):  # an alias then moves together with what answers for it
-            rollout.promote(ws, agent, version, name, reason="named by hand")
+            switch.promote(ws, agent, version, name, reason="named by hand")
         else:
             versions.point(ws, agent, name, one)
     log.say(f"{name} is now {one.name}")

@@ -26,7 +26,7 @@ from thumbwheel.core.errors import DataError, TrainingError
 from thumbwheel.datasets.plan import data_plan
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import rollout
+from thumbwheel.deploy import switch
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import Deployment, Kind
 from thumbwheel.evaluation.dev import compare_on_dev
@@ -226,15 +226,15 @@ def deploy_once(
 ) -> Deployment:
     """The deployment behind `alias`; a cycle that was killed after the switch finds it there."""
     version, target = str(cycle.version), str(config.deploy)
-    _, standing = rollout.behind(ws, cycle.agent, alias)
+    _, standing = switch.behind(ws, cycle.agent, alias)
     if standing is not None and (standing.version, standing.target) == (version, target):
-        return rollout.revive(ws, standing)
+        return switch.revive(ws, standing)
     quant = None
     if Kind.GGUF in TARGETS.get(target).kinds:
         written = {export.format: export.quant for export in cycle.exports}
         quant = written.get(
             GGUF, config.quant
         )  # the file that was just written is deployed, not a second one
-    return rollout.deploy(
+    return switch.deploy(
         ws, cycle.agent, version, target, alias, quant=quant, settings=settings
     ).deployment

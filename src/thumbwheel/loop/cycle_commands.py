@@ -83,7 +83,7 @@ loop.command("run")(options_of(CycleConfig)(run))
 def show_cycle(cycle: CycleReport) -> None:
     """The closing table of a turn."""
     from thumbwheel.core import log
-    from thumbwheel.loop.text import percent, points
+    from thumbwheel.loop.formatting import percent, points
 
     rows: list[tuple[str, object]] = []
     rows += [

@@ -22,14 +22,14 @@ def why(
     """Why a row is in a dataset: the traces, feedback, subjects, case, rule and rewards that it
     came from."""
     from thumbwheel.core import log
-    from thumbwheel.loop import origin
+    from thumbwheel.loop import row_lineage
 
     with ctx.obj() as ws:
-        found = origin.why(ws, row, subjects=subjects or not json)
+        found = row_lineage.why(ws, row, subjects=subjects or not json)
     if json:
         log.answer(found)
         return
-    for depth, text in origin.in_words(found):
+    for depth, text in row_lineage.in_words(found):
         log.show("   " * depth + text)
 
 
@@ -49,10 +49,10 @@ def used_in(
     """Where a piece of feedback ended up: datasets and their rows, runs, versions, reward models,
     evaluations, exports."""
     from thumbwheel.core import log
-    from thumbwheel.loop import origin
+    from thumbwheel.loop import row_lineage
 
     with ctx.obj() as ws:
-        found = origin.used_in(ws, id, agent)
+        found = row_lineage.used_in(ws, id, agent)
     if json:
         log.answer(found)
         return

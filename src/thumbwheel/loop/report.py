@@ -21,11 +21,11 @@ from typing import Any
 import thumbwheel
 from thumbwheel.core.errors import StorageError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.evaluation.declare import policy_of
+from thumbwheel.evaluation.declaration import policy_of
 from thumbwheel.evaluation.gate import guard_at
 from thumbwheel.evaluation.guards import standing
 from thumbwheel.evaluation.policy import GatePolicy
-from thumbwheel.evaluation.second import described
+from thumbwheel.evaluation.secondary_tests import described
 from thumbwheel.evaluation.types import (
     ANCHOR_NLL,
     ANCHOR_TASKS,
@@ -38,7 +38,7 @@ from thumbwheel.evaluation.types import (
     weights_pay,
 )
 from thumbwheel.export.package import exports
-from thumbwheel.loop import text
+from thumbwheel.loop import formatting
 from thumbwheel.loop.lineage import lineage, tree
 from thumbwheel.loop.purge import note_report
 from thumbwheel.loop.types import Lineage, Record
@@ -356,7 +356,7 @@ def page(value: Mapping[str, Any]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    from thumbwheel.loop import figures
+    from thumbwheel.loop import report_charts
 
     loader = PackageLoader("thumbwheel.loop", "templates")
     environment = Environment(
@@ -367,9 +367,10 @@ def page(value: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        name: getattr(text, name) for name in ("visible", "percent", "points", "number", "compact")
+        name: getattr(formatting, name)
+        for name in ("visible", "percent", "points", "number", "compact")
     }
-    drawn = {name: Markup(svg) for name, svg in figures.draw(value).items()}
+    drawn = {name: Markup(svg) for name, svg in report_charts.draw(value).items()}
     return environment.get_template("report.html.j2").render(value, charts=drawn)
 
 

@@ -31,10 +31,10 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import documents
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
+from thumbwheel.rewards.aggregate import newest, place_of, reading, voice
 from thumbwheel.rewards.cases import stored_cases
 from thumbwheel.rewards.function import Case
 from thumbwheel.rewards.functions.judge import Judge, pair_of, signature
-from thumbwheel.rewards.reading import newest, place_of, reading, voice
 from thumbwheel.rewards.types import LabelConfig
 from thumbwheel.stats.agreement import Agreement, Level, alpha, kappa
 
@@ -42,7 +42,7 @@ KIND = "judge_agreement"
 
 
 @dataclass(frozen=True)
-class Voice:
+class RaterAgreement:
     """One rater against the crowd of the other people: `agreement` over `agreement.units` things;
     `torn`: things on which the crowd had no plurality, `alone`: things that nobody else judged."""
 
@@ -60,8 +60,8 @@ class Panel:
 
     kind: str
     people: Mapping[str, Agreement]
-    raters: Sequence[Voice]
-    judges: Sequence[Voice]
+    raters: Sequence[RaterAgreement]
+    judges: Sequence[RaterAgreement]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -74,7 +74,7 @@ class Panel:
         }
 
 
-def _plain(voices: Sequence[Voice]) -> list[dict[str, Any]]:
+def _plain(voices: Sequence[RaterAgreement]) -> list[dict[str, Any]]:
     return [asdict(one) | {"agreement": one.agreement.as_dict()} for one in voices]
 
 
@@ -109,7 +109,7 @@ def panel(
 
 def _against(
     rater: str, things: Mapping[str, Mapping[str, Any]], people: Mapping[str, Mapping[str, Any]]
-) -> Voice:
+) -> RaterAgreement:
     own, crowd, torn, alone = list[Any](), list[Any](), 0, 0
     for thing, said in things.items():
         if rater not in said:
@@ -121,7 +121,7 @@ def _against(
         if len(leading) == 1:
             own.append(said[rater])
             crowd.append(leading[0])
-    return Voice(
+    return RaterAgreement(
         rater, sum(rater in said for said in things.values()), kappa(own, crowd), torn, alone
     )
 

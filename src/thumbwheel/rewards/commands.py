@@ -95,7 +95,7 @@ def list_(
     Example: thumbwheel reward list --agent support --lowest 10
     """
     from thumbwheel.core import log
-    from thumbwheel.rewards.survey import survey
+    from thumbwheel.rewards.ledger_stats import survey
 
     with ctx.obj() as ws:
         found = survey(ws, agent, _time(as_of), lowest)
@@ -187,7 +187,7 @@ def reweight(
     Example: thumbwheel reward reweight --agent support --weight thumb=2 --weight length=0
     """
     from thumbwheel.core import log
-    from thumbwheel.rewards.survey import reweigh
+    from thumbwheel.rewards.ledger_stats import reweigh
 
     with ctx.obj() as ws:
         found = reweigh(ws, agent, dict(_weight(one) for one in weight or ()), preset)
@@ -230,7 +230,7 @@ def pending(
     Example: thumbwheel reward pending --agent filer --json
     """
     from thumbwheel.core import log
-    from thumbwheel.rewards.survey import awaited
+    from thumbwheel.rewards.ledger_stats import awaited
 
     with ctx.obj() as ws:
         report = _run(ws, agent, (), None, True, dry_run)

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from thumbwheel.core import ids
 from thumbwheel.rewards import store
-from thumbwheel.rewards.reading import judge, newest, people_first, reading
+from thumbwheel.rewards.aggregate import judge, newest, people_first, reading
 from thumbwheel.rewards.types import (
     Comparing,
     Comparison,

@@ -29,11 +29,11 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import documents
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
+from thumbwheel.rewards.aggregate import judge
 from thumbwheel.rewards.cases import stored_cases
 from thumbwheel.rewards.classifier import Array, Classifier, calibrate, calibrated, fit
 from thumbwheel.rewards.features import READS, Features, features
 from thumbwheel.rewards.label_config import LearnConfig
-from thumbwheel.rewards.reading import judge
 from thumbwheel.rewards.types import LabelConfig
 from thumbwheel.stats.paired import bootstrap, compare
 from thumbwheel.stats.rates import ranking_area

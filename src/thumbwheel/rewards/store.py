@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from thumbwheel.db import standing
+from thumbwheel.db import standing_feedback
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import (
@@ -29,7 +29,7 @@ JUDGING = ("thumb", "rating", "score", "label", "outcome", "correction")
 AUTOMATIC = ("checker", "model")
 """Kinds of raters whose word alone fills no gate. A grade against a known right answer
 (`reference`) may."""
-AT = standing.AT
+AT = standing_feedback.AT
 VARIABLES = 900
 """Ids that one query names."""
 
@@ -37,7 +37,7 @@ VARIABLES = 900
 def in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
     """Condition: feedback of the agent recorded by `as_of` that nothing recorded by then supersedes
     or retracts."""
-    return sa.and_(feedback.c.agent_id == agent_id, standing.in_force(agent_id, as_of))
+    return sa.and_(feedback.c.agent_id == agent_id, standing_feedback.in_force(agent_id, as_of))
 
 
 def statements(
@@ -57,11 +57,13 @@ def statements(
     about += [] if arrived_by is None else [traces.c.recorded_at <= arrived_by]
     about += [] if scope is None else within(agent_id, as_of, scope)
     query = (
-        sa.select(*_spoken(standing.speaker(traces.c.external_id)), traces.c.id.label("trace_id"))
+        sa.select(
+            *_spoken(standing_feedback.speaker(traces.c.external_id)), traces.c.id.label("trace_id")
+        )
         .select_from(_ABOUT_TRACES)
         .where(
             traces.c.agent_id == agent_id,
-            standing.in_force(agent_id, as_of),
+            standing_feedback.in_force(agent_id, as_of),
             feedback.c.kind.in_(JUDGING),
             *about,
         )
@@ -121,7 +123,7 @@ def preferences(
     about = [] if scope is None else within(agent_id, as_of, scope)
     query = (
         sa.select(
-            *_spoken(standing.speaker(traces.c.external_id)),
+            *_spoken(standing_feedback.speaker(traces.c.external_id)),
             feedback_targets.c.position,
             traces.c.id.label("trace_id"),
         )
@@ -148,9 +150,9 @@ def newest_words(
     connection: sa.Connection, agent_id: str, as_of: datetime | None
 ) -> Iterator[Statement]:
     """The newest words in force, of any kind, whether or not their targets have arrived."""
-    standing_ids = standing.newest_words(agent_id, as_of)
+    standing_ids = standing_feedback.newest_words(agent_id, as_of)
     query = (
-        sa.select(*_spoken(standing.speaker()))
+        sa.select(*_spoken(standing_feedback.speaker()))
         .select_from(feedback.outerjoin(raters))
         .where(feedback.c.id.in_(standing_ids))
     )
@@ -284,7 +286,7 @@ def own_names(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, 
     return {
         row.id: row.external_id
         for row in connection.execute(query)
-        if not row.external_id.startswith(standing.BY_CONTENT)
+        if not row.external_id.startswith(standing_feedback.BY_CONTENT)
     }
 
 

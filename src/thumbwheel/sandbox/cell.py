@@ -71,7 +71,7 @@ class Overdue(Exception):
     """The time is up."""
 
 
-class Lied(Exception):
+class ProtocolError(Exception):
     """What came is no frame."""
 
 
@@ -283,13 +283,13 @@ class Run:
             raise Ended from None
 
     def receive(self, deadline: float) -> dict[str, Any]:
-        """The next frame. Raises Ended after the last one, Overdue when the time is up, Lied for
+        """The next frame. Raises Ended after the last one, Overdue when the time is up, ProtocolError for
         what is no frame."""
         while True:
             try:
                 found = wire.unpack(self._buffer)
             except ValueError as error:
-                raise Lied(str(error)) from None
+                raise ProtocolError(str(error)) from None
             if found is not None:
                 return found
             if self._how:

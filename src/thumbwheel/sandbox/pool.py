@@ -17,9 +17,9 @@ from dataclasses import asdict
 from typing import Any
 
 from thumbwheel.core import log
-from thumbwheel.sandbox.cell import Cell, Ended, Lied, Overdue, Run
+from thumbwheel.sandbox.cell import Cell, Ended, Overdue, ProtocolError, Run
 from thumbwheel.sandbox.inside import wire
-from thumbwheel.sandbox.types import Job, Level, Limits, Outcome, Refused, State
+from thumbwheel.sandbox.types import Job, Level, Limits, Refused, SandboxResult, State
 
 LONGEST_DETAIL = 2000
 KILLED = -9
@@ -53,20 +53,20 @@ class Pool:
                 "without a sandbox"
             )
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+    def run(self, jobs: Sequence[Job]) -> list[SandboxResult]:
         """One outcome per job. Programs do not see each other. Never on the caller's thread, where
         a signal could end a run halfway."""
         with ThreadPoolExecutor(self.workers) as threads:
             return list(threads.map(self._one, jobs))
 
-    def _one(self, job: Job) -> Outcome:
+    def _one(self, job: Job) -> SandboxResult:
         worker = self._idle.get()
         try:
             return worker.run(job)
         except BaseException as error:
             worker.close()  # half a run is still in its cells, and would answer the next job
             if isinstance(error, Refused | ValueError):
-                return Outcome(State.BROKEN, str(error))
+                return SandboxResult(State.BROKEN, str(error))
             raise
         finally:
             self._idle.put(worker)
@@ -99,7 +99,7 @@ class Worker:
     def __init__(self, pool: Pool) -> None:
         self._pool, self._cells = pool, dict[str, Cell]()
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: Job) -> SandboxResult:
         """The outcome of a job. Raises Refused where its sandbox does not start, ValueError where
         the job is too long to be sent."""
         self.warm(("candidate", "judge") if job.tests else ("candidate",))
@@ -110,7 +110,7 @@ class Worker:
                 return found
             if time.monotonic() >= deadline:
                 break
-        return Outcome(State.DIED, "the sandbox itself ended while this ran")
+        return SandboxResult(State.DIED, "the sandbox itself ended while this ran")
 
     def warm(self, kinds: Sequence[str] = ("candidate", "judge")) -> None:
         """Start the cells that are not up, so that no program pays for it. Raises Refused where one
@@ -123,14 +123,14 @@ class Worker:
         self.warm((kind,))
         return self._cells[kind].begin(job)
 
-    def _plain(self, job: Job, deadline: float) -> Outcome | None:
+    def _plain(self, job: Job, deadline: float) -> SandboxResult | None:
         run = self._begin("candidate", {"kind": job.language, "code": job.code})
         answer = _answer(run, None, deadline)
         if isinstance(answer, tuple) or "ended" not in answer:
             return self._outcome(run, *_started(answer))
         return self._outcome(run, State.DIED, "", ended=int(answer["ended"]))
 
-    def _judged(self, job: Job, deadline: float) -> Outcome | None:
+    def _judged(self, job: Job, deadline: float) -> SandboxResult | None:
         assert job.tests is not None  # noqa: S101 - the caller asked
         number = secrets.token_hex(16)
         tests = {"kind": "judge", **asdict(job.tests), "tests": job.tests.asserts}
@@ -153,7 +153,7 @@ class Worker:
         detail: str,
         passed: tuple[bool, ...] = (),
         ended: int | None = None,
-    ) -> Outcome | None:
+    ) -> SandboxResult | None:
         """The outcome, with what the parent of the program says about its end, or with the exit
         code `ended` that a watcher saw; None where the sandbox was lost."""
         how = run.finish()
@@ -174,7 +174,7 @@ class Worker:
         elif state is State.DIED:
             detail = f"it ended with {code} before its end"
         shown = detail[:LONGEST_DETAIL].encode(errors="replace").decode()
-        return Outcome(state, shown, run.output, passed, round(how["cpu"], 3))
+        return SandboxResult(state, shown, run.output, passed, round(how["cpu"], 3))
 
     def _drop(self, kind: str) -> None:
         self._cells.pop(kind).close()
@@ -208,7 +208,7 @@ def _answer(run: Run, number: str | None, deadline: float) -> dict[str, Any] | t
         return State.DIED, "it ended without an answer"
     except Overdue:
         return State.TIMEOUT, "no answer in time"
-    except Lied as error:
+    except ProtocolError as error:
         return State.LIED, str(error)
     return (
         answer
@@ -225,7 +225,7 @@ def _relay(judge: Run, candidate: Run, deadline: float) -> tuple[State, str, tup
             said = judge.receive(deadline)
         except Overdue:
             return State.TIMEOUT, "its answers could not be judged in time", ()
-        except (Ended, Lied):
+        except (Ended, ProtocolError):
             state = (
                 State.TIMEOUT if asked else State.BROKEN
             )  # over an answer: what it died of came from the candidate

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from thumbwheel.sandbox.canaries import level
 from thumbwheel.sandbox.pool import Pool
-from thumbwheel.sandbox.types import Job, Level, Limits, Outcome, Refused, State
+from thumbwheel.sandbox.types import Job, Level, Limits, Refused, SandboxResult, State
 
 _lock = threading.Lock()
 _pools: dict[tuple[Limits, bool], Pool] = {}
@@ -24,13 +24,15 @@ def shared(limits: Limits, trusted: bool = False) -> Pool:
         return _pools[limits, trusted]
 
 
-def run(jobs: Sequence[Job], limits: Limits | None = None, trusted: bool = False) -> list[Outcome]:
+def run(
+    jobs: Sequence[Job], limits: Limits | None = None, trusted: bool = False
+) -> list[SandboxResult]:
     """One outcome per job; all BLOCKED, with the reason and what would change it, where code may
     not run here."""
     try:
         return shared(limits or Limits(), trusted).run(jobs)
     except Refused as error:
-        return [Outcome(State.BLOCKED, str(error)) for _ in jobs]
+        return [SandboxResult(State.BLOCKED, str(error)) for _ in jobs]
 
 
 @atexit.register

@@ -94,7 +94,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SandboxResult:
     """How a run ended; `passed` has one entry per test. `output` is what the program printed, which
     counts for nothing."""
 

@@ -66,7 +66,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepResult:
     """Loss and metrics of one step, as plain numbers; `tokens` were computed.
 
     `stop` is a reason to end the run that is no failure, with the best adapter from before this
@@ -88,7 +88,7 @@ Apply = Callable[[float], float]
 raises Wrong before any harm."""
 
 
-class Wrong(Exception):
+class DivergedError(Exception):
     """This update must not be made; the text is the reason."""
 
 
@@ -103,11 +103,11 @@ class Steps(Protocol):
     def order(self, items: Sequence[Any]) -> Order:
         """Which items make which step."""
 
-    def train(self, items: Sequence[Any], step: int, apply: Apply) -> Outcome:
+    def train(self, items: Sequence[Any], step: int, apply: Apply) -> StepResult:
         """One step on `items`, the `step`-th of the run counted from 0, with one call of `apply` or
         several."""
 
-    def evaluate(self, items: Sequence[Any]) -> Outcome:
+    def evaluate(self, items: Sequence[Any]) -> StepResult:
         """Loss and metrics of the dev items, without gradient."""
 
     def examples(self, items: Sequence[Any]) -> Sequence[Example]:

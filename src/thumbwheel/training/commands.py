@@ -82,7 +82,7 @@ def _number(value: Any) -> str:
 def show_dry_run(found: dict[str, Any], as_json: bool) -> None:
     """What a run would take."""
     from thumbwheel.core import log
-    from thumbwheel.datasets.facts import Scores
+    from thumbwheel.datasets.row_stats import Scores
 
     if as_json:
         log.answer(found)

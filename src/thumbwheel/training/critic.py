@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import ModelError
 from thumbwheel.core.log import say
-from thumbwheel.engine.score import Role, ScoreEngine, Voice
+from thumbwheel.engine.score import Role, RoleModel, ScoreEngine
 from thumbwheel.training.returns import Moments
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 NAME = "critic"
 
 
-def shared(engine: ScoreEngine) -> Voice:
+def shared(engine: ScoreEngine) -> RoleModel:
     """A head of zeros on the policy's trunk: half the cost of an update, and value errors move the
     policy's adapter too."""
-    return Voice(engine.voice(Role.POLICY).adapter, _head(engine))
+    return RoleModel(engine.voice(Role.POLICY).adapter, _head(engine))
 
 
-def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> Voice:
+def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> RoleModel:
     """An adapter of its own: the reward model's with its head where that fits the base, else a new
     one with a head of zeros."""
     mounted = _mounted(engine, reward_model)
@@ -33,10 +33,10 @@ def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> Voice
     head = _head(engine)
     if mounted is not None:
         head.weight.data.copy_(mounted.head.weight.data)
-    return Voice(NAME, head)
+    return RoleModel(NAME, head)
 
 
-def rescale(voice: Voice, own: Moments, wanted: Moments) -> None:
+def rescale(voice: RoleModel, own: Moments, wanted: Moments) -> None:
     """Let a head whose scores have the moments `own` give them with those that are `wanted`."""
     factor = wanted.deviation / own.deviation
     voice.head.weight.data.mul_(factor)
@@ -51,7 +51,7 @@ def train(parameters: list[torch.nn.Parameter]) -> None:
         one.requires_grad_(True)
 
 
-def _mounted(engine: ScoreEngine, reward_model: Path | None) -> Voice | None:
+def _mounted(engine: ScoreEngine, reward_model: Path | None) -> RoleModel | None:
     if reward_model is None:
         return None
     from thumbwheel.engine.reward_model import mount

@@ -1,5 +1,5 @@
 """The dry run: what a run would be, from a trial of its first steps in a process of its own
-(trial.py) and from past runs here.
+(trial_run.py) and from past runs here.
 
 Minutes are those of a run without early stopping, and of a machine that is as busy as during the
 trial. Runs of the same method over the same base that this home has seen weigh as much as the
@@ -37,7 +37,7 @@ ALIKE = 3.0
 
 def trial(run: RunDir) -> Status:
     """How the trial of the run in this folder ended, with its figures."""
-    command = [sys.executable, "-P", "-m", "thumbwheel.training.trial", str(run.path)]
+    command = [sys.executable, "-P", "-m", "thumbwheel.training.trial_run", str(run.path)]
     with run.log.open("ab") as out:
         done = subprocess.run(
             command,

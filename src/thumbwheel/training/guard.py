@@ -2,7 +2,7 @@
 what it does not optimise falls or stays.
 
 It ends the run with the reason, which is no failure: the loop keeps the best checkpoint from
-before. Numbers that break are watch.py's. The first evaluation is the base, since an adapter starts
+before. Numbers that break are divergence.py's. The first evaluation is the base, since an adapter starts
 as no change.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from thumbwheel.core import log
 from thumbwheel.stats.paired import compare
 from thumbwheel.stats.types import Comparison
-from thumbwheel.training.watch import KEPT, collapse
+from thumbwheel.training.divergence import KEPT, collapse
 
 WINDOW = 3
 """Steps whose mean KL is held against the budget; one batch is a noisy estimate."""

@@ -2,7 +2,7 @@
 and with Hugging Face's callbacks.
 
 What a step computes is the method's (step.py, online.py); what is on disk is checkpoint.py and
-rundir.py; what goes wrong is watch.py. A resumed run does exactly what the uninterrupted one would
+rundir.py; what goes wrong is divergence.py. A resumed run does exactly what the uninterrupted one would
 have done: order and schedule follow from the step number, and the checkpoint holds the rest.
 """
 
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError
-from thumbwheel.training.algorithm import Outcome, Steps, Wrong
+from thumbwheel.training.algorithm import DivergedError, StepResult, Steps
 from thumbwheel.training.checkpoint import Checkpoints, Trained
+from thumbwheel.training.divergence import Watch
 from thumbwheel.training.gain import Gain, Rows, gain_of
 from thumbwheel.training.metrics import MetricsFile
 from thumbwheel.training.probe import Probe
 from thumbwheel.training.reporting import PROJECT
 from thumbwheel.training.types import TrainConfig
-from thumbwheel.training.watch import Watch
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -34,7 +34,7 @@ RISING = {"ratio/good", "rewards/margins", "rewards/accuracies", "reward", "accu
 
 @dataclass(frozen=True)
 class Ending:
-    """How the loop ended: `wrong` is a reason of watch.py, `reason` one that is no failure; `best`
+    """How the loop ended: `wrong` is a reason of divergence.py, `reason` one that is no failure; `best`
     is the step to take the adapter from, `gain` what the dev rows say of it, where there are such
     rows."""
 
@@ -240,7 +240,7 @@ class Loop:
         budget = self._method.budget.tokens
         try:
             outcome = self._method.train(items, self.state.global_step, self._apply)
-        except Wrong as wrong:
+        except DivergedError as wrong:
             return f"{wrong} at step {self.state.global_step + 1}"
         self._trained.scheduler.step()
         self.state.global_step += 1
@@ -275,7 +275,7 @@ class Loop:
         )
         wrong = self._watch.step(loss, norm)
         if wrong:
-            raise Wrong(wrong)
+            raise DivergedError(wrong)
         self._fire("on_pre_optimizer_step")
         optimizer.step()
         self._fire("on_optimizer_step")
@@ -305,7 +305,7 @@ class Loop:
 
     def _evaluate(self) -> dict[str, float]:
         """Loss and metrics of the dev rows, and the probe's rates."""
-        outcome: Outcome = self._method.evaluate(self._dev)
+        outcome: StepResult = self._method.evaluate(self._dev)
         self._stop, self._unfit = self._stop or outcome.stop, outcome.unfit
         self._rows = outcome.rows
         found = (

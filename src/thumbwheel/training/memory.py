@@ -2,7 +2,7 @@
 
 A loss does not depend on how many tokens are computed at once (algorithm.py), so a step that did
 not fit is repeated under a smaller budget and comes to the same result. What a run will need is
-measured before it starts: fit.py.
+measured before it starts: fit_memory.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import TrainingError
-from thumbwheel.engine.exhausted import out_of_memory
+from thumbwheel.engine.out_of_memory import out_of_memory
 from thumbwheel.training.hardware import GB, memory_gb
 
 if TYPE_CHECKING:

@@ -149,7 +149,7 @@ Verdict = Literal["update", "skip", "leave"]
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class RolloutPrompt:
     """A prompt to answer; `row` is what judges need, `number` its place among the prepared rows."""
 
     prompt: tuple[int, ...]
@@ -163,7 +163,7 @@ class Collected:
     """A batch of answers with what they earned, both [task][answer]; `off_policy` ones were drawn
     from another distribution."""
 
-    tasks: Sequence[Task]
+    tasks: Sequence[RolloutPrompt]
     rollouts: Sequence[Sequence[Rollout]]
     rewards: Sequence[Sequence[Reward]]
     off_policy: bool = False
@@ -259,7 +259,7 @@ class OnlineAlgorithm(Method[C]):
                     f"prompt longer than max_length less max_completion_length ({room} tokens)"
                 ] += 1
                 continue
-            made.items.append(Task(ids, row, str(row["group"]), len(made.items)))
+            made.items.append(RolloutPrompt(ids, row, str(row["group"]), len(made.items)))
             made.rows.append(number)
             made.tokens += len(ids)
         return made

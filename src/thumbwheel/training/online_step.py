@@ -15,17 +15,17 @@ from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, TreeBatch
 from thumbwheel.rewards.checker import checker
 from thumbwheel.rewards.function import Case
-from thumbwheel.training.algorithm import Apply, Metrics, Outcome, Parts
+from thumbwheel.training.algorithm import Apply, Metrics, Parts, StepResult
 from thumbwheel.training.curriculum import Curriculum
+from thumbwheel.training.divergence import KEPT
 from thumbwheel.training.group import spread
 from thumbwheel.training.guard import Guard, Seen
 from thumbwheel.training.judge import Ask, Judge, Judging, Reward
 from thumbwheel.training.memory import Budget
-from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, Task
+from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, RolloutPrompt
 from thumbwheel.training.order import Order
 from thumbwheel.training.sampling import policy, source_of
 from thumbwheel.training.step import means
-from thumbwheel.training.watch import KEPT
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +107,7 @@ class OnlineSteps:
         """The method's parameter groups."""
         return self.method.groups(self.engine)
 
-    def order(self, items: Sequence[Task]) -> Order:
+    def order(self, items: Sequence[RolloutPrompt]) -> Order:
         """Shuffled, or from easy to hard."""
         plain = Order.of(len(items), self.config)
         if not self.config.curriculum:
@@ -118,7 +118,7 @@ class OnlineSteps:
         )
         return self._curriculum
 
-    def train(self, items: Sequence[Task], step: int, apply: Apply) -> Outcome:
+    def train(self, items: Sequence[RolloutPrompt], step: int, apply: Apply) -> StepResult:
         """Collect a batch and learn from it."""
         self.source.sync()
         collected = rewarded(self.collect(items, self.config.num_generations, self._sampling(step)))
@@ -138,10 +138,14 @@ class OnlineSteps:
         experience = self.method.experience(collected, self._sweep)
         loss, metrics, tokens = self._updates(experience, step, apply)
         metrics = collected_metrics(collected) | experience.metrics | metrics
-        return Outcome(loss, metrics, tokens, self._guard.step(metrics))
+        return StepResult(loss, metrics, tokens, self._guard.step(metrics))
 
     def collect(
-        self, tasks: Sequence[Task], n: int, sampling: Sampling, source: RolloutSource | None = None
+        self,
+        tasks: Sequence[RolloutPrompt],
+        n: int,
+        sampling: Sampling,
+        source: RolloutSource | None = None,
     ) -> Collected:
         """`n` answers of `source` (by default the one that is learned from) to every task, judged."""
         source = source or self.source
@@ -160,7 +164,7 @@ class OnlineSteps:
     def _judged(
         self,
         judge: Judge,
-        tasks: Sequence[Task],
+        tasks: Sequence[RolloutPrompt],
         rollouts: Sequence[Sequence[Rollout]],
         started: Mapping[tuple[int, int], tuple[Rollout, Judging]],
     ) -> list[list[Reward]]:
@@ -185,7 +189,7 @@ class OnlineSteps:
             seed=config.seed * 1_000_003 + step,
         )
 
-    def _measured(self, items: Sequence[Task]) -> dict[int, float]:
+    def _measured(self, items: Sequence[RolloutPrompt]) -> dict[int, float]:
         """Row -> how well recorded answers to the prompt did; where some prompts have none, what a
         few answers of the base earn."""
         logged = {
@@ -261,7 +265,7 @@ class OnlineSteps:
             tokens += batch.n_rows
         return float(sum(losses)), means(found), tokens
 
-    def evaluate(self, items: Sequence[Task]) -> Outcome:
+    def evaluate(self, items: Sequence[RolloutPrompt]) -> StepResult:
         """Greedy answers to dev prompts; the loss is the reward turned round, so that less is
         better there too."""
         tasks = items[: self.config.eval_prompts]
@@ -286,11 +290,11 @@ class OnlineSteps:
                 metrics |= _known(f"held_out/{name}", values)
         losses = [None if value is None else -value for value in seen.rewards]
         rows = {"reward": seen.rewards, "loss": losses}
-        return Outcome(
+        return StepResult(
             -metrics["reward"], metrics, 0, self._guard.evaluation(seen), self._guard.unfit(), rows
         )
 
-    def examples(self, items: Sequence[Task]) -> Sequence[Example]:
+    def examples(self, items: Sequence[RolloutPrompt]) -> Sequence[Example]:
         """Every prompt with its answers at full length, no two of them alike."""
         rest = (0,) * (self.config.max_completion_length - 1)
         answers = tuple(Branch((number, *rest)) for number in range(self.config.num_generations))
@@ -403,7 +407,7 @@ def weighted(given: str) -> tuple[str, float]:
     return name, value
 
 
-def _ask(task: Task, one: Rollout) -> Ask:
+def _ask(task: RolloutPrompt, one: Rollout) -> Ask:
     return Ask(task.row, one.text, one.finish, task.row["prompt"])
 
 

@@ -102,7 +102,7 @@ def guarded(run: RunDir, work: Callable[[], int]) -> int:
 
 
 def _crashed(run: RunDir, error: Exception) -> int:
-    from thumbwheel.engine.exhausted import out_of_memory
+    from thumbwheel.engine.out_of_memory import out_of_memory
     from thumbwheel.training.memory import SMALLER
 
     text = f"{type(error).__name__}: {error}"
@@ -128,7 +128,7 @@ def _try_status(run: RunDir, status: Status) -> None:
 
 def _work(run: RunDir, interrupt: Interrupt) -> int:
     from thumbwheel.training.memory import hold_to, room_gb
-    from thumbwheel.training.weighing import weigh
+    from thumbwheel.training.rater_weights import weigh
 
     spec = run.spec()
     run.write_status(Status(RunState.RUNNING))
@@ -153,7 +153,7 @@ def made_to_fit(run: RunDir, spec: RunSpec, rows: Sequence[Mapping[str, Any]]) -
     """What the loop needs, put together from the folder of a run; raises TrainingError for what
     does not fit into memory."""
     from thumbwheel.training.assemble import assemble, settings
-    from thumbwheel.training.fit import fitted
+    from thumbwheel.training.fit_memory import fitted
 
     def make(config: TrainConfig) -> Assembly:
         return assemble(

@@ -12,7 +12,7 @@ from thumbwheel.engine.lora import changes_nothing
 from thumbwheel.engine.refcache import RefCache, branch_key, reference_logp, references
 from thumbwheel.engine.score import LAST, LOGP, Role, ScoreEngine
 from thumbwheel.engine.tree import Example, TreeBatch
-from thumbwheel.training.algorithm import Algorithm, Apply, Metrics, Outcome, Scored, Totals
+from thumbwheel.training.algorithm import Algorithm, Apply, Metrics, Scored, StepResult, Totals
 from thumbwheel.training.memory import Budget
 from thumbwheel.training.order import Order
 
@@ -43,13 +43,13 @@ class Stepper:
         """Shuffled."""
         return Order.of(len(items), self.algorithm.config)
 
-    def train(self, items: Sequence[Example], step: int, apply: Apply) -> Outcome:
+    def train(self, items: Sequence[Example], step: int, apply: Apply) -> StepResult:
         """One update."""
         unchanged = step == 0 and changes_nothing(self.engine.model)
         outcome = self.budget.run(items, lambda: self.run(items, grad=True, unchanged=unchanged))
         return replace(outcome, metrics={"grad_norm": apply(outcome.loss)} | outcome.metrics)
 
-    def evaluate(self, items: Sequence[Example]) -> Outcome:
+    def evaluate(self, items: Sequence[Example]) -> StepResult:
         """The items as one batch."""
         import torch
 
@@ -87,7 +87,7 @@ class Stepper:
         """The cache's connection."""
         self._cache.close()
 
-    def run(self, examples: Sequence[Example], grad: bool, unchanged: bool = False) -> Outcome:
+    def run(self, examples: Sequence[Example], grad: bool, unchanged: bool = False) -> StepResult:
         """The loss of `examples` as one optimiser batch, whatever number of forward passes the
         budget makes of it.
 
@@ -115,7 +115,7 @@ class Stepper:
             done += len(block)
         total = float(sum(loss.sum() for loss in losses))
         rows = {} if grad else self._rows(losses, found, places)
-        return Outcome(total, self.algorithm.derived(means(found)), tokens, rows=rows)
+        return StepResult(total, self.algorithm.derived(means(found)), tokens, rows=rows)
 
     def _rows(
         self, losses: Sequence[torch.Tensor], found: Sequence[Metrics], places: Sequence[int]

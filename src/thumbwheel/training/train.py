@@ -50,10 +50,10 @@ from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.base import locate, require_training
 from thumbwheel.training.estimate import estimate, trial
 from thumbwheel.training.hardware import device, disk_free_gb, machine
-from thumbwheel.training.judging import register
 from thumbwheel.training.launch import launch
 from thumbwheel.training.presets import with_preset
 from thumbwheel.training.rate import with_rate
+from thumbwheel.training.reward_model_record import register
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import (
     JUDGED,

@@ -14,7 +14,7 @@ import pytest
 from thumbwheel.app.open import opener
 from thumbwheel.capture.decision_prompts import prompt_of
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.place import place_of
+from thumbwheel.capture.location import place_of
 from thumbwheel.capture.source import Line
 from thumbwheel.capture.sources.decisions import SOURCE
 from thumbwheel.capture.types import TraceRecord

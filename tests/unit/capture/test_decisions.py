@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from command_line import Run
 from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.place import Address, place_of
+from thumbwheel.capture.location import Address, place_of
 from thumbwheel.capture.source import AnyRecord, Line, Refused
 from thumbwheel.capture.sources.decisions import EXAMPLE, SOURCE
 from thumbwheel.capture.spelling import BACK, VALUES, agent_of, declared, like
@@ -26,11 +26,11 @@ from thumbwheel.core.errors import InputError
 from thumbwheel.db.schema import feedback, raters, traces
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import ledger
+from thumbwheel.rewards.aggregate import judge
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.explain import explain
 from thumbwheel.rewards.function import Case, Status
 from thumbwheel.rewards.functions import FUNCTIONS
-from thumbwheel.rewards.reading import judge
 from thumbwheel.rewards.types import LabelConfig, Statement
 
 FILER = {

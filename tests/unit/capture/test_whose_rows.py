@@ -12,7 +12,7 @@ import pytest
 
 from command_line import Run
 from thumbwheel.capture.detect import Options, source_of
-from thumbwheel.capture.place import place_of
+from thumbwheel.capture.location import place_of
 from thumbwheel.capture.source import LeftOut, Line, Refused
 from thumbwheel.capture.sources.decisions import SOURCE
 from thumbwheel.core.errors import InputError

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError, InputError
-from thumbwheel.datasets import near, pii
+from thumbwheel.datasets import minhash, pii
 from thumbwheel.datasets.build import build, health
 from thumbwheel.datasets.health import CHECKS, Finding, Text, Texts, _auc, check, demand
-from thumbwheel.datasets.near import near_pairs
+from thumbwheel.datasets.minhash import near_pairs
 from thumbwheel.datasets.types import DatasetConfig
 from training_rows import row as training_row
 
@@ -222,7 +222,7 @@ def test_near_copies_are_found_across_the_parts_in_which_texts_are_split_into_wo
     texts = [words(seed) for seed in range(7)]
     texts += [f"{texts[0]} more", f"{texts[6]} more"]
     whole = list(near_pairs(texts))
-    monkeypatch.setattr(near, "SPLIT", 2)
+    monkeypatch.setattr(minhash, "SPLIT", 2)
     assert {pair[:2] for pair in whole} == {(0, 7), (6, 8)} and list(near_pairs(texts)) == whole
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from feedback_world import AGENT, World
 from thumbwheel.core import ids
-from thumbwheel.datasets.collect import Task, _spill
+from thumbwheel.datasets.collect import CollectionJob, _spill
 from thumbwheel.datasets.files import Spilled
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.split_assignment import SplitAssignment, assign
@@ -93,7 +93,7 @@ def collected(
     for number, (bound, part) in enumerate(zip(bounds, parts, strict=True)):
         folders.append(folder / str(number))
         folders[-1].mkdir(parents=True)
-        task = Task(AGENT, shape, CONFIG.model_dump(mode="json"), None, *bound)
+        task = CollectionJob(AGENT, shape, CONFIG.model_dump(mode="json"), None, *bound)
         for name, counts in _spill(connection, task, part, folders[-1]).items():
             said[name].update(counts)
     spilled = Spilled(folders, kind.row)

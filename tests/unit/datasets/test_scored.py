@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import build, load_rows
-from thumbwheel.datasets.facts import Facts, columns_of
+from thumbwheel.datasets.row_stats import Facts, columns_of
 from thumbwheel.datasets.shapes.scored import ScoredAnswers
 from thumbwheel.datasets.types import DatasetConfig, ScoredRow
 from thumbwheel.rewards.types import Value

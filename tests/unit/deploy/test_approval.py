@@ -11,7 +11,7 @@ from approvals import approve, evaluation_of
 from deploy_world import World
 from thumbwheel.core.errors import Conflict, ThumbwheelError
 from thumbwheel.db import schema
-from thumbwheel.deploy import rollout
+from thumbwheel.deploy import switch
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.approval import require_approval
 from thumbwheel.evaluation.evaluate import evaluations
@@ -44,7 +44,7 @@ def test_a_state_that_was_written_by_hand_lets_nothing_go_live(world: World) -> 
     world.deploy(one, alias=None)  # kept warm, as any candidate may be
     for alias in ("live", "canary"):
         with pytest.raises(Conflict, match="no decision of the gate"):
-            rollout.promote(world.ws, world.agent, one.name, alias)
+            switch.promote(world.ws, world.agent, one.name, alias)
     assert world.live() is None
 
 
@@ -64,7 +64,7 @@ def test_a_canary_is_not_made_live_by_its_row(world: World) -> None:
     world.deploy(one, "canary")
     edit(world, schema.model_versions, one.id, basis="gold")
     with pytest.raises(Conflict, match="marked approved on gold, and no decision"):
-        rollout.promote(world.ws, world.agent, one.name)
+        switch.promote(world.ws, world.agent, one.name)
 
 
 def test_an_edited_decision_lets_nothing_go_live(world: World) -> None:
@@ -118,7 +118,7 @@ def test_the_door_refuses_an_alias_that_was_bent_in_the_database(world: World) -
     assert (
         reply.status_code == 503 and "no decision of the gate" in reply.json()["error"]["message"]
     )
-    rollout.promote(world.ws, world.agent, good.name)
+    switch.promote(world.ws, world.agent, good.name)
     assert world.text()
 
 
@@ -162,11 +162,11 @@ def test_the_alias_command_asks_for_the_decision_too(
     assert code == 3 and "no decision of the gate" in err
     assert versions.aliases_of(world.ws, world.agent) == {}
     with pytest.raises(ThumbwheelError):
-        rollout.plan(world.ws, world.agent, one.name, "embedded", "live")
+        switch.plan(world.ws, world.agent, one.name, "embedded", "live")
 
 
 def test_nothing_is_exported_for_a_target_that_is_not_there(world: World) -> None:
     one = world.version(0)
     with pytest.raises(ThumbwheelError, match="nothing answers there"):
-        rollout.deploy(world.ws, world.agent, one.name, "ollama", settings={"host": "127.0.0.1:9"})
-    assert exports(world.ws, one.id) == [] == rollout.deployments(world.ws, world.agent)
+        switch.deploy(world.ws, world.agent, one.name, "ollama", settings={"host": "127.0.0.1:9"})
+    assert exports(world.ws, one.id) == [] == switch.deployments(world.ws, world.agent)

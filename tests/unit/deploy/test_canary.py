@@ -12,8 +12,8 @@ from thumbwheel.deploy import canary
 from thumbwheel.deploy.canary import ALPHA, ENOUGH, TOKENS, Verdict, chance, vote
 from thumbwheel.deploy.prepare import prompts
 from thumbwheel.deploy.types import Endpoint
-from thumbwheel.evaluation.own import Own
-from thumbwheel.evaluation.sides import base_of
+from thumbwheel.evaluation.local_model import LocalModel
+from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.types import Ask, EvaluationConfig
 from thumbwheel.export.parity import PROBES
 from thumbwheel.llm.fake import FakeServer, Reply
@@ -23,7 +23,7 @@ from thumbwheel.models.versions import version as named
 def said(world: World, one) -> dict[str, str]:
     """Prompt -> what the version answers."""
     asks = [Ask(prompt, TOKENS) for prompt in [*prompts(world.ws, one), *PROBES]]
-    side = Own(
+    side = LocalModel(
         world.ws, base_of(world.ws, one), [one], EvaluationConfig(max_new_tokens=TOKENS)
     ).side(one)
     return {
@@ -104,7 +104,7 @@ def test_a_control_that_passes_as_well_leaves_it_open(rivals, monkeypatch):
 
     def promoted_instead(ws, base, version, config):
         asked.append(version.name)
-        return Own(ws, base_of(ws, promoted), [promoted], config).side(promoted)
+        return LocalModel(ws, base_of(ws, promoted), [promoted], config).side(promoted)
 
     monkeypatch.setattr(canary, "_control", promoted_instead)
     found = check(world, promoted, None, mine.get)
@@ -120,7 +120,7 @@ def test_a_control_computes_its_answers_anew_in_another_precision(rivals, precis
     config = EvaluationConfig(max_new_tokens=4, dtype=precision)
     control = canary._control(world.ws, base_of(world.ws, promoted), promoted, config)
     assert control.own.dtype == other
-    reference = Own(world.ws, base_of(world.ws, promoted), [promoted], config).side(promoted)
+    reference = LocalModel(world.ws, base_of(world.ws, promoted), [promoted], config).side(promoted)
     assert control.identity != reference.identity
     assert control.answers([Ask(PROBES[0], 4)])[0][0].ids
 

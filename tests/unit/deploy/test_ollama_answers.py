@@ -19,7 +19,7 @@ from gguf_models import made, package
 from ollama_server import OllamaEmulator
 from thumbwheel.core.errors import Conflict, ModelError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import rollout
+from thumbwheel.deploy import switch
 from thumbwheel.deploy.targets.ollama import OLLAMA, OllamaConfig
 from thumbwheel.deploy.types import Endpoint, Kind
 
@@ -291,14 +291,14 @@ def test_a_version_comes_to_its_alias_and_stays_there_when_the_next_one_fails(
         "threads": 1,
         "name": "toolbox-helper",
     }
-    done = rollout.deploy(home, "helper", one.name, "ollama", quant="F16", settings=hosting)
+    done = switch.deploy(home, "helper", one.name, "ollama", quant="F16", settings=hosting)
     assert (done.canary.verdict, world.live()) == ("passed", one.name)
     text = world.text()
     names = {model.model for model in official.Client(host=ollama.url).list().models}
     assert names == {"helper:latest", f"helper-{one.name}:latest", "toolbox-helper:latest"}
     ollama.fail = "error in stream"
     with pytest.raises(ModelError, match="unsupported architecture"):
-        rollout.deploy(
+        switch.deploy(
             home, "helper", one.name, "ollama", quant="F16", settings=hosting | {"context": 300}
         )
     assert world.text() == text != ""

@@ -15,7 +15,7 @@ import pytest
 from command_line import Run
 from deploy_world import World
 from thumbwheel.core.errors import InputError, ModelError
-from thumbwheel.deploy import canary, prepare, processes, rollout
+from thumbwheel.deploy import canary, prepare, processes, switch
 from thumbwheel.deploy.targets.embedded import EmbeddedConfig, _server
 from thumbwheel.deploy.types import Deployment, DeploymentState
 from thumbwheel.models import versions
@@ -33,21 +33,21 @@ def served(world: World) -> World:
     return world
 
 
-def again(world: World, alias: str | None = "live", wait: float = 121.0) -> rollout.Deployed:
+def again(world: World, alias: str | None = "live", wait: float = 121.0) -> switch.Deployed:
     """Deploy v1 with another setting."""
-    return rollout.deploy(
+    return switch.deploy(
         world.ws, world.agent, "v1", "embedded", alias, settings={"threads": 1, "wait": wait}
     )
 
 
 def live(world: World) -> Deployment:
-    return rollout.resolve(world.ws, world.agent)
+    return switch.resolve(world.ws, world.agent)
 
 
 def warm(world: World) -> set[str]:
     return {
         one.id
-        for one in rollout.deployments(world.ws, world.agent)
+        for one in switch.deployments(world.ws, world.agent)
         if one.state is DeploymentState.WARM and one.version == "v1"
     }
 
@@ -60,7 +60,7 @@ def test_a_failed_canary_of_the_live_version_leaves_it(
     wrong = real(
         served.ws,
         two,
-        prepare.plan(served.ws, two, "embedded", rollout.TARGETS.get("embedded").kinds, None),
+        prepare.plan(served.ws, two, "embedded", switch.TARGETS.get("embedded").kinds, None),
     ).folder
     monkeypatch.setattr(prepare, "package", lambda *given: replace(real(*given), folder=wrong))
     with pytest.raises(ModelError, match="not the promoted version"):
@@ -85,8 +85,8 @@ def test_another_deployment_of_the_live_version_takes_over_only_when_it_is_switc
         and served.text() == text
         and warm(served) == {done.id}
     )
-    assert not rollout.health(before).alive
-    rollout.rollback(served.ws, served.agent)
+    assert not switch.health(before).alive
+    switch.rollback(served.ws, served.agent)
     assert served.live() == "v0"  # past the switch from v1 to v1
 
 
@@ -94,8 +94,8 @@ def test_an_alias_that_moves_to_another_target_says_who_goes_on_answering(
     served: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = live(served)
-    monkeypatch.setattr(rollout, "behind", lambda *_: (True, replace(before, target="ollama")))
-    rollout.promote(served.ws, served.agent, "v0")
+    monkeypatch.setattr(switch, "behind", lambda *_: (True, replace(before, target="ollama")))
+    switch.promote(served.ws, served.agent, "v0")
     assert f"ollama itself goes on answering for {served.agent!r} with v1" in " ".join(
         capsys.readouterr().err.split()
     )
@@ -119,9 +119,9 @@ def test_only_the_deployment_that_answers_is_listed_with_the_alias(
 
 def test_what_is_live_is_promoted_without_a_switch(served: World) -> None:
     history = versions.switches(served.ws, served.agent, "live")
-    assert rollout.promote(served.ws, served.agent, "v1") == history[-1]
+    assert switch.promote(served.ws, served.agent, "v1") == history[-1]
     assert versions.switches(served.ws, served.agent, "live") == history
-    rollout.rollback(served.ws, served.agent)
+    switch.rollback(served.ws, served.agent)
     assert served.live() == "v0"
 
 
@@ -132,8 +132,8 @@ def test_an_inconclusive_deployment_ends_no_proven_one(
     monkeypatch.setattr(canary, "ENOUGH", 1000)
     aside = again(served, alias=None).deployment
     assert live(served) == before and warm(served) == {before.id, aside.id}
-    rollout.rollback(served.ws, served.agent)
-    rollout.promote(served.ws, served.agent, "v1")
+    switch.rollback(served.ws, served.agent)
+    switch.promote(served.ws, served.agent, "v1")
     assert live(served) == before
 
 
@@ -142,18 +142,18 @@ def test_starting_again_restores_aliases_and_addresses(
 ) -> None:
     one, pointed = live(served), []
     monkeypatch.setattr(
-        rollout.TARGETS.get("embedded"),
+        switch.TARGETS.get("embedded"),
         "point",
         lambda alias, endpoint: pointed.append((alias, endpoint.url)),
     )
-    rollout.revive(served.ws, one)
+    switch.revive(served.ws, one)
     assert pointed == [(served.agent, one.endpoint.url)]
     place = Path(one.endpoint.details["place"])
     os.kill(processes.find(place).pid, signal.SIGKILL)
     while processes.find(place):
         time.sleep(0.05)
     with pytest.raises(ModelError, match="its process has ended"):
-        rollout.secret(one)
+        switch.secret(one)
     monkeypatch.setattr(
         processes,
         "free_port",
@@ -161,14 +161,14 @@ def test_starting_again_restores_aliases_and_addresses(
             None if port == processes_port(one) else real(port)
         ),
     )
-    done = rollout.revive(served.ws, one)
+    done = switch.revive(served.ws, one)
     assert done.endpoint.url != one.endpoint.url and pointed[-1] == (
         served.agent,
         done.endpoint.url,
     )
-    assert all(rollout.health(row).alive for row in rollout.deployments(served.ws, served.agent))
+    assert all(switch.health(row).alive for row in switch.deployments(served.ws, served.agent))
     with pytest.raises(ModelError, match="was started again and answers at"):
-        rollout.secret(one)
+        switch.secret(one)
 
 
 def processes_port(one: Deployment) -> int:
@@ -201,15 +201,15 @@ def test_by_hand_an_alias_moves_with_what_answers(served: World, command_line: R
 @pytest.mark.parametrize("alias", ["../out", "latest", "v3"])
 def test_an_impossible_alias_makes_no_path(served: World, alias: str) -> None:
     before = sorted((served.ws.home.path / "deployments").rglob("*"))
-    for call in (rollout.promote, rollout.deploy):
+    for call in (switch.promote, switch.deploy):
         with pytest.raises(InputError):
             call(
                 served.ws,
                 served.agent,
                 "v1",
-                *(["embedded"] if call is rollout.deploy else []),
+                *(["embedded"] if call is switch.deploy else []),
                 alias,
             )
     with pytest.raises(InputError):
-        rollout.rollback(served.ws, served.agent, alias)
+        switch.rollback(served.ws, served.agent, alias)
     assert sorted((served.ws.home.path / "deployments").rglob("*")) == before

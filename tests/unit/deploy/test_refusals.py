@@ -10,7 +10,7 @@ import pytest
 from deploy_world import World
 from llama_tools import needs
 from thumbwheel.core.errors import ModelError, NotFound, StorageError
-from thumbwheel.deploy import rollout
+from thumbwheel.deploy import switch
 from thumbwheel.llm import install, tools
 from tiny_models import tiny_adapter, tiny_base
 
@@ -26,7 +26,7 @@ def live(world: World) -> World:
 def still_answers(world: World, text: str) -> None:
     assert world.live() == "v1" and world.text() == text
     assert [
-        row.version for row in rollout.deployments(world.ws, world.agent) if row.state == "warm"
+        row.version for row in switch.deployments(world.ws, world.agent) if row.state == "warm"
     ] == ["v1"]
 
 

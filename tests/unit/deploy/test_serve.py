@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from deploy_world import QUESTION, World
-from thumbwheel.deploy import rollout
+from thumbwheel.deploy import switch
 from thumbwheel.deploy.embedded import REFUSED
 from thumbwheel.deploy.serve import application
 
@@ -110,7 +110,7 @@ def test_a_switch_loses_no_request_and_mixes_no_versions(world: World):
     world.deploy(world.version(0))
     world.deploy(world.version(1), alias=None)
     expected = {"v1": world.text()}
-    rollout.promote(world.ws, world.agent, "v2")
+    switch.promote(world.ws, world.agent, "v2")
     expected["v2"] = world.text()
     replies, over = [], threading.Event()
 
@@ -122,8 +122,8 @@ def test_a_switch_loses_no_request_and_mixes_no_versions(world: World):
     for thread in threads:
         thread.start()
     for _ in range(4):
-        rollout.rollback(world.ws, world.agent)
-        rollout.promote(world.ws, world.agent, "v2")
+        switch.rollback(world.ws, world.agent)
+        switch.promote(world.ws, world.agent, "v2")
     over.set()
     for thread in threads:
         thread.join()

@@ -15,7 +15,7 @@ import torch
 import transformers as tf
 
 from thumbwheel.engine import precision, replicas
-from thumbwheel.engine.score import Role, ScoreEngine, Voice
+from thumbwheel.engine.score import Role, RoleModel, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example
 from token_families import GROUPED, PADDED, SHAPE, TREE, VOCAB, adapted
 
@@ -169,7 +169,7 @@ def test_replicas_see_what_changes():
     moved = step(engine, made)
     assert (moved[0] - before[0]).abs().max() > 1e-3
     for change in (
-        lambda: engine.add(Role.CRITIC, Voice("default", torch.nn.Linear(32, 1).double())),
+        lambda: engine.add(Role.CRITIC, RoleModel("default", torch.nn.Linear(32, 1).double())),
         lambda: engine.set_checkpointing(True),
         lambda: torch.set_num_threads(2),
     ):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from thumbwheel.core.errors import ModelError
-from thumbwheel.engine.score import Role, ScoreEngine, Voice
+from thumbwheel.engine.score import Role, RoleModel, ScoreEngine
 from thumbwheel.engine.tree import build
 from token_families import PADDED, PAIRS, TREE, adapted, plain
 
@@ -40,7 +40,9 @@ def with_roles(family, dtype=torch.float64, **options):
     plain_model = copy.deepcopy(model)
     return (
         ScoreEngine(
-            model, voices={role: Voice(ADAPTERS[role], heads[role]) for role in heads}, **options
+            model,
+            voices={role: RoleModel(ADAPTERS[role], heads[role]) for role in heads},
+            **options,
         ),
         plain_model,
         heads,
@@ -179,13 +181,13 @@ def test_a_role_without_a_voice_a_head_or_its_adapter_says_so():
     with pytest.raises(ModelError, match=r"policy.*no head"):
         engine.score(batch, Role.POLICY, BOTH)
     with pytest.raises(ModelError, match=r"no adapter 'cricit'.*known: default"):
-        engine.add(Role.CRITIC, Voice("cricit"))
+        engine.add(Role.CRITIC, RoleModel("cricit"))
 
 
 def test_a_reference_that_is_an_adapter_has_its_own_identity():
     engine, model, _ = with_roles("qwen2")
     identity = engine.reference_identity
-    engine.add(Role.REF, Voice("judge"))
+    engine.add(Role.REF, RoleModel("judge"))
     assert "no adapter" in identity and "no adapter" not in engine.reference_identity
     batch = build(PAIRS, range(len(PAIRS)), engine.layout)
     model.set_adapter("judge")

@@ -16,11 +16,11 @@ from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare, store
 from thumbwheel.evaluation.compare import Pair
-from thumbwheel.evaluation.declare import declarations, declare, policy_of
+from thumbwheel.evaluation.declaration import declarations, declare, policy_of
 from thumbwheel.evaluation.evaluate import keep
 from thumbwheel.evaluation.gate import decide, gate, inputs_of, replay
 from thumbwheel.evaluation.policy import GatePolicy, Look, Verdict
-from thumbwheel.evaluation.second import opinions
+from thumbwheel.evaluation.secondary_tests import opinions
 from thumbwheel.evaluation.spending import number, row_keys
 from thumbwheel.evaluation.types import SUCCESS, Case, Evaluation, EvaluationConfig, SuiteResult
 from thumbwheel.models import versions

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 from thumbwheel.core.errors import MissingExtra, ModelError
 from thumbwheel.export import parity
 from thumbwheel.export.formats import FORMATS, onnx
+from thumbwheel.export.loaded_export import greedy, logits
 from thumbwheel.export.merge import merge
-from thumbwheel.export.opened import greedy, logits
 from thumbwheel.export.types import Source
 from tiny_models import tiny_adapter, tiny_base
 

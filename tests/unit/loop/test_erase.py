@@ -38,8 +38,8 @@ from thumbwheel.export.types import Limits, Parity
 from thumbwheel.loop import taint
 from thumbwheel.loop.erase import STAGES, erase
 from thumbwheel.loop.lineage import lineage, uses
-from thumbwheel.loop.origin import used_in, why
 from thumbwheel.loop.report import report
+from thumbwheel.loop.row_lineage import used_in, why
 from thumbwheel.loop.store import of_subject
 from thumbwheel.loop.taint import descendants
 from thumbwheel.models import documents, reward_models, versions

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from thumbwheel.core.errors import StorageError
 from thumbwheel.db.schema import decisions, evaluations
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.loop import figures
+from thumbwheel.loop import report_charts
 from thumbwheel.loop.charts import Change, Line, bars, changes, curves
+from thumbwheel.loop.formatting import EXCERPT, visible
 from thumbwheel.loop.report import collect, page, report
-from thumbwheel.loop.text import EXCERPT, visible
 from thumbwheel.models.types import ModelVersion
 
 VOID = {"meta", "br", "img", "input", "link", "hr"}
@@ -180,7 +180,7 @@ def test_no_text_changes_the_page(text: str) -> None:
 
 
 def test_charts_are_well_formed_labelled_and_apart(ws: Workspace, turn: ModelVersion) -> None:
-    drawn = figures.draw(collect(ws, "support", "v1"))
+    drawn = report_charts.draw(collect(ws, "support", "v1"))
     assert set(drawn) == {"measures", "slices", "splits", "origins", "curves"}
     seen: set[str] = set()
     for svg in drawn.values():
@@ -193,7 +193,7 @@ def test_charts_are_well_formed_labelled_and_apart(ws: Workspace, turn: ModelVer
         assert "metadata" not in svg
         assert "currentColor" in svg
     assert "common rules: 97.0 to 96.5 percent, gain -2.5 to +1.5 points, n 414" in drawn["slices"]
-    assert figures.draw(collect(ws, "support", "v1")) == drawn, (
+    assert report_charts.draw(collect(ws, "support", "v1")) == drawn, (
         "the same values give the same drawing"
     )
 
@@ -234,7 +234,7 @@ def test_a_plain_base_has_a_report(ws: Workspace, turn: ModelVersion) -> None:
 def test_a_run_without_metrics_has_no_curves(ws: Workspace, turn: ModelVersion) -> None:
     (ws.home.runs / "run_1" / "metrics.jsonl").unlink()
     value = collect(ws, "support", "v1")
-    assert "curves" not in figures.draw(value)
+    assert "curves" not in report_charts.draw(value)
     read(page(value))
 
 

@@ -16,14 +16,14 @@ from thumbwheel.core import ids
 from thumbwheel.db.schema import evaluations, exports
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.export import store
-from thumbwheel.export.types import Export, Limits, Parity, Task
-from thumbwheel.loop import figures
+from thumbwheel.export.types import Export, Limits, Parity, TaskScore
+from thumbwheel.loop import report_charts
 from thumbwheel.loop.report import collect, page
 from thumbwheel.models.types import ModelVersion
 
 FINE = Parity(
     5, 200, "Q8_0", 0.1, 1.2e-3, 0.97, 0.5, True, Limits(0.02, 0.9, None), 0.5, size=1_500_000, tokens_per_second=312.0,
-    task=Task(24, 0.75, 0.80, -0.2, 0.1), notes=("send text in Unicode form NFC",),
+    task=TaskScore(24, 0.75, 0.80, -0.2, 0.1), notes=("send text in Unicode form NFC",),
 )  # fmt: skip
 COARSE = replace(FINE, dtype="Q2_K", mean_kl=0.9, top1=0.2, size=600_000, task=None, notes=())
 
@@ -57,7 +57,7 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
     )
     value = collect(ws, "support", "v1")
     assert [one["name"] for one in value["exports"]] == ["merged", "gguf Q8_0", "adapter"]
-    assert not [name for name in figures.draw(value) if "ladder" in name], (
+    assert not [name for name in report_charts.draw(value) if "ladder" in name], (
         "one precision is no ladder"
     )
     shown = page(value)
@@ -69,7 +69,7 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
     add(COARSE)
     value = collect(ws, "support", "v1")
     assert [one["verdict"] for one in value["exports"]] == ["ok", "ok", "not kept", "ok"]
-    drawn = figures.draw(value)["ladder gguf"]
+    drawn = report_charts.draw(value)["ladder gguf"]
     assert ET.fromstring(drawn).attrib["role"] == "img"
     assert "gguf Q8_0: KL 0.0012, 1.5 MB" in drawn
     assert "merged" not in drawn

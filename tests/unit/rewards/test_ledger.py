@@ -21,7 +21,7 @@ from thumbwheel.rewards.cases import MOST_MATES, stored_cases
 from thumbwheel.rewards.component import Component, components, ringing
 from thumbwheel.rewards.explain import explain
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
-from thumbwheel.rewards.survey import awaited, reweigh, survey
+from thumbwheel.rewards.ledger_stats import awaited, reweigh, survey
 
 AGENT = "support"
 EVERY_FIELD = (

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from thumbwheel.training.curriculum import Curriculum
-from thumbwheel.training.online import Task
+from thumbwheel.training.online import RolloutPrompt
 from thumbwheel.training.online_step import OnlineSteps
 
 
@@ -47,7 +47,7 @@ def test_recorded_answers_say_how_hard_prompts_are_where_every_prompt_has_some(
 ) -> None:
     steps, met = object.__new__(OnlineSteps), []
     steps.config = SimpleNamespace(batch_size=1, num_generations=8, seed=1)
-    items = [Task((1,), {"success": one}, str(at), at) for at, one in enumerate(logged)]
+    items = [RolloutPrompt((1,), {"success": one}, str(at), at) for at, one in enumerate(logged)]
     monkeypatch.setattr(OnlineSteps, "_sampling", lambda self, step: None)
     monkeypatch.setattr(
         OnlineSteps, "collect", lambda self, some, n, sampling: met.extend(some) or some

@@ -12,9 +12,9 @@ import pytest
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.training.assemble import settings
 from thumbwheel.training.checkpoint import Checkpoints, check
+from thumbwheel.training.divergence import WINDOW, Watch
 from thumbwheel.training.probe import Probe
 from thumbwheel.training.reporting import reporters
-from thumbwheel.training.watch import WINDOW, Watch
 from training_rows import assembled, loop_of, plain_rows
 
 

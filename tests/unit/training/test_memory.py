@@ -14,11 +14,11 @@ import pytest
 
 from reversal import reversal_rows, terse_base
 from thumbwheel.core.errors import TrainingError
-from thumbwheel.engine.exhausted import out_of_memory
+from thumbwheel.engine.out_of_memory import out_of_memory
 from thumbwheel.engine.tree import plan
-from thumbwheel.training import fit
+from thumbwheel.training import fit_memory
 from thumbwheel.training.assemble import Assembly
-from thumbwheel.training.fit import Need, fitted, measure
+from thumbwheel.training.fit_memory import Need, fitted, measure
 from thumbwheel.training.memory import branch_by_branch, meter, refuse_weights, room_gb
 from thumbwheel.training.rundir import RunDir
 from tiny_models import tiny_base
@@ -194,7 +194,7 @@ def test_what_a_token_costs_is_measured(wide: Path, tmp_path: Path) -> None:
 
 def squeeze(monkeypatch: pytest.MonkeyPatch, *needs: Need) -> None:
     answers = iter(needs)
-    monkeypatch.setattr(fit, "measure", lambda made, gauge, room: next(answers))
+    monkeypatch.setattr(fit_memory, "measure", lambda made, gauge, room: next(answers))
 
 
 def test_what_does_not_fit_is_planned_anew_and_said(
@@ -228,7 +228,7 @@ def test_what_does_not_fit_is_planned_anew_and_said(
     squeeze(monkeypatch, Need(0.1, 0.83 / (largest - 1)), Need(0.1, 0.83 / 2000))
     made = fitted(make, config)
     assert made.engine.checkpointing and made.at_work.budget.tokens == 1536
-    monkeypatch.setattr(fit, "SHORTEST", 16)
+    monkeypatch.setattr(fit_memory, "SHORTEST", 16)
     squeeze(monkeypatch, *[Need(0.1, 0.83 / (largest * 2 // 3))] * 2, Need(0.1, 1e-6))
     made = fitted(make, config)
     assert (
@@ -365,7 +365,7 @@ def test_a_group_that_cannot_even_be_rehearsed_is_divided(
     )
     single = made.at_work.budget.largest(branch_by_branch(made.at_work.examples(made.train.items)))
     seen = failing(made, single, monkeypatch)
-    fit.fit(made)
+    fit_memory.fit(made)
     made.at_work.close()
     assert (
         made.at_work.budget.divided
@@ -387,7 +387,7 @@ def test_what_smaller_parts_foretell_is_not_tried(
     )
     seen = failing(made, 10_000, monkeypatch)
     monkeypatch.setattr(
-        fit,
+        fit_memory,
         "_peak",
         lambda made, gauge, units: (
             made.at_work.rehearse(units) or (seen[-1][0], 0.01 * seen[-1][0])
@@ -407,7 +407,7 @@ def test_rows_that_fit_alone_are_not_refused_because_several_did_not(
     made = assembled("dpo", base, tmp_path, plain_rows("pairs", 20), token_budget=4096)
     largest = max(one.rows("tree") for one in made.train.items)
     failing(made, largest, monkeypatch)
-    fit.fit(made)
+    fit_memory.fit(made)
     assert made.at_work.budget.tokens == largest and not made.engine.checkpointing
     assert made.at_work.budget.changes == [
         f"token_budget 4096 -> {largest}: more than {largest} tokens at once ran out of memory"

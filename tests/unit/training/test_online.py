@@ -14,7 +14,7 @@ from thumbwheel.engine.rollout import Rollout
 from thumbwheel.training.algorithms.grpo import Grpo, GrpoConfig
 from thumbwheel.training.assemble import settings
 from thumbwheel.training.judge import Reward
-from thumbwheel.training.online import Collected, Task
+from thumbwheel.training.online import Collected, RolloutPrompt
 from thumbwheel.training.online_step import weighted
 from training_rows import assembled, judge_of, loop_of
 
@@ -180,7 +180,7 @@ def test_a_reward_model_keeps_a_run_near_its_base_unless_told_otherwise(
 
 def collected(*groups: list[tuple[int, float | None, str]]) -> Collected:
     """Answers as (tokens, reward, finish)."""
-    tasks = [Task((5, 6), {}, f"g{at}", at) for at in range(len(groups))]
+    tasks = [RolloutPrompt((5, 6), {}, f"g{at}", at) for at in range(len(groups))]
     rollouts = [
         [Rollout(tuple(range(10, 10 + size)), None, finish, "") for size, _, finish in group]
         for group in groups

@@ -16,8 +16,8 @@ from scipy.optimize import check_grad
 
 from thumbwheel.training import rater_noise
 from thumbwheel.training.rater_noise import FEWEST, PRIOR_RATE, Judgement, estimate, sigmoid
+from thumbwheel.training.rater_weights import weigh
 from thumbwheel.training.types import JUDGED
-from thumbwheel.training.weighing import weigh
 from tiny_models import tiny_base
 from training_rows import assembled, plain_rows
 

@@ -13,7 +13,7 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.reward_model import Read, RewardModel
 from thumbwheel.models import reward_models
-from thumbwheel.training.judging import of_answers
+from thumbwheel.training.reward_model_record import of_answers
 
 
 @pytest.mark.slow

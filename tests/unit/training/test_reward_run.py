@@ -28,7 +28,7 @@ from thumbwheel.engine.tree import Branch, Example, build
 from thumbwheel.models import reward_models
 from thumbwheel.models.types import RewardModelRecord
 from thumbwheel.models.versions import ensure_agent, versions
-from thumbwheel.training.judging import held_out, of_answers, of_numbers
+from thumbwheel.training.reward_model_record import held_out, of_answers, of_numbers
 from thumbwheel.training.train import runs, train
 from training_rows import QUICK, WORDS, row, stored
 
@@ -155,7 +155,7 @@ def test_the_gate_split_stays_closed_while_a_reward_model_is_made(
         Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as home,
     ):
         for module in (
-            "thumbwheel.training.judging",
+            "thumbwheel.training.reward_model_record",
             "thumbwheel.training.train",
             "thumbwheel.datasets.build",
         ):

@@ -21,7 +21,7 @@ from thumbwheel.training import sampling
 from thumbwheel.training.algorithms.grpo import Grpo, GrpoConfig
 from thumbwheel.training.assemble import Assembly
 from thumbwheel.training.judge import Reward
-from thumbwheel.training.online import Collected, Task, importance
+from thumbwheel.training.online import Collected, RolloutPrompt, importance
 from training_rows import assembled, plain_rows, shake
 
 
@@ -138,7 +138,7 @@ def test_importance_by_hand() -> None:
 def collected(off_policy: bool) -> Collected:
     """Two answers to one prompt and two of equal worth to another, which teach nothing; sampled at
     these probabilities."""
-    tasks = [Task((1, 2), {}, name, number) for number, name in enumerate("ab")]
+    tasks = [RolloutPrompt((1, 2), {}, name, number) for number, name in enumerate("ab")]
     made = [
         Rollout((4, 5), (math.log(0.25), math.log(0.4)), "stop", ""),
         Rollout((6,), (math.log(0.1),), "stop", ""),

@@ -53,7 +53,7 @@ from thumbwheel.capture.decision_prompts import prompt_of, system_of
 from thumbwheel.capture.json_text import value_in
 from thumbwheel.capture.leading_goals import AUTHORITY, INCOME, Completion, LeadingGoals, instant
 from thumbwheel.capture.lines import Seen
-from thumbwheel.capture.place import Address
+from thumbwheel.capture.location import Address
 from thumbwheel.capture.rowfile import rows
 from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Parse, Row, Unwanted
 from thumbwheel.capture.spelling import (

@@ -220,7 +220,7 @@ def _pairs(
     """The pairs of an agent; `about`, prompt -> metadata of an entry, says of which question and
     scenario they are.
     """
-    from thumbwheel.datasets.gather import gather
+    from thumbwheel.datasets.evidence import gather
     from thumbwheel.datasets.shapes.pairs import Pairs
     from thumbwheel.datasets.types import DatasetConfig, Drop, Tally
     from thumbwheel.models.versions import require_agent

@@ -17,7 +17,7 @@ from typing import Any
 
 from thumbwheel.capture.detect import address_of
 from thumbwheel.capture.leading_goals import instant
-from thumbwheel.capture.place import place_of
+from thumbwheel.capture.location import place_of
 from thumbwheel.capture.source import AnyRecord, Line, Refused
 from thumbwheel.capture.sources.decisions import SOURCE, Decision, decision_of
 from thumbwheel.capture.types import FeedbackRecord

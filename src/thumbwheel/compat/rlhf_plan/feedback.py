@@ -105,7 +105,7 @@ class FeedbackCollector:
         Each has query, response and the keys of the last line about it. `min_rating` is the lowest
         good rating, 4 or 5; 1 and 2 are bad.
         """
-        from thumbwheel.datasets.gather import gather
+        from thumbwheel.datasets.evidence import gather
         from thumbwheel.datasets.shapes.labels import Labels
         from thumbwheel.datasets.types import DatasetConfig, Drop, Tally
         from thumbwheel.rewards.types import LabelConfig

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from thumbwheel.datasets.facts import Columns, Facts
+from thumbwheel.datasets.row_stats import Columns, Facts
 from thumbwheel.datasets.shape import Shape, assistant, base
 from thumbwheel.datasets.types import (
     MACHINES,

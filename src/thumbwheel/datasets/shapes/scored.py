@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from thumbwheel.datasets.facts import Columns, Facts
+from thumbwheel.datasets.row_stats import Columns, Facts
 from thumbwheel.datasets.shape import Shape, assistant, base
 from thumbwheel.datasets.types import (
     MACHINES,

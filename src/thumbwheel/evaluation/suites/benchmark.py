@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 from thumbwheel.core.config import Config, build
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.evaluation import compare
-from thumbwheel.evaluation.suite import Outcome, Replies, Suite
+from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
 from thumbwheel.evaluation.types import Answer, Ask, Measure
 from thumbwheel.evaluation.validators import Reply, check, require
 
@@ -32,7 +32,7 @@ DEEPEST, MOST_VALUES = 32, 1_000_000
 """Of a file with tasks."""
 
 
-class Task(Config):
+class BenchmarkTask(Config):
     """One task."""
 
     id: str
@@ -62,7 +62,7 @@ class Tasks(Config):
     """Its name."""
     name: str = ""
     """Its title."""
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[BenchmarkTask, ...] = ()
     """The tasks themselves."""
     task_pattern: str | None = None
     """Files with one task or a list of tasks each, beside this one."""
@@ -84,7 +84,7 @@ class Benchmark(Suite):
         )
 
     @cached_property
-    def given(self) -> list[Task]:
+    def given(self) -> list[BenchmarkTask]:
         """All tasks. Raises ConfigError for files that are none."""
         at = Path(str(self.config.benchmark))
         paths = sorted(at.glob("*.y*ml")) if at.is_dir() else [at]
@@ -95,7 +95,7 @@ class Benchmark(Suite):
         return found
 
     @property
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[BenchmarkTask]:
         """Those that are asked as text alone."""
         return [
             task for task in self.given if set(task.modality) <= {"text"} and not task.attachments
@@ -109,7 +109,7 @@ class Benchmark(Suite):
         """One prompt a task."""
         return [Ask(_messages(task), self.config.max_new_tokens) for task in self.tasks]
 
-    def outcome(self, before: Replies, after: Replies) -> Outcome:
+    def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
         """The mean score first, tasks that passed whole beside it, slices by tag and complexity,
         every task in the details."""
         asked = [
@@ -127,7 +127,7 @@ class Benchmark(Suite):
         )
         details = {"before": [row.before for row in rows], "after": [row.after for row in rows]}
         if not known:
-            return Outcome(None, details=details, dropped=dropped)
+            return SuiteMeasures(None, details=details, dropped=dropped)
 
         def measure(name: str, level: float, tag: str | None = None) -> Measure:
             chosen = [row for row in known if tag is None or tag in _slices(row.task)]
@@ -142,7 +142,7 @@ class Benchmark(Suite):
 
         tags = dict.fromkeys(tag for row in known for tag in _slices(row.task))
         level = self.config.level
-        return Outcome(
+        return SuiteMeasures(
             lambda wanted: measure(SCORE, wanted), (measure(PASSED, level),), tuple(measure(tag, level, tag) for tag in tags),
             details=details, dropped=dropped,
         )  # fmt: skip
@@ -151,7 +151,7 @@ class Benchmark(Suite):
 class Row(NamedTuple):
     """A task and its results."""
 
-    task: Task
+    task: BenchmarkTask
     before: dict[str, Any]
     after: dict[str, Any]
 
@@ -164,15 +164,15 @@ def _whole(result: dict[str, Any]) -> float:
     return float(result["passed"] == result["total_checks"])
 
 
-def _tasks(path: Path, patterns: bool = True) -> list[Task]:
+def _tasks(path: Path, patterns: bool = True) -> list[BenchmarkTask]:
     """The tasks of a file; with `patterns` also those of the files beside it that it names, whose
     own patterns are not followed."""
     found = _yaml(path)
     where = f"benchmark {str(path)!r}"
     if isinstance(found, list):
-        return [build(Task, one, where) for one in found]
+        return [build(BenchmarkTask, one, where) for one in found]
     if isinstance(found, dict) and "prompt" in found:
-        return [build(Task, found, where)]
+        return [build(BenchmarkTask, found, where)]
     suite = build(Tasks, found if isinstance(found, dict) else {"tasks": found}, where)
     tasks = list(suite.tasks)
     if suite.task_pattern and patterns:
@@ -243,16 +243,16 @@ def _too_much(found: Any) -> str | None:
     return None
 
 
-def _messages(task: Task) -> list[dict[str, Any]]:
+def _messages(task: BenchmarkTask) -> list[dict[str, Any]]:
     user = {"role": "user", "content": task.prompt}
     return [{"role": "system", "content": task.system}, user] if task.system else [user]
 
 
-def _slices(task: Task) -> list[str]:
+def _slices(task: BenchmarkTask) -> list[str]:
     return [f"complexity={task.complexity}", *(f"tag={tag}" for tag in task.tags)]
 
 
-def _results(task: Task, *answers: Answer) -> list[dict[str, Any]]:
+def _results(task: BenchmarkTask, *answers: Answer) -> list[dict[str, Any]]:
     """The result of each answer; what nobody counted of one (time, tokens) is unknown of all, so
     that the same checks are made."""
     seconds, tokens = (
@@ -265,7 +265,7 @@ def _results(task: Task, *answers: Answer) -> list[dict[str, Any]]:
 
 
 def _result(
-    task: Task, answer: Answer, tokens: int | None, seconds: float | None
+    task: BenchmarkTask, answer: Answer, tokens: int | None, seconds: float | None
 ) -> dict[str, Any]:
     """In the form of the bench module; a cost is nobody's to know here."""
     reply = Reply(answer.text.strip(), tokens, seconds, None, task.ground_truth)

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.measure import blocked, score
-from thumbwheel.evaluation.suite import Outcome, Replies, Suite
+from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
 from thumbwheel.evaluation.types import Ask, Case, Measure
 from thumbwheel.rewards.function import Score, Status
 
@@ -50,7 +50,7 @@ class Code(Suite):
         )
         return [Ask(case.prompt, *given) for case in self.cases]
 
-    def outcome(self, before: Replies, after: Replies) -> Outcome:
+    def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
         """pass@k first; where k is more than 1, also pass@1."""
         scores = [self._scores(replies) for replies in (before, after)]
         sides = [[_count(one) for one in side] for side in scores]
@@ -66,7 +66,7 @@ class Code(Suite):
             else {}
         )
         if not places:
-            return Outcome(None, dropped=dropped, blocked=missing)
+            return SuiteMeasures(None, dropped=dropped, blocked=missing)
 
         def measure(level: float, k: int = self.config.pass_at) -> Measure:
             values = [
@@ -81,7 +81,7 @@ class Code(Suite):
             )
 
         more = (measure(self.config.level, 1),) if self.config.pass_at > 1 else ()
-        return Outcome(measure, more, judges=(RUNS,), dropped=dropped, blocked=missing)
+        return SuiteMeasures(measure, more, judges=(RUNS,), dropped=dropped, blocked=missing)
 
     def _scores(self, replies: Replies) -> list[list[Score]]:
         """Of the programs of each task."""

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from thumbwheel.evaluation import compare
-from thumbwheel.evaluation.suite import Outcome, Replies, Suite
+from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
 from thumbwheel.evaluation.types import Ask, Case, Measure
 from thumbwheel.rewards.function import Case as Answered
 from thumbwheel.rewards.function import Unjudgeable
@@ -57,11 +57,11 @@ class JsonAgent(Suite):
         """Their prompts."""
         return [Ask(case.prompt, self.config.max_new_tokens) for case, _ in self.cases]
 
-    def outcome(self, before: Replies, after: Replies) -> Outcome:
+    def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
         """All fields first, then parsing, the mean share, every field, and the agent's own reward."""
         both = [place for place in range(len(self.cases)) if before[place] and after[place]]
         if not both:
-            return Outcome(None, dropped=Counter({"a side has no answer": len(self.cases)}))
+            return SuiteMeasures(None, dropped=Counter({"a side has no answer": len(self.cases)}))
         texts = [[replies[place][0].text.strip() for place in both] for replies in (before, after)]
         cases = [self.cases[place] for place in both]
         sides = [
@@ -81,7 +81,7 @@ class JsonAgent(Suite):
             found for name in names if (found := self._field(name, cases, sides)) is not None
         ]
         measures += self._rewards(cases, texts)
-        return Outcome(
+        return SuiteMeasures(
             lambda level: measure(ALL, _whole, level),
             tuple(measures),
             details={

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from thumbwheel.core import ids
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.measure import blocked
-from thumbwheel.evaluation.suite import Outcome, Replies, Suite
+from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
 from thumbwheel.evaluation.types import Ask, Message
 from thumbwheel.rewards.function import Case
 from thumbwheel.rewards.functions import FUNCTIONS
@@ -46,7 +46,7 @@ class Judge(Suite):
         """Every prompt."""
         return [Ask(prompt, self.config.max_new_tokens) for prompt, _ in self.prompts]
 
-    def outcome(self, before: Replies, after: Replies) -> Outcome:
+    def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
         """Equal answers are ties without a question; a pair without a verdict is left out."""
         config, both = (
             self.config,
@@ -80,7 +80,7 @@ class Judge(Suite):
             if score.value is None
         )
         if not known:
-            return Outcome(None, dropped=missing, blocked=blocked(scores))
+            return SuiteMeasures(None, dropped=missing, blocked=blocked(scores))
         wins, groups = (
             [float(score.value or 0.0) for score, _ in known],
             [group for _, group in known],
@@ -98,7 +98,7 @@ class Judge(Suite):
         }  # fmt: skip
         losses = [1 - one for one in wins]
         main = lambda level: compare.measure(WINS, losses, wins, groups, level)  # noqa: E731
-        return Outcome(
+        return SuiteMeasures(
             main, details=details, judges=("judge",), dropped=missing, blocked=blocked(scores)
         )
 

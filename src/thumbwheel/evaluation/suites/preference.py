@@ -15,7 +15,7 @@ from typing import ClassVar
 from thumbwheel.core import ids
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.compare import Logged
-from thumbwheel.evaluation.suite import Outcome, Replies, Suite
+from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
 from thumbwheel.evaluation.types import Given, Known
 
 
@@ -50,7 +50,7 @@ class Preference(Suite):
             for same in self.prompts
         ]
 
-    def outcome(self, before: Replies, after: Replies) -> Outcome:
+    def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
         """Accuracy over pairs or the area under the curve over labels."""
         logged, refused = [], 0
         for same, first, second in zip(self.prompts, before, after, strict=True):
@@ -65,8 +65,8 @@ class Preference(Suite):
         guards = (compare.nll_guard(logged, level), compare.liked_guard(logged, level))
         measures = compare.preferences(logged, level)
         if not measures:
-            return Outcome(None, guards=guards, dropped=dropped)
-        return Outcome(
+            return SuiteMeasures(None, guards=guards, dropped=dropped)
+        return SuiteMeasures(
             lambda wanted: compare.preferences(logged, wanted)[0],
             measures[1:],
             guards=guards,

@@ -24,7 +24,7 @@ from thumbwheel.core.config import Config, build
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.measure import blocked, judge, paired
-from thumbwheel.evaluation.suite import Outcome, Replies, Suite
+from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
 from thumbwheel.evaluation.types import ANCHOR_NLL, ANCHOR_TASKS, Ask, Case, Known, Measure
 
 UNREAD, UNSOLVED = (
@@ -34,7 +34,7 @@ UNREAD, UNSOLVED = (
 LIKELIHOOD, TASKS = "nats a token of general text", "short general tasks solved"
 
 
-class Task(Config):
+class RegressionTask(Config):
     """A short task."""
 
     prompt: str
@@ -52,7 +52,7 @@ class Anchors(Config):
 
     texts: tuple[str, ...] = ()
     """General text that no feedback is about."""
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[RegressionTask, ...] = ()
     """Short tasks of general skill."""
 
 
@@ -124,7 +124,7 @@ class Regression(Suite):
             Ask(case.prompt, min(self.config.max_new_tokens, 64)) for case in self.cases
         ]
 
-    def outcome(self, before: Replies, after: Replies) -> Outcome:
+    def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
         """Texts first; each of the two is a guard."""
         split = len(self.anchors.texts)
         texts: list[tuple[Any, Any]] = list(zip(before[:split], after[:split], strict=True))
@@ -154,7 +154,7 @@ class Regression(Suite):
         guards += [compare.guard(ANCHOR_TASKS, tasks(level))] if solved else []
         found = ([likelihood] if read else []) + ([tasks] if solved else [])
         missing = {UNREAD: split - len(read), UNSOLVED: len(self.cases) - len(solved)}
-        return Outcome(
+        return SuiteMeasures(
             found[0] if found else None,
             tuple(one(level) for one in found[1:]),
             guards=tuple(guards),

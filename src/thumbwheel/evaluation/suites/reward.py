@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from thumbwheel.core import ids
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.measure import blocked
-from thumbwheel.evaluation.suite import Outcome, Replies, Suite
+from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
 from thumbwheel.evaluation.types import Answer, Ask, Measure
 from thumbwheel.rewards.function import Case as Answered
 from thumbwheel.rewards.function import Score, Status
@@ -68,7 +68,7 @@ class Reward(Suite):
         """Every prompt."""
         return [Ask(row.prompt, self.config.max_new_tokens) for row in self.rows]
 
-    def outcome(self, before: Replies, after: Replies) -> Outcome:
+    def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
         """The mean reward first, then its components, then what reward models say."""
         first, second = self._scores(before), self._scores(after)
         missing = blocked(
@@ -97,9 +97,9 @@ class Reward(Suite):
             else {}
         )
         if not measures:
-            return Outcome(None, dropped=dropped, blocked=missing)
+            return SuiteMeasures(None, dropped=dropped, blocked=missing)
         main = measures[0].name
-        return Outcome(
+        return SuiteMeasures(
             lambda level: self._measure(main, *values[main], level) or measures[0], tuple(measures[1:]), judges=judges, dropped=dropped,
             blocked=missing,
         )  # fmt: skip

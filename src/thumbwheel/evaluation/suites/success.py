@@ -8,8 +8,8 @@ from typing import ClassVar
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.compare import Pair
 from thumbwheel.evaluation.measure import blocked, checkers, judge, paired, unjudged
-from thumbwheel.evaluation.second import opinions
-from thumbwheel.evaluation.suite import Outcome, Replies, Suite
+from thumbwheel.evaluation.secondary_tests import opinions
+from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
 from thumbwheel.evaluation.types import SUCCESS, Ask
 from thumbwheel.rewards.checker import checker_of
 
@@ -34,7 +34,7 @@ class Success(Suite):
         """The prompt of each case."""
         return [Ask(case.prompt, self.config.max_new_tokens) for case in self.material.cases]
 
-    def outcome(self, before: Replies, after: Replies) -> Outcome:
+    def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
         """With slices, the most changed answers, and the guards on how answers are made."""
         cases = self.material.cases
         owner = self.material.checkers
@@ -44,12 +44,12 @@ class Success(Suite):
         missing = blocked([*first, *second])
         pairs = [Pair(cases[place], one, other) for place, one, other in places]
         if not pairs:
-            return Outcome(None, dropped=dropped, blocked=missing)
+            return SuiteMeasures(None, dropped=dropped, blocked=missing)
         texts = (
             [first[place].text for place, *_ in places],
             [second[place].text for place, *_ in places],
         )
-        return Outcome(
+        return SuiteMeasures(
             lambda level: compare.success(SUCCESS, pairs, level),
             slices=compare.slices(pairs, self.config.level),
             guards=compare.generation_guards(

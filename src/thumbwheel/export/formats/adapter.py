@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.errors import ModelError
-from thumbwheel.export import portable
+from thumbwheel.export import hf_compat
 from thumbwheel.export.format import Opened
-from thumbwheel.export.opened import Loaded
+from thumbwheel.export.loaded_export import Loaded
 from thumbwheel.export.types import Source
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -40,7 +40,7 @@ class AdapterFormat:
             json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
         )
         shutil.copyfile(source.adapter / WEIGHTS, folder / WEIGHTS)
-        portable.write_tokenizer(source.base, folder)
+        hf_compat.write_tokenizer(source.base, folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
         """As a user of PEFT does: the base that the config names, then the adapter.

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.export import gguf_file, portable
+from thumbwheel.export import gguf_file, hf_compat
 from thumbwheel.export.format import Opened
 from thumbwheel.export.merge import merge
 from thumbwheel.export.types import Source
@@ -37,12 +37,12 @@ class GgufFormat:
             if not (merged / "config.json").is_file():
                 merged.mkdir(exist_ok=True)
                 merge(source, merged)
-                portable.write_tokenizer(source.base, merged)
-                portable.complete_config(merged)
+                hf_compat.write_tokenizer(source.base, merged)
+                hf_compat.complete_config(merged)
             gguf_file.write(
                 merged, source.base, quant, folder / f"model-{quant}{gguf_file.SUFFIX}", scratch
             )
-        portable.write_tokenizer(source.base, folder)
+        hf_compat.write_tokenizer(source.base, folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
         """In llama.cpp, on the processor."""

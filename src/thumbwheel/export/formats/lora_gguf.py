@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.errors import ModelError
-from thumbwheel.export import gguf_file, portable
+from thumbwheel.export import gguf_file, hf_compat
 from thumbwheel.export.format import Opened
 from thumbwheel.export.types import Source
 from thumbwheel.llm.convert import convert_adapter
@@ -67,7 +67,7 @@ class LoraGgufFormat:
         (folder / CONFIG).write_text(
             json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
         )
-        portable.write_tokenizer(source.base, folder)
+        hf_compat.write_tokenizer(source.base, folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
         """In llama.cpp, over the base that the config names, converted for it to F32: over bfloat16
@@ -80,7 +80,7 @@ class LoraGgufFormat:
         with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as own:
             source = Path(own) / "base"
             shutil.copytree(base, source)
-            portable.write_tokenizer(str(base), source)
+            hf_compat.write_tokenizer(str(base), source)
             file = Path(own) / f"base{gguf_file.SUFFIX}"
             gguf_file.write(source, str(base), "F32", file, Path(own))
             return gguf_file.GgufFile(folder, file, next(folder.glob(f"*{gguf_file.SUFFIX}")))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.export import portable
+from thumbwheel.export import hf_compat
 from thumbwheel.export.format import Opened
+from thumbwheel.export.loaded_export import Loaded
 from thumbwheel.export.merge import merge
-from thumbwheel.export.opened import Loaded
 from thumbwheel.export.types import Source
 from thumbwheel.export.weights import stored_dtype
 
@@ -27,8 +27,8 @@ class MergedFormat:
         """Merge in float32 from the pristine base, cast once, save, and write what transformers 4.x
         needs besides."""
         merge(source, folder)
-        portable.write_tokenizer(source.base, folder)
-        portable.complete_config(folder)
+        hf_compat.write_tokenizer(source.base, folder)
+        hf_compat.complete_config(folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
         """As a user of transformers does."""

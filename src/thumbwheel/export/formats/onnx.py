@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import MissingExtra, ModelError
-from thumbwheel.export import portable
+from thumbwheel.export import hf_compat
 from thumbwheel.export.format import POSITIONS, Opened
+from thumbwheel.export.loaded_export import Tokenized
 from thumbwheel.export.merge import whole
-from thumbwheel.export.opened import Tokenized
 from thumbwheel.export.types import Source
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class OnnxFormat:
             if find_spec(module) is None:
                 raise MissingExtra.of("an ONNX export", module, "onnx")
         _exported(whole(source)).save_pretrained(folder)
-        portable.write_tokenizer(source.base, folder)
-        portable.complete_config(folder)
+        hf_compat.write_tokenizer(source.base, folder)
+        hf_compat.complete_config(folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
         """By onnxruntime on the CPU."""

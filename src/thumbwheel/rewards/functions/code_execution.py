@@ -24,7 +24,7 @@ from thumbwheel.core.config import Config
 from thumbwheel.rewards.fences import Block, blocks
 from thumbwheel.rewards.function import LONGEST_ANSWER, Case, RewardFunction, Score, Status
 from thumbwheel.sandbox.run import run, shared
-from thumbwheel.sandbox.types import Job, Limits, Outcome, Refused, State, Tests
+from thumbwheel.sandbox.types import Job, Limits, Refused, SandboxResult, State, Tests
 
 PYTHON = frozenset({"", "python", "py", "python3"})
 SHELL = frozenset({"bash", "sh", "shell"})
@@ -116,7 +116,7 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
             )
         return found
 
-    def _score(self, outcomes: list[Outcome], tests: Tests | None) -> Score:
+    def _score(self, outcomes: list[SandboxResult], tests: Tests | None) -> Score:
         shown = [
             {"state": str(one.state), "detail": one.detail[:SHOWN], "output": one.output[-SHOWN:]}
             for one in outcomes

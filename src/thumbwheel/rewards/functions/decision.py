@@ -44,8 +44,8 @@ from pydantic import Field, field_validator
 from thumbwheel.capture.spelling import STORED_COMPONENTS, STORED_REWARD, declared
 from thumbwheel.core.config import Config
 from thumbwheel.core.plugins import nearest
+from thumbwheel.rewards.aggregate import edit_of, newest, of_kinds, people_first, place_of
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
-from thumbwheel.rewards.reading import edit_of, newest, of_kinds, people_first, place_of
 from thumbwheel.rewards.types import Statement
 
 METRICS = frozenset(

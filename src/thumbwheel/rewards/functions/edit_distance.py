@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from thumbwheel.core.config import Config
+from thumbwheel.rewards.aggregate import edit_of, of_kinds
 from thumbwheel.rewards.function import (
     LONGEST_ANSWER,
     Case,
@@ -19,7 +20,6 @@ from thumbwheel.rewards.function import (
     Status,
     Unjudgeable,
 )
-from thumbwheel.rewards.reading import edit_of, of_kinds
 
 
 class EditDistanceConfig(Config):

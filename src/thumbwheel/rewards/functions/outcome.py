@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import Field
 
 from thumbwheel.core.config import Config
+from thumbwheel.rewards.aggregate import newest, of_kinds, place_of, voice
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
-from thumbwheel.rewards.reading import newest, of_kinds, place_of, voice
 from thumbwheel.rewards.types import LabelConfig, Statement
 
 DAY = timedelta(days=1)

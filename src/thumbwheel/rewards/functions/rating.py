@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from thumbwheel.core.config import Config
+from thumbwheel.rewards.aggregate import of_kinds, people_first, value_of
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
-from thumbwheel.rewards.reading import of_kinds, people_first, value_of
 from thumbwheel.rewards.types import LabelConfig
 
 

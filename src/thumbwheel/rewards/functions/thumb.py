@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from thumbwheel.core.config import Config
+from thumbwheel.rewards.aggregate import newest, of_kinds, people_first, voice
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
-from thumbwheel.rewards.reading import newest, of_kinds, people_first, voice
 
 
 class ThumbConfig(Config):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from thumbwheel.engine.rollout import Rollout
-from thumbwheel.engine.score import Role, ScoreEngine, Voice
+from thumbwheel.engine.score import Role, RoleModel, ScoreEngine
 from thumbwheel.engine.tree import Example, TreeBatch
 from thumbwheel.training import critic
 from thumbwheel.training.algorithm import LossOut, Metrics, Parts, mean
@@ -147,7 +147,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         )
         self._from_reward_model = bool(voice.head.weight.any())
         engine.add(Role.CRITIC, voice)
-        self._voice: Voice = engine.voice(Role.CRITIC)
+        self._voice: RoleModel = engine.voice(Role.CRITIC)
         self._policy = engine.parameters_of(Role.POLICY)
         own = {id(one) for one in self._policy}
         self._critic = [one for one in engine.parameters_of(Role.CRITIC) if id(one) not in own]

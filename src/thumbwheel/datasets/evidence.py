@@ -20,8 +20,8 @@ import sqlalchemy as sa
 
 from thumbwheel.core import ids
 from thumbwheel.datasets import store
+from thumbwheel.datasets.aggregate_prompt import SEVERAL, Resolving
 from thumbwheel.datasets.episode import LAST_ONLY, history
-from thumbwheel.datasets.resolve import SEVERAL, Resolving
 from thumbwheel.datasets.rewarded import Reward, rewarded
 from thumbwheel.datasets.split import group_key, share_of
 from thumbwheel.datasets.split_assignment import SplitAssignment, aligned, assigned

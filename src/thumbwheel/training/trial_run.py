@@ -1,4 +1,4 @@
-"""A trial of a run, in a process of its own: `python -m thumbwheel.training.trial RUN_DIR`. Its
+"""A trial of a run, in a process of its own: `python -m thumbwheel.training.trial_run RUN_DIR`. Its
 figures go into status.json.
 
 It is the run itself up to its first steps: the same assembly, updates with the real optimiser, an

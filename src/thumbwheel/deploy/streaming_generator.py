@@ -19,10 +19,10 @@ from typing import Any
 from thumbwheel.core.errors import Conflict, DataError, ModelError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.engine import decode
-from thumbwheel.engine.draw import Draw
 from thumbwheel.engine.load import Dtype, load_base, quiet
 from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.engine.rollout import Ending, Sampling
+from thumbwheel.engine.sample_token import Draw
 
 BROKEN = "\ufffd"
 """Stands at the end of a text whose last character has not all of its bytes yet."""
@@ -40,7 +40,7 @@ class Piece:
     finish: str | None = None
 
 
-class Speaker:
+class StreamingGenerator:
     """The base in folder `base` and the models over it."""
 
     def __init__(self, base: str, dtype: Dtype = "auto", device: str = "cpu") -> None:

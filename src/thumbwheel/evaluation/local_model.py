@@ -41,7 +41,7 @@ ones."""
 
 
 @dataclass
-class Own:
+class LocalModel:
     """A base with the adapters of `versions`. Raises ModelError where they do not fit or the base
     has changed."""
 
@@ -99,7 +99,7 @@ class Own:
                 self._names[version.id] = version.id
         return model.to(device()).eval()
 
-    def side(self, version: ModelVersion) -> OwnSide:
+    def side(self, version: ModelVersion) -> LocalResponder:
         """`version` as a side; one without an adapter is the base."""
         from thumbwheel.training.hardware import device
 
@@ -112,7 +112,7 @@ class Own:
             self.builder.template_hash,
         ]
         limits = [self.config.max_length, self.config.token_budget, self.config.batch_size]
-        return OwnSide(
+        return LocalResponder(
             self,
             version.id if version.adapter else BASE,
             version.name,
@@ -134,10 +134,10 @@ class Own:
 
 
 @dataclass
-class OwnSide:
+class LocalResponder:
     """One version of them; see `side.Side`."""
 
-    own: Own
+    own: LocalModel
     voice: str
     name: str
     identity: str
@@ -241,7 +241,7 @@ class OwnSide:
 
 def exported(
     ws: Workspace, version: ModelVersion, name: str, folder: Path, config: EvaluationConfig
-) -> OwnSide:
+) -> LocalResponder:
     """The model in `folder` in the place of `version`. Raises ModelError for a folder without a
     whole model."""
     from thumbwheel.engine.load import base_fingerprint
@@ -254,7 +254,7 @@ def exported(
         adapter=None,
         endpoint=None,
     )
-    side = Own(ws, whole, [], config).side(whole)
+    side = LocalModel(ws, whole, [], config).side(whole)
     beside = {path.name: ids.file_hash(path) for pattern in BESIDE for path in folder.glob(pattern)}
     return replace(side, name=name, identity=ids.fingerprint([side.identity, beside]))
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from command_line import Run
 from public_data import public_data
 from thumbwheel.capture.detect import Options, detect
-from thumbwheel.capture.place import Address, place_of
+from thumbwheel.capture.location import Address, place_of
 from thumbwheel.capture.source import Line, Refused
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.capture.types import FeedbackRecord, TraceRecord

@@ -19,7 +19,7 @@ from deploy_world import World
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, DataError, ModelError, StorageError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import prepare, processes, rollout
+from thumbwheel.deploy import prepare, processes, switch
 from thumbwheel.deploy.canary import Verdict
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis
@@ -37,15 +37,15 @@ def served(world: World):
 
 
 def states(world: World) -> dict[str, tuple[str, bool]]:
-    found = rollout.deployments(world.ws, world.agent)
-    return {row.version: (row.state.value, rollout.health(row).alive) for row in found}
+    found = switch.deployments(world.ws, world.agent)
+    return {row.version: (row.state.value, switch.health(row).alive) for row in found}
 
 
 def rollback_seconds(world: World, promoted: str | None) -> float:
     if promoted:
-        rollout.promote(world.ws, world.agent, promoted)
+        switch.promote(world.ws, world.agent, promoted)
     begun = time.perf_counter()
-    assert rollout.rollback(world.ws, world.agent).reason == "rolled back"
+    assert switch.rollback(world.ws, world.agent).reason == "rolled back"
     return time.perf_counter() - begun
 
 
@@ -60,32 +60,32 @@ def test_versions_go_live_stay_warm_and_come_back(served):
         min(rollback_seconds(world, again) for again in (None, "v2", "v2")) < 1.0
     )  # the best, for the machine is not ours alone
     assert world.live() == "v1" and world.text() == before
-    rollout.rollback(world.ws, world.agent)
+    switch.rollback(world.ws, world.agent)
     assert world.live() == "v0"
     with pytest.raises(Conflict, match="no earlier version"):
-        rollout.rollback(world.ws, world.agent)
-    rollout.promote(world.ws, world.agent, "v2")
-    rollout.rollback(world.ws, world.agent)
+        switch.rollback(world.ws, world.agent)
+    switch.promote(world.ws, world.agent, "v2")
+    switch.rollback(world.ws, world.agent)
     assert world.live() == "v0"  # where the promotion came from, not what was taken back before
 
 
 def test_deploying_again_changes_nothing_and_uses_the_export_again(served):
     world, one, _ = served
-    first = rollout.deployments(world.ws, world.agent)[0]
+    first = switch.deployments(world.ws, world.agent)[0]
     again = world.deploy(one).deployment
     assert again.export_id == first.export_id and again.endpoint == first.endpoint
-    assert [row.version for row in rollout.deployments(world.ws, world.agent)] == ["v1", "v0"]
+    assert [row.version for row in switch.deployments(world.ws, world.agent)] == ["v1", "v0"]
 
 
 def test_a_dry_run_touches_nothing(served):
     world, _, _ = served
-    planned = rollout.plan(world.ws, world.agent, "v2", "embedded")
+    planned = switch.plan(world.ws, world.agent, "v2", "embedded")
     assert (
         planned.export is None
         and planned.folder.name.endswith("-v2-adapter")
         and not planned.folder.exists()
     )
-    assert len(rollout.deployments(world.ws, world.agent)) == 2
+    assert len(switch.deployments(world.ws, world.agent)) == 2
 
 
 def test_what_may_not_be_served_is_refused(world: World):
@@ -104,7 +104,7 @@ def test_what_may_not_be_served_is_refused(world: World):
             world.deploy(one)
     with pytest.raises(Conflict, match="tainted"):
         world.deploy(tainted, alias=None)
-    assert rollout.deployments(world.ws, world.agent) == []
+    assert switch.deployments(world.ws, world.agent) == []
     assert (
         world.deploy(on_feedback, "canary").switch
         and world.ask(f"{world.agent}:canary").status_code == 200
@@ -118,24 +118,24 @@ def test_what_got_tainted_is_not_served_any_more(served):
     reply = world.ask()
     assert reply.status_code == 503 and "tainted" in reply.text
     world.taint(one)
-    rollout.rollback(world.ws, world.agent)
+    switch.rollback(world.ws, world.agent)
     assert world.live() == "v0"  # v1 may not be served either, so it is passed over
-    assert [row.tainted for row in rollout.deployments(world.ws, world.agent)] == [
+    assert [row.tainted for row in switch.deployments(world.ws, world.agent)] == [
         True,
         True,
         False,
     ]
-    rollout.undeploy(world.ws, world.agent, "v2")
+    switch.undeploy(world.ws, world.agent, "v2")
 
 
 def test_a_version_behind_an_alias_is_not_taken_away(served):
     world, _, _ = served
     with pytest.raises(Conflict, match="live points at it"):
-        rollout.undeploy(world.ws, world.agent, "v1")
-    assert rollout.undeploy(world.ws, world.agent, "v0")[0].state == "ended"
+        switch.undeploy(world.ws, world.agent, "v1")
+    assert switch.undeploy(world.ws, world.agent, "v0")[0].state == "ended"
     assert world.text()
     with pytest.raises(Conflict, match="deployed nowhere"):
-        rollout.rollback(world.ws, world.agent)
+        switch.rollback(world.ws, world.agent)
     assert world.live() == "v1"
 
 
@@ -150,7 +150,7 @@ def test_a_failed_canary_switches_nothing(served, monkeypatch):
     wrong = prepare.package(
         world.ws,
         one,
-        prepare.plan(world.ws, one, "embedded", rollout.TARGETS.get("embedded").kinds, None),
+        prepare.plan(world.ws, one, "embedded", switch.TARGETS.get("embedded").kinds, None),
     ).folder
     monkeypatch.setattr(prepare, "package", lambda *given: replace(real(*given), folder=wrong))
     with pytest.raises(
@@ -160,7 +160,7 @@ def test_a_failed_canary_switches_nothing(served, monkeypatch):
     still_serves(world, "v1", text)
     assert states(world)["v2"] == ("failed", False)
     with pytest.raises(Conflict, match="deployed nowhere"):
-        rollout.promote(world.ws, world.agent, "v2")
+        switch.promote(world.ws, world.agent, "v2")
 
 
 def test_an_inconclusive_canary_switches_only_when_accepted(served):
@@ -171,10 +171,10 @@ def test_an_inconclusive_canary_switches_only_when_accepted(served):
     still_serves(world, "v1", text)
     assert states(world)["v3"] == ("warm", True)
     with pytest.raises(Conflict, match="inconclusive"):
-        rollout.promote(world.ws, world.agent, "v3")
+        switch.promote(world.ws, world.agent, "v3")
     assert world.deploy(zero, accept="Ada: it is a trial").switch
     assert world.live() == "v3" and "accepted by Ada: it is a trial" in str(
-        rollout.deployments(world.ws, world.agent)[0].canary
+        switch.deployments(world.ws, world.agent)[0].canary
     )
 
 
@@ -211,7 +211,7 @@ def test_a_full_disk_leaves_the_old_version_serving(served):
 
 def test_a_target_that_cannot_run_it_leaves_nothing(served, monkeypatch):
     world, _, two = served
-    text, at = world.text(), rollout.TARGETS.get("embedded")
+    text, at = world.text(), switch.TARGETS.get("embedded")
 
     def apply(package, settings):
         raise ModelError(
@@ -228,7 +228,7 @@ def test_a_target_that_cannot_run_it_leaves_nothing(served, monkeypatch):
 
 def test_a_target_that_cannot_take_the_alias_undoes_the_switch(served, monkeypatch):
     world, _, two = served
-    text, at = world.text(), rollout.TARGETS.get("embedded")
+    text, at = world.text(), switch.TARGETS.get("embedded")
     history = versions.switches(world.ws, world.agent, "live")
 
     def point(alias, endpoint):
@@ -246,18 +246,18 @@ def test_a_killed_server_is_seen_and_started_again_with_all_its_models(served):
     world, _, two = served
     world.deploy(two)
     text = world.text()
-    place = Path(rollout.deployments(world.ws, world.agent)[0].endpoint.details["place"])
+    place = Path(switch.deployments(world.ws, world.agent)[0].endpoint.details["place"])
     os.kill(processes.find(place).pid, signal.SIGKILL)
     while processes.find(place):
         time.sleep(0.05)
     assert (
         "its process has ended; its log ends with"
-        in rollout.health(rollout.deployments(world.ws, world.agent)[0]).why
+        in switch.health(switch.deployments(world.ws, world.agent)[0]).why
     )
     assert world.ask().status_code == 502
-    rollout.rollback(world.ws, world.agent)  # it is not warm any more, so this starts it
+    switch.rollback(world.ws, world.agent)  # it is not warm any more, so this starts it
     assert world.live() == "v1" and world.text() != text
-    rollout.promote(world.ws, world.agent, "v2")
+    switch.promote(world.ws, world.agent, "v2")
     assert world.text() == text
     assert states(world) == dict.fromkeys(("v0", "v1", "v2"), ("warm", True))
 
@@ -272,8 +272,8 @@ def test_a_taken_port_starts_nothing(world: World, tmp_path: Path):
         apart = World(ws, world.base, world.adapters, "apart")
         apart.version(0)
         with pytest.raises(Conflict, match="is taken by another program"):
-            rollout.deploy(ws, "apart", "v1", "embedded", settings={"port": taken.getsockname()[1]})
-        assert rollout.deployments(ws, "apart")[0].state == "failed"
+            switch.deploy(ws, "apart", "v1", "embedded", settings={"port": taken.getsockname()[1]})
+        assert switch.deployments(ws, "apart")[0].state == "failed"
         assert not list((ws.home.path / "deployments").rglob(processes.RECORD))
 
 
@@ -282,18 +282,18 @@ def test_what_was_stopped_may_be_deployed_again(tmp_path: Path, base: Path, adap
         apart = World(ws, base, adapters, "apart")
         apart.version(0)
         apart.deploy("v1", accept="Ada: it is the first")
-        rollout.stop(ws, "apart")
+        switch.stop(ws, "apart")
         done = apart.deploy("v1", accept="Ada: it is the first")
         try:
-            assert rollout.health(done.deployment).alive and apart.ask().status_code == 200
+            assert switch.health(done.deployment).alive and apart.ask().status_code == 200
         finally:
-            rollout.stop(ws, "apart")
+            switch.stop(ws, "apart")
 
 
 def test_one_target_that_is_gone_stops_no_other(served, monkeypatch):
     world, _, two = served
     world.deploy(two, alias=None)
-    at, real = rollout.TARGETS.get("embedded"), rollout.TARGETS.get("embedded").remove
+    at, real = switch.TARGETS.get("embedded"), switch.TARGETS.get("embedded").remove
 
     def remove(endpoint):
         if endpoint.model.endswith("v2"):
@@ -304,31 +304,31 @@ def test_one_target_that_is_gone_stops_no_other(served, monkeypatch):
     with pytest.raises(
         ModelError, match=r"(?s)v2 on embedded.*nothing answers there.*2 of 3 are done"
     ):
-        rollout.stop(world.ws, world.agent)
+        switch.stop(world.ws, world.agent)
     with pytest.raises(ModelError, match="nothing answers there"):
-        rollout.undeploy(world.ws, world.agent, "v2")
-    assert [row.version for row in rollout.deployments(world.ws, world.agent)] == [
+        switch.undeploy(world.ws, world.agent, "v2")
+    assert [row.version for row in switch.deployments(world.ws, world.agent)] == [
         "v2",
         "v1",
         "v0",
     ], "it is still known"
-    assert [row.state for row in rollout.undeploy(world.ws, world.agent, "v2", forget=True)] == [
+    assert [row.state for row in switch.undeploy(world.ws, world.agent, "v2", forget=True)] == [
         "ended"
     ]
     monkeypatch.undo()
-    rollout.restart(world.ws, world.agent)
+    switch.restart(world.ws, world.agent)
     assert states(world) == dict.fromkeys(("v0", "v1"), ("warm", True))
 
 
 def test_a_rollback_goes_to_the_deployment_that_answered(served):
     world, _, two = served
-    (first,) = [row for row in rollout.deployments(world.ws, world.agent) if row.version == "v1"]
-    newer = rollout.deploy(
+    (first,) = [row for row in switch.deployments(world.ws, world.agent) if row.version == "v1"]
+    newer = switch.deploy(
         world.ws, world.agent, "v1", "embedded", "canary", settings={"threads": 2}
     )
     world.deploy(two)
     assert newer.deployment.id != first.id
-    assert rollout.rollback(world.ws, world.agent).evidence["deployment"] == first.id
+    assert switch.rollback(world.ws, world.agent).evidence["deployment"] == first.id
 
 
 def test_two_promotions_at_once_end_as_one_after_the_other(served):
@@ -340,7 +340,7 @@ def test_two_promotions_at_once_end_as_one_after_the_other(served):
         try:
             with Workspace.open(world.ws.home, Sources({}, "", {})) as ws:
                 for _ in range(5):
-                    rollout.promote(ws, world.agent, version)
+                    switch.promote(ws, world.agent, version)
         except Exception as error:
             errors.append(error)
 
@@ -360,10 +360,10 @@ def test_a_copied_home_asks_and_stops_nothing_of_the_original(world: World, tmp_
     copied = Home(tmp_path / "copy")
     shutil.copytree(world.ws.home.path, copied.path, symlinks=True)
     with Workspace.open(copied, Sources({}, "", {})) as ws:
-        (deployment,) = rollout.deployments(ws, world.agent)
+        (deployment,) = switch.deployments(ws, world.agent)
         assert deployment.endpoint.details["place"].startswith(str(copied.path))
-        assert not rollout.health(deployment).alive
-        rollout.stop(ws, world.agent)
+        assert not switch.health(deployment).alive
+        switch.stop(ws, world.agent)
         assert World(ws, world.base, world.adapters, world.agent).ask().status_code == 502
-    assert rollout.health(rollout.deployments(world.ws, world.agent)[0]).alive
+    assert switch.health(switch.deployments(world.ws, world.agent)[0]).alive
     assert world.text()

@@ -12,15 +12,15 @@ from judges import Flaky
 from taught_world import PLACES, QUICK, add_case
 from thumbwheel.core.errors import Conflict, DataError, InputError, ModelError
 from thumbwheel.db import schema
-from thumbwheel.evaluation import side as asking
+from thumbwheel.evaluation import responder as asking
 from thumbwheel.evaluation.compare import Rates, serving
-from thumbwheel.evaluation.declare import declare
+from thumbwheel.evaluation.declaration import declare
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.gate import gate
-from thumbwheel.evaluation.own import Own, OwnSide
+from thumbwheel.evaluation.local_model import LocalModel, LocalResponder
+from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.rows import gate_rows
 from thumbwheel.evaluation.served import endpoint
-from thumbwheel.evaluation.sides import base_of
 from thumbwheel.evaluation.types import Answer, Ask, Known
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models import versions
@@ -31,7 +31,9 @@ ONLY = QUICK.model_copy(update={"suite": ("success",), "few_shot": 0})
 
 def loaded(ws, name):
     version = versions.version(ws, AGENT, name)
-    own = Own(ws, base_of(ws, version), [version], QUICK.model_copy(update={"dtype": "float32"}))
+    own = LocalModel(
+        ws, base_of(ws, version), [version], QUICK.model_copy(update={"dtype": "float32"})
+    )
     return own, own.side(version)
 
 
@@ -90,7 +92,7 @@ def test_text_that_stands_alone_and_text_that_does_not_fit(home):
 def test_an_evaluation_that_was_stopped_goes_on_where_it_was(home, monkeypatch):
     ws, add = home(cases=40)
     name, asked = add("good"), []
-    answers = OwnSide.answers
+    answers = LocalResponder.answers
 
     def stop(self, asks):
         if len(asked) == 2:
@@ -98,7 +100,7 @@ def test_an_evaluation_that_was_stopped_goes_on_where_it_was(home, monkeypatch):
         asked.append(len(asks))
         return answers(self, asks)
 
-    monkeypatch.setattr(OwnSide, "answers", stop)
+    monkeypatch.setattr(LocalResponder, "answers", stop)
     with pytest.raises(KeyboardInterrupt):
         evaluate(ws, AGENT, name, ONLY)
     assert asked == [16, 16]
@@ -109,11 +111,11 @@ def test_an_evaluation_that_was_stopped_goes_on_where_it_was(home, monkeypatch):
         )
     again = []
     monkeypatch.setattr(
-        OwnSide, "answers", lambda self, asks: again.append(len(asks)) or answers(self, asks)
+        LocalResponder, "answers", lambda self, asks: again.append(len(asks)) or answers(self, asks)
     )
     found = evaluate(ws, AGENT, name, ONLY)
     assert again == [8, 16, 16, 8]  # the rest of the base, then the candidate
-    monkeypatch.setattr(OwnSide, "answers", None)
+    monkeypatch.setattr(LocalResponder, "answers", None)
     more = evaluate(
         ws, AGENT, name, ONLY.model_copy(update={"examples": 1, "suite": ("success", "json_agent")})
     )

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thumbwheel.engine.draw import BLOCK, Draw
 from thumbwheel.engine.rollout import Sampling
+from thumbwheel.engine.sample_token import BLOCK, Draw
 
 EDGES = [0.0, 1e-9, 0.25, 0.5, 0.999999, 1 - 2**-24, 1.0]
 

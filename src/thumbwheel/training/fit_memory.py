@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import TrainingError
-from thumbwheel.engine.exhausted import out_of_memory
+from thumbwheel.engine.out_of_memory import out_of_memory
 from thumbwheel.engine.replicas import side_by_side
 from thumbwheel.training.hardware import GB
 from thumbwheel.training.memory import SMALLER, Meter, meter, room_gb
@@ -55,7 +55,7 @@ class Need:
         )
 
 
-class NoRoom(Exception):
+class OutOfMemoryBudget(Exception):
     """Not even one row at a time fits; `tokens` would."""
 
     def __init__(self, tokens: int) -> None:
@@ -78,7 +78,7 @@ def fitted(
         try:
             fit(made)
             return made
-        except NoRoom as short:
+        except OutOfMemoryBudget as short:
             shorter = _shorter(made, short.tokens)
         divisible = made.at_work.budget.divisible
         made.at_work.close()
@@ -127,7 +127,7 @@ def _shorter(made: Assembly, tokens: int) -> int:
 
 
 def fit(made: Assembly) -> None:
-    """Lower the budget, or turn checkpointing on, as far as the memory demands; raises NoRoom."""
+    """Lower the budget, or turn checkpointing on, as far as the memory demands; raises OutOfMemoryBudget."""
     budget, device = made.at_work.budget, str(made.engine.device.type)
     room, gauge = room_gb(device, made.config.memory_limit_gb), meter(device)
     if room is None or gauge is None:
@@ -151,7 +151,7 @@ def fit(made: Assembly) -> None:
         if budget.divisible and not budget.divided:
             budget.divide(why)
         elif made.engine.checkpointing:
-            raise NoRoom(tokens)
+            raise OutOfMemoryBudget(tokens)
         else:
             budget.recompute(why)
 

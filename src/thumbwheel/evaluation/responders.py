@@ -16,10 +16,10 @@ from pathlib import Path
 
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.evaluation.own import Own, exported
+from thumbwheel.evaluation.local_model import LocalModel, exported
 from thumbwheel.evaluation.recorded import recorded
+from thumbwheel.evaluation.responder import Responder
 from thumbwheel.evaluation.served import endpoint, gguf
-from thumbwheel.evaluation.side import Side
 from thumbwheel.evaluation.types import Case, EvaluationConfig
 from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion
@@ -41,37 +41,37 @@ class Sides:
     against_form: str | None = None
 
     @cached_property
-    def own(self) -> Own:
+    def own(self) -> LocalModel:
         """The candidate's base, with the adapters of those that run in this process."""
         here = [
             one
             for one, form in ((self.candidate, self.form), (self.incumbent, self.against_form))
             if one.adapter and not form
         ]
-        return Own(self.ws, base_of(self.ws, self.candidate), here, self.config)
+        return LocalModel(self.ws, base_of(self.ws, self.candidate), here, self.config)
 
     @cached_property
-    def after(self) -> Side:
+    def after(self) -> Responder:
         """The candidate."""
         return self._side(self.candidate, self.form)
 
     @cached_property
-    def before(self) -> Side:
+    def before(self) -> Responder:
         """What it is compared with."""
         return self._side(self.incumbent, self.against_form)
 
     @property
-    def both(self) -> tuple[Side, Side]:
+    def both(self) -> tuple[Responder, Responder]:
         """Before and after."""
         return self.before, self.after
 
     @cached_property
-    def base(self) -> Side:
+    def base(self) -> Responder:
         """The base of the candidate, in this process."""
         return self.own.side(self.own.base)
 
     @property
-    def served(self) -> list[Side]:
+    def served(self) -> list[Responder]:
         """Those that are not the base with an adapter or none."""
         given = (
             (self.incumbent, self.against_form, "before"),
@@ -84,7 +84,7 @@ class Sides:
         for side in self.served:
             side.close()
 
-    def _side(self, version: ModelVersion, form: str | None) -> Side:
+    def _side(self, version: ModelVersion, form: str | None) -> Responder:
         key, parallel = os.environ.get(self.config.key_variable), self.config.parallel
         if form is None and version.endpoint is None:
             return self.own.side(version)

@@ -1,7 +1,7 @@
 """The contract of a side: something that answers prompts, whatever serves it, and where it can says
 how likely it finds a text.
 
-Sides are: a base with an adapter in this process (`own.py`), a server (`served.py`: a GGUF file
+Sides are: a base with an adapter in this process (`local_model.py`), a server (`served.py`: a GGUF file
 through llama-server, or an endpoint), and what was recorded (`recorded.py`). Every question to a
 side goes through `ask`, which keeps the replies, so that the same question to the same model is
 never paid for twice and a stopped evaluation goes on where it was.
@@ -24,7 +24,7 @@ ALIKE, SHORT = 2, 200
 characters."""
 
 
-class Side(Protocol):
+class Responder(Protocol):
     """A model, served in one way."""
 
     @property
@@ -54,7 +54,7 @@ class Side(Protocol):
 
 
 def ask(
-    ws: Workspace, agent_id: str, side: Side, asks: Sequence[Ask | Known], what: str
+    ws: Workspace, agent_id: str, side: Responder, asks: Sequence[Ask | Known], what: str
 ) -> list[Any]:
     """The replies of `side`, in the order of `asks` (all of one kind): kept ones, and new ones,
     which are kept chunk by chunk.

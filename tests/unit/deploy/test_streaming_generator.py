@@ -7,7 +7,7 @@ import time
 import pytest
 
 from thumbwheel.core.errors import DataError, ModelError, NotFound
-from thumbwheel.deploy.speaker import Speaker, _Shown
+from thumbwheel.deploy.streaming_generator import StreamingGenerator, _Shown
 from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
@@ -18,7 +18,7 @@ PROMPT = [{"role": "user", "content": "Größe, 東京?"}]
 
 @pytest.fixture(scope="module")
 def speaker(base, adapters):
-    made = Speaker(str(base), "float32")
+    made = StreamingGenerator(str(base), "float32")
     made.load("base", None)
     made.load("a.one", adapters[0])
     made.load("two", adapters[1])
@@ -75,7 +75,7 @@ def test_an_answer_shorter_than_the_stop_text_shows_none_of_it():
 
 
 def test_the_base_answers_after_the_last_adapter_has_gone(base, adapters):
-    alone = Speaker(str(base), "float32")
+    alone = StreamingGenerator(str(base), "float32")
     alone.load("base", None)
     before = [piece.id for piece in say(alone, "base")]
     for _ in range(2):

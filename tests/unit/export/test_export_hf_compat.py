@@ -13,24 +13,24 @@ from pathlib import Path
 import pytest
 
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.export import parity, portable
+from thumbwheel.export import hf_compat, parity
 from thumbwheel.export.package import export
 from tiny_models import tiny_adapter, tiny_base, tiny_tokenizer, tuned_version
 
 
 def test_both_spellings_of_the_rope() -> None:
-    plain = portable.both_spellings(
+    plain = hf_compat.both_spellings(
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "dtype": "bfloat16"}
     )
     assert plain["rope_theta"] == 1e6
     assert "rope_scaling" not in plain
     assert plain["torch_dtype"] == plain["dtype"] == "bfloat16"
-    scaled = portable.both_spellings(
+    scaled = hf_compat.both_spellings(
         {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 5e5}}
     )
     assert scaled["rope_theta"] == 5e5
     assert scaled["rope_scaling"] == {"rope_type": "yarn", "factor": 4.0}
-    partial = portable.both_spellings(
+    partial = hf_compat.both_spellings(
         {
             "rope_parameters": {
                 "rope_type": "default",
@@ -47,7 +47,7 @@ def test_ropes_by_layer_type_and_nested_text_configs() -> None:
         {"rope_type": "default", "rope_theta": 1e4},
         {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
     )
-    found = portable.both_spellings(
+    found = hf_compat.both_spellings(
         {"text_config": {"rope_parameters": {"sliding_attention": local, "full_attention": whole}}}
     )["text_config"]
     assert (found["rope_theta"], found["rope_local_base_freq"]) == (1e6, 1e4)
@@ -55,14 +55,14 @@ def test_ropes_by_layer_type_and_nested_text_configs() -> None:
 
 
 def test_a_config_without_rope_is_left_alone() -> None:
-    assert portable.both_spellings({"model_type": "gpt2", "n_embd": 32}) == {
+    assert hf_compat.both_spellings({"model_type": "gpt2", "n_embd": 32}) == {
         "model_type": "gpt2",
         "n_embd": 32,
     }
 
 
 def test_tokenizer_settings() -> None:
-    found = portable.tokenizer_settings(
+    found = hf_compat.tokenizer_settings(
         {
             "tokenizer_class": "TokenizersBackend",
             "extra_special_tokens": ["<a>"],
@@ -77,20 +77,20 @@ def test_tokenizer_settings() -> None:
         "chat_template": "{{ x }}",
     }
     assert (
-        portable.tokenizer_settings({"tokenizer_class": "Qwen2Tokenizer"}, "")["tokenizer_class"]
+        hf_compat.tokenizer_settings({"tokenizer_class": "Qwen2Tokenizer"}, "")["tokenizer_class"]
         == "Qwen2Tokenizer"
     )
 
 
 def test_every_end_of_an_answer_is_kept(base: Path) -> None:
-    assert portable.generation_settings(
+    assert hf_compat.generation_settings(
         {"eos_token_id": 7, "pad_token_id": 0}, str(base), None, (9, 7)
     )["eos_token_id"] == [7, 9]
-    assert portable.generation_settings({"eos_token_id": [7, 8]}, str(base), None, (8,)) == {
+    assert hf_compat.generation_settings({"eos_token_id": [7, 8]}, str(base), None, (8,)) == {
         "eos_token_id": [7, 8],
         "pad_token_id": 7,
     }
-    assert portable.generation_settings({"eos_token_id": 7}, str(base), 3, (7,)) == {
+    assert hf_compat.generation_settings({"eos_token_id": 7}, str(base), 3, (7,)) == {
         "eos_token_id": 7,
         "pad_token_id": 3,
     }
@@ -199,7 +199,7 @@ def test_transformers_4_computes_the_same(
 
     base = tiny_base(tmp_path / "base", family, tokenizer=tiny_tokenizer(), **settings)
     if format == "adapter":
-        portable.complete_config(
+        hf_compat.complete_config(
             base
         )  # the base itself is the user's; only what we write is ours to make readable
     tuned_version(ws, base, tiny_adapter(base, tmp_path / "adapter"))

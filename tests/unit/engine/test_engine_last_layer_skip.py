@@ -8,7 +8,7 @@ import copy
 import pytest
 import torch
 
-from thumbwheel.engine import narrow
+from thumbwheel.engine import last_layer_skip
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, Layout, build
 from tiny_models import tiny_base
@@ -33,7 +33,7 @@ def engine(folder, family, **settings) -> ScoreEngine:
 
 
 def last_layer(made: ScoreEngine):
-    return narrow._layers(made.language_model)[-1]
+    return last_layer_skip._layers(made.language_model)[-1]
 
 
 def gradients(made: ScoreEngine, batch) -> list[torch.Tensor]:
@@ -74,7 +74,10 @@ def test_a_plain_forward_and_a_copy_of_the_model_compute_every_row(tmp_path):
     twin = copy.deepcopy(made.model)
     last_layer(made).mlp.rows = torch.tensor([0])
     assert torch.equal(twin(input_ids=ids).logits, before)
-    assert narrow._layers(twin.get_base_model())[-1].mlp.forward.args[0] is not last_layer(made).mlp
+    assert (
+        last_layer_skip._layers(twin.get_base_model())[-1].mlp.forward.args[0]
+        is not last_layer(made).mlp
+    )
 
 
 def test_where_nearly_every_row_is_read_none_are_picked_out():
@@ -86,7 +89,7 @@ def test_a_layer_whose_feed_forward_part_mixes_rows_is_left_alone(tmp_path, monk
     from thumbwheel.engine.load import load_base
 
     model, _ = load_base(str(tiny_base(tmp_path)), "float64")
-    part = narrow._layers(model)[-1].mlp
+    part = last_layer_skip._layers(model)[-1].mlp
     inner = part.forward
     part.forward = lambda hidden: inner(hidden) + hidden.mean(1, keepdim=True)
     layout, _ = capability.choose(model)

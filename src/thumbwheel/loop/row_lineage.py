@@ -17,9 +17,9 @@ from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
 from thumbwheel.loop.erase import named
+from thumbwheel.loop.formatting import compact, visible
 from thumbwheel.loop.lineage import named_sources
 from thumbwheel.loop.taint import descendants, held
-from thumbwheel.loop.text import compact, visible
 from thumbwheel.loop.types import Record
 from thumbwheel.models.versions import require_agent
 

@@ -12,7 +12,7 @@ from thumbwheel.db.schema import datasets, runs
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import ensure_agent
 from thumbwheel.training import train
-from thumbwheel.training.killed import settle_killed
+from thumbwheel.training.killed_runs import settle_killed
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import RunState
 from tiny_models import record
