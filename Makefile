@@ -26,7 +26,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=src:tests:benchmarks $(BIN)/mypy --config-file= --cache-dir=.mypy_cache/benchmarks --ignore-missing-imports --follow-imports=silent benchmarks
+	MYPYPATH=src:.:benchmarks $(BIN)/mypy --config-file= --cache-dir=.mypy_cache/benchmarks --ignore-missing-imports --follow-imports=silent benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/architecture
 

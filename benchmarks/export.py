@@ -87,12 +87,12 @@ def costs(size: str, formats: list[str], threads: int) -> dict[str, Any]:
 
 def ladder() -> dict[str, Any]:
     """How far each precision of GGUF is from the trained model, a line each."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from llama_tools import wide_base
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.models.tiny_models import tiny_adapter
+    from tests.servers.llama_tools import wide_base
     from thumbwheel.export import parity
     from thumbwheel.export.formats import FORMATS
     from thumbwheel.export.types import Source
-    from tiny_models import tiny_adapter
 
     rows = []
     with tempfile.TemporaryDirectory() as scratch:

@@ -43,7 +43,6 @@ import raw
 from learners.learner import Spec
 from learners.plain_loop import PLAIN_REWARD
 from learners.prompted import few_shot_answers, nearest_answers
-from worlds import WORLDS
 from worlds.judges import JUDGES, AnswerJudge, Judge
 from worlds.world import Files, World, read_lines, write_lines
 
@@ -53,6 +52,7 @@ from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.types import SPLITS
 from thumbwheel.db.workspace import Workspace
+from worlds import WORLDS
 
 HERE = Path(__file__).parent
 AGENT = "world"

@@ -29,12 +29,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import raw
 from judge import ranked
 
-from reversal import reversal_base, reversal_rows, strings, success
+from tests.reversal import reversal_base, reversal_rows, strings, success
+from tests.training_rows import loop_of
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.db.workspace import Workspace
@@ -49,7 +50,6 @@ from thumbwheel.training.assemble import assemble, settings
 from thumbwheel.training.rate import with_rate
 from thumbwheel.training.train import train
 from thumbwheel.training.types import RunState
-from training_rows import loop_of
 
 LOST = 0.05
 PERSON = EmitOptions().seed

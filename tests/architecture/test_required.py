@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TESTS = """
 import pytest
-from llama_tools import needs
-from public_data import public_data
+from tests.servers.llama_tools import needs
+from tests.public_data import public_data
 from thumbwheel.llm import tools
 
 def test_tools(monkeypatch):

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.tiny_models import tiny_base
+from tests.training_rows import assembled, loop_of, plain_rows
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.engine import replicas
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.online import OnlineAlgorithm
 from thumbwheel.training.types import TrainConfig
-from tiny_models import tiny_base
-from training_rows import assembled, loop_of, plain_rows
 
 
 @pytest.fixture(scope="module")

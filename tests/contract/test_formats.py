@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.models.tiny_models import CHATML, tiny_adapter, tiny_base, tiny_tokenizer
 from thumbwheel.export import parity
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.types import Source
-from tiny_models import CHATML, tiny_adapter, tiny_base, tiny_tokenizer
 
 FAMILIES = {
     "qwen2": {},

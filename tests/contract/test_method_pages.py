@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.tiny_models import tiny_base
+from tests.training_rows import assembled, loop_of, plain_rows
 from thumbwheel.training.algorithms import ALGORITHMS
-from tiny_models import tiny_base
-from training_rows import assembled, loop_of, plain_rows
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
 ROW = re.compile(r"^\| (`[^|]+) \|([^|]*)\|", re.MULTILINE)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Run
+from tests.command_line import Run
 from thumbwheel.db import engine
 
 GOOD = (
@@ -34,7 +34,7 @@ def run(command_line: Run, tmp_path: Path) -> Run:
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny base that can be spoilt in many ways."""
-    from tiny_models import tiny_base
+    from tests.models.tiny_models import tiny_base
 
     return tiny_base(tmp_path_factory.mktemp("base"))
 

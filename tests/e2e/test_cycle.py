@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from animals_world import LEARNS, write_world
-from command_line import Run
+from tests.command_line import Run
+from tests.worlds.animals_world import LEARNS, write_world
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from erasure_world import AGENT, find, lines_of, name, word, write
-from taught_world import QUICK
+from tests.models.tiny_models import tiny_base
+from tests.worlds.erasure_world import AGENT, find, lines_of, name, word, write
+from tests.worlds.taught_world import QUICK
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict
@@ -21,7 +22,6 @@ from thumbwheel.export.package import export
 from thumbwheel.loop.erase import erase
 from thumbwheel.loop.report import report
 from thumbwheel.training.train import train
-from tiny_models import tiny_base
 
 GONE = 1
 

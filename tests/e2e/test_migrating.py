@@ -19,8 +19,8 @@ import typer
 
 import thumbwheel
 import thumbwheel.compat
-from animals_world import write_world
-from command_line import Run
+from tests.command_line import Run
+from tests.worlds.animals_world import write_world
 from thumbwheel.cli.main import build
 from thumbwheel.llm import tools
 

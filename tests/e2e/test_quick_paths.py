@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from animals_world import LEARNS, PLACES, write_world
-from command_line import Run
-from llama_tools import needs
-from ollama_server import OllamaEmulator
+from tests.command_line import Run
+from tests.servers.llama_tools import needs
+from tests.servers.ollama_server import OllamaEmulator
+from tests.worlds.animals_world import LEARNS, PLACES, write_world
 from thumbwheel.compat import TrainingPipeline, export_to_ollama
 
 NOWHERE = "127.0.0.1:1"

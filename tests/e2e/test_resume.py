@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.models.tiny_models import tiny_base
+from tests.training_rows import frozen
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError, StorageError, TrainingError
 from thumbwheel.db.workspace import Workspace
@@ -22,8 +24,6 @@ from thumbwheel.models.versions import adapter_folder, versions
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import find_run, runs, train
 from thumbwheel.training.types import RunState
-from tiny_models import tiny_base
-from training_rows import frozen
 
 OPTIONS: dict[str, Any] = {
     "batch_size": 4, "num_train_epochs": 4, "learning_rate": 1e-3, "lora_r": 4, "max_length": 128, "eval_steps": 5, "save_steps": 4,

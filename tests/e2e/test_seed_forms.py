@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from command_line import Run
+from tests.command_line import Run
 from thumbwheel.datasets.types import MACHINES
 
 DAY = "2026-01-{day:02}T08:30:00"

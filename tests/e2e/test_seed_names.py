@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from llama_tools import needs
-from ollama_server import OllamaEmulator
+from tests.servers.llama_tools import needs
+from tests.servers.ollama_server import OllamaEmulator
 from thumbwheel import compat
 from thumbwheel.compat import isaa, n3
 from thumbwheel.core.errors import ConfigError, Conflict, DataError, InputError, NotFound
@@ -426,7 +426,7 @@ class TestScores:
         assert loaded.examples[0].run_id == "r0"
 
     def test_token_ids_and_prompts(self) -> None:
-        from tiny_models import tiny_tokenizer
+        from tests.models.tiny_models import tiny_tokenizer
 
         dataset = n3.FeedbackDataset(
             [*self.ROWS[:2], {"prompt": "A longer one?", "response": "It is.", "score": 0.1}],
@@ -527,7 +527,7 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_a_trainer_trains_and_writes_a_model(tmp_path: Path) -> None:
-    from tiny_models import tiny_base
+    from tests.models.tiny_models import tiny_base
 
     base = tiny_base(tmp_path / "base")
     examples = [
@@ -566,7 +566,7 @@ def test_a_trainer_trains_and_writes_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_group_trainer_trains_on_recorded_answers(tmp_path: Path) -> None:
-    from tiny_models import tiny_base
+    from tests.models.tiny_models import tiny_base
 
     base = tiny_base(tmp_path / "base")
     examples = [
@@ -582,7 +582,7 @@ def test_a_group_trainer_trains_on_recorded_answers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_scores_become_a_reward_model_and_a_policy(tmp_path: Path) -> None:
-    from tiny_models import tiny_base
+    from tests.models.tiny_models import tiny_base
 
     base = str(tiny_base(tmp_path / "base"))
     rows = [
@@ -615,7 +615,7 @@ def test_scores_become_a_reward_model_and_a_policy(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_scores_that_are_not_normalised_are_learned_as_they_are(tmp_path: Path) -> None:
-    from tiny_models import tiny_base
+    from tests.models.tiny_models import tiny_base
 
     base = str(tiny_base(tmp_path / "base"))
     rows = []
@@ -632,7 +632,7 @@ def test_scores_that_are_not_normalised_are_learned_as_they_are(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_folder_goes_to_ollama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from llama_tools import wide_base
+    from tests.servers.llama_tools import wide_base
 
     needs("converter", "library", "bindings", "llama-server")
     model = wide_base(tmp_path / "model")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from rollout_server import Uniform
+from tests.models.tiny_models import tiny_base
+from tests.servers.rollout_server import Uniform
+from tests.training_rows import QUICK, frozen
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.llm.fake import FakeServer
 from thumbwheel.training.train import run_dir, runs, train
 from thumbwheel.training.types import RunState
-from tiny_models import tiny_base
-from training_rows import QUICK, frozen
 
 
 @pytest.mark.slow

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.models.tiny_models import tiny_base
+from tests.training_rows import frozen
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import adapter_folder, version
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import run_dir, runs, train
 from thumbwheel.training.types import RunState
-from tiny_models import tiny_base
-from training_rows import frozen
 
 OPTIONS: dict[str, Any] = {
     "batch_size": 4, "num_generations": 4, "max_completion_length": 8, "max_steps": 8, "learning_rate": 1e-3, "lora_r": 4,

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from command_line import Run
-from public_data import public_data
-from required import missing
+from tests.command_line import Run
+from tests.public_data import public_data
+from tests.required import missing
 from thumbwheel.capture.source import Line
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core.config import Home

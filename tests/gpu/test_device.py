@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import torch
 
-from reversal import reversal_rows, terse_base
+from tests.models.tiny_models import tiny_base
+from tests.reversal import reversal_rows, terse_base
+from tests.training_rows import assembled, loop_of, plain_rows, shake
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.engine.score import Role
 from thumbwheel.engine.tree import plan
 from thumbwheel.training.online_step import OnlineSteps
-from tiny_models import tiny_base
-from training_rows import assembled, loop_of, plain_rows, shake
 
 pytestmark = pytest.mark.gpu
 SHAPES = {

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from public_data import public_data
+from tests.public_data import public_data
 from thumbwheel.capture.cases import add_case, list_cases, read_cases
 from thumbwheel.capture.feedback import add_feedback, feedback_stats, list_feedback
 from thumbwheel.capture.ingest import ImportReport, ingest, rehearse

@@ -8,7 +8,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from feedback_world import AGENT, START, World
+from tests.worlds.feedback_world import AGENT, START, World
 from thumbwheel.core import ids
 from thumbwheel.datasets import store
 from thumbwheel.datasets.evidence import gather

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from public_data import public_data
-from tiny_models import tiny_base
+from tests.models.tiny_models import tiny_base
+from tests.public_data import public_data
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 

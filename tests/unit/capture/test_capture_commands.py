@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from command_line import Run
+from tests.command_line import Run
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
 

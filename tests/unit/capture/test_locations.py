@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from command_line import Run
-from public_data import public_data
+from tests.command_line import Run
+from tests.public_data import public_data
 from thumbwheel.capture.detect import Options, detect
 from thumbwheel.capture.location import Address, place_of
 from thumbwheel.capture.source import Line, Refused

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import ValidationError
 
-from public_data import public_data
+from tests.public_data import public_data
 from thumbwheel.capture.source import AnyRecord, Line
 from thumbwheel.capture.sources import SOURCES, feedback_jsonl, graded, jsonl, preference
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord, Unreadable, explain

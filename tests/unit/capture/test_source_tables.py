@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from command_line import Run
+from tests.command_line import Run
 from thumbwheel.capture.detect import Options, detect, sample, source_of
 from thumbwheel.capture.elements import elements
 from thumbwheel.capture.rowfile import rows

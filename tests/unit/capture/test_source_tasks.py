@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from public_data import public_data
+from tests.public_data import public_data
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.source import AnyRecord, JsonLines, Line, Refused
 from thumbwheel.capture.sources import SOURCES

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from command_line import Run
-from feedback_world import START, World
+from tests.command_line import Run
+from tests.worlds.feedback_world import START, World
 from thumbwheel.capture.feedback import add_feedback, feedback_stats
 from thumbwheel.capture.ingest import ImportReport, ingest
 from thumbwheel.capture.sources.openwebui import EXAMPLE as OPENWEBUI

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from command_line import Run
+from tests.command_line import Run
 from thumbwheel.capture.detect import Options, source_of
 from thumbwheel.capture.location import place_of
 from thumbwheel.capture.source import LeftOut, Line, Refused

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from command_line import Run
+from tests.command_line import Run
 from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.source import Line, Refused

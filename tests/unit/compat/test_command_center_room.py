@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from llama_tools import needs, wide_base
-from ollama_server import OllamaEmulator
+from tests.models.tiny_models import tiny_adapter
+from tests.servers.llama_tools import needs, wide_base
+from tests.servers.ollama_server import OllamaEmulator
 from thumbwheel import compat
 from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.compat import command_center
 from thumbwheel.core.errors import ConfigError, DataError, InputError
-from tiny_models import tiny_adapter
 
 NAMES = [
     "CommandCenterDPOTrainer",

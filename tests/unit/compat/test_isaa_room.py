@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ollama_server import OllamaEmulator
+from tests.servers.ollama_server import OllamaEmulator
 from thumbwheel.compat import command_center
 from thumbwheel.compat.isaa import (
     ExecutionTrace,

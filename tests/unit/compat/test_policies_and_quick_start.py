@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.models.tiny_models import tuned_version
 from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.compat import TrainingPipeline
@@ -18,7 +19,6 @@ from thumbwheel.core.errors import NotFound
 from thumbwheel.export import version_tree
 from thumbwheel.training import rundir
 from thumbwheel.training.types import RunState, Status
-from tiny_models import tuned_version
 
 
 @pytest.mark.slow

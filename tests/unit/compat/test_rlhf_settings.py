@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from command_line import Run
+from tests.command_line import Run
 from thumbwheel.app.open import opener
 from thumbwheel.app.settings import sections
 from thumbwheel.compat.rlhf_plan.settings import (

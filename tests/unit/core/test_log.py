@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Run
+from tests.command_line import Run
 from thumbwheel.core import log
 
 ROOT = Path(__file__).parents[3]

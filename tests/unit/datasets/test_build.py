@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from feedback_world import AGENT, START, World
+from tests.worlds.feedback_world import AGENT, START, World
 from thumbwheel.core.errors import DataError, InputError, NotFound, StorageError
 from thumbwheel.datasets.build import build, datasets, find, load_rows
 from thumbwheel.datasets.selection import Selected

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from feedback_world import AGENT, START, World
+from tests.worlds.feedback_world import AGENT, START, World
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import DataError, InputError

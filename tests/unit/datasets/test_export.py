@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from feedback_world import AGENT, World
+from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.commands import dataset as commands

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback_world import AGENT, World
+from tests.training_rows import row as training_row
+from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.datasets import minhash, pii
 from thumbwheel.datasets.build import build, health
 from thumbwheel.datasets.health import CHECKS, Finding, Text, Texts, _auc, check, demand
 from thumbwheel.datasets.minhash import near_pairs
 from thumbwheel.datasets.types import DatasetConfig
-from training_rows import row as training_row
 
 WORDS = [
     f"{one}{two}"

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from feedback_world import AGENT, World
+from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core import ids
 from thumbwheel.datasets.collect import CollectionJob, _spill
 from thumbwheel.datasets.files import Spilled

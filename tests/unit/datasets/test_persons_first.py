@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from feedback_world import AGENT, World
+from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from feedback_world import AGENT, START, World
-from public_data import public_data
+from tests.public_data import public_data
+from tests.worlds.feedback_world import AGENT, START, World
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.datasets.build import build
 from thumbwheel.datasets.dataplan import DataPlan

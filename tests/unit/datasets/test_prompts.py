@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from feedback_world import AGENT, World
-from public_data import public_data
+from tests.public_data import public_data
+from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.plan import data_plan

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from feedback_world import AGENT, World
+from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.split import group_of, prompt_key, split_of

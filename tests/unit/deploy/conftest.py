@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy_world import World
+from tests.models.tiny_models import tiny_adapter, tiny_base
+from tests.worlds.deploy_world import World
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import processes
-from tiny_models import tiny_adapter, tiny_base
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from approvals import approve, evaluation_of
-from deploy_world import World
+from tests.approvals import approve, evaluation_of
+from tests.worlds.deploy_world import World
 from thumbwheel.core.errors import Conflict, ThumbwheelError
 from thumbwheel.db import schema
 from thumbwheel.deploy import switch

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from deploy_world import World
+from tests.worlds.deploy_world import World
 from thumbwheel.deploy import canary
 from thumbwheel.deploy.canary import ALPHA, ENOUGH, TOKENS, Verdict, chance, vote
 from thumbwheel.deploy.prepare import prompts

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from public_data import public_data
+from tests.models.tiny_models import CHATML, tiny_tokenizer
+from tests.public_data import public_data
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.deploy.chat_template import SHAPES, conversation, derive, expected
 from thumbwheel.deploy.go_template import literal, render
 from thumbwheel.engine.prompt import PromptBuilder
-from tiny_models import CHATML, tiny_tokenizer
 
 GO = """package main
 import ("encoding/json"; "fmt"; "os"; "strings"; "text/template")

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from command_line import Run
-from deploy_world import World
+from tests.command_line import Run
+from tests.worlds.deploy_world import World
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gguf_models import made, package
-from llama_tools import needs
+from tests.models.gguf_models import made, package
+from tests.servers.llama_tools import needs
 from thumbwheel.core.errors import ModelError
 from thumbwheel.deploy import processes
 from thumbwheel.deploy.targets.llamacpp import LLAMACPP, LlamaCppConfig

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from public_data import public_data
+from tests.public_data import public_data
 from thumbwheel.core.errors import InputError
 from thumbwheel.deploy.modelfile import Modelfile, quoted
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ollama_server import OllamaEmulator
+from tests.servers.ollama_server import OllamaEmulator
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError, NotFound, StorageError
 from thumbwheel.deploy import modelfile
 from thumbwheel.deploy.ollama_api import OllamaServer, address

@@ -13,10 +13,10 @@ import httpx
 import ollama as official
 import pytest
 
-from command_line import Run
-from deploy_world import World
-from gguf_models import made, package
-from ollama_server import OllamaEmulator
+from tests.command_line import Run
+from tests.models.gguf_models import made, package
+from tests.servers.ollama_server import OllamaEmulator
+from tests.worlds.deploy_world import World
 from thumbwheel.core.errors import Conflict, ModelError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Run
-from deploy_world import World
+from tests.command_line import Run
+from tests.worlds.deploy_world import World
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.deploy import canary, prepare, processes, switch
 from thumbwheel.deploy.targets.embedded import EmbeddedConfig, _server

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy_world import World
-from llama_tools import needs
+from tests.models.tiny_models import tiny_adapter, tiny_base
+from tests.servers.llama_tools import needs
+from tests.worlds.deploy_world import World
 from thumbwheel.core.errors import ModelError, NotFound, StorageError
 from thumbwheel.deploy import switch
 from thumbwheel.llm import install, tools
-from tiny_models import tiny_adapter, tiny_base
 
 
 @pytest.fixture

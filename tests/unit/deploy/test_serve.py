@@ -8,7 +8,7 @@ import threading
 import pytest
 from fastapi.testclient import TestClient
 
-from deploy_world import QUESTION, World
+from tests.worlds.deploy_world import QUESTION, World
 from thumbwheel.deploy import switch
 from thumbwheel.deploy.embedded import REFUSED
 from thumbwheel.deploy.serve import application

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
+from tests.models.tiny_models import tiny_adapter, tiny_base
 from thumbwheel.core.errors import DataError, ModelError, NotFound
 from thumbwheel.deploy.streaming_generator import StreamingGenerator, _Shown
 from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
-from tiny_models import tiny_adapter, tiny_base
 
 PROMPT = [{"role": "user", "content": "Größe, 東京?"}]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy_world import World
+from tests.worlds.deploy_world import World
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, DataError, ModelError, StorageError
 from thumbwheel.db.workspace import Workspace

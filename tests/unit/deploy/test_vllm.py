@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.vllm_server import VllmServer
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError
 from thumbwheel.deploy.targets.vllm import VLLM, VllmConfig
 from thumbwheel.deploy.types import Kind, Package
-from vllm_server import VllmServer
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.models.tiny_models import tiny_base
 from thumbwheel.core.errors import ConfigError, ModelError
 from thumbwheel.engine.endpoint import EndpointSource
 from thumbwheel.engine.rollout import SOURCES, Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.llm.client import Client
 from thumbwheel.llm.fake import FakeServer, Reply, Request
-from tiny_models import tiny_base
 
 PROMPTS = [[11, 12, 13], [40, 41, 42, 43, 44]]
 STOPS = (17, 41, 99, 120, 130, 200)

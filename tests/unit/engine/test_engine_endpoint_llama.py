@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from llama_tools import needs, wide_base
+from tests.servers.llama_tools import needs, wide_base
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.endpoint import EndpointSource
 from thumbwheel.engine.rollout import Sampling

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.models.token_families import TREE
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import load_base, load_config, load_scorer, load_tokenizer
 from thumbwheel.engine.prompt import PromptBuilder
-from token_families import TREE
 
 STRANGE: list[Any] = [
     None,

@@ -8,10 +8,10 @@ import copy
 import pytest
 import torch
 
+from tests.models.tiny_models import tiny_base
 from thumbwheel.engine import last_layer_skip
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, Layout, build
-from tiny_models import tiny_base
 
 EXAMPLES = [Example(tuple(range(20, 60)), (Branch((7, 8, 9)), Branch((7, 11))), "g")]
 

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from tests.models.token_families import TREE, adapted
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import (
     LoraSettings,
@@ -16,7 +17,6 @@ from thumbwheel.engine.load import (
     load_adapter,
     load_base,
 )
-from token_families import TREE, adapted
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import torch
 import transformers as tf
 from peft import LoraConfig, get_peft_model
 
+from tests.models.token_families import PADDED, SHAPE, TREE, adapted
 from thumbwheel.engine import merged
 from thumbwheel.engine.merged import Merged, obstacle
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.engine.score import ScoreEngine
-from token_families import PADDED, SHAPE, TREE, adapted
 
 IDS = torch.tensor([[5, 9, 2, 17, 30, 8]])
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
+from tests.models.token_families import PADDED, PAIRS, TREE, adapted, plain, trees
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import plan
-from token_families import PADDED, PAIRS, TREE, adapted, plain, trees
 
 ENGINES = {}
 

@@ -13,12 +13,12 @@ import time
 import pytest
 import torch
 
+from tests.models.token_families import PAIRS, TREE, adapted
 from thumbwheel.core.errors import StorageError
 from thumbwheel.engine import refcache
 from thumbwheel.engine.refcache import RefCache, branch_key, reference_logp, references
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Layout, build, plan
-from token_families import PAIRS, TREE, adapted
 
 IDENTITY = ("base", "no adapter", "float32", "None", "tree:x", "1.0")
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from public_data import public_data
+from tests.public_data import public_data
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine import render
 from thumbwheel.engine.messages import FALLBACKS

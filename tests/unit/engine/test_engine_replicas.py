@@ -14,10 +14,10 @@ import pytest
 import torch
 import transformers as tf
 
+from tests.models.token_families import GROUPED, PADDED, SHAPE, TREE, VOCAB, adapted
 from thumbwheel.engine import precision, replicas
 from thumbwheel.engine.score import Role, RoleModel, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example
-from token_families import GROUPED, PADDED, SHAPE, TREE, VOCAB, adapted
 
 BUDGET = 180
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 import transformers as tf
 
+from tests.models.token_families import GROUPED, PAIRS, SHAPE, TREE, VOCAB, adapted, plain
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import attention, head, lora
 from thumbwheel.engine.head import Head, score_targets
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import Layout, build
-from token_families import GROUPED, PAIRS, SHAPE, TREE, VOCAB, adapted, plain
 
 EVERYTHING = build(PAIRS, range(len(PAIRS)), Layout())
 

@@ -9,10 +9,10 @@ import peft
 import pytest
 import torch
 
+from tests.models.token_families import PADDED, PAIRS, TREE, adapted, plain
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.score import Role, RoleModel, ScoreEngine
 from thumbwheel.engine.tree import build
-from token_families import PADDED, PAIRS, TREE, adapted, plain
 
 ADAPTERS = {Role.POLICY: "default", Role.REF: None, Role.CRITIC: "critic", Role.REWARD: "judge"}
 BOTH = frozenset({"value", "last"})

@@ -8,9 +8,9 @@ import random
 import pytest
 import torch
 
+from tests.models.tiny_models import tiny_base
 from thumbwheel.engine.rollout import Rollout, Sampling
 from thumbwheel.engine.sampler import GroupSampler
-from tiny_models import tiny_base
 
 FAMILIES = {
     "qwen2": {},

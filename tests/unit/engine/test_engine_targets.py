@@ -9,12 +9,12 @@ import pytest
 import torch
 import transformers as tf
 
+from tests.models.token_families import GROUPED, PAIRS, SHAPE, SMALL, VOCAB, plain
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import LoraSettings, attach_lora
 from thumbwheel.engine.lora import unadapted_experts
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import build
-from token_families import GROUPED, PAIRS, SHAPE, SMALL, VOCAB, plain
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 FAMILIES = {

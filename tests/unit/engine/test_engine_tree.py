@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.models.token_families import PAIRS, trees
 from thumbwheel.engine.tree import Branch, Example, Layout, build, plan
-from token_families import PAIRS, trees
 
 
 @given(

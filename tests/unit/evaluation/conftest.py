@@ -2,12 +2,12 @@
 
 import pytest
 
-from feedback_world import AGENT
-from taught_world import PLACES, SPLIT, Taught, learn, world_of
+from tests.models.tiny_models import record, tiny_base
+from tests.worlds.feedback_world import AGENT
+from tests.worlds.taught_world import PLACES, SPLIT, Taught, learn, world_of
 from thumbwheel.datasets.build import build
 from thumbwheel.db import schema
 from thumbwheel.models import versions
-from tiny_models import record, tiny_base
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from feedback_world import AGENT
-from taught_world import QUICK, add_case
+from tests.worlds.feedback_world import AGENT
+from tests.worlds.taught_world import QUICK, add_case
 from thumbwheel.core.errors import DataError, InputError, ModelError
 from thumbwheel.datasets.build import find, load_rows
 from thumbwheel.db import schema
@@ -335,7 +335,7 @@ def test_other_checkers_and_cases_without_a_reference(home):
 def test_a_base_that_has_changed_is_refused(home, taught, tmp_path):
     import shutil
 
-    from tiny_models import tiny_base
+    from tests.models.tiny_models import tiny_base
 
     ws, add = home(cases=2)
     name = add("good")

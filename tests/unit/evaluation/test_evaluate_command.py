@@ -7,7 +7,7 @@ import sqlalchemy as sa
 import typer
 from typer.testing import CliRunner
 
-from feedback_world import AGENT
+from tests.worlds.feedback_world import AGENT
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.db import schema
 from thumbwheel.evaluation.commands import evaluate

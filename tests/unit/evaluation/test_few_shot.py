@@ -3,14 +3,14 @@ pay."""
 
 import pytest
 
-from feedback_world import AGENT
-from taught_world import QUICK
+from tests.models.tiny_models import tiny_tokenizer
+from tests.worlds.feedback_world import AGENT
+from tests.worlds.taught_world import QUICK
 from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.evaluation.compare import measure
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.few_shot import Shots, shown, similarity
 from thumbwheel.evaluation.types import Evaluation, Given, weights_pay
-from tiny_models import tiny_tokenizer
 
 
 def row(question, answer, good=True):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from tests.models.tiny_models import record
 from thumbwheel.core import ids
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError
@@ -26,7 +27,6 @@ from thumbwheel.evaluation.types import SUCCESS, Case, Evaluation, EvaluationCon
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, State
 from thumbwheel.stats.rates import clopper_pearson
-from tiny_models import record
 
 AGENT = "support"
 NUMBERS = count()

@@ -7,9 +7,9 @@ import signal
 import pytest
 import sqlalchemy as sa
 
-from feedback_world import AGENT
-from judges import Flaky
-from taught_world import PLACES, QUICK, add_case
+from tests.judges import Flaky
+from tests.worlds.feedback_world import AGENT
+from tests.worlds.taught_world import PLACES, QUICK, add_case
 from thumbwheel.core.errors import Conflict, DataError, InputError, ModelError
 from thumbwheel.db import schema
 from thumbwheel.evaluation import responder as asking
@@ -363,7 +363,7 @@ def test_a_merged_folder_is_judged_as_its_users_load_it(home, taught, tmp_path):
 
 @pytest.mark.slow
 def test_a_gguf_file_is_judged_as_llama_server_serves_it(home, taught, tmp_path):
-    from llama_tools import needs
+    from tests.servers.llama_tools import needs
     from thumbwheel.export.formats.gguf import GGUF
     from thumbwheel.export.types import Source
 

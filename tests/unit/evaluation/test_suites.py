@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from judges import always_the_first, prefers_longer
-from required import missing
+from tests.judges import always_the_first, prefers_longer
+from tests.required import missing
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.evaluation.guards import Standing, standing
 from thumbwheel.evaluation.policy import GatePolicy

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.tiny_models import tiny_adapter, tiny_base
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
-from tiny_models import tiny_adapter, tiny_base
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Run
+from tests.command_line import Run
+from tests.models.tiny_models import tuned_version
 from thumbwheel.db.workspace import Workspace
-from tiny_models import tuned_version
 
 SPELLINGS = {
     ("--merge",): ("merged", "model.safetensors"),

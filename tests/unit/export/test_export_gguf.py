@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from command_line import Run
-from llama_tools import needs, wide_base
+from tests.command_line import Run
+from tests.models.tiny_models import tiny_adapter, tiny_base, tiny_tokenizer, tuned_version
+from tests.servers.llama_tools import needs, wide_base
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound
 from thumbwheel.db.workspace import Workspace
@@ -25,7 +26,6 @@ from thumbwheel.export.package import export, exports, ladder
 from thumbwheel.export.types import Parity, Source
 from thumbwheel.llm import convert, tools
 from thumbwheel.llm.library import describe, quantise
-from tiny_models import tiny_adapter, tiny_base, tiny_tokenizer, tuned_version
 
 pytestmark = pytest.mark.tools
 

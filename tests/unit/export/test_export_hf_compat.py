@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.tiny_models import tiny_adapter, tiny_base, tiny_tokenizer, tuned_version
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.export import hf_compat, parity
 from thumbwheel.export.package import export
-from tiny_models import tiny_adapter, tiny_base, tiny_tokenizer, tuned_version
 
 
 def test_both_spellings_of_the_rope() -> None:

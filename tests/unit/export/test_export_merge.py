@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from tests.models.tiny_models import tiny_adapter, tiny_base
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import attach_full, load_adapter, load_base
 from thumbwheel.export.merge import merge, whole
 from thumbwheel.export.types import Source
 from thumbwheel.export.weights import layout, stored_dtype
-from tiny_models import tiny_adapter, tiny_base
 
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 BY_LAYER: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {

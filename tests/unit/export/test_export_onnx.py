@@ -10,13 +10,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.models.tiny_models import tiny_adapter, tiny_base
 from thumbwheel.core.errors import MissingExtra, ModelError
 from thumbwheel.export import parity
 from thumbwheel.export.formats import FORMATS, onnx
 from thumbwheel.export.loaded_export import greedy, logits
 from thumbwheel.export.merge import merge
 from thumbwheel.export.types import Source
-from tiny_models import tiny_adapter, tiny_base
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"tie_word_embeddings": True},

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.models.tiny_models import tiny_adapter, tiny_base, tuned_version
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, StorageError
 from thumbwheel.db.schema import model_versions
@@ -27,7 +28,6 @@ from thumbwheel.export.merge import whole
 from thumbwheel.export.package import export, exports
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion, State
-from tiny_models import tiny_adapter, tiny_base, tuned_version
 
 
 @pytest.fixture

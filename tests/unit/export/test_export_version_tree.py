@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Run
+from tests.command_line import Run
+from tests.models.tiny_models import tuned_version
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.schema import runs
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.export import version_tree
 from thumbwheel.training import rundir
 from thumbwheel.training.types import RunState, Status
-from tiny_models import tuned_version
 
 
 @pytest.mark.slow

@@ -13,12 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from llama_tools import needs, wide_base
+from tests.models.tiny_models import tiny_adapter
+from tests.servers.llama_tools import needs, wide_base
 from thumbwheel.core.errors import Conflict, ModelError, NotFound
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.types import Source
 from thumbwheel.llm.llama_server import LlamaServer, arguments, with_adapters
-from tiny_models import tiny_adapter
 
 pytestmark = pytest.mark.slow  # three models are converted
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "temperature": 0}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Run
+from tests.command_line import Run
 from thumbwheel.core.errors import NotFound, StorageError
 from thumbwheel.llm import install, tools
 

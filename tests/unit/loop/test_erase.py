@@ -18,8 +18,9 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-import label_world
-from erasure_world import AGENT, dump, find, lines_of, name, said, word, write
+from tests.models.tiny_models import record
+from tests.worlds import label_world
+from tests.worlds.erasure_world import AGENT, dump, find, lines_of, name, said, word, write
 from thumbwheel import sdk
 from thumbwheel.capture.feedback import add_feedback
 from thumbwheel.capture.inbox import drain_inbox
@@ -51,7 +52,6 @@ from thumbwheel.rewards.label_config import LearnConfig
 from thumbwheel.rewards.suggest import decide, questions, suggest
 from thumbwheel.training.algorithms.dpo import DpoConfig
 from thumbwheel.training.rundir import RunDir
-from tiny_models import record
 
 PEOPLE = 8
 PARITY = Parity(5, 200, "F32", 1e-6, 1e-9, 1.0, 0.5, True, Limits(1e-4, 0.99))

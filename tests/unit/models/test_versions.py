@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.tiny_models import record
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError, NotFound, StorageError
 from thumbwheel.db.schema import datasets, model_versions, runs
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import versions
 from thumbwheel.models.types import MOVES, Basis, ModelVersion, State
-from tiny_models import record
 
 LEGAL = {
     ("candidate", "approved"),

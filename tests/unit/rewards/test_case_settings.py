@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from judges import prefers_longer
+from tests.judges import prefers_longer
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import ConfigError

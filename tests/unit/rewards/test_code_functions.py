@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from required import missing
+from tests.required import missing
 from thumbwheel.capture.sources.code_tasks import parse_mbpp
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.rewards.fences import Block, blocks

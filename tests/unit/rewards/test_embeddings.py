@@ -8,8 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from encoders import tiny_encoder
-from label_world import AGENT, home
+from tests.models.encoders import tiny_encoder
+from tests.models.tiny_models import tiny_base
+from tests.worlds.label_world import AGENT, home
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.embed import Embedder
 from thumbwheel.models.documents import as_bytes
@@ -20,7 +21,6 @@ from thumbwheel.rewards.functions.learned import Learned
 from thumbwheel.rewards.label_config import LearnConfig
 from thumbwheel.rewards.learn import embedder_of, learn
 from thumbwheel.rewards.suggest import suggest
-from tiny_models import tiny_base
 
 HELPFUL, USELESS = (
     ("quick", "brown", "fox", "jumps", "over"),

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from judges import always_the_first, prefers_longer, reply, said, verdict
+from tests.judges import always_the_first, prefers_longer, reply, said, verdict
 from thumbwheel.core.config import Home
 from thumbwheel.core.seal import Seal
 from thumbwheel.llm.fake import FakeServer, Reply

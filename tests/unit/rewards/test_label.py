@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback_world import AGENT, START, World
+from tests.worlds.feedback_world import AGENT, START, World
 from thumbwheel.rewards.label import comparisons, judge, judgements, reach, reading, signals
 from thumbwheel.rewards.types import Judgement, LabelConfig, Statement
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from label_world import AGENT, home, is_good, lines
+from tests.worlds.label_world import AGENT, home, is_good, lines
 from thumbwheel.capture.feedback import list_feedback
 from thumbwheel.core.errors import DataError, InputError, NotFound
 from thumbwheel.models.documents import as_bytes, documents

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from judges import prefers_longer
-from label_world import AGENT, home
-from public_data import public_data
+from tests.judges import prefers_longer
+from tests.public_data import public_data
+from tests.worlds.label_world import AGENT, home
 from thumbwheel.core.errors import DataError
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models.documents import documents

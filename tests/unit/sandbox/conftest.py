@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from required import missing
+from tests.required import missing
 from thumbwheel.sandbox import canaries
 from thumbwheel.sandbox.pool import Pool
 from thumbwheel.sandbox.types import Limits

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from required import missing
+from tests.required import missing
 from thumbwheel.sandbox.cell import ENVIRONMENT
 from thumbwheel.sandbox.tree import tree
 

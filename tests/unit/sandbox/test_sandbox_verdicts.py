@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from public_data import public_data
+from tests.public_data import public_data
 from thumbwheel.capture.sources.code_tasks import parse_mbpp
 from thumbwheel.rewards.function import Case, Status
 from thumbwheel.rewards.functions.code_execution import CodeExecution

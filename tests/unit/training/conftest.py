@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_models import tiny_base
+from tests.models.tiny_models import tiny_base
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.training_rows import QUICK, frozen, settings
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.datasets.types import Dataset
@@ -17,7 +18,6 @@ from thumbwheel.stats.power import detectable_area
 from thumbwheel.training.estimate import estimate
 from thumbwheel.training.train import dry_run, train
 from thumbwheel.training.types import Run, RunState
-from training_rows import QUICK, frozen, settings
 
 TIMES = {
     "start": 10.0,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tiny_models import tiny_base
-from training_rows import assembled, plain_rows
+from tests.models.tiny_models import tiny_base
+from tests.training_rows import assembled, plain_rows
 
 
 @pytest.fixture(scope="module")

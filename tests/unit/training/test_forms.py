@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.tiny_models import tiny_adapter, tiny_base, tuned_version
+from tests.training_rows import QUICK, assembled, frozen, plain_rows
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import ConfigError, Conflict, MissingExtra
 from thumbwheel.db.schema import model_versions
@@ -19,8 +21,6 @@ from thumbwheel.models.types import ModelVersion
 from thumbwheel.models.versions import adapter_folder, versions
 from thumbwheel.training.assemble import settings
 from thumbwheel.training.train import dry_run, find_run, train
-from tiny_models import tiny_adapter, tiny_base, tuned_version
-from training_rows import QUICK, assembled, frozen, plain_rows
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.training_rows import QUICK, assembled, loop_of, plain_rows, row, stored
 from thumbwheel.core import ids
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict
@@ -26,7 +27,6 @@ from thumbwheel.training.commands import show_result
 from thumbwheel.training.gain import Gain, gain_of
 from thumbwheel.training.train import runs, train
 from thumbwheel.training.types import RunState
-from training_rows import QUICK, assembled, loop_of, plain_rows, row, stored
 
 
 @pytest.fixture

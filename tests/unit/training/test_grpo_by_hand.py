@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from test_grpo_parity import Recorded
 
+from tests.models.tiny_models import tiny_base
+from tests.training_rows import assembled, logps, plain_rows, shake
 from thumbwheel.training.group import SCALE_FLOOR
-from tiny_models import tiny_base
-from training_rows import assembled, logps, plain_rows, shake
 
 TEMPERATURE = 0.7
 DIVISORS = {"dapo": lambda length, answers, tokens: tokens, "grpo": lambda length, answers, tokens: answers * length,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_losses import gradient
 
-from training_rows import assembled, plain_rows, shake
+from tests.training_rows import assembled, plain_rows, shake
 
 
 def rows(count: int = 4) -> list[dict[str, Any]]:

@@ -24,8 +24,8 @@ from typing import Any
 import pytest
 from test_parity_trl import recorder
 
+from tests.training_rows import assembled, loop_of, plain_rows, shake
 from thumbwheel.engine.rollout import Rollout, RolloutSource, Sampling
-from training_rows import assembled, loop_of, plain_rows, shake
 
 PROMPTS, ANSWERS, LONGEST, UPDATES = 3, 4, 12, 20
 SHARED = {

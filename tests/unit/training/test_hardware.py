@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from command_line import Run
+from tests.command_line import Run
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.training import hardware
 from thumbwheel.training.hardware import (

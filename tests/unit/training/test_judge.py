@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from required import missing
+from tests.required import missing
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.sandbox.canaries import level
 from thumbwheel.sandbox.types import Refused

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.models.tiny_models import record
 from thumbwheel.core.config import Home
 from thumbwheel.db.schema import datasets, runs
 from thumbwheel.db.workspace import Workspace
@@ -15,7 +16,6 @@ from thumbwheel.training import train
 from thumbwheel.training.killed_runs import settle_killed
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import RunState
-from tiny_models import record
 
 HOLD = "import sys, time; from pathlib import Path; from thumbwheel.training.rundir import RunDir\n"
 HOLD += "handle = RunDir(Path(sys.argv[1])).lock(); print(flush=True); time.sleep(600)"

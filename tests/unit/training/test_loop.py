@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.training_rows import assembled, loop_of, plain_rows
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.training.assemble import settings
 from thumbwheel.training.checkpoint import Checkpoints, check
 from thumbwheel.training.divergence import WINDOW, Watch
 from thumbwheel.training.probe import Probe
 from thumbwheel.training.reporting import reporters
-from training_rows import assembled, loop_of, plain_rows
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -216,7 +216,7 @@ def knowing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from tiny_models import tiny_base
+    from tests.models.tiny_models import tiny_base
 
     folder = tiny_base(tmp_path_factory.mktemp("knowing"), initializer_range=0.05)
     made = assembled("sft", folder, tmp_path_factory.mktemp("taught"), json_rows("chats", 32))

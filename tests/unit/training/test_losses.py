@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.training_rows import assembled, plain_rows, shake
 from thumbwheel.engine.tree import plan
-from training_rows import assembled, plain_rows, shake
 
 SHAPES = {"sft": "chats", "dpo": "pairs", "kto": "labels"}
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.models.tiny_models import tiny_base
+from tests.training_rows import assembled, logps, plain_rows, shake
 from thumbwheel.training.algorithms.kto import GOOD
-from tiny_models import tiny_base
-from training_rows import assembled, logps, plain_rows, shake
 
 
 def ratio(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> Any:

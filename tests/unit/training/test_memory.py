@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from reversal import reversal_rows, terse_base
+from tests.models.tiny_models import tiny_base
+from tests.reversal import reversal_rows, terse_base
+from tests.training_rows import QUICK, assembled, loop_of, plain_rows, settings
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.engine.out_of_memory import out_of_memory
 from thumbwheel.engine.tree import plan
@@ -21,14 +23,12 @@ from thumbwheel.training.assemble import Assembly
 from thumbwheel.training.fit_memory import Need, fitted, measure
 from thumbwheel.training.memory import branch_by_branch, meter, refuse_weights, room_gb
 from thumbwheel.training.rundir import RunDir
-from tiny_models import tiny_base
-from training_rows import QUICK, assembled, loop_of, plain_rows, settings
 
 SQUEEZED = """
 import json, sys
 from pathlib import Path
 from thumbwheel.training.memory import hold_to, meter
-from training_rows import assembled, loop_of, plain_rows
+from tests.training_rows import assembled, loop_of, plain_rows
 
 base, folder, options = sys.argv[1:]
 made = assembled("dpo", Path(base), Path(folder), plain_rows("pairs", 24, 4), **json.loads(options))

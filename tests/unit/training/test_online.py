@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from reversal import reversal_rows, terse_base
+from tests.reversal import reversal_rows, terse_base
+from tests.training_rows import assembled, judge_of, loop_of
 from thumbwheel.core.errors import ConfigError, DataError
 from thumbwheel.engine.rollout import Rollout
 from thumbwheel.training.algorithms.grpo import Grpo, GrpoConfig
@@ -16,7 +17,6 @@ from thumbwheel.training.assemble import settings
 from thumbwheel.training.judge import Reward
 from thumbwheel.training.online import Collected, RolloutPrompt
 from thumbwheel.training.online_step import weighted
-from training_rows import assembled, judge_of, loop_of
 
 TRUTH = {"checker": "regex", "checker_config": {"pattern": "ab", "full": True}}
 LONGER = {"checker": "regex", "checker_config": {"pattern": ".{4,}"}}

@@ -11,7 +11,7 @@ import pytest
 import test_grpo_parity
 import test_parity_trl
 
-from tiny_models import tiny_base
+from tests.models.tiny_models import tiny_base
 
 pytestmark = pytest.mark.slow
 GRPO: dict[str, Any] = {"loss_type": "dapo", "beta": 0.04, "num_iterations": 2}

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-import training_rows
-from tiny_models import tiny_base
-from training_rows import assembled, loop_of, plain_rows, shake
+from tests import training_rows
+from tests.models.tiny_models import tiny_base
+from tests.training_rows import assembled, loop_of, plain_rows, shake
 
 STEPS, BATCH = 20, 4
 REWARD = {"learning_rate": 1e-3}

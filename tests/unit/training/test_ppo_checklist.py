@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from ppo_world import BATCH, World, answers, config_of, flat, parts_of, world
+from tests.training_rows import shake
+from tests.worlds.ppo_world import BATCH, World, answers, config_of, flat, parts_of, world
 from thumbwheel.core.config import build
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.engine.rollout import Sampling
@@ -24,7 +25,6 @@ from thumbwheel.training.algorithms.ppo import Ppo, PpoConfig
 from thumbwheel.training.online_step import OnlineSteps
 from thumbwheel.training.optimizer import prepare
 from thumbwheel.training.returns import whiten
-from training_rows import shake
 
 
 def plain(found: World, collected: Any, adapter: str | None, temperature: float) -> Any:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from reversal import reversal_base, reversal_rows, strings, success
-from seeds import LEARNING_SEEDS
+from tests.reversal import reversal_base, reversal_rows, strings, success
+from tests.seeds import LEARNING_SEEDS
+from tests.training_rows import loop_of
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import assemble, settings
 from thumbwheel.training.rate import with_rate
-from training_rows import loop_of
 
 HELD_OUT = 400
 RUN: dict[str, Any] = {

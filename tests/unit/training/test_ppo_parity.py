@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from ppo_world import World, answers, world
+from tests.models.tiny_models import tiny_base
+from tests.worlds.ppo_world import World, answers, world
 from thumbwheel.engine.score import Role
 from thumbwheel.training.online import Collected
-from tiny_models import tiny_base
 
 BATCHES, PASSES = 5, 2
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from encoders import tiny_encoder
-from ppo_world import answers, config_of, parts_of, world
+from tests.models.encoders import tiny_encoder
+from tests.training_rows import QUICK, assembled, frozen, judge_of, loop_of, plain_rows
+from tests.worlds.ppo_world import answers, config_of, parts_of, world
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.load import base_fingerprint
@@ -28,7 +29,6 @@ from thumbwheel.training.online_step import OnlineSteps
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import train
 from thumbwheel.training.types import RunState
-from training_rows import QUICK, assembled, frozen, judge_of, loop_of, plain_rows
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import check_grad
 
+from tests.models.tiny_models import tiny_base
+from tests.training_rows import assembled, plain_rows
 from thumbwheel.training import rater_noise
 from thumbwheel.training.rater_noise import FEWEST, PRIOR_RATE, Judgement, estimate, sigmoid
 from thumbwheel.training.rater_weights import weigh
 from thumbwheel.training.types import JUDGED
-from tiny_models import tiny_base
-from training_rows import assembled, plain_rows
 
 ERRORS = {"ana": 0.02, "ben": 0.1, "eve": 0.3}
 

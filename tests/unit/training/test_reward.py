@@ -14,7 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from encoders import tiny_encoder
+from tests.models.encoders import tiny_encoder
+from tests.training_rows import assembled, loop_of, plain_rows, shake
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.forward import language_model
 from thumbwheel.engine.reward_model import Scale
@@ -22,7 +23,6 @@ from thumbwheel.engine.score import LAST, Role
 from thumbwheel.engine.tree import build
 from thumbwheel.training.algorithms.reward import BINS, Reward, RewardConfig, calibration, spread
 from thumbwheel.training.step import means
-from training_rows import assembled, loop_of, plain_rows, shake
 
 KINDS = {"bradley_terry": "pairs", "regression": "scored", "classification": "labels"}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from judged_world import judge, true_pairs
-from seeds import LEARNING_SEEDS
+from tests.seeds import LEARNING_SEEDS
+from tests.worlds.judged_world import judge, true_pairs
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.reward_model import Read, RewardModel

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from encoders import tiny_encoder
+from tests.models.encoders import tiny_encoder
+from tests.training_rows import QUICK, WORDS, row, stored
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import InputError, ModelError, NotFound
 from thumbwheel.datasets.types import Dataset, PairRow
@@ -30,7 +31,6 @@ from thumbwheel.models.types import RewardModelRecord
 from thumbwheel.models.versions import ensure_agent, versions
 from thumbwheel.training.reward_model_record import held_out, of_answers, of_numbers
 from thumbwheel.training.train import runs, train
-from training_rows import QUICK, WORDS, row, stored
 
 PROMPT = [
     {"role": "system", "content": "Be brief."},
@@ -335,7 +335,7 @@ def test_an_encoder_judges_behind_the_same_interface(ws: Workspace, tmp_path: Pa
 
 
 def writer(tmp_path: Path, base: Path | None = None) -> ScoreEngine:
-    from tiny_models import tiny_base
+    from tests.models.tiny_models import tiny_base
 
     model, _ = load_base(str(base or tiny_base(tmp_path / "other", seed=9)), "float32")
     return ScoreEngine(attach_lora(model, LoraSettings(rank=2), seed=0)[0])

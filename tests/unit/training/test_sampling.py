@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from ppo_world import answers, flat, world
-from rollout_server import Uniform
+from tests.servers.rollout_server import Uniform
+from tests.training_rows import assembled, plain_rows, shake
+from tests.worlds.ppo_world import answers, flat, world
 from thumbwheel.core.errors import ConfigError, ModelError
 from thumbwheel.engine.rollout import Rollout
 from thumbwheel.engine.sampler import GroupSampler
@@ -22,7 +23,6 @@ from thumbwheel.training.algorithms.grpo import Grpo, GrpoConfig
 from thumbwheel.training.assemble import Assembly
 from thumbwheel.training.judge import Reward
 from thumbwheel.training.online import Collected, RolloutPrompt, importance
-from training_rows import assembled, plain_rows, shake
 
 
 def grpo(base: Path, folder: Path, **changes: Any) -> Assembly:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.training_rows import QUICK, frozen
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import (
     ConfigError,
@@ -27,7 +28,6 @@ from thumbwheel.training.launch import Tail, _note
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import dry_run, environment, runs, train
 from thumbwheel.training.types import RunState, Status
-from training_rows import QUICK, frozen
 
 
 @pytest.fixture

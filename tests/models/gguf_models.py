@@ -7,12 +7,12 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-from llama_tools import needs, wide_base
+from tests.models.tiny_models import tiny_adapter
+from tests.servers.llama_tools import needs, wide_base
 from thumbwheel.deploy.types import Kind, Package
 from thumbwheel.export.formats.gguf import GGUF
 from thumbwheel.export.formats.lora_gguf import LORA_GGUF
 from thumbwheel.export.types import Source
-from tiny_models import tiny_adapter
 
 
 @cache

@@ -8,7 +8,8 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from approvals import approve
+from tests.approvals import approve
+from tests.models.tiny_models import tuned_version
 from thumbwheel.db.schema import model_versions
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
@@ -16,7 +17,6 @@ from thumbwheel.deploy.serve import application
 from thumbwheel.deploy.switch import Deployed
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion
-from tiny_models import tuned_version
 
 QUESTION = [{"role": "user", "content": "Hello"}]
 

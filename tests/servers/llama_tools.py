@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from required import missing
+from tests.models.tiny_models import tiny_base
+from tests.required import missing
 from thumbwheel.llm import tools
-from tiny_models import tiny_base
 
 
 def needs(*names: str) -> None:

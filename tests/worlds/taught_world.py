@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from feedback_world import World
+from tests.worlds.feedback_world import World
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.evaluation.types import EvaluationConfig
 

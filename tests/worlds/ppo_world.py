@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.training_rows import shake
 from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
 from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.engine.rollout import Rollout
@@ -21,7 +22,6 @@ from thumbwheel.training.memory import Budget
 from thumbwheel.training.online import Collected, Experience, RolloutPrompt
 from thumbwheel.training.online_step import EngineSweep
 from thumbwheel.training.step import means
-from training_rows import shake
 
 Answer = tuple[int, str, float | None]
 """Tokens, finish, score."""

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tiny_models import tiny_base
+from tests.models.tiny_models import tiny_base
 
 PLACES = {"fox": '{"at":"den"}', "dog": '{"at":"yard"}'}
 LEARNS = {"learning_rate": 1e-2, "max_steps": 60, "probe_prompts": 0}

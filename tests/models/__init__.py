@@ -1,0 +1,1 @@
+"""Models that tests make: tiny, random or trained in seconds, and their files."""
