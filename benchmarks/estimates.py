@@ -33,8 +33,13 @@ from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.train import dry_run, find_run, run_dir, train
 
 OPTIONS: dict[str, Any] = {
-    "num_train_epochs": 2, "batch_size": 4, "eval_steps": 6, "early_stopping_patience": None, "probe_tokens": 32, "max_length": 512,
-}  # fmt: skip
+    "num_train_epochs": 2,
+    "batch_size": 4,
+    "eval_steps": 6,
+    "early_stopping_patience": None,
+    "probe_tokens": 32,
+    "max_length": 512,
+}
 TARGETS = {"memory": 0.15, "time": 0.30}
 
 
@@ -118,10 +123,17 @@ def rows_of(shape: str, folder: Path, count: int) -> list[Any]:
     made: list[Any] = []
     for number, pair in enumerate(pairs[: count + count // 6]):
         fields: dict[str, Any] = {
-            "row_id": f"row{number}", "group": f"g{number}", "split": "train" if number < count else "dev", "tools": None, "weight": 1.0,
-            "prompt": [{"role": "user", "content": pair["prompt"]}], "origin": "benchmark", "feedback_ids": [], "trace_ids": [],
+            "row_id": f"row{number}",
+            "group": f"g{number}",
+            "split": "train" if number < count else "dev",
+            "tools": None,
+            "weight": 1.0,
+            "prompt": [{"role": "user", "content": pair["prompt"]}],
+            "origin": "benchmark",
+            "feedback_ids": [],
+            "trace_ids": [],
             "subject_ids": [],
-        }  # fmt: skip
+        }
         if shape == "pairs":
             made.append(PairRow(**fields, chosen=pair["chosen"], rejected=pair["rejected"]))
         elif shape == "chats":

@@ -69,9 +69,13 @@ class Loops:
             ids = torch.tensor([self.builder.prompt(one.prompt)])
             with torch.inference_mode():
                 made = self.model.generate(
-                    input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=one.max_new_tokens,
-                    eos_token_id=list(self.builder.stop_ids), pad_token_id=0,
-                )  # fmt: skip
+                    input_ids=ids,
+                    attention_mask=torch.ones_like(ids),
+                    do_sample=False,
+                    max_new_tokens=one.max_new_tokens,
+                    eos_token_id=list(self.builder.stop_ids),
+                    pad_token_id=0,
+                )
             found.append(tuple(made[0, ids.shape[1] :].tolist()))
         return found
 
@@ -295,13 +299,25 @@ def main() -> None:
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     whole = {who: sum(medians[f"{kind} {who}"] for kind in KINDS) for who in (*PEERS, "ours")}
     report = {
-        "size": given.size, "rows": given.rows, "prompts": given.prompts, "tokens": given.tokens, "system": given.system,
+        "size": given.size,
+        "rows": given.rows,
+        "prompts": given.prompts,
+        "tokens": given.tokens,
+        "system": given.system,
         "threads": torch.get_num_threads(),
-        "torch": torch.__version__, "transformers": transformers.__version__, "seconds": medians, "every": given.every,
-        "agreement": {peer: agreement(results, peer, given.every if peer == "loop" else 1) for peer in PEERS},
-        "ratio": {peer: {kind: medians[f"{kind} {peer}"] / medians[f"{kind} ours"] for kind in KINDS} for peer in PEERS},
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "seconds": medians,
+        "every": given.every,
+        "agreement": {
+            peer: agreement(results, peer, given.every if peer == "loop" else 1) for peer in PEERS
+        },
+        "ratio": {
+            peer: {kind: medians[f"{kind} {peer}"] / medians[f"{kind} ours"] for kind in KINDS}
+            for peer in PEERS
+        },
         "ratio_whole": {peer: whole[peer] / whole["ours"] for peer in PEERS},
-    }  # fmt: skip
+    }
     print(json.dumps(report, indent=2))
     raw.write(given.json, **report)
 

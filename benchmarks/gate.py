@@ -97,9 +97,14 @@ class World:
 
 
 WORLDS = (
-    World(100, 0.3), World(300, 0.1), World(300, 0.3), World(300, 0.6), World(1000, 0.05),
-    World(300, 0.3, 5, 0.6), World(1000, 0.2, 10, 0.3),
-)  # fmt: skip
+    World(100, 0.3),
+    World(300, 0.1),
+    World(300, 0.3),
+    World(300, 0.6),
+    World(1000, 0.05),
+    World(300, 0.3, 5, 0.6),
+    World(1000, 0.2, 10, 0.3),
+)
 
 
 @dataclass(frozen=True)
@@ -269,11 +274,28 @@ def evaluation(
     ]
     primary = compare.success(SUCCESS, pairs, 1 - POLICY.alpha)
     return Evaluation(
-        id="evl", agent="simulated", candidate_id="c", candidate="v2", against_id="i", against="v1",
-        basis=Basis.GOLD, fresh=True, primary=primary, preferences=(), guards=watched, slices=(),
-        examples=(), reads=reads, suite="success", detectable=compare.detectable(primary),
-        dropped={}, notes=(), rows="", key="", config=EvaluationConfig(),
-    )  # fmt: skip
+        id="evl",
+        agent="simulated",
+        candidate_id="c",
+        candidate="v2",
+        against_id="i",
+        against="v1",
+        basis=Basis.GOLD,
+        fresh=True,
+        primary=primary,
+        preferences=(),
+        guards=watched,
+        slices=(),
+        examples=(),
+        reads=reads,
+        suite="success",
+        detectable=compare.detectable(primary),
+        dropped={},
+        notes=(),
+        rows="",
+        key="",
+        config=EvaluationConfig(),
+    )
 
 
 def _case(place: int, world: World) -> Case:
@@ -387,11 +409,17 @@ def _row(
     known = clopper_pearson(count, found.total)
     verdicts = {one.name.lower(): found.verdicts[one.name.lower()] for one in Verdict}
     return {
-        "kind": kind, "name": name, "counted": count, "of": found.total,
-        "share": count / found.total if found.total else None, "low": known.low, "high": known.high,
+        "kind": kind,
+        "name": name,
+        "counted": count,
+        "of": found.total,
+        "share": count / found.total if found.total else None,
+        "low": known.low,
+        "high": known.high,
         "target": f"{'>=' if at_least else '<='} {target:.0%}",
-        "missed": known.high < target if at_least else known.low > target, "verdicts": verdicts,
-    }  # fmt: skip
+        "missed": known.high < target if at_least else known.low > target,
+        "verdicts": verdicts,
+    }
 
 
 def mistakes(decisions: int, random: np.random.Generator) -> Iterator[dict[str, Any]]:

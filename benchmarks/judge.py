@@ -48,9 +48,15 @@ from thumbwheel.training.train import find_run, run_dir, train
 RATINGS, PAIRS, FRESH, SETTLED = 2000, 450, 400, 20
 JUDGE: dict[str, Any] = {"loss_type": "classification", "token_budget": 4096}
 PPO: dict[str, Any] = {
-    "learning_rate": 2e-3, "init_kl_coef": 0.3, "kl_horizon": 1e9, "max_completion_length": 16, "max_length": 256, "max_steps": 130,
-    "eval_steps": 26, "token_budget": 4096,
-}  # fmt: skip
+    "learning_rate": 2e-3,
+    "init_kl_coef": 0.3,
+    "kl_horizon": 1e9,
+    "max_completion_length": 16,
+    "max_length": 256,
+    "max_steps": 130,
+    "eval_steps": 26,
+    "token_budget": 4096,
+}
 
 DEFAULTS: dict[str, Any] = {"max_completion_length": 16, "max_length": 256, "token_budget": 4096}
 """The task's lengths and a setting of memory; everything else is the method's own."""

@@ -213,11 +213,19 @@ def make_model(tokenizer: Any) -> Any:
 
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=256, intermediate_size=704, num_hidden_layers=4, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=1024, tie_word_embeddings=True, bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+            vocab_size=len(tokenizer),
+            hidden_size=256,
+            intermediate_size=704,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=1024,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
         )
-    )  # fmt: skip
+    )
 
 
 def fit(model: Any, blocks: Any, steps: int) -> list[float]:
@@ -295,11 +303,22 @@ def turn_once(turn: Turn, work: Path, quick: bool) -> dict[str, Any]:
     )
     counts = {key: first[key] for key in ("read", "stored", "duplicates", "refused")}
     return {
-        "agent": turn.agent, "method": turn.method, "imported": counts, "stored_again": again["stored"], "plan": plan["words"][-1],
-        "rows": built["manifest"]["counts"], "train": trained["metrics"], "primary": evaluated["primary"],
-        "preferences": evaluated["preferences"], "basis": evaluated["basis"], "decision": evaluated["decision"],
-        "reward_model": judge, "parity": exported["parity"], "reloaded": reload(out), "seconds": seconds,
-    }  # fmt: skip
+        "agent": turn.agent,
+        "method": turn.method,
+        "imported": counts,
+        "stored_again": again["stored"],
+        "plan": plan["words"][-1],
+        "rows": built["manifest"]["counts"],
+        "train": trained["metrics"],
+        "primary": evaluated["primary"],
+        "preferences": evaluated["preferences"],
+        "basis": evaluated["basis"],
+        "decision": evaluated["decision"],
+        "reward_model": judge,
+        "parity": exported["parity"],
+        "reloaded": reload(out),
+        "seconds": seconds,
+    }
 
 
 def judged(home: Path, agent: str, name: str, dataset: str) -> dict[str, Any]:

@@ -46,9 +46,16 @@ def generate(model: Any, prompts: list[list[int]], answers: int, tokens: int) ->
     ]
     with torch.inference_mode():
         found = model.generate(
-            input_ids=torch.tensor(rows), attention_mask=torch.tensor(mask), do_sample=True, top_k=0, top_p=1.0, temperature=1.0,
-            max_new_tokens=tokens, min_new_tokens=tokens, pad_token_id=0,
-        )  # fmt: skip
+            input_ids=torch.tensor(rows),
+            attention_mask=torch.tensor(mask),
+            do_sample=True,
+            top_k=0,
+            top_p=1.0,
+            temperature=1.0,
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
+            pad_token_id=0,
+        )
     assert found.shape == (len(rows), longest + tokens)
 
 
@@ -94,11 +101,17 @@ def main() -> None:
             seconds[name].append(time.perf_counter() - start)
     medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
     report = {
-        "size": given.size, "prompts": given.prompts, "answers": given.answers, "tokens": given.tokens, "threads": torch.get_num_threads(),
-        "torch": torch.__version__, "transformers": transformers.__version__, "seconds": medians,
+        "size": given.size,
+        "prompts": given.prompts,
+        "answers": given.answers,
+        "tokens": given.tokens,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "seconds": medians,
         "ratio": {name: medians["generate"] / medians[name] for name in ("policy", "merged")},
         "ratio_with_sync": medians["generate"] / (medians["merged"] + medians["sync"]),
-    }  # fmt: skip
+    }
     print(json.dumps(report, indent=2))
     raw.write(given.json, **report)
 

@@ -40,8 +40,13 @@ FIRST = 1001
 NOMINAL = 0.025
 """How often a candidate without a gain may be approved at its first look."""
 SETTINGS = {
-    "ratings": RATINGS, "gold": GOLD, "fresh": FRESH, "steps": STEPS, "methods": list(METHODS), "first": FIRST,
-}  # fmt: skip
+    "ratings": RATINGS,
+    "gold": GOLD,
+    "fresh": FRESH,
+    "steps": STEPS,
+    "methods": list(METHODS),
+    "first": FIRST,
+}
 
 
 def world(seed: int) -> dict[str, Any]:
@@ -80,10 +85,14 @@ def world(seed: int) -> dict[str, Any]:
             decision = gate(ws, evaluation)
             primary = evaluation.primary
             row |= {
-                "verdict": decision.decision.verdict.value, "reasons": list(decision.decision.reasons),
-                "before": primary.before, "after": primary.after, "gain": primary.gain,
-                "low": primary.low, "high": primary.high,
-            }  # fmt: skip
+                "verdict": decision.decision.verdict.value,
+                "reasons": list(decision.decision.reasons),
+                "before": primary.before,
+                "after": primary.after,
+                "gain": primary.gain,
+                "low": primary.low,
+                "high": primary.high,
+            }
             if primary.low > 0:
                 row["fresh"] = judged_again(ws, Path(folder), seed, result.version, config)
     return row | {"seconds": round(time.monotonic() - started, 1)}
@@ -101,9 +110,13 @@ def judged_again(ws: Any, folder: Path, seed: int, version: str, config: Any) ->
     with path.open("w", encoding="utf-8") as file:
         for number, mail in enumerate(person.mails(random.Random(f"again:{seed}"), FRESH, "fresh")):
             case = {
-                "type": "case", "id": f"again-{number:05d}", "input": messages(mail), "checker": "json_fields",
-                "reference": person.filing(mail)._asdict(), "group": mail.address,
-            }  # fmt: skip
+                "type": "case",
+                "id": f"again-{number:05d}",
+                "input": messages(mail),
+                "checker": "json_fields",
+                "reference": person.filing(mail)._asdict(),
+                "group": mail.address,
+            }
             file.write(json.dumps(case, ensure_ascii=False) + "\n")
     ingest(ws, AGENT, "jsonl", path, reviewer="owner")
     primary = evaluate(
@@ -124,8 +137,10 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "approved without a true gain": len(wrong),
     }
     shares = {
-        name: [count / max(len(rows), 1), *_ends(count, len(rows))] for name, count in counts.items() if name != "worlds"
-    }  # fmt: skip
+        name: [count / max(len(rows), 1), *_ends(count, len(rows))]
+        for name, count in counts.items()
+        if name != "worlds"
+    }
     return {"counts": counts, "shares": shares, "nominal": NOMINAL}
 
 

@@ -270,9 +270,12 @@ def main() -> None:
                 if given.persons and "person" in row
                 else f"seed {row['seed']:2}"
             )
-            print(f"{row['task']:8} {row['method']:13} {whose}  {figures[0]} -> {figures[1]}  "
-                  f"{'sound' if row['sound'] else 'NOT SOUND'}  {row['seconds']:.0f} s  "
-                  f"{row['reason'] or ''}", flush=True)  # fmt: skip
+            print(
+                f"{row['task']:8} {row['method']:13} {whose}  {figures[0]} -> {figures[1]}  "
+                f"{'sound' if row['sound'] else 'NOT SOUND'}  {row['seconds']:.0f} s  "
+                f"{row['reason'] or ''}",
+                flush=True,
+            )
             raw.write(given.json, rows=rows)
     for task, method in dict.fromkeys((row["task"], row["method"]) for row in rows):
         own = [row for row in rows if (row["task"], row["method"]) == (task, method)]

@@ -14,21 +14,23 @@ from typing import NoReturn
 import pytest
 
 MACHINE = (
-    "x32 is of x86_64", "no cgroup:", "run as an ordinary user already", "a small disk can be "
-    "mounted "
-    "by "
-    "root "
-    "only",
-    "neither CUDA nor Metal", "bitsandbytes' 4 bits are CUDA's", "needs a real Ollama", "needs a "
-    "Go "
-    "toolchain",
-    "transformers 4.57 cannot be installed here", "bloom rounds its softmax", "is Linux's", "reading "
-    "of "
-    "Linux", "read "
-    "from "
-    "/proc",
-    "when it next reads its pipe", "memory cannot be measured here", "needs /dev/full",
-)  # fmt: skip
+    "x32 is of x86_64",
+    "no cgroup:",
+    "run as an ordinary user already",
+    "a small disk can be mounted by root only",
+    "neither CUDA nor Metal",
+    "bitsandbytes' 4 bits are CUDA's",
+    "needs a real Ollama",
+    "needs a Go toolchain",
+    "transformers 4.57 cannot be installed here",
+    "bloom rounds its softmax",
+    "is Linux's",
+    "reading of Linux",
+    "read from /proc",
+    "when it next reads its pipe",
+    "memory cannot be measured here",
+    "needs /dev/full",
+)
 """Reasons that lie in the machine or the processor, and that no installation would change."""
 
 

@@ -33,12 +33,24 @@ def reversal_rows(train: int, dev: int, seed: int = 1, **changes: Any) -> list[d
     texts = strings(seed)
     return [
         {
-            "row_id": f"row_{number:05d}", "group": f"g{number}", "split": "train" if number < train else "dev", "tools": None,
-            "prompt": [{"role": "user", "content": text}], "weight": 1.0, "origin": "case", "feedback_ids": [], "trace_ids": [],
-            "subject_ids": [], "reference": text[::-1], "checker": "exact_answer", "checker_config": {}, "case_id": None,
-        } | changes
+            "row_id": f"row_{number:05d}",
+            "group": f"g{number}",
+            "split": "train" if number < train else "dev",
+            "tools": None,
+            "prompt": [{"role": "user", "content": text}],
+            "weight": 1.0,
+            "origin": "case",
+            "feedback_ids": [],
+            "trace_ids": [],
+            "subject_ids": [],
+            "reference": text[::-1],
+            "checker": "exact_answer",
+            "checker_config": {},
+            "case_id": None,
+        }
+        | changes
         for number, text in zip(range(train + dev), texts, strict=False)
-    ]  # fmt: skip
+    ]
 
 
 def reversal_tokenizer() -> Any:
@@ -69,10 +81,19 @@ def untaught(tokenizer: Any, width: int, layers: int) -> Any:
     torch.manual_seed(0)
     return Qwen2ForCausalLM(
         Qwen2Config(
-            vocab_size=len(tokenizer), hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers, num_attention_heads=4,
-            num_key_value_heads=4, max_position_embeddings=64, eos_token_id=1, pad_token_id=0, bos_token_id=None, tie_word_embeddings=True,
+            vocab_size=len(tokenizer),
+            hidden_size=width,
+            intermediate_size=4 * width,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=64,
+            eos_token_id=1,
+            pad_token_id=0,
+            bos_token_id=None,
+            tie_word_embeddings=True,
         )
-    )  # fmt: skip
+    )
 
 
 def lessons(

@@ -65,9 +65,17 @@ def row(shape: str, number: int, split: str = "train") -> Any:
         {"role": "user", "content": text(2, 12)}
     ]
     fields = {
-        "row_id": f"row_{number:05d}", "group": f"g{number}", "split": split, "prompt": prompt, "tools": None, "weight": 1.0,
-        "origin": "test", "feedback_ids": [f"fbk_{number}"], "trace_ids": [f"trc_{number}"], "subject_ids": [],
-    }  # fmt: skip
+        "row_id": f"row_{number:05d}",
+        "group": f"g{number}",
+        "split": split,
+        "prompt": prompt,
+        "tools": None,
+        "weight": 1.0,
+        "origin": "test",
+        "feedback_ids": [f"fbk_{number}"],
+        "trace_ids": [f"trc_{number}"],
+        "subject_ids": [],
+    }
     if shape == "chats":
         return ChatRow(**fields, completion=text(1, 8), finish_reason=None, token_ids=None)
     if shape == "pairs":

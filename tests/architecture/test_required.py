@@ -47,7 +47,7 @@ def outcome(folder: Path, **variables: str) -> str:
         for name, value in os.environ.items()
         if not name.startswith("THUMBWHEEL_REQUIRE")
     }
-    environment |= variables | {"PYTHONPATH": str(ROOT / "tests")}
+    environment |= variables | {"PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT}"}
     command = [
         sys.executable,
         "-m",

@@ -85,9 +85,13 @@ def _openwebui(line: Line) -> dict[str, Any]:
     }
     chat = {"id": f"c{line.question}", "user_id": "u1", "chat": {"history": {"messages": messages}}}
     return {
-        "id": f"f{line.number}", "user_id": f"u{line.number % 2}", "type": "rating", "data": {"rating": 1 if line.good else -1},
-        "meta": {"chat_id": f"c{line.question}", "message_id": message}, "snapshot": {"chat": chat},
-    }  # fmt: skip
+        "id": f"f{line.number}",
+        "user_id": f"u{line.number % 2}",
+        "type": "rating",
+        "data": {"rating": 1 if line.good else -1},
+        "meta": {"chat_id": f"c{line.question}", "message_id": message},
+        "snapshot": {"chat": chat},
+    }
 
 
 def _langfuse(line: Line) -> dict[str, Any]:
@@ -108,10 +112,13 @@ def _langfuse(line: Line) -> dict[str, Any]:
 
 def _decision(line: Line) -> dict[str, Any]:
     return {
-        "id": f"d{line.question}-{line.answer}", "agentType": "FILER", "state": {"item": {"title": line.asked}},
-        "action": {"swimlane": ("HOME", "PROJECT")[line.answer], "labels": []}, "userFeedback": "CONFIRMED" if line.good else "OVERRIDDEN",
+        "id": f"d{line.question}-{line.answer}",
+        "agentType": "FILER",
+        "state": {"item": {"title": line.asked}},
+        "action": {"swimlane": ("HOME", "PROJECT")[line.answer], "labels": []},
+        "userFeedback": "CONFIRMED" if line.good else "OVERRIDDEN",
         "reward": 1.0 if line.good else -1.0,
-    }  # fmt: skip
+    }
 
 
 def _jsonl(line: Line) -> dict[str, Any]:
@@ -146,9 +153,15 @@ def _tau(line: Line) -> dict[str, Any]:
 
 def _widget(line: Line) -> dict[str, Any]:
     return {
-        "entry_id": f"e{line.number}", "question_id": f"q{line.question}", "question": line.asked, "scenario": "kpi",
-        "fixture": ("dial", "bar")[line.answer], "size": "normal", "natural": True, "rating": "up" if line.good else "down",
-    }  # fmt: skip
+        "entry_id": f"e{line.number}",
+        "question_id": f"q{line.question}",
+        "question": line.asked,
+        "scenario": "kpi",
+        "fixture": ("dial", "bar")[line.answer],
+        "size": "normal",
+        "natural": True,
+        "rating": "up" if line.good else "down",
+    }
 
 
 def _bfcl(line: Line) -> dict[str, Any]:
@@ -168,50 +181,85 @@ LINES: Mapping[str, Callable[[Line], dict[str, Any]]] = {
     "jsonl": _jsonl,
     "preference": _preference,
     "graded": lambda line: {
-        "question": line.asked, "ground_truth": f"#### {line.question}",
+        "question": line.asked,
+        "ground_truth": f"#### {line.question}",
         f"model-{line.answer}": {"is_correct": line.good, "solution": line.answered},
     },
     "flowagent": lambda line: {
-        "trace_id": f"t{line.question}-{line.answer}", "session_id": "s", "user_query": line.asked, "final_response": line.answered,
-        "label": line.good, "reward_score": line.number % 3 / 2,
+        "trace_id": f"t{line.question}-{line.answer}",
+        "session_id": "s",
+        "user_query": line.asked,
+        "final_response": line.answered,
+        "label": line.good,
+        "reward_score": line.number % 3 / 2,
     },
     "decisions": _decision,
     "widgets": _widget,
     "feedback_jsonl": lambda line: {
-        "query": line.asked, "response": line.answered, "feedback_type": "rating", "rating": 5 if line.good else 1, "timestamp": None,
+        "query": line.asked,
+        "response": line.answered,
+        "feedback_type": "rating",
+        "rating": 5 if line.good else 1,
+        "timestamp": None,
     },
     "openwebui": _openwebui,
     "langfuse": _langfuse,
     "openai": lambda line: {
         "input": {"messages": [{"role": "user", "content": line.asked}]},
-        "preferred_output": [{"role": "assistant", "content": line.answered if line.good else line.other}],
-        "non_preferred_output": [{"role": "assistant", "content": line.other if line.good else line.answered}],
+        "preferred_output": [
+            {"role": "assistant", "content": line.answered if line.good else line.other}
+        ],
+        "non_preferred_output": [
+            {"role": "assistant", "content": line.other if line.good else line.answered}
+        ],
     },
     "trl": lambda line: {"prompt": line.asked, "completion": line.answered, "label": line.good},
-    "csv": lambda line: {"question": line.asked, "answer": line.answered, "stars": 5 if line.good else 1},
-    "parquet": lambda line: {"question": line.asked, "answer": line.answered, "stars": 5 if line.good else 1},
-    "n3": lambda line: {"prompt": line.asked, "response": line.answered, "score": line.number % 5 / 4, "runId": f"r{line.question}"},
+    "csv": lambda line: {
+        "question": line.asked,
+        "answer": line.answered,
+        "stars": 5 if line.good else 1,
+    },
+    "parquet": lambda line: {
+        "question": line.asked,
+        "answer": line.answered,
+        "stars": 5 if line.good else 1,
+    },
+    "n3": lambda line: {
+        "prompt": line.asked,
+        "response": line.answered,
+        "score": line.number % 5 / 4,
+        "runId": f"r{line.question}",
+    },
     "tau": _tau,
     "bfcl": _bfcl,
     "mbpp": lambda line: {
-        "task_id": line.number, "text": line.asked, "code": f"def f():\n    return {line.answer}",
+        "task_id": line.number,
+        "text": line.asked,
+        "code": f"def f():\n    return {line.answer}",
         "test_list": [f"assert f() == {line.answer}"],
     },
     "humaneval": lambda line: {
-        "task_id": f"HumanEval/{line.number}", "prompt": 'def f():\n    '
-        f'"""{line.asked}"""\n', "entry_point": "f",
-        "canonical_solution": f"    return {line.answer}\n", "test": "def check(candidate):\n    "
-        "assert "
-        "candidate() "
-        "== "
-        "0\n",
+        "task_id": f"HumanEval/{line.number}",
+        "prompt": f'def f():\n    """{line.asked}"""\n',
+        "entry_point": "f",
+        "canonical_solution": f"    return {line.answer}\n",
+        "test": "def check(candidate):\n    assert candidate() == 0\n",
     },
     "llmfao": lambda line: {
-        "id": str(line.number), "prompt": str(line.question), "model_x": str(line.answer), "model_y": "9",
-        "worker": str(line.number % 2), "winner": "left" if line.good else "right",
+        "id": str(line.number),
+        "prompt": str(line.question),
+        "model_x": str(line.answer),
+        "model_y": "9",
+        "worker": str(line.number % 2),
+        "winner": "left" if line.good else "right",
     },
-    "mt_bench": lambda line: {"question_id": line.number, "category": "x", "turns": [line.asked], "reference": [line.answered]},
-}  # fmt: skip
+    "mt_bench": lambda line: {
+        "question_id": line.number,
+        "category": "x",
+        "turns": [line.asked],
+        "reference": [line.answered],
+    },
+}
 CASES_ONLY, COMPARISONS = (
     ("bfcl", "mbpp", "humaneval", "mt_bench"),
     ("preference", "openai", "llmfao"),

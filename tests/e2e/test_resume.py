@@ -26,9 +26,17 @@ from thumbwheel.training.train import find_run, runs, train
 from thumbwheel.training.types import RunState
 
 OPTIONS: dict[str, Any] = {
-    "batch_size": 4, "num_train_epochs": 4, "learning_rate": 1e-3, "lora_r": 4, "max_length": 128, "eval_steps": 5, "save_steps": 4,
-    "probe_prompts": 2, "probe_tokens": 6, "early_stopping_patience": 50,
-}  # fmt: skip
+    "batch_size": 4,
+    "num_train_epochs": 4,
+    "learning_rate": 1e-3,
+    "lora_r": 4,
+    "max_length": 128,
+    "eval_steps": 5,
+    "save_steps": 4,
+    "probe_prompts": 2,
+    "probe_tokens": 6,
+    "early_stopping_patience": 50,
+}
 STEPS = 40
 CHILD = """
 import json, sys

@@ -48,27 +48,44 @@ def traces_by_day(folder: Path) -> Path:
         day.mkdir(parents=True, exist_ok=True)
         good = number % 2 == 0
         call = {
-            "tool_name": "search", "arguments": {"q": f"part {number}"}, "result": "found" if good else "", "success": good,
-            "duration_ms": 12.0, "error": None if good else "timeout", "timestamp": DAY.format(day=number % 3 + 1),
-        }  # fmt: skip
+            "tool_name": "search",
+            "arguments": {"q": f"part {number}"},
+            "result": "found" if good else "",
+            "success": good,
+            "duration_ms": 12.0,
+            "error": None if good else "timeout",
+            "timestamp": DAY.format(day=number % 3 + 1),
+        }
         trace = {
-            "trace_id": f"{number:012x}", "session_id": f"s{number}", "timestamp": DAY.format(day=number % 3 + 1),
-            "user_query": f"Where is part {number}?", "tool_calls": [call], "final_response": "In "
-            "shelf "
-            f"{number}.",
-            "total_tokens_in": 800, "total_tokens_out": 40, "label": None if number >= COUNT - 2 else good,
-        }  # fmt: skip
+            "trace_id": f"{number:012x}",
+            "session_id": f"s{number}",
+            "timestamp": DAY.format(day=number % 3 + 1),
+            "user_query": f"Where is part {number}?",
+            "tool_calls": [call],
+            "final_response": f"In shelf {number}.",
+            "total_tokens_in": 800,
+            "total_tokens_out": 40,
+            "label": None if number >= COUNT - 2 else good,
+        }
         (day / f"trace_{number:012x}.json").write_text(json.dumps(trace))
     return folder / "rl_traces"
 
 
 def scored_runs(folder: Path) -> Path:
     """System 1: rows of n3 with scores from 0 to 1, two answers to each question."""
-    return lines(folder / "feedback.jsonl", [
-        {"prompt": f"Question {number // 2}?", "response": f"Answer {number}.", "score": round(0.1 + 0.8 * (number % 2), 2),
-         "runId": f"run-{number // 2}", "notes": None}
-        for number in range(COUNT)
-    ])  # fmt: skip
+    return lines(
+        folder / "feedback.jsonl",
+        [
+            {
+                "prompt": f"Question {number // 2}?",
+                "response": f"Answer {number}.",
+                "score": round(0.1 + 0.8 * (number % 2), 2),
+                "runId": f"run-{number // 2}",
+                "notes": None,
+            }
+            for number in range(COUNT)
+        ],
+    )
 
 
 def decisions(folder: Path) -> Path:
@@ -85,12 +102,20 @@ def decisions(folder: Path) -> Path:
             "reasoning": "r",
         }
         said = (None, "CONFIRMED", "CORRECTED")[number % 3]
-        rows.append({
-            "id": f"d{number}", "agentType": "FILER", "state": {"item": {"id": f"i{number}", "title": "Mail "
-            f"{number}"}}, "action": action,
-            "userId": "ann", "confidence": 0.8, "userFeedback": said, "feedbackAt": DAY.format(day=2) if said else None,
-            "userCorrection": {"swimlane": "PROJECT"} if said == "CORRECTED" else None, "createdAt": DAY.format(day=1),
-        })  # fmt: skip
+        rows.append(
+            {
+                "id": f"d{number}",
+                "agentType": "FILER",
+                "state": {"item": {"id": f"i{number}", "title": f"Mail {number}"}},
+                "action": action,
+                "userId": "ann",
+                "confidence": 0.8,
+                "userFeedback": said,
+                "feedbackAt": DAY.format(day=2) if said else None,
+                "userCorrection": {"swimlane": "PROJECT"} if said == "CORRECTED" else None,
+                "createdAt": DAY.format(day=1),
+            }
+        )
     return lines(folder / "decisions.jsonl", rows)
 
 
@@ -98,25 +123,45 @@ def collected(folder: Path) -> Path:
     """System 3: lines of a FeedbackCollector; thumbs both ways, ratings without a thumb, and
     corrections."""
     kinds = ("thumbs_up", "thumbs_down", "rating", "correction")
-    return lines(folder / "feedback.jsonl", [
-        {"query": f"Question {number}?", "response": f"Answer {number}.", "feedback_type": kinds[number % 4],
-         "rating": 5 if number % 4 == 2 else None, "correction": f"Better {number}." if number % 4 == 3 else None,
-         "timestamp": "2026-01-05 09:12:44.120000", "metadata": {}}
-        for number in range(COUNT)
-    ])  # fmt: skip
+    return lines(
+        folder / "feedback.jsonl",
+        [
+            {
+                "query": f"Question {number}?",
+                "response": f"Answer {number}.",
+                "feedback_type": kinds[number % 4],
+                "rating": 5 if number % 4 == 2 else None,
+                "correction": f"Better {number}." if number % 4 == 3 else None,
+                "timestamp": "2026-01-05 09:12:44.120000",
+                "metadata": {},
+            }
+            for number in range(COUNT)
+        ],
+    )
 
 
 def rated_widgets(folder: Path) -> Path:
     """System 4: what was shown for a question, of one run: the widget that was chosen, liked; two
     forced fixtures, one of them disliked."""
     entries = [
-        {"entry_id": f"e{number:05}", "question_id": f"q{number // 3}", "question": "How is pump "
-        f"{number // 3}?", "category": "status",
-         "scenario": "kpi", "fixture": f"dial-{number}", "size": "normal", "natural": number % 3 == 0, "forced": number % 3 > 0,
-         "widget_index": 0, "data_override": {"demoData": {"label": "Flow", "value": number // 3}},
-         "rating": ("up", "down", None)[number % 3], "tags": [], "notes": ""}
+        {
+            "entry_id": f"e{number:05}",
+            "question_id": f"q{number // 3}",
+            "question": f"How is pump {number // 3}?",
+            "category": "status",
+            "scenario": "kpi",
+            "fixture": f"dial-{number}",
+            "size": "normal",
+            "natural": number % 3 == 0,
+            "forced": number % 3 > 0,
+            "widget_index": 0,
+            "data_override": {"demoData": {"label": "Flow", "value": number // 3}},
+            "rating": ("up", "down", None)[number % 3],
+            "tags": [],
+            "notes": "",
+        }
         for number in range(COUNT)
-    ]  # fmt: skip
+    ]
     path = folder / "exhaustive_data.json"
     path.write_text(
         json.dumps({"run_id": "r1", "created_at": DAY.format(day=1), "entries": entries})
@@ -127,27 +172,69 @@ def rated_widgets(folder: Path) -> Path:
 THIRD, QUARTER = COUNT // 3, COUNT // 4
 WORLDS = {
     "isaa": World(
-        "flowagent", traces_by_day, {"trace": COUNT, "feedback": COUNT - 2, "thumb": COUNT - 2}, COUNT,
-        {"labels": {"upvote": COUNT // 2 - 1, "downvote": COUNT // 2 - 1}}, {"preset": "isaa"},
+        "flowagent",
+        traces_by_day,
+        {"trace": COUNT, "feedback": COUNT - 2, "thumb": COUNT - 2},
+        COUNT,
+        {"labels": {"upvote": COUNT // 2 - 1, "downvote": COUNT // 2 - 1}},
+        {"preset": "isaa"},
     ),
     "n3": World(
-        "n3", scored_runs, {"trace": COUNT, "feedback": COUNT, "score": COUNT}, COUNT,
-        {"labels": {"score": COUNT}, "scored": {"score": COUNT}, "groups": {"numbers": COUNT // 2}}, {},
+        "n3",
+        scored_runs,
+        {"trace": COUNT, "feedback": COUNT, "score": COUNT},
+        COUNT,
+        {"labels": {"score": COUNT}, "scored": {"score": COUNT}, "groups": {"numbers": COUNT // 2}},
+        {},
     ),
     "ocd": World(
-        "decisions", decisions, {"trace": COUNT, "feedback": 5 * THIRD, "label": 2 * THIRD, "thumb": 2 * THIRD, "correction": THIRD},
-        2 * THIRD, {"labels": {"upvote": THIRD, "downvote": THIRD, "correction": THIRD}, "pairs": {"correction": THIRD}}, {"preset": "ocd"},
+        "decisions",
+        decisions,
+        {
+            "trace": COUNT,
+            "feedback": 5 * THIRD,
+            "label": 2 * THIRD,
+            "thumb": 2 * THIRD,
+            "correction": THIRD,
+        },
+        2 * THIRD,
+        {
+            "labels": {"upvote": THIRD, "downvote": THIRD, "correction": THIRD},
+            "pairs": {"correction": THIRD},
+        },
+        {"preset": "ocd"},
     ),
     "echoes": World(
-        "feedback_jsonl", collected, {"trace": COUNT, "feedback": COUNT, "thumb": 2 * QUARTER, "rating": QUARTER, "correction": QUARTER},
-        COUNT, {"labels": {"upvote": QUARTER, "downvote": QUARTER, "rating": QUARTER, "correction": 2 * QUARTER},
-                "pairs": {"correction": QUARTER}}, {},
+        "feedback_jsonl",
+        collected,
+        {
+            "trace": COUNT,
+            "feedback": COUNT,
+            "thumb": 2 * QUARTER,
+            "rating": QUARTER,
+            "correction": QUARTER,
+        },
+        COUNT,
+        {
+            "labels": {
+                "upvote": QUARTER,
+                "downvote": QUARTER,
+                "rating": QUARTER,
+                "correction": 2 * QUARTER,
+            },
+            "pairs": {"correction": QUARTER},
+        },
+        {},
     ),
     "widgets": World(
-        "widgets", rated_widgets, {"trace": COUNT + THIRD, "feedback": 3 * THIRD, "thumb": 3 * THIRD}, 3 * THIRD,
-        {"labels": {"upvote": 2 * THIRD, "downvote": THIRD}, "pairs": {"siblings": THIRD}}, {},
+        "widgets",
+        rated_widgets,
+        {"trace": COUNT + THIRD, "feedback": 3 * THIRD, "thumb": 3 * THIRD},
+        3 * THIRD,
+        {"labels": {"upvote": 2 * THIRD, "downvote": THIRD}, "pairs": {"siblings": THIRD}},
+        {},
     ),
-}  # fmt: skip
+}
 """A corrected answer is a bad one and its correction a good one, and both are a pair."""
 
 

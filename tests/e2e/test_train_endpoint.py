@@ -26,9 +26,15 @@ def test_two_steps_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("THUMBWHEEL_ENDPOINT_KEY", "sesame")
     base = tiny_base(tmp_path / "base")
     options = QUICK | {
-        "num_generations": 4, "max_completion_length": 8, "max_steps": 2, "reward_workers": 1, "batch_size": 3,
-        "rollouts": "endpoint", "endpoint_model": "theirs", "importance_cap": 2.0,
-    }  # fmt: skip
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "max_steps": 2,
+        "reward_workers": 1,
+        "batch_size": 3,
+        "rollouts": "endpoint",
+        "endpoint_model": "theirs",
+        "importance_cap": 2.0,
+    }
     with (
         FakeServer(Uniform()) as fake,
         Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws,

@@ -20,11 +20,22 @@ from thumbwheel.training.train import run_dir, runs, train
 from thumbwheel.training.types import RunState
 
 OPTIONS: dict[str, Any] = {
-    "batch_size": 4, "num_generations": 4, "max_completion_length": 8, "max_steps": 8, "learning_rate": 1e-3, "lora_r": 4,
+    "batch_size": 4,
+    "num_generations": 4,
+    "max_completion_length": 8,
+    "max_steps": 8,
+    "learning_rate": 1e-3,
+    "lora_r": 4,
     "max_length": 128,
-    "eval_steps": 2, "early_stopping_patience": 50, "reward_functions": ("checker=2", "reward_functions:chance"),
-    "held_out": ("reward_functions:length",), "curriculum": True, "num_iterations": 2, "beta": 0.05, "reward_workers": 1,
-}  # fmt: skip
+    "eval_steps": 2,
+    "early_stopping_patience": 50,
+    "reward_functions": ("checker=2", "reward_functions:chance"),
+    "held_out": ("reward_functions:length",),
+    "curriculum": True,
+    "num_iterations": 2,
+    "beta": 0.05,
+    "reward_workers": 1,
+}
 
 
 @pytest.fixture(autouse=True)

@@ -138,9 +138,16 @@ def test_methods_learn_on_it(base: Path, tmp_path: Path, device: str, method: st
 def test_methods_that_answer_learn_on_it(tmp_path: Path, device: str, method: str) -> None:
     rows = reversal_rows(32, 8, checker="regex", checker_config={"pattern": ".{4,}"})
     settings: dict[str, Any] = {
-        "batch_size": 8, "max_completion_length": 12, "max_length": 40, "max_steps": 12, "eval_steps": 6, "learning_rate": 5e-3,
-        "reward_workers": 1, "length_creep": None, "device": device,
-    }  # fmt: skip
+        "batch_size": 8,
+        "max_completion_length": 12,
+        "max_length": 40,
+        "max_steps": 12,
+        "eval_steps": 6,
+        "learning_rate": 5e-3,
+        "reward_workers": 1,
+        "length_creep": None,
+        "device": device,
+    }
     made = assembled(method, terse_base(tmp_path / "terse"), tmp_path, rows, **settings)
     assert isinstance(made.at_work, OnlineSteps) and made.engine.device.type == device
     loop = loop_of(made, tmp_path)

@@ -45,14 +45,25 @@ def tiny_encoder(folder: Path, family: str = "bert", seed: int = 0) -> Path:
 
     tokenizer = pair_tokenizer(family)
     shape = {
-        "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
-        "max_position_embeddings": 130, "pad_token_id": 0, "initializer_range": 0.2,
-    }  # fmt: skip
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": 130,
+        "pad_token_id": 0,
+        "initializer_range": 0.2,
+    }
     if family == "deberta-v2":
         shape |= {
-            "relative_attention": True, "position_buckets": 8, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0,
-            "norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False,
-        }  # fmt: skip
+            "relative_attention": True,
+            "position_buckets": 8,
+            "pos_att_type": ["p2c", "c2p"],
+            "type_vocab_size": 0,
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+            "position_biased_input": False,
+        }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = tf.AutoModelForMaskedLM.from_config(tf.AutoConfig.for_model(family, **shape))

@@ -170,13 +170,21 @@ def pair_files(blobs: Any, scratch: Path) -> dict[str, str]:
     for split, numbers in {"train": range(3), "dev": range(3, 5), "gate": range(5, 6)}.items():
         rows = [
             PairRow(
-                row_id=f"row{n}", group=f"g{n}", split=split, prompt=[{"role": "user", "content": "Question "
-                f"{n}?"}], tools=None,
-                weight=1.0, origin="preference" if n % 2 else "correction", feedback_ids=[f"fbk_{n}"], trace_ids=[f"trc_{n}", f"trc_{n}b"],
-                subject_ids=[f"sub_{n % 2}"], chosen="Yes.", rejected="No.",
+                row_id=f"row{n}",
+                group=f"g{n}",
+                split=split,
+                prompt=[{"role": "user", "content": f"Question {n}?"}],
+                tools=None,
+                weight=1.0,
+                origin="preference" if n % 2 else "correction",
+                feedback_ids=[f"fbk_{n}"],
+                trace_ids=[f"trc_{n}", f"trc_{n}b"],
+                subject_ids=[f"sub_{n % 2}"],
+                chosen="Yes.",
+                rejected="No.",
             )
             for n in numbers
-        ]  # fmt: skip
+        ]
         path = scratch / f"{split}.parquet"
         write_parquet(path, PairRow, rows)
         files[split] = blobs.put(path)

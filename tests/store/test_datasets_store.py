@@ -48,8 +48,14 @@ def test_a_broken_chain_is_no_prompt_and_its_traces_are_counted(tmp_path: Path) 
 def test_judged_traces_follow_the_order_of_judgements(tmp_path: Path) -> None:
     world = World()
     for number in range(40):
-        trace = world.trace(f"t{number}", f"q{number % 7}", "out", session=f"s{number % 3}", steps=1 + number % 2,
-                            metadata={"tools": [{"name": "f"}]} if number == 1 else None)  # fmt: skip
+        trace = world.trace(
+            f"t{number}",
+            f"q{number % 7}",
+            "out",
+            session=f"s{number % 3}",
+            steps=1 + number % 2,
+            metadata={"tools": [{"name": "f"}]} if number == 1 else None,
+        )
         if number % 3:
             world.say("thumb", True, trace)
     world.trace("unjudged", "q1", "out")

@@ -160,8 +160,11 @@ class Rows:
             message_id = ids.derived("msg", parent, message["role"], ids.canonical(content))
             if message_id not in self.messages:
                 self.messages[message_id] = {
-                    "id": message_id, "parent_id": parent or None, "role": message["role"], "content": content,
-                }  # fmt: skip
+                    "id": message_id,
+                    "parent_id": parent or None,
+                    "role": message["role"],
+                    "content": content,
+                }
             parent = message_id
         return parent
 

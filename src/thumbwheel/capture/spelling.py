@@ -33,10 +33,14 @@ VALUES: Mapping[str, Mapping[str, str]] = {
     "priority": {"HIGH": "High", "MEDIUM": "Medium", "LOW": "Low"},
     "status": {"TODO": "To Do", "ON_HOLD": "On Hold", "COMPENDIUM": "Compendium", "TRASH": "Trash"},
     "type": {
-        "CONFLICT": "Conflict", "DEPENDENCY": "Dependency", "REDUNDANCY": "Redundancy", "RELATED": "Relation", "SUGGESTION": "Suggestion",
+        "CONFLICT": "Conflict",
+        "DEPENDENCY": "Dependency",
+        "REDUNDANCY": "Redundancy",
+        "RELATED": "Relation",
+        "SUGGESTION": "Suggestion",
     },
     "method": {"NEW_SECTION": "CREATE_SECTION"},
-}  # fmt: skip
+}
 """Declared field -> declared value -> live value."""
 KEYS = {
     "FILER": ("swimlane", "priority", "labels", "status", "reasoning", "confidence"),

@@ -30,8 +30,16 @@ from thumbwheel.core import ids
 from thumbwheel.core.plugins import nearest
 
 LLM_FIELDS = (
-    "model", "served_model", "model_version", "deployment", "finish_reason", "sampling", "tokens", "token_ids", "token_logprobs",
-)  # fmt: skip
+    "model",
+    "served_model",
+    "model_version",
+    "deployment",
+    "finish_reason",
+    "sampling",
+    "tokens",
+    "token_ids",
+    "token_logprobs",
+)
 """Keys of a trace that describe the model call which made its answer."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")

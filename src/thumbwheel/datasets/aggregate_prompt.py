@@ -147,11 +147,22 @@ class _Draft:
         vote = self.votes[0] if self.votes else None
         decided = vote if vote and abs(vote.signed) >= 1e-9 else None
         return Answer(
-            self.text, decided.signed > 0 if decided else None, abs(decided.signed) if decided else 0.0, self.conflict,
-            decided.origin if decided else "", self.corrected, self.group, tuple(sorted(set(vote.feedback_ids))) if vote else (),
-            (trace.id,), (trace.subject_id,) if trace.subject_id else (), own.finish_reason if own else None,
-            tuple(own.token_ids) if own and own.token_ids else None, self.values[0] if self.values else None, _logps(own), self.automatic,
-        )  # fmt: skip
+            self.text,
+            decided.signed > 0 if decided else None,
+            abs(decided.signed) if decided else 0.0,
+            self.conflict,
+            decided.origin if decided else "",
+            self.corrected,
+            self.group,
+            tuple(sorted(set(vote.feedback_ids))) if vote else (),
+            (trace.id,),
+            (trace.subject_id,) if trace.subject_id else (),
+            own.finish_reason if own else None,
+            tuple(own.token_ids) if own and own.token_ids else None,
+            self.values[0] if self.values else None,
+            _logps(own),
+            self.automatic,
+        )
 
 
 def _logps(trace: TraceRow | None) -> tuple[float, ...] | None:

@@ -221,9 +221,13 @@ def _sampled(prompt_id: str, config: DatasetConfig, tally: Tally) -> bool:
 
 
 def _prompts(
-    connection: sa.Connection, agent: str, config: DatasetConfig, as_of: datetime | None, scope: Scope | None,
+    connection: sa.Connection,
+    agent: str,
+    config: DatasetConfig,
+    as_of: datetime | None,
+    scope: Scope | None,
     values: Mapping[str, Reward] | None,
-) -> Iterator[tuple[list[Message], Judged]]:  # fmt: skip
+) -> Iterator[tuple[list[Message], Judged]]:
     """The messages of each prompt ([] where they cannot be read) and its traces, each with what was
     judged about it."""
     agent_id = ids.derived("agt", agent)

@@ -55,8 +55,14 @@ class Columns:
         import pyarrow as pa
 
         plain = {str: pa.string(), float: pa.float64(), bool: pa.bool_(), int: pa.int64()}
-        found = {name: pa.string() if kind is None else plain[kind] if isinstance(kind, type) else pa.list_(plain[kind[0]])
-                 for name, kind in self.kinds.items()}  # fmt: skip
+        found = {
+            name: pa.string()
+            if kind is None
+            else plain[kind]
+            if isinstance(kind, type)
+            else pa.list_(plain[kind[0]])
+            for name, kind in self.kinds.items()
+        }
         return pa.schema([*found.items(), *extra])
 
     def encoded(self, row: Row) -> tuple[list[Any], bytes]:

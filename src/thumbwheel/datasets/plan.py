@@ -157,9 +157,13 @@ def plan_file(
 
 
 def _count(
-    connection: sa.Connection, agent: str, assignment: SplitAssignment, tally: Tally, facts: Mapping[str, Facts],
+    connection: sa.Connection,
+    agent: str,
+    assignment: SplitAssignment,
+    tally: Tally,
+    facts: Mapping[str, Facts],
     values: Mapping[str, Reward] | None,
-) -> None:  # fmt: skip
+) -> None:
     config = assignment.config
     shapes: dict[str, Shape] = {name: SHAPES.get(name)() for name in facts}
     rows: dict[str, list[Row]] = {name: [] for name in facts}

@@ -489,10 +489,14 @@ def add(connection: sa.Connection, dataset: Dataset) -> bool:
     ).scalar_one()
     connection.execute(
         datasets.insert().values(
-            id=dataset.id, agent_id=agent_id, shape=dataset.shape, manifest=dataset.manifest, fingerprint=dataset.fingerprint,
+            id=dataset.id,
+            agent_id=agent_id,
+            shape=dataset.shape,
+            manifest=dataset.manifest,
+            fingerprint=dataset.fingerprint,
             recorded_at=dataset.recorded_at,
         )
-    )  # fmt: skip
+    )
     return True
 
 

@@ -29,13 +29,55 @@ DOMAINS: dict[str, tuple[str, ...]] = {
 }
 
 FIRST = (
-    "ada", "ben", "cleo", "dario", "edith", "finn", "greta", "hugo", "ines", "jonas", "kira", "leon", "mara", "nils",
-    "olga", "paul", "rosa", "sven", "tessa", "uwe", "vera", "wim", "yara", "zeno",
-)  # fmt: skip
+    "ada",
+    "ben",
+    "cleo",
+    "dario",
+    "edith",
+    "finn",
+    "greta",
+    "hugo",
+    "ines",
+    "jonas",
+    "kira",
+    "leon",
+    "mara",
+    "nils",
+    "olga",
+    "paul",
+    "rosa",
+    "sven",
+    "tessa",
+    "uwe",
+    "vera",
+    "wim",
+    "yara",
+    "zeno",
+)
 LAST = (
-    "adler", "brook", "crane", "dorn", "ebert", "frost", "grant", "holm", "iver", "jung", "keller", "lind", "moss",
-    "noor", "otto", "pike", "reed", "stone", "thorn", "vale", "west", "young",
-)  # fmt: skip
+    "adler",
+    "brook",
+    "crane",
+    "dorn",
+    "ebert",
+    "frost",
+    "grant",
+    "holm",
+    "iver",
+    "jung",
+    "keller",
+    "lind",
+    "moss",
+    "noor",
+    "otto",
+    "pike",
+    "reed",
+    "stone",
+    "thorn",
+    "vale",
+    "west",
+    "young",
+)
 
 SLOTS: dict[str, tuple[str, ...]] = {
     "day": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
@@ -92,194 +134,247 @@ SLOTS: dict[str, tuple[str, ...]] = {
 
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "bill": (
-        "Invoice {number}", "Amount due for {month}", "Statement for {month}", "Payment of {amount} "
-        "euros", "Your "
-        "fee "
-        "for "
-        "{month}",
-        "Balance of {amount} euros", "Charge {number}", "What is owed for {month}", "Receipt "
-        "{number}",
+        "Invoice {number}",
+        "Amount due for {month}",
+        "Statement for {month}",
+        "Payment of {amount} euros",
+        "Your fee for {month}",
+        "Balance of {amount} euros",
+        "Charge {number}",
+        "What is owed for {month}",
+        "Receipt {number}",
     ),
     "meeting": (
-        "Meeting on {day}", "Can we meet on {day}?", "Sitting down in {room}", "Agenda for "
-        "{day}", "Invitation "
-        "for "
-        "{day}",
-        "Gathering in {room}", "A talk on {day} at {hour}", "Appointment on {day}", "See you in "
-        "{room}?",
+        "Meeting on {day}",
+        "Can we meet on {day}?",
+        "Sitting down in {room}",
+        "Agenda for {day}",
+        "Invitation for {day}",
+        "Gathering in {room}",
+        "A talk on {day} at {hour}",
+        "Appointment on {day}",
+        "See you in {room}?",
     ),
     "trip": (
-        "Your flight to {place}", "Hotel in {place}", "Itinerary for {place}", "Train to "
-        "{place}", "Boarding "
-        "for "
-        "{place}",
-        "Stay in {place}", "Seat {hour} to {place}", "Tickets to {place}", "Route to {place}",
+        "Your flight to {place}",
+        "Hotel in {place}",
+        "Itinerary for {place}",
+        "Train to {place}",
+        "Boarding for {place}",
+        "Stay in {place}",
+        "Seat {hour} to {place}",
+        "Tickets to {place}",
+        "Route to {place}",
     ),
     "parcel": (
-        "Parcel {number}", "Shipped: {thing}", "Delivery on {day}", "Package with "
-        "{thing}", "Tracking "
-        "{number}",
-        "On its way: {thing}", "Dispatched: {thing}", "Courier on {day}", "Box {number} left the "
-        "depot",
+        "Parcel {number}",
+        "Shipped: {thing}",
+        "Delivery on {day}",
+        "Package with {thing}",
+        "Tracking {number}",
+        "On its way: {thing}",
+        "Dispatched: {thing}",
+        "Courier on {day}",
+        "Box {number} left the depot",
     ),
     "offer": (
-        "{amount} percent off", "Sale until {day}", "A deal on {thing}", "Save on "
-        "{thing}", "Discount "
-        "for "
-        "{month}",
-        "Coupon {number}", "Half price: {thing}", "Bargains on {day}", "Voucher for {thing}",
+        "{amount} percent off",
+        "Sale until {day}",
+        "A deal on {thing}",
+        "Save on {thing}",
+        "Discount for {month}",
+        "Coupon {number}",
+        "Half price: {thing}",
+        "Bargains on {day}",
+        "Voucher for {thing}",
     ),
     "digest": (
-        "This week: {theme}", "Stories on {theme}", "Issue {number}: {theme}", "Essay on "
-        "{theme}", "Our "
-        "column "
-        "on "
-        "{theme}",
-        "Ten articles for {day}", "Letter {number}: {theme}", "Features on {theme}", "Long piece "
-        "on "
-        "{theme}",
+        "This week: {theme}",
+        "Stories on {theme}",
+        "Issue {number}: {theme}",
+        "Essay on {theme}",
+        "Our column on {theme}",
+        "Ten articles for {day}",
+        "Letter {number}: {theme}",
+        "Features on {theme}",
+        "Long piece on {theme}",
     ),
     "draft": (
-        "Draft {number}", "Slides for {group}", "Review the report", "Document for "
-        "{group}", "Comments "
-        "on "
-        "section "
-        "{number}",
-        "Spreadsheet {number}", "Proposal for {group}", "Notes from {group}", "Chapter {number} to "
-        "edit",
+        "Draft {number}",
+        "Slides for {group}",
+        "Review the report",
+        "Document for {group}",
+        "Comments on section {number}",
+        "Spreadsheet {number}",
+        "Proposal for {group}",
+        "Notes from {group}",
+        "Chapter {number} to edit",
     ),
     "alert": (
-        "New login from {place}", "Your password", "Sign-in code {number}", "Unknown device in "
-        "{place}", "Profile "
-        "locked",
-        "Reset link {number}", "Access from {place}", "Your PIN was changed", "Verify your "
-        "identity",
+        "New login from {place}",
+        "Your password",
+        "Sign-in code {number}",
+        "Unknown device in {place}",
+        "Profile locked",
+        "Reset link {number}",
+        "Access from {place}",
+        "Your PIN was changed",
+        "Verify your identity",
     ),
-}  # fmt: skip
+}
 
 VAGUE_SUBJECTS = (
-    "A short note", "Hello again", "Regarding last week", "Message {number}", "For you", "An "
-    "update", "Quick "
-    "word",
-    "Something new", "About {month}",
-)  # fmt: skip
+    "A short note",
+    "Hello again",
+    "Regarding last week",
+    "Message {number}",
+    "For you",
+    "An update",
+    "Quick word",
+    "Something new",
+    "About {month}",
+)
 
 BODIES: dict[str, tuple[str, ...]] = {
     "bill": (
-        "The invoice over {amount} euros is attached.", "We ask you to pay {amount} euros for "
-        "{month}.",
-        "Your statement shows a balance of {amount} euros.", "The fee of {amount} euros is now "
-        "due.",
-        "We charged {amount} euros to your card in {month}.", "The sum for {month} comes to "
-        "{amount} "
-        "euros.",
-        "Your payment of {amount} euros has not arrived.", "You owe {amount} euros for {month}.",
+        "The invoice over {amount} euros is attached.",
+        "We ask you to pay {amount} euros for {month}.",
+        "Your statement shows a balance of {amount} euros.",
+        "The fee of {amount} euros is now due.",
+        "We charged {amount} euros to your card in {month}.",
+        "The sum for {month} comes to {amount} euros.",
+        "Your payment of {amount} euros has not arrived.",
+        "You owe {amount} euros for {month}.",
         "The receipt over {amount} euros is enclosed.",
     ),
     "meeting": (
-        "Let us meet in {room} on {day} at {hour}.", "You are invited to {room} on {day}.",
-        "The agenda for our talk on {day} is enclosed.", "Could we sit together on {day} at "
-        "{hour}?",
-        "{group} will gather in {room} on {day}.", "Your appointment on {day} at {hour} is "
-        "confirmed.",
-        "The meeting with {group} moves to {day}.", "Please come to {room} at {hour} on {day}.",
+        "Let us meet in {room} on {day} at {hour}.",
+        "You are invited to {room} on {day}.",
+        "The agenda for our talk on {day} is enclosed.",
+        "Could we sit together on {day} at {hour}?",
+        "{group} will gather in {room} on {day}.",
+        "Your appointment on {day} at {hour} is confirmed.",
+        "The meeting with {group} moves to {day}.",
+        "Please come to {room} at {hour} on {day}.",
         "We will get together with {group} at {hour}.",
     ),
     "trip": (
-        "Your flight to {place} leaves at {hour}.", "The hotel in {place} is booked for two "
-        "nights.",
-        "Boarding for {place} starts at gate {hour}.", "Your train to {place} departs on {day}.",
-        "The itinerary for {place} has changed.", "Your stay in {place} begins on {day}.",
-        "Seat {hour} on the way to {place} is yours.", "The tickets to {place} are enclosed.",
+        "Your flight to {place} leaves at {hour}.",
+        "The hotel in {place} is booked for two nights.",
+        "Boarding for {place} starts at gate {hour}.",
+        "Your train to {place} departs on {day}.",
+        "The itinerary for {place} has changed.",
+        "Your stay in {place} begins on {day}.",
+        "Seat {hour} on the way to {place} is yours.",
+        "The tickets to {place} are enclosed.",
         "A car waits for you at the airport of {place}.",
     ),
     "parcel": (
-        "Your parcel with {thing} has been shipped.", "The courier brings {thing} on {day}.",
-        "We dispatched {thing} from our depot.", "The package {number} is at the pickup point.",
-        "Delivery of {thing} is planned for {day}.", "You can follow {thing} with tracking "
-        "{number}.",
-        "The box with {thing} left the depot on {day}.", "{thing} is on its way to your door.",
+        "Your parcel with {thing} has been shipped.",
+        "The courier brings {thing} on {day}.",
+        "We dispatched {thing} from our depot.",
+        "The package {number} is at the pickup point.",
+        "Delivery of {thing} is planned for {day}.",
+        "You can follow {thing} with tracking {number}.",
+        "The box with {thing} left the depot on {day}.",
+        "{thing} is on its way to your door.",
         "The driver could not drop off {thing}.",
     ),
     "offer": (
-        "Get {amount} percent off {thing} this week.", "Our sale on {thing} ends on {day}.",
-        "Use coupon {number} to save on {thing}.", "This deal on {thing} is only for members.",
-        "Everything in the store is half price on {day}.", "A discount of {amount} percent is "
-        "waiting "
-        "for "
-        "you.",
-        "Buy {thing} now and get another one free.", "Bargains like {thing} do not last.",
+        "Get {amount} percent off {thing} this week.",
+        "Our sale on {thing} ends on {day}.",
+        "Use coupon {number} to save on {thing}.",
+        "This deal on {thing} is only for members.",
+        "Everything in the store is half price on {day}.",
+        "A discount of {amount} percent is waiting for you.",
+        "Buy {thing} now and get another one free.",
+        "Bargains like {thing} do not last.",
         "Your voucher gives you {amount} percent off.",
     ),
     "digest": (
-        "This issue looks at {theme} and {theme}.", "Our editors picked ten stories on {theme}.",
-        "The weekly column is about {theme}.", "An essay on {theme} opens the new issue.",
-        "Three articles explain {theme} in depth.", "In this letter you find a long piece on "
-        "{theme}.",
-        "We interviewed a writer about {theme}.", "The features this week turn to {theme}.",
+        "This issue looks at {theme} and {theme}.",
+        "Our editors picked ten stories on {theme}.",
+        "The weekly column is about {theme}.",
+        "An essay on {theme} opens the new issue.",
+        "Three articles explain {theme} in depth.",
+        "In this letter you find a long piece on {theme}.",
+        "We interviewed a writer about {theme}.",
+        "The features this week turn to {theme}.",
         "Our authors tell the history of {theme}.",
     ),
     "draft": (
-        "The draft for {group} needs your comments.", "Please review section {number} of the "
-        "report.",
-        "I added slides for {group} to the document.", "The spreadsheet {number} has new figures.",
-        "Can you edit the proposal for {group}?", "Version {number} of the document is shared with "
-        "you.",
-        "My notes from {group} are in the shared file.", "Chapter {number} still lacks a summary.",
+        "The draft for {group} needs your comments.",
+        "Please review section {number} of the report.",
+        "I added slides for {group} to the document.",
+        "The spreadsheet {number} has new figures.",
+        "Can you edit the proposal for {group}?",
+        "Version {number} of the document is shared with you.",
+        "My notes from {group} are in the shared file.",
+        "Chapter {number} still lacks a summary.",
         "{group} asked for changes to the report.",
     ),
     "alert": (
-        "Someone signed in to your profile from {place}.", "Your password was changed on {day}.",
-        "The sign-in code is {number}.", "We saw a login from an unknown device in {place}.",
-        "Your profile has been locked after five attempts.", "Use the link {number} to reset your "
-        "password.",
-        "Access from {place} was blocked.", "A new PIN has been set for your profile.",
+        "Someone signed in to your profile from {place}.",
+        "Your password was changed on {day}.",
+        "The sign-in code is {number}.",
+        "We saw a login from an unknown device in {place}.",
+        "Your profile has been locked after five attempts.",
+        "Use the link {number} to reset your password.",
+        "Access from {place} was blocked.",
+        "A new PIN has been set for your profile.",
         "Please verify your identity with code {number}.",
     ),
-}  # fmt: skip
+}
 
 CUES: dict[str, tuple[str, ...]] = {
     "urgent": (
-        "This is urgent.", "The deadline is tonight.", "We need it immediately.", "It is urgent, "
-        "please "
-        "answer.",
-        "The deadline is close.", "Please answer immediately.", "An urgent matter for you.", "The "
-        "deadline "
-        "ends "
-        "soon.",
+        "This is urgent.",
+        "The deadline is tonight.",
+        "We need it immediately.",
+        "It is urgent, please answer.",
+        "The deadline is close.",
+        "Please answer immediately.",
+        "An urgent matter for you.",
+        "The deadline ends soon.",
         "Please act immediately.",
     ),
     "relaxed": (
-        "There is no rush.", "Answer whenever you like.", "Only for your information.", "Take your "
-        "time, "
-        "no "
-        "rush.",
-        "Whenever you find a moment.", "For information, nothing to do.", "Really no rush.", "Read "
-        "it "
-        "whenever "
-        "you "
-        "want.",
+        "There is no rush.",
+        "Answer whenever you like.",
+        "Only for your information.",
+        "Take your time, no rush.",
+        "Whenever you find a moment.",
+        "For information, nothing to do.",
+        "Really no rush.",
+        "Read it whenever you want.",
         "Just for information.",
     ),
     "plain": (),
-}  # fmt: skip
+}
 
 GREETINGS = (
-    "Hello,", "Good morning,", "Dear reader,", "Hi there,", "Good day,", "Greetings,", "Hi,", "Dear "
-    "you,", "Good "
-    "evening,",
-)  # fmt: skip
+    "Hello,",
+    "Good morning,",
+    "Dear reader,",
+    "Hi there,",
+    "Good day,",
+    "Greetings,",
+    "Hi,",
+    "Dear you,",
+    "Good evening,",
+)
 
 FILLERS = (
-    "I hope you are well.", "It was a mild {day} here.", "Thank you for being with us.", "We wrote "
-    "to "
-    "you "
-    "in "
-    "{month}.",
-    "As said on the phone, here it is.", "You will find more below.", "The weather in {month} was "
-    "fine.",
-    "Many thanks for your patience.", "As always, we are happy to help.",
-)  # fmt: skip
+    "I hope you are well.",
+    "It was a mild {day} here.",
+    "Thank you for being with us.",
+    "We wrote to you in {month}.",
+    "As said on the phone, here it is.",
+    "You will find more below.",
+    "The weather in {month} was fine.",
+    "Many thanks for your patience.",
+    "As always, we are happy to help.",
+)
 
 
 class Mail(NamedTuple):

@@ -26,13 +26,33 @@ LAYERS = (
     "decoder_layers",
 )
 PARTS = (
-    "num_attention_heads", "num_heads", "n_head", "n_heads", "num_key_value_heads", "num_experts", "num_local_experts", "n_routed_experts",
-    "n_positions", "state_size", "expand", "conv_kernel",
-)  # fmt: skip
+    "num_attention_heads",
+    "num_heads",
+    "n_head",
+    "n_heads",
+    "num_key_value_heads",
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "n_positions",
+    "state_size",
+    "expand",
+    "conv_kernel",
+)
 WIDTHS = (
-    "hidden_size", "n_embd", "d_model", "intermediate_size", "n_inner", "ffn_dim", "head_dim", "moe_intermediate_size", "embedding_size",
-    "vocab_size", "num_labels", "ffn_hidden_size",
-)  # fmt: skip
+    "hidden_size",
+    "n_embd",
+    "d_model",
+    "intermediate_size",
+    "n_inner",
+    "ffn_dim",
+    "head_dim",
+    "moe_intermediate_size",
+    "embedding_size",
+    "vocab_size",
+    "num_labels",
+    "ffn_hidden_size",
+)
 POSITIONS = ("max_position_embeddings", "sliding_window")
 BOUNDS: Mapping[str, int] = (
     dict.fromkeys(LAYERS, 1_000)

@@ -234,9 +234,19 @@ def _area(name: str, labels: Sequence[Logged], per_token: bool, level: float) ->
     interval = found.interval(level)
     changed = sum(a != b for a, b in zip(scores["before"], scores["after"], strict=True))
     return Measure(
-        name=name, before=before, after=after, gain=after - before, low=interval.low, high=interval.high, level=level, n=len(labels),
-        clusters=telling, changed=changed, spread=Spread.of(found), p=found.p_value,
-    )  # fmt: skip
+        name=name,
+        before=before,
+        after=after,
+        gain=after - before,
+        low=interval.low,
+        high=interval.high,
+        level=level,
+        n=len(labels),
+        clusters=telling,
+        changed=changed,
+        spread=Spread.of(found),
+        p=found.p_value,
+    )
 
 
 def generation_guards(

@@ -26,9 +26,24 @@ if TYPE_CHECKING:
     import torch
 
 QUANTS = (
-    "F32", "BF16", "F16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "Q3_K_L", "Q3_K_M",
-    "Q3_K_S", "Q2_K",
-)  # fmt: skip
+    "F32",
+    "BF16",
+    "F16",
+    "Q8_0",
+    "Q6_K",
+    "Q5_K_M",
+    "Q5_K_S",
+    "Q5_1",
+    "Q5_0",
+    "Q4_K_M",
+    "Q4_K_S",
+    "Q4_1",
+    "Q4_0",
+    "Q3_K_L",
+    "Q3_K_M",
+    "Q3_K_S",
+    "Q2_K",
+)
 """Finest first."""
 WHOLE = {"torch.bfloat16": "BF16", "torch.float16": "F16"}
 """Precision of the base -> that of the file from which smaller ones are made; F32 for any other, so

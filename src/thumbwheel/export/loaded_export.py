@@ -95,7 +95,13 @@ def greedy(model: Any, row: Sequence[int], most: int, ends: frozenset[int]) -> l
     ids = torch.tensor([list(row)])
     with torch.no_grad():
         out = model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=most, do_sample=False, num_beams=1,
-            eos_token_id=sorted(ends) or None, pad_token_id=min(ends, default=0), repetition_penalty=1.0,
-        )  # fmt: skip
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=most,
+            do_sample=False,
+            num_beams=1,
+            eos_token_id=sorted(ends) or None,
+            pad_token_id=min(ends, default=0),
+            repetition_penalty=1.0,
+        )
     return [int(token) for token in out[0, len(row) :]]

@@ -328,9 +328,15 @@ def _run(
     last: deque[str] = deque(maxlen=15)
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            cwd=folder, start_new_session=True,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            cwd=folder,
+            start_new_session=True,
+        )
     except OSError as error:
         raise StorageError(what, str(error), fix) from error
     with process, log.progress(progress or what, 100 if progress else None, "%") as advance:

@@ -19,9 +19,24 @@ from thumbwheel.llm import tools
 from thumbwheel.llm.llama_server import die_with_parent, own_threads
 
 TYPES = {
-    "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K_S": 11, "Q3_K_M": 12, "Q3_K_L": 13, "Q4_K_S": 14, "Q4_K_M": 15,
-    "Q5_K_S": 16, "Q5_K_M": 17, "Q6_K": 18, "F32": 0, "F16": 1, "BF16": 32,
-}  # fmt: skip
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q8_0": 7,
+    "Q5_0": 8,
+    "Q5_1": 9,
+    "Q2_K": 10,
+    "Q3_K_S": 11,
+    "Q3_K_M": 12,
+    "Q3_K_L": 13,
+    "Q4_K_S": 14,
+    "Q4_K_M": 15,
+    "Q5_K_S": 16,
+    "Q5_K_M": 17,
+    "Q6_K": 18,
+    "F32": 0,
+    "F16": 1,
+    "BF16": 32,
+}
 """Precision -> the number that llama.cpp gives it, which is also written into the file."""
 
 

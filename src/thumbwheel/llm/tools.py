@@ -46,9 +46,7 @@ FOR = {
 FIX = {
     "llama-server": "Install llama.cpp so that it is on the PATH, or run: thumbwheel tools install "
     "--build",
-    "llama-quantize": "Run: thumbwheel tools install (no compiler needed), or install llama.cpp so that "
-    "it "
-    "is "
+    "llama-quantize": "Run: thumbwheel tools install (no compiler needed), or install llama.cpp so that it is "
     "on "
     "the PATH",
     "converter": "Run: thumbwheel tools install",

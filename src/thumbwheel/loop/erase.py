@@ -455,5 +455,10 @@ def _close(job: _Job, seal: Seal) -> None:
 
 
 WORK: Mapping[str, Callable[[_Job, Seal], None]] = {
-    "mark": _mark, "datasets": _datasets, "files": _files, "rows": _rows, "compact": _compact, DONE: _close,
-}  # fmt: skip
+    "mark": _mark,
+    "datasets": _datasets,
+    "files": _files,
+    "rows": _rows,
+    "compact": _compact,
+    DONE: _close,
+}

@@ -396,8 +396,13 @@ def of_subject(connection: sa.Connection, agent_id: str, name: str) -> Doomed:
     aimed |= _ids(select(connection, [traces.c.id], traces.c.session_id, aimed))
     found.judged = found.mates | (aimed - found.traces)
     heard = _ids(select(connection, [feedback.c.rater_id], feedback.c.id, found.feedback)) - {None}
-    others = {row.rater_id for row in select(connection, [feedback.c.rater_id, feedback.c.id], feedback.c.rater_id, heard)
-              if row.id not in found.feedback}  # fmt: skip
+    others = {
+        row.rater_id
+        for row in select(
+            connection, [feedback.c.rater_id, feedback.c.id], feedback.c.rater_id, heard
+        )
+        if row.id not in found.feedback
+    }
     vouching = _ids(select(connection, [cases.c.reviewer_id], cases.c.reviewer_id, heard))
     found.raters = (heard - others - vouching) | found.own_raters
     for kind, table in OWNERS.items():
@@ -481,8 +486,13 @@ def _cases_and_messages(connection: sa.Connection, agent_id: str, found: Doomed)
     parents = _threads(connection, inputs)
     used = list(select(connection, [traces.c.input_id, traces.c.id], traces.c.input_id, parents))
     found.mates = {row.id for row in used if row.input_id in inputs} - found.traces
-    alive = {row.parent_id for row in select(connection, [messages.c.id, messages.c.parent_id], messages.c.parent_id, parents)
-             if row.id not in parents}  # fmt: skip
+    alive = {
+        row.parent_id
+        for row in select(
+            connection, [messages.c.id, messages.c.parent_id], messages.c.parent_id, parents
+        )
+        if row.id not in parents
+    }
     alive = _upwards(alive | {row.input_id for row in used if row.id not in found.traces}, parents)
     roles = [messages.c.id, messages.c.role]
     lonely = {
@@ -541,13 +551,19 @@ def delete(connection: sa.Connection, doomed: Doomed) -> None:
     _change(connection, cases, cases.c.reviewer_id, doomed.raters, {"reviewer_id": None})
     _change(connection, traces, traces.c.parent_id, doomed.traces, {"parent_id": None})
     for table, key, wanted in (
-        (suggestions, suggestions.c.trace_id, doomed.traces), (suggestions, suggestions.c.feedback_id, doomed.feedback),
+        (suggestions, suggestions.c.trace_id, doomed.traces),
+        (suggestions, suggestions.c.feedback_id, doomed.feedback),
         (rewards, rewards.c.target_id, doomed.traces | doomed.cases | doomed.judged),
-        (feedback_targets, feedback_targets.c.feedback_id, doomed.feedback), (feedback, feedback.c.id, doomed.feedback),
-        (steps, steps.c.trace_id, doomed.traces), (traces, traces.c.id, doomed.traces), (cases, cases.c.id, doomed.cases),
-        (messages, messages.c.id, doomed.messages), (sessions, sessions.c.id, doomed.sessions),
-        (subjects, subjects.c.id, doomed.subjects), (raters, raters.c.id, doomed.raters),
-    ):  # fmt: skip
+        (feedback_targets, feedback_targets.c.feedback_id, doomed.feedback),
+        (feedback, feedback.c.id, doomed.feedback),
+        (steps, steps.c.trace_id, doomed.traces),
+        (traces, traces.c.id, doomed.traces),
+        (cases, cases.c.id, doomed.cases),
+        (messages, messages.c.id, doomed.messages),
+        (sessions, sessions.c.id, doomed.sessions),
+        (subjects, subjects.c.id, doomed.subjects),
+        (raters, raters.c.id, doomed.raters),
+    ):
         _change(connection, table, key, wanted, None)
 
 

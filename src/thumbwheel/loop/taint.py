@@ -55,9 +55,14 @@ def rewarded(ws: Workspace, agent: str) -> set[str]:
 
 
 def descendants(
-    ws: Workspace, connection: sa.Connection, agent_id: str, of: Collection[str], cases: Collection[str] = (), classifier: bool = False,
+    ws: Workspace,
+    connection: sa.Connection,
+    agent_id: str,
+    of: Collection[str],
+    cases: Collection[str] = (),
+    classifier: bool = False,
     modelled: Collection[str] = (),
-) -> Tainted:  # fmt: skip
+) -> Tainted:
     """Everything that was made with the datasets `of` of the agent, or judged by a `classifier` of
     it in training; `modelled` are datasets of rewards in which its reward models had a part.
     Evaluations also where they show one of `cases`. Other agents may have trained over an export of

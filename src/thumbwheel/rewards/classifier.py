@@ -74,8 +74,14 @@ class Classifier:
             if value
         }
         meaning = [_short(value) for value in one.weights[SPARSE:]]
-        return {"kind": KIND, "features": list(NUMBERS), **numbers, "weights": weights | {"words": words, "meaning": meaning},
-                "calibration": [_short(value) for value in self.calibration], **self.about}  # fmt: skip
+        return {
+            "kind": KIND,
+            "features": list(NUMBERS),
+            **numbers,
+            "weights": weights | {"words": words, "meaning": meaning},
+            "calibration": [_short(value) for value in self.calibration],
+            **self.about,
+        }
 
     @classmethod
     def of(cls, document: Any) -> Classifier:

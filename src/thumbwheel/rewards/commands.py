@@ -293,10 +293,15 @@ def _present(report: Report, agent: str, dry_run: bool) -> None:
 
 def _as_dict(report: Report) -> dict[str, Any]:
     components: Mapping[str, Any] = {
-        name: {"judged": report.judged[name], "stood": report.standing[name],
-               "statuses": {status: count for (part, status), count in report.statuses.items() if part == name}}
+        name: {
+            "judged": report.judged[name],
+            "stood": report.standing[name],
+            "statuses": {
+                status: count for (part, status), count in report.statuses.items() if part == name
+            },
+        }
         for name in report.standing
-    }  # fmt: skip
+    }
     reasons = [
         {"component": name, "status": status, "reason": why, "count": n}
         for (name, status, why), n in report.reasons.most_common()

@@ -212,17 +212,21 @@ def figures(chances: Array, known: Labelled, parts: NDArray[np.intp]) -> dict[st
     gain = compare(base.tolist(), right.tolist(), groups)
     squares = (chances - good) ** 2
     return {
-        "labels": len(good), "good": int(good.sum()), "bad": int(len(good) - good.sum()), "groups": len(set(groups)),
+        "labels": len(good),
+        "good": int(good.sum()),
+        "bad": int(len(good) - good.sum()),
+        "groups": len(set(groups)),
         "accuracy": _figure(float(right.mean()), lambda some: float(right[some].mean()), groups),
         "majority": float(base.mean()),
         "gain": {"value": gain.gain, "low": gain.low, "high": gain.high},
         "auc": _figure(
             ranking_area(chances.tolist(), good.astype(bool).tolist()),
-            lambda some: ranking_area(chances[some].tolist(), good[some].astype(bool).tolist()), groups,
+            lambda some: ranking_area(chances[some].tolist(), good[some].astype(bool).tolist()),
+            groups,
         ),
         "brier": _figure(float(squares.mean()), lambda some: float(squares[some].mean()), groups),
         "brier_majority": float(((good.mean() - good) ** 2).mean()),
-    }  # fmt: skip
+    }
 
 
 def _figure(value: float | None, statistic: Any, groups: Sequence[str]) -> dict[str, float | None]:

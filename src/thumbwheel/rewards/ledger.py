@@ -65,9 +65,16 @@ def settings(ws: Workspace, agent: str) -> RewardConfig:
 
 
 def run(
-    ws: Workspace, agent: str, parts: Sequence[Component], *, as_of: datetime | None = None, retry: bool = False, dry_run: bool = False,
-    trace_id: str | None = None, advance: Advance | None = None,
-) -> Report:  # fmt: skip
+    ws: Workspace,
+    agent: str,
+    parts: Sequence[Component],
+    *,
+    as_of: datetime | None = None,
+    retry: bool = False,
+    dry_run: bool = False,
+    trace_id: str | None = None,
+    advance: Advance | None = None,
+) -> Report:
     """Judge what has not been judged, of all traces of `agent` or of one; with `dry_run` only count
     it.
 

@@ -72,10 +72,14 @@ def survey(
         own_names = store.own_names(connection, [trace for _, trace in worst])
     weights = {name: part.weight for name, part in config.parts().items()}
     found = {
-        part.name: {"weight": weights[part.name], "mean": means[part.name].as_dict()["mean"], "statuses": dict(statuses[part.name]),
-                    "not_judged": traces - statuses[part.name].total()}
+        part.name: {
+            "weight": weights[part.name],
+            "mean": means[part.name].as_dict()["mean"],
+            "statuses": dict(statuses[part.name]),
+            "not_judged": traces - statuses[part.name].total(),
+        }
         for part in parts
-    }  # fmt: skip
+    }
     shown = [
         {"trace": trace, "external_id": own_names.get(trace), "reward": -value}
         for value, trace in sorted(worst, reverse=True)

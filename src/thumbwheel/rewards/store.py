@@ -41,9 +41,13 @@ def in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
 
 
 def statements(
-    connection: sa.Connection, agent_id: str, as_of: datetime | None, trace_id: str | None = None, scope: Scope | None = None,
+    connection: sa.Connection,
+    agent_id: str,
+    as_of: datetime | None,
+    trace_id: str | None = None,
+    scope: Scope | None = None,
     arrived_by: datetime | None = None,
-) -> Iterator[tuple[str, Statement]]:  # fmt: skip
+) -> Iterator[tuple[str, Statement]]:
     """(trace id, statement) of everything in force about traces that have arrived (or one of them),
     by prompt and then by trace.
 

@@ -27,9 +27,24 @@ TOOLS = """awk basename bash cat chmod cmp comm cp cut date dd diff dirname echo
 mktemp mv nl od paste printf pwd readlink realpath rev rm rmdir sed seq sh sleep sort split stat tac tail tar tee test touch tr true uniq wc
 xargs"""
 LEFT_OUT = shutil.ignore_patterns(
-    "site-packages", "dist-packages", "test", "tests", "idlelib", "ensurepip", "lib2to3", "tkinter", "turtledemo", "pydoc_data", "config-*",
-    "*.opt-1.pyc", "*.opt-2.pyc", "_tkinter*", "_test*", "xx*", "*.a",
-)  # fmt: skip
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idlelib",
+    "ensurepip",
+    "lib2to3",
+    "tkinter",
+    "turtledemo",
+    "pydoc_data",
+    "config-*",
+    "*.opt-1.pyc",
+    "*.opt-2.pyc",
+    "_tkinter*",
+    "_test*",
+    "xx*",
+    "*.a",
+)
 LIBRARY = re.compile(r"(?:=> )?(/\S+) \(0x")
 INSIDE = Path(__file__).parent / "inside"
 FOLDERS = ("bin", "usr", "dev", "tmp", "py/bin", "py/lib", "app/inside")

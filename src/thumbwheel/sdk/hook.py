@@ -34,14 +34,20 @@ COUNTERS = {
 """Argument of `finish_trace` -> the agent's lifetime counter, under the names that it has had."""
 THINKING = {
     "internal_reasoning": (
-        "thought", "thought_number", "total_thoughts", "next_thought_needed", "current_focus", "key_insights", "potential_issues",
+        "thought",
+        "thought_number",
+        "total_thoughts",
+        "next_thought_needed",
+        "current_focus",
+        "key_insights",
+        "potential_issues",
         "confidence_level",
     ),
     "delegate_to_llm_tool_node": ("task_description", "tools_list"),
     "advance_outline_step": ("step_completed", "completion_evidence", "next_step_focus"),
     "outline_step_completion": ("step_completed", "completion_evidence", "next_step_focus"),
     "manage_internal_task_stack": ("action", "task_description", "outline_step_ref"),
-}  # fmt: skip
+}
 """Tools that say what the agent thinks -> their parameters in order."""
 STACK = {"add": "created", "complete": "completed"}
 """Action on the task stack -> what became of the task; other actions are tool calls like any other."""

@@ -72,9 +72,14 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float 
 
 
 def kappa(
-    first: Sequence[Hashable], second: Sequence[Hashable], clusters: Sequence[Hashable] | None = None, *, level: float = 0.95,
-    rounds: int = 1000, seed: int = 0,
-) -> Agreement:  # fmt: skip
+    first: Sequence[Hashable],
+    second: Sequence[Hashable],
+    clusters: Sequence[Hashable] | None = None,
+    *,
+    level: float = 0.95,
+    rounds: int = 1000,
+    seed: int = 0,
+) -> Agreement:
     """Cohen's kappa with its bootstrap interval over items, or over the `clusters` that they come
     in."""
     value = cohen_kappa(first, second)

@@ -147,11 +147,16 @@ def hardware(
     log.table(
         "this machine", ("", ""), [*_machine_lines(asdict(found)), ("disk free", _size(free))]
     )
-    rows = [(name, PRESETS[name].what if name in PRESETS else f"{choose(found)}, as far as it "
-    "changes "
-    "no "
-    "result", _listed(values))
-            for name, values in chosen.items()]  # fmt: skip
+    rows = [
+        (
+            name,
+            PRESETS[name].what
+            if name in PRESETS
+            else f"{choose(found)}, as far as it changes no result",
+            _listed(values),
+        )
+        for name, values in chosen.items()
+    ]
     log.table(
         "presets (train METHOD --preset NAME; every setting can be overridden)",
         ("preset", "", "chooses here"),

@@ -26,8 +26,19 @@ from thumbwheel.training.types import DryRun, Run, RunState, Status, TrainConfig
 DISCORDANCE = 0.3
 """Share of held-out rows on which a tuned model and its base usually differ; the power of an
 evaluation depends on it."""
-SAME = ("dev_rows", "dropped", "notes", "tokens", "steps", "token_budget", "changes", "matched_modules", "trainable_parameters", "dtype",
-        "layout")  # fmt: skip
+SAME = (
+    "dev_rows",
+    "dropped",
+    "notes",
+    "tokens",
+    "steps",
+    "token_budget",
+    "changes",
+    "matched_modules",
+    "trainable_parameters",
+    "dtype",
+    "layout",
+)
 """Figures that a dry run has from its trial as they are."""
 ENDED = (RunState.FINISHED, RunState.NOTHING_LEARNED)
 """States of runs that took all the time that they were given."""

@@ -345,8 +345,11 @@ class Loop:
 
     def _save(self) -> None:
         cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"] = {
-            "watch": self._watch.state(), "worse": self._worse, "deciding": self._deciding, "unfit": self._unfit,
-        }  # fmt: skip
+            "watch": self._watch.state(),
+            "worse": self._worse,
+            "deciding": self._deciding,
+            "unfit": self._unfit,
+        }
         rows = {
             "base_rows": dict(self._base_rows),
             "best_rows": dict(self._best_rows),

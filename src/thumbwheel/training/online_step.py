@@ -170,10 +170,12 @@ class OnlineSteps:
     ) -> list[list[Reward]]:
         """The rewards; what a source did not tell of while it sampled is judged now."""
         judging = [
-            started[place, id(one)][1] if (place, id(one)) in started else judge.start(_ask(tasks[place], one))
+            started[place, id(one)][1]
+            if (place, id(one)) in started
+            else judge.start(_ask(tasks[place], one))
             for place, several in enumerate(rollouts)
             for one in several
-        ]  # fmt: skip
+        ]
         rewards = iter(judge.finish(judging))
         return [[next(rewards) for _ in several] for several in rollouts]
 
@@ -428,8 +430,10 @@ def rewarded(collected: Collected) -> Collected:
 
 def success(collected: Collected) -> list[tuple[int, float]]:
     """(row, mean reward) of every task that has one."""
-    known = [(task.number, [value for value in values if value is not None])
-             for task, values in zip(collected.tasks, collected.values, strict=True)]  # fmt: skip
+    known = [
+        (task.number, [value for value in values if value is not None])
+        for task, values in zip(collected.tasks, collected.values, strict=True)
+    ]
     return [(row, _mean(values)) for row, values in known if values]
 
 
@@ -443,9 +447,13 @@ def collected_metrics(collected: Collected) -> dict[str, float]:
     found = {
         "reward": _mean([one.value for one in rewards if one.value is not None]),
         "reward_std": spread([one.value for one in rewards if one.value is not None]),
-        "reward_failures": _mean([float(one.value is None) for one in rewards]), "eos_rate": ended, "completions/clipped_ratio": 1 - ended,
-        "completions/mean_length": _mean(lengths), "completions/min_length": min(lengths), "completions/max_length": max(lengths),
-    }  # fmt: skip
+        "reward_failures": _mean([float(one.value is None) for one in rewards]),
+        "eos_rate": ended,
+        "completions/clipped_ratio": 1 - ended,
+        "completions/mean_length": _mean(lengths),
+        "completions/min_length": min(lengths),
+        "completions/max_length": max(lengths),
+    }
     found |= _known(
         "format_rate",
         [None if one.well_formed is None else float(one.well_formed) for one in rewards],

@@ -115,8 +115,15 @@ def score(
         [[Read(messages, text) for _, messages, text in answers] for answers in by_line]
     )
     scores = [score for line_scores in compared for score in line_scores]
-    found = [{"line": line, "answer": text, "score": None if value != value else value, **_meaning(model, value)}
-             for (line, _, text), value in zip(asked, scores, strict=True)]  # fmt: skip
+    found = [
+        {
+            "line": line,
+            "answer": text,
+            "score": None if value != value else value,
+            **_meaning(model, value),
+        }
+        for (line, _, text), value in zip(asked, scores, strict=True)
+    ]
     if as_json:
         log.answer(found)
         return

@@ -110,9 +110,14 @@ def _times(made: Assembly, scratch: Path) -> dict[str, float]:
     )
     _heaviest(made)
     return {
-        "first": first, "later": later, "evaluation_first": evaluations[0], "evaluation_later": evaluations[1],
-        "probe": _seconds(probe.run) if probe else 0.0, "save": saved, "steps": len(measured),
-    }  # fmt: skip
+        "first": first,
+        "later": later,
+        "evaluation_first": evaluations[0],
+        "evaluation_later": evaluations[1],
+        "probe": _seconds(probe.run) if probe else 0.0,
+        "save": saved,
+        "steps": len(measured),
+    }
 
 
 def _step(made: Assembly, trained: Trained) -> Callable[[Sequence[Any]], Any]:

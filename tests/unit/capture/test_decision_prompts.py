@@ -22,71 +22,197 @@ from thumbwheel.db.schema import feedback, messages, raters, steps, subjects, tr
 
 ACTIONS: dict[str, list[dict[str, Any]]] = {
     "FILER": [
-        {"status": "TODO", "swimlane": "PROJECT", "priority": "MEDIUM", "labels": ["Job 1 "
-        "(Income)", "Ingé"], "confidence": 0.8,
-         "reasoning": "names the project"},
+        {
+            "status": "TODO",
+            "swimlane": "PROJECT",
+            "priority": "MEDIUM",
+            "labels": ["Job 1 (Income)", "Ingé"],
+            "confidence": 0.8,
+            "reasoning": "names the project",
+        },
         {"urgency": "On Hold", "swimlane": "Home", "priority": "High", "labels": []},
     ],
     "LIBRARIAN": [
-        {"findings": [{"type": "CONFLICT", "text": "t", "confidence": 0.5, "relatedItemIds": ["i2"]}], "reasoning": "r"},
+        {
+            "findings": [
+                {"type": "CONFLICT", "text": "t", "confidence": 0.5, "relatedItemIds": ["i2"]}
+            ],
+            "reasoning": "r",
+        },
         {"findings": [{"type": "Relation", "text": "b"}]},
     ],
     "PRIORITIZER": [
-        {"recommendedItemId": "i2", "confidence": 0.7, "reasoning": "due", "alternativeItems": [{"itemId": "i1", "score": 0.2}]},
+        {
+            "recommendedItemId": "i2",
+            "confidence": 0.7,
+            "reasoning": "due",
+            "alternativeItems": [{"itemId": "i1", "score": 0.2}],
+        },
         {"recommended_item_id": "i2", "confidence": 0.7},
     ],
     "STORER": [
-        {"integrationDecision": "INTEGRATE", "location": "Chapter 2", "method": "NEW_SECTION", "newSectionHeading": "Pumps",
-         "suggestedContent": "Text", "confidence": 0.9, "reasoning": "fits"},
+        {
+            "integrationDecision": "INTEGRATE",
+            "location": "Chapter 2",
+            "method": "NEW_SECTION",
+            "newSectionHeading": "Pumps",
+            "suggestedContent": "Text",
+            "confidence": 0.9,
+            "reasoning": "fits",
+        },
         {"integration_location": "end", "integration_method": "CREATE_SECTION", "confidence": 0.6},
     ],
     "RETRIEVER": [
-        {"generatedContent": "A letter.", "sourceCitations": [{"opusId": "o1", "opusName": "CV", "excerpt": "x"}], "confidence": 0.5,
-         "reasoning": "r"},
+        {
+            "generatedContent": "A letter.",
+            "sourceCitations": [{"opusId": "o1", "opusName": "CV", "excerpt": "x"}],
+            "confidence": 0.5,
+            "reasoning": "r",
+        },
         {"generated_document_length": 900, "source_citations_count": 2, "confidence": 0.5},
     ],
-}  # fmt: skip
+}
 """Agent -> an action as declared, and as written live."""
 ITEM = {"id": "i1", "title": "Pump ✓", "rawInstructions": "Fix pump 4", "routingNotes": None}
 STATES: dict[str, list[dict[str, Any]]] = {
-    "FILER": [{
-        "item": ITEM,
-        "assignedOpus": {"id": "o1", "name": "Plant", "opusType": "PROJECT", "content": "c" * 700, "isStrategic": True},
-        "availableOpuses": [{"id": f"o{n}", "name": f"P{n}", "opusType": "BOOK"} for n in range(12)],
-        "strategicDocuments": [], "userContext": {"currentTime": "2026-01-05T08:30:00Z", "recentDecisions": []},
-    }, {"item": ITEM, "assignedOpus": None, "availableOpuses": []}],
-    "LIBRARIAN": [{
-        "newItem": ITEM | {"opusId": "o1"}, "opus": {"id": "o1", "name": "Plant", "content": "c" * 1200, "isStrategic": False},
-        "corpus": [{"id": f"i{n}", "title": f"T{n}", "rawInstructions": "r" * 150, "status": "TODO"} for n in range(25)],
-        "strategicDocuments": [],
-    }] * 2,
-    "PRIORITIZER": [{
-        "availableItems": [{**ITEM, "status": "TODO", "swimlane": "HOME", "priority": "LOW", "labels": ["a", "b"], "opusId": "o1",
-                            "statusChangedAt": "2026-01-01", "lastProgressAt": None}],
-        "userContext": {"currentTime": "08:30", "dayOfWeek": "Monday", "recentCompletions": [], "currentFocus": None},
-        "strategicState": {"incomeGoalProgress": 0.256, "authorityGoalProgress": 1, "urgentDeadlines": []},
-        "constraints": {"wipCount": 2, "blockedCount": 0, "averageCycleTime": 3.25},
-    }, {
-        "todoItems": [{"id": "i2", "title": "Tax", "swimlane": "HOME", "priority": "HIGH", "labels": [], "age": 4, "opusName": "Plant"}],
-        "currentContext": {"timeOfDay": "morning", "recentWork": ["mail"], "energyLevel": "high"},
-        "strategicGoals": {"portfolio": ["site"], "monetization": ["shop", "course"]},
-        "constraints": {"deadlines": [{"itemId": "i2", "deadline": "Friday"}], "stakeholderRequests": ["boss"]},
-    }],
-    "STORER": [{
-        "completedItem": {**ITEM, "labels": ["a"], "outcomeMetrics": {"cycleCount": 1, "totalTimeInCreate": 30, "wasBlocked": False}},
-        "targetOpus": {"id": "o1", "name": "Plant", "content": "c" * 42, "opusType": "BOOK",
-                       "structure": {"sections": [{"heading": "Intro"}, {"heading": "Pumps"}]}},
-        "previousIntegrations": [{"itemTitle": "Valve", "location": "Intro", "method": "MERGE", "wasSuccessful": True}],
-    }, {
-        "completedItem": {"id": "i1", "title": "Pump", "content": "did it", "labels": []},
-        "targetOpus": {"id": "o1", "name": "Plant", "contentLength": 42, "structure": {"sections": [{"name": "Intro"}]}},
-    }],
-    "RETRIEVER": [{
-        "query": "A letter", "requestType": "GENERATE_DOCUMENT", "parameters": {"tone": "warm", "company": "X"},
-        "relevantOpuses": [{"id": "o1", "name": "CV", "content": "c" * 600, "opusType": "BOOK", "relevanceScore": 0.5}],
-        "userHistory": {"previousQueries": []},
-    }, {"query": "A letter", "relevantOpuses": [{"id": "o1", "name": "CV", "opusType": "BOOK", "contentLength": 900}]}],
-}  # fmt: skip
+    "FILER": [
+        {
+            "item": ITEM,
+            "assignedOpus": {
+                "id": "o1",
+                "name": "Plant",
+                "opusType": "PROJECT",
+                "content": "c" * 700,
+                "isStrategic": True,
+            },
+            "availableOpuses": [
+                {"id": f"o{n}", "name": f"P{n}", "opusType": "BOOK"} for n in range(12)
+            ],
+            "strategicDocuments": [],
+            "userContext": {"currentTime": "2026-01-05T08:30:00Z", "recentDecisions": []},
+        },
+        {"item": ITEM, "assignedOpus": None, "availableOpuses": []},
+    ],
+    "LIBRARIAN": [
+        {
+            "newItem": ITEM | {"opusId": "o1"},
+            "opus": {"id": "o1", "name": "Plant", "content": "c" * 1200, "isStrategic": False},
+            "corpus": [
+                {"id": f"i{n}", "title": f"T{n}", "rawInstructions": "r" * 150, "status": "TODO"}
+                for n in range(25)
+            ],
+            "strategicDocuments": [],
+        }
+    ]
+    * 2,
+    "PRIORITIZER": [
+        {
+            "availableItems": [
+                {
+                    **ITEM,
+                    "status": "TODO",
+                    "swimlane": "HOME",
+                    "priority": "LOW",
+                    "labels": ["a", "b"],
+                    "opusId": "o1",
+                    "statusChangedAt": "2026-01-01",
+                    "lastProgressAt": None,
+                }
+            ],
+            "userContext": {
+                "currentTime": "08:30",
+                "dayOfWeek": "Monday",
+                "recentCompletions": [],
+                "currentFocus": None,
+            },
+            "strategicState": {
+                "incomeGoalProgress": 0.256,
+                "authorityGoalProgress": 1,
+                "urgentDeadlines": [],
+            },
+            "constraints": {"wipCount": 2, "blockedCount": 0, "averageCycleTime": 3.25},
+        },
+        {
+            "todoItems": [
+                {
+                    "id": "i2",
+                    "title": "Tax",
+                    "swimlane": "HOME",
+                    "priority": "HIGH",
+                    "labels": [],
+                    "age": 4,
+                    "opusName": "Plant",
+                }
+            ],
+            "currentContext": {
+                "timeOfDay": "morning",
+                "recentWork": ["mail"],
+                "energyLevel": "high",
+            },
+            "strategicGoals": {"portfolio": ["site"], "monetization": ["shop", "course"]},
+            "constraints": {
+                "deadlines": [{"itemId": "i2", "deadline": "Friday"}],
+                "stakeholderRequests": ["boss"],
+            },
+        },
+    ],
+    "STORER": [
+        {
+            "completedItem": {
+                **ITEM,
+                "labels": ["a"],
+                "outcomeMetrics": {"cycleCount": 1, "totalTimeInCreate": 30, "wasBlocked": False},
+            },
+            "targetOpus": {
+                "id": "o1",
+                "name": "Plant",
+                "content": "c" * 42,
+                "opusType": "BOOK",
+                "structure": {"sections": [{"heading": "Intro"}, {"heading": "Pumps"}]},
+            },
+            "previousIntegrations": [
+                {
+                    "itemTitle": "Valve",
+                    "location": "Intro",
+                    "method": "MERGE",
+                    "wasSuccessful": True,
+                }
+            ],
+        },
+        {
+            "completedItem": {"id": "i1", "title": "Pump", "content": "did it", "labels": []},
+            "targetOpus": {
+                "id": "o1",
+                "name": "Plant",
+                "contentLength": 42,
+                "structure": {"sections": [{"name": "Intro"}]},
+            },
+        },
+    ],
+    "RETRIEVER": [
+        {
+            "query": "A letter",
+            "requestType": "GENERATE_DOCUMENT",
+            "parameters": {"tone": "warm", "company": "X"},
+            "relevantOpuses": [
+                {
+                    "id": "o1",
+                    "name": "CV",
+                    "content": "c" * 600,
+                    "opusType": "BOOK",
+                    "relevanceScore": 0.5,
+                }
+            ],
+            "userHistory": {"previousQueries": []},
+        },
+        {
+            "query": "A letter",
+            "relevantOpuses": [
+                {"id": "o1", "name": "CV", "opusType": "BOOK", "contentLength": 900}
+            ],
+        },
+    ],
+}
 FACTS = {
     "FILER": ("Instructions: Fix pump 4", "Routing Notes: None", "Item Title: Pump ✓"),
     "LIBRARIAN": ("- Title: Pump ✓", "- Strategic: False", "Existing Items in Project (25 items):"),
@@ -105,14 +231,29 @@ FACTS = {
 def row(agent: str, shape: int, number: int = 0) -> dict[str, Any]:
     """A row of the table that a person corrected."""
     return {
-        "id": f"{agent}-{shape}-{number}", "agentType": agent, "state": STATES[agent][shape], "action": ACTIONS[agent][shape],
-        "reward": -0.5, "itemId": "i1", "opusId": None, "userId": "ann", "modelVersion": "gpt-4.1-mini", "confidence": 0.7,
-        "reasoning": "because", "userFeedback": "CORRECTED", "userCorrection": {"confidence": 0.1, "reasoning": "Nö"},
-        "feedbackAt": "2026-01-06T08:00:00.000Z", "outcomeMetrics": {"cycleCount": 2}, "outcomeObservedAt": "2026-01-07T08:00:00.000Z",
-        "rewardComponents": {"immediate": {"userFeedback": -0.5}}, "rewardComputedAt": "2026-01-08T08:00:00.000Z",
-        "isTrainingData": True, "isValidationData": False, "createdAt": "2026-01-05T08:30:00.000Z",
+        "id": f"{agent}-{shape}-{number}",
+        "agentType": agent,
+        "state": STATES[agent][shape],
+        "action": ACTIONS[agent][shape],
+        "reward": -0.5,
+        "itemId": "i1",
+        "opusId": None,
+        "userId": "ann",
+        "modelVersion": "gpt-4.1-mini",
+        "confidence": 0.7,
+        "reasoning": "because",
+        "userFeedback": "CORRECTED",
+        "userCorrection": {"confidence": 0.1, "reasoning": "Nö"},
+        "feedbackAt": "2026-01-06T08:00:00.000Z",
+        "outcomeMetrics": {"cycleCount": 2},
+        "outcomeObservedAt": "2026-01-07T08:00:00.000Z",
+        "rewardComponents": {"immediate": {"userFeedback": -0.5}},
+        "rewardComputedAt": "2026-01-08T08:00:00.000Z",
+        "isTrainingData": True,
+        "isValidationData": False,
+        "createdAt": "2026-01-05T08:30:00.000Z",
         "updatedAt": "2026-01-08T08:00:00.000Z",
-    }  # fmt: skip
+    }
 
 
 def about(decision: dict[str, Any]) -> dict[str, Any]:
@@ -269,10 +410,17 @@ def test_the_order_of_keys_does_not_matter(agent: str, shape: int) -> None:
 def test_a_line_that_has_the_state_reads_as_its_row(agent: str) -> None:
     declared = row(agent, 0)
     assert trace(dialect_c(declared)).input == trace(declared).input
-    assert trace(dialect_c(declared)).output == trace(declared | {"confidence": None, "reasoning": "because"} | {
-        "action": {**declared["action"], "reasoning": "because"}
-        | ({"confidence": 0.7} if agent in ("FILER", "PRIORITIZER") else {})
-    }).output  # fmt: skip
+    assert (
+        trace(dialect_c(declared)).output
+        == trace(
+            declared
+            | {"confidence": None, "reasoning": "because"}
+            | {
+                "action": {**declared["action"], "reasoning": "because"}
+                | ({"confidence": 0.7} if agent in ("FILER", "PRIORITIZER") else {})
+            }
+        ).output
+    )
     if agent in ("STORER", "RETRIEVER"):
         assert trace(dialect_a(declared)).input == trace(declared).input
 

@@ -42,12 +42,32 @@ FILER = {
     "reasoning": "why",
 }
 ROW: dict[str, Any] = {
-    "id": "d1", "agentType": "FILER", "state": {"item": {"id": "i1", "title": "Bank"}}, "action": FILER, "reward": None, "nextState": None,
-    "itemId": "i1", "opusId": None, "userId": "ann", "modelVersion": "gpt-4.1-mini", "confidence": 0.8, "reasoning": "why",
-    "alternativeActions": None, "userFeedback": None, "userCorrection": None, "feedbackAt": None, "outcomeObservedAt": None,
-    "rewardComputedAt": None, "outcomeMetrics": None, "rewardComponents": None, "isTrainingData": True, "isValidationData": False,
-    "trainingEpoch": None, "createdAt": "2026-01-05T08:30:00.000Z", "updatedAt": "2026-01-05T08:30:00.000Z",
-}  # fmt: skip
+    "id": "d1",
+    "agentType": "FILER",
+    "state": {"item": {"id": "i1", "title": "Bank"}},
+    "action": FILER,
+    "reward": None,
+    "nextState": None,
+    "itemId": "i1",
+    "opusId": None,
+    "userId": "ann",
+    "modelVersion": "gpt-4.1-mini",
+    "confidence": 0.8,
+    "reasoning": "why",
+    "alternativeActions": None,
+    "userFeedback": None,
+    "userCorrection": None,
+    "feedbackAt": None,
+    "outcomeObservedAt": None,
+    "rewardComputedAt": None,
+    "outcomeMetrics": None,
+    "rewardComponents": None,
+    "isTrainingData": True,
+    "isValidationData": False,
+    "trainingEpoch": None,
+    "createdAt": "2026-01-05T08:30:00.000Z",
+    "updatedAt": "2026-01-05T08:30:00.000Z",
+}
 
 
 def records(row: dict[str, Any]) -> list[AnyRecord]:
@@ -176,12 +196,19 @@ def test_defect_2c16_a_partial_correction_is_the_whole_corrected_action() -> Non
 @pytest.mark.parametrize(
     ("action", "change", "whole"),
     [
-        ({"swimlane": "Project", "urgency": "To Do"}, {"swimlane": "HOME", "status": "ON_HOLD"},
-         {"swimlane": "Home", "urgency": "On Hold"}),
+        (
+            {"swimlane": "Project", "urgency": "To Do"},
+            {"swimlane": "HOME", "status": "ON_HOLD"},
+            {"swimlane": "Home", "urgency": "On Hold"},
+        ),
         ({"swimlane": "PROJECT"}, {"swimlane": "Home"}, {"swimlane": "HOME"}),
         ({"recommended_item_id": "a"}, {"recommendedItemId": "b"}, {"recommended_item_id": "b"}),
         ({"recommendedItemId": "a"}, {"recommended_item_id": "b"}, {"recommendedItemId": "b"}),
-        ({"integration_method": "APPEND"}, {"method": "NEW_SECTION"}, {"integration_method": "CREATE_SECTION"}),
+        (
+            {"integration_method": "APPEND"},
+            {"method": "NEW_SECTION"},
+            {"integration_method": "CREATE_SECTION"},
+        ),
         ({"method": "APPEND"}, {"integration_method": "CREATE_SECTION"}, {"method": "NEW_SECTION"}),
         (
             {"findings": [{"type": "Conflict", "text": "a"}]},
@@ -194,7 +221,7 @@ def test_defect_2c16_a_partial_correction_is_the_whole_corrected_action() -> Non
             {"findings": [{"type": "RELATED"}], "reasoning": "x"},
         ),
     ],
-)  # fmt: skip
+)
 def test_defect_2c4_values_are_mapped_both_ways(
     action: dict[str, Any], change: dict[str, Any], whole: dict[str, Any]
 ) -> None:
@@ -500,13 +527,35 @@ def test_a_filers_goal_is_the_leading_one_of_the_seven_days_before_as_other_rows
 
 LATER = [
     ROW,
-    ROW | {"userFeedback": "CORRECTED", "userCorrection": {"swimlane": "HOME"}, "feedbackAt": "2026-01-06T08:00:00Z"},
-    ROW | {"userFeedback": "CORRECTED", "userCorrection": {"swimlane": "HOME"}, "feedbackAt": "2026-01-06T08:00:00Z", "reward": -0.5,
-           "rewardComponents": {"a": {"b": 1}}, "rewardComputedAt": "2026-01-07T08:00:00Z", "updatedAt": "2026-01-07T08:00:00Z",
-           "isTrainingData": False, "trainingEpoch": 3, "nextState": {}},
-    ROW | {"userFeedback": "CORRECTED", "userCorrection": {"swimlane": "HOME"}, "feedbackAt": "2026-01-06T08:00:00Z", "reward": -1.5,
-           "rewardComponents": {"a": {"b": 2}}, "rewardComputedAt": "2026-01-08T08:00:00Z"},
-]  # fmt: skip
+    ROW
+    | {
+        "userFeedback": "CORRECTED",
+        "userCorrection": {"swimlane": "HOME"},
+        "feedbackAt": "2026-01-06T08:00:00Z",
+    },
+    ROW
+    | {
+        "userFeedback": "CORRECTED",
+        "userCorrection": {"swimlane": "HOME"},
+        "feedbackAt": "2026-01-06T08:00:00Z",
+        "reward": -0.5,
+        "rewardComponents": {"a": {"b": 1}},
+        "rewardComputedAt": "2026-01-07T08:00:00Z",
+        "updatedAt": "2026-01-07T08:00:00Z",
+        "isTrainingData": False,
+        "trainingEpoch": 3,
+        "nextState": {},
+    },
+    ROW
+    | {
+        "userFeedback": "CORRECTED",
+        "userCorrection": {"swimlane": "HOME"},
+        "feedbackAt": "2026-01-06T08:00:00Z",
+        "reward": -1.5,
+        "rewardComponents": {"a": {"b": 2}},
+        "rewardComputedAt": "2026-01-08T08:00:00Z",
+    },
+]
 
 
 def test_what_comes_later_is_added_to_the_same_trace(tmp_path: Path) -> None:

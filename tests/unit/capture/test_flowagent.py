@@ -206,8 +206,10 @@ def test_defect_0c9_a_task_belongs_to_the_one_turn_that_created_it(write: Write)
     ]
     one, two = turns(write("x", **first(history, task_state=tasks)))
     assert [(step.input["task_id"], step.status, step.output) for step in one.steps[:-1]] == [
-        ("t1", "completed", "r" * 500), ("t2", "created", None), ("t5", "failed", "no"),
-    ]  # fmt: skip
+        ("t1", "completed", "r" * 500),
+        ("t2", "created", None),
+        ("t5", "failed", "no"),
+    ]
     assert [(step.input["task_id"], step.status) for step in two.steps[:-1]] == [("t3", "created")]
     untimed = [said("user", "a"), said("assistant", "b")]
     (alone,) = turns(write("y", **first(untimed, task_state=tasks)))
@@ -247,10 +249,22 @@ def test_defect_0c2_secrets_never_enter_the_store(write: Write, tmp_path: Path) 
     }
     history = [
         said("user", f"my key is {plain}, and {known}", 1),
-        said("tool", '{"Authorization": "Bearer abcdefghijklmnopqrstuvwx"}', 1, name="http", arguments={"api_key": "k3y-of-call"}),
-        said("tool", "password=hunter22 postgresql://app:sesame99@host unusual key 77", 1, name="cat", arguments={"apiKey": "k3y-camel"}),
+        said(
+            "tool",
+            '{"Authorization": "Bearer abcdefghijklmnopqrstuvwx"}',
+            1,
+            name="http",
+            arguments={"api_key": "k3y-of-call"},
+        ),
+        said(
+            "tool",
+            "password=hunter22 postgresql://app:sesame99@host unusual key 77",
+            1,
+            name="cat",
+            arguments={"apiKey": "k3y-camel"},
+        ),
         said("assistant", f"Thanks for {plain} k3y-of-call", 2),
-    ]  # fmt: skip
+    ]
     write(
         "final_checkpoint",
         **first(history, agent_state=state, variable_scopes={"amd_data": "hidden-model-settings"}),
@@ -312,11 +326,22 @@ def test_a_folder_by_day_is_read_whole_and_what_is_broken_costs_itself(tmp_path:
 
 def test_a_trace_file_keeps_its_steps_label_and_score_apart() -> None:
     row = json.loads(EXAMPLE) | {
-        "reasoning_steps": [{"step_type": "internal_reasoning", "content": "think", "confidence": 0.5, "insights": ["i"], "issues": []}],
+        "reasoning_steps": [
+            {
+                "step_type": "internal_reasoning",
+                "content": "think",
+                "confidence": 0.5,
+                "insights": ["i"],
+                "issues": [],
+            }
+        ],
         "tasks_created": [{"task_id": "t", "type": "LLMTask", "description": "d"}],
         "tasks_failed": [{"error": "boom", "type": "execution_error"}],
-        "reward_score": 0.75, "review_notes": "fine", "total_tokens_out": 30, "total_cost": 0.25,
-    }  # fmt: skip
+        "reward_score": 0.75,
+        "review_notes": "fine",
+        "total_tokens_out": 30,
+        "total_cost": 0.25,
+    }
     item = SOURCE.item(1, row, "")
     assert isinstance(item, Line), item
     trace, thumb, score = item.records
@@ -355,9 +380,15 @@ def test_what_the_sdk_recorded_is_known_when_its_folder_is_imported(
     assert (report.read, report.stored, report.duplicates, report.refused) == (1, 0, 1, 0)
     with opener(tmp_path / "home", None, "warning")() as ws, ws.db.read() as connection:
         assert len(list(connection.execute(traces.select()))) == 1
-        assert [row["kind"] for row in connection.execute(steps.select().order_by(steps.c.position)).mappings()] == [
-            "reasoning", "tool", "task", "llm",
-        ]  # fmt: skip
+        assert [
+            row["kind"]
+            for row in connection.execute(steps.select().order_by(steps.c.position)).mappings()
+        ] == [
+            "reasoning",
+            "tool",
+            "task",
+            "llm",
+        ]
         assert not list(connection.execute(feedback.select()))
 
 

@@ -76,12 +76,30 @@ class TestOpenWebUI:
             "e": {"id": "e", "parentId": "c", "role": "assistant", "content": "No.", "model": "m2"},
         }
         return {
-            "id": "f1", "user_id": "u1", "version": 0, "type": "rating",
-            "data": {"rating": 1, "model_id": "m1", "sibling_model_ids": None, "reason": "", "comment": "", "details": {}} | (data or {}),
+            "id": "f1",
+            "user_id": "u1",
+            "version": 0,
+            "type": "rating",
+            "data": {
+                "rating": 1,
+                "model_id": "m1",
+                "sibling_model_ids": None,
+                "reason": "",
+                "comment": "",
+                "details": {},
+            }
+            | (data or {}),
             "meta": {"model_id": "m1", "message_id": "d", "message_index": 4, "chat_id": "chat-1"},
-            "snapshot": {"chat": {"id": "chat-1", "user_id": "u9", "chat": {"history": {"messages": messages, "currentId": "d"}}}},
-            "created_at": 1767600005, "updated_at": 1767600009,
-        }  # fmt: skip
+            "snapshot": {
+                "chat": {
+                    "id": "chat-1",
+                    "user_id": "u9",
+                    "chat": {"history": {"messages": messages, "currentId": "d"}},
+                }
+            },
+            "created_at": 1767600005,
+            "updated_at": 1767600009,
+        }
 
     def test_the_rated_message_is_the_trace_and_what_came_before_it_the_prompt(self) -> None:
         (trace, thumb) = read("openwebui", self.row())

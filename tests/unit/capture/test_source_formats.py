@@ -87,9 +87,14 @@ class TestJsonl:
         assert "differ about 'model'" in refusal(jsonl, row)
 
     def test_targets(self) -> None:
-        assert self.feedback(target={"step": ["t", 2], "source": "otel"}).targets[0].model_dump() == {
-            "kind": "step", "id": "t", "step": 2, "source": "otel",
-        }  # fmt: skip
+        assert self.feedback(target={"step": ["t", 2], "source": "otel"}).targets[
+            0
+        ].model_dump() == {
+            "kind": "step",
+            "id": "t",
+            "step": 2,
+            "source": "otel",
+        }
         assert self.feedback(target={"session": 4}).targets[0].id == "4"
         for target in (
             {"trase": "t"},
@@ -383,10 +388,18 @@ class TestGraded:
 
     @pytest.mark.parametrize(
         "more",
-        [{"question": ""}, {"question": 3}, {"ground_truth": "seven"}, {"ground_truth": None}, {"ground_truth": "#### "},
-         {"m1": {"is_correct": 1, "solution": "a"}}, {"m1": {"is_correct": True}}, {"m1": {}},
-         {"m1": {"is_correct": True, "solution": "a", "x": 1}}],
-    )  # fmt: skip
+        [
+            {"question": ""},
+            {"question": 3},
+            {"ground_truth": "seven"},
+            {"ground_truth": None},
+            {"ground_truth": "#### "},
+            {"m1": {"is_correct": 1, "solution": "a"}},
+            {"m1": {"is_correct": True}},
+            {"m1": {}},
+            {"m1": {"is_correct": True, "solution": "a", "x": 1}},
+        ],
+    )
     def test_what_is_not_graded_is_refused(self, more: dict[str, Any]) -> None:
         assert refusal(graded, self.ROW | more)
 

@@ -133,12 +133,12 @@ class TestCsv:
         refused = [one for one in found if isinstance(one, Refused)]
         assert [one.number for one in refused] == [302 + 301 * at for at in range(5)]
         assert [one.reason.split(":")[0][:26] for one in refused] == [
-            "it has 2 cells, the header", "it has 4 cells, the header", "it is not UTF-8", "it holds a NUL "
-            "character, ", "it "
-            "is "
-            "no "
-            "CSV",
-        ]  # fmt: skip
+            "it has 2 cells, the header",
+            "it has 4 cells, the header",
+            "it is not UTF-8",
+            "it holds a NUL character, ",
+            "it is no CSV",
+        ]
         assert refused[4].text == '"p"x,r,1'
         assert len(found) == 5 * 301 + 1
 

@@ -98,9 +98,14 @@ class TestN3:
 
 class TestFeedbackJsonl:
     ROW: ClassVar[Any] = {
-        "query": "q", "response": "r", "feedback_type": "thumbs_up", "rating": None, "correction": None,
-        "timestamp": "2026-01-05 09:12:44.120000", "metadata": {},
-    }  # fmt: skip
+        "query": "q",
+        "response": "r",
+        "feedback_type": "thumbs_up",
+        "rating": None,
+        "correction": None,
+        "timestamp": "2026-01-05 09:12:44.120000",
+        "metadata": {},
+    }
 
     def said(self, **more: Any) -> list[tuple[str, Any]]:
         return [
@@ -285,28 +290,32 @@ PAIR = "class Pair:\n    pass\ndef longest(pairs): return 1"
 ENTRY_POINTS = {
     "one function": ("def f(x): return x", ["assert f(1) == 1", "assert f(2) == 2"], "f"),
     "a name of a builtin": ("def sum(a, b): return a + b", ["assert sum(1, 2) == 3"], "sum"),
-    "helpers that no test calls": ("def help(x): return x\ndef f(x): return help(x)", ["assert "
-    "f(1) "
-    "== "
-    "1"], "f"),
+    "helpers that no test calls": (
+        "def help(x): return x\ndef f(x): return help(x)",
+        ["assert f(1) == 1"],
+        "f",
+    ),
     "a class beside it": (PAIR, ["assert longest([Pair(), Pair()]) == 1"], "longest"),
-    "a class": ("class Stack:\n    def push(self, x): return self", ["assert Stack().push(1) is "
-    "not "
-    "None"], "Stack"),
+    "a class": (
+        "class Stack:\n    def push(self, x): return self",
+        ["assert Stack().push(1) is not None"],
+        "Stack",
+    ),
     "a lambda": ("f = lambda x: x", ["assert f(1) == 1"], "f"),
     "what it imports": ("from math import gcd as f", ["assert f(4, 6) == 2"], "f"),
-    "a function that judges": ("def close(a, b): return a == b\ndef f(x): return x", ["assert "
-    "close(f(2), "
-    "2) "
-    "== "
-    "True"], "f"),
-    "each test another": ("def f(x): return x\ndef g(x): return x", ["assert f(1) == 1", "assert "
-    "g(1) "
-    "== "
-    "1"], None),
+    "a function that judges": (
+        "def close(a, b): return a == b\ndef f(x): return x",
+        ["assert close(f(2), 2) == True"],
+        "f",
+    ),
+    "each test another": (
+        "def f(x): return x\ndef g(x): return x",
+        ["assert f(1) == 1", "assert g(1) == 1"],
+        None,
+    ),
     "no function of its own": ("x = 1", ["assert len([1]) == 1"], None),
     "no Python": ("def f(x", ["assert f(1) == 1"], None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ENTRY_POINTS)

@@ -24,12 +24,23 @@ from thumbwheel.rewards.label import judgements
 def entry(number: int, fixture: str, rating: str | None = None, **more: Any) -> dict[str, Any]:
     """A fixture to judge; natural=True makes it a choice of the model too."""
     return {
-        "entry_id": f"e{number:05}", "question_id": "q001", "question": "How is pump 4?", "category": "status", "scenario": "kpi",
-        "fixture": fixture, "size": "normal", "natural": False, "forced": False, "pipeline_selected_fixture": fixture, "widget_index": 0,
-        "data_override": {"demoData": {"label": "Flow", "value": 3}, "config": {"title": "Pump "
-        "4"}}, "rating": rating, "tags": [],
-        "notes": "", **more,
-    }  # fmt: skip
+        "entry_id": f"e{number:05}",
+        "question_id": "q001",
+        "question": "How is pump 4?",
+        "category": "status",
+        "scenario": "kpi",
+        "fixture": fixture,
+        "size": "normal",
+        "natural": False,
+        "forced": False,
+        "pipeline_selected_fixture": fixture,
+        "widget_index": 0,
+        "data_override": {"demoData": {"label": "Flow", "value": 3}, "config": {"title": "Pump 4"}},
+        "rating": rating,
+        "tags": [],
+        "notes": "",
+        **more,
+    }
 
 
 def run_file(
@@ -67,18 +78,22 @@ def test_the_forms_of_the_data_are_one(tmp_path: Path) -> None:
     for path in (whole, copy, tmp_path / "a"):
         traces, thumbs, refused = read(path)
         assert [(one.id, one.output, one.session) for one in traces] == [
-            ("r1:e00001", "dial", "question:q001"), ("r1:e00002", "bar", "question:q001"), ("r1:e00003", "plain", "question:q001"),
-        ]  # fmt: skip
+            ("r1:e00001", "dial", "question:q001"),
+            ("r1:e00002", "bar", "question:q001"),
+            ("r1:e00003", "plain", "question:q001"),
+        ]
         assert [one.value for one in thumbs] == [True, False] and refused == []
         assert len({one.input[0]["content"] for one in traces}) == 1
     (text,) = {one.input[0]["content"] for one in traces}
     assert text.splitlines()[:7] == [
-        "Scenario: kpi", "Query: How is pump 4?", "Size: normal", "Fixtures: bar, dial, "
-        "plain", "Data.label: "
-        "Flow", "Data.value: "
-        "3",
+        "Scenario: kpi",
+        "Query: How is pump 4?",
+        "Size: normal",
+        "Fixtures: bar, dial, plain",
+        "Data.label: Flow",
+        "Data.value: 3",
         "Title: Pump 4",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -102,8 +117,9 @@ def test_the_forms_of_the_ratings_are_one(tmp_path: Path, form: Any) -> None:
     for path in (ratings, tmp_path, tmp_path / "exhaustive_data.json"):
         _, thumbs, refused = read(path)
         assert [(one.targets[0].id, one.value, one.rater and one.rater.id) for one in thumbs] == [
-            ("r1:e00001", True, None), ("r1:e00002", False, "d1"),
-        ]  # fmt: skip
+            ("r1:e00001", True, None),
+            ("r1:e00002", False, "d1"),
+        ]
         assert len(refused) == 1 and "e00009" in refused[0]
         assert (thumbs[0].comment, thumbs[0].metadata) == ("n", {"tags": ["relevant"]})
 
@@ -118,11 +134,16 @@ def test_golden_4b_a_liked_and_a_disliked_widget_of_a_question_are_a_pair(tmp_pa
         }
     }
     natural = {"natural": True, "pipeline_meta": meta}
-    run_file(tmp_path, [
-        entry(1, "dial", "up", **natural), entry(2, "line", "down", scenario="trend", **natural),
-        entry(3, "list", "up", scenario="alerts", **natural), entry(4, "table", "down", scenario="alerts", **natural),
-        entry(5, "sankey", "down", scenario="flow-sankey", forced=True),
-    ])  # fmt: skip
+    run_file(
+        tmp_path,
+        [
+            entry(1, "dial", "up", **natural),
+            entry(2, "line", "down", scenario="trend", **natural),
+            entry(3, "list", "up", scenario="alerts", **natural),
+            entry(4, "table", "down", scenario="alerts", **natural),
+            entry(5, "sankey", "down", scenario="flow-sankey", forced=True),
+        ],
+    )
     with opener(tmp_path / "home", None, "warning")() as ws:
         assert ingest(ws, "desk", "widgets", tmp_path).refused == 0
         dataset = build(ws, "desk", "pairs", DatasetConfig(dev=0, gate=0))
@@ -133,11 +154,11 @@ def test_golden_4b_a_liked_and_a_disliked_widget_of_a_question_are_a_pair(tmp_pa
     )  # alerts were liked and disliked, and the flow was no choice
     assert rows.keys() == {widgets, ("list", "table")}
     assert rows[widgets].prompt[0]["content"].splitlines()[:4] == [
-        "Query: How is pump 4?", "Scenarios: alerts, flow-sankey, kpi, trend", "Domains: "
-        "pumps", "Entities: "
-        "pump: "
-        "4",
-    ]  # fmt: skip
+        "Query: How is pump 4?",
+        "Scenarios: alerts, flow-sankey, kpi, trend",
+        "Domains: pumps",
+        "Entities: pump: 4",
+    ]
 
 
 def test_an_entry_that_does_not_say_what_was_asked_is_a_fixture_only(tmp_path: Path) -> None:
@@ -279,11 +300,16 @@ def test_an_answer_may_be_several_widgets(tmp_path: Path) -> None:
         }
     }
     natural = {"natural": True, "pipeline_meta": meta}
-    run_file(tmp_path, [
-        entry(1, "dial", "up", **natural), entry(2, "line", scenario="trend", **natural),
-        entry(3, "list", "down", scenario="alerts", **natural), entry(4, "map", "up", scenario="map", **natural, size="hero"),
-        entry(5, "sankey", "down", scenario="flow", forced=True),
-    ])  # fmt: skip
+    run_file(
+        tmp_path,
+        [
+            entry(1, "dial", "up", **natural),
+            entry(2, "line", scenario="trend", **natural),
+            entry(3, "list", "down", scenario="alerts", **natural),
+            entry(4, "map", "up", scenario="map", **natural, size="hero"),
+            entry(5, "sankey", "down", scenario="flow", forced=True),
+        ],
+    )
     (tmp_path / "ratings.json").write_text(json.dumps({"e00002": rate("up"), "e00004": rate(None)}))
     for _ in range(2):
         with opener(tmp_path / "home", None, "warning")() as ws:
@@ -310,10 +336,14 @@ def test_widgets_that_people_disagree_about_are_in_no_answer_of_several(tmp_path
     rows = [
         {"entry_id": f"e0000{n}", **rate(rating, at, device_id=device)}
         for n, rating, at, device in [
-            (0, "up", "2026-02-03", "x"), (1, "down", "2026-02-03", "x"), (1, "up", "2026-02-04", "x"), (2, "down", "2026-02-03", "x"),
-            (3, "up", "2026-02-03", "x"), (3, "down", "2026-02-03", "y"),
+            (0, "up", "2026-02-03", "x"),
+            (1, "down", "2026-02-03", "x"),
+            (1, "up", "2026-02-04", "x"),
+            (2, "down", "2026-02-03", "x"),
+            (3, "up", "2026-02-03", "x"),
+            (3, "down", "2026-02-03", "y"),
         ]
-    ]  # fmt: skip
+    ]
     (tmp_path / "ratings.json").write_text(json.dumps(rows))
     traces, said, _ = read(path)
     (preference,) = [one for one in said if one.kind == "preference"]
@@ -385,8 +415,9 @@ def test_ratings_are_filtered_by_tag_and_confidence_and_counted(
     )
     assert imported("--tag", "perfect") == (2, {"its rating has none of the tags perfect": 1})
     assert imported("--tag", "perfect", "--without-tag", "ugly") == (
-        1, {"its rating has none of the tags perfect": 1, "its rating has the tag 'ugly'": 1},
-    )  # fmt: skip
+        1,
+        {"its rating has none of the tags perfect": 1, "its rating has the tag 'ugly'": 1},
+    )
     (tmp_path / "run.jsonl").write_text("".join(json.dumps(one) + "\n" for one in entries))
     code, out, _ = command_line(
         "import", "widgets", "run.jsonl", "--agent", "desk", "--min-confidence", "0.5", "--json"

@@ -327,9 +327,15 @@ class TestLearner:
         )
         assert not learner.add_feedback({"entry_id": "e2", "rating": "down"})
         assert learner.get_status() == {
-            "buffer_size": 2, "min_samples": 3, "is_training": False, "last_train_time": None, "train_count": 0,
-            "should_retrain": False, "auto_export": True, "auto_deploy": False,
-        }  # fmt: skip
+            "buffer_size": 2,
+            "min_samples": 3,
+            "is_training": False,
+            "last_train_time": None,
+            "train_count": 0,
+            "should_retrain": False,
+            "auto_export": True,
+            "auto_deploy": False,
+        }
         with (tmp_path / "feedback_buffer.jsonl").open("ab") as stream:
             stream.write(b'{"entry_id": "e9", "rat')  # a writer was killed
         again = command_center.OnlineLearner(min_samples=3, checkpoint_dir=tmp_path)

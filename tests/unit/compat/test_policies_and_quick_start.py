@@ -55,11 +55,14 @@ def write_traces(folder: Path, questions: int = 60) -> Path:
     for number in range(2 * questions):
         good = number % 2 == 0
         trace = {
-            "trace_id": f"{number:012x}", "session_id": f"s{number}", "timestamp": "2026-01-05T08:30:00",
-            "user_query": asked[number // 2], "final_response": "In the box." if good else "No "
-            "idea.",
-            "label": good, "reward_score": 1.0 if good else 0.0,
-        }  # fmt: skip
+            "trace_id": f"{number:012x}",
+            "session_id": f"s{number}",
+            "timestamp": "2026-01-05T08:30:00",
+            "user_query": asked[number // 2],
+            "final_response": "In the box." if good else "No idea.",
+            "label": good,
+            "reward_score": 1.0 if good else 0.0,
+        }
         (day / f"{number:012x}.json").write_text(json.dumps(trace))
     return folder
 

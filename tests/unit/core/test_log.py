@@ -138,15 +138,28 @@ def test_commands_show_hostile_data_as_it_is_and_do_not_obey_it(
     ]
     good.write_text("".join(json.dumps(line) + "\n" for line in lines))
     typed = [
-        ("import", "--detect", str(evil)), ("import", "csv", str(evil), "--agent", "desk"), ("import", "csv", str(evil), "--agent", EVIL),
-        ("import", str(evil), str(evil), "--agent", "desk"), ("plan", str(evil)), ("plan", str(good), EVIL),
-        ("import", "--detect", str(good)), ("import", "jsonl", str(good), "--agent", "desk"), ("feedback", "list", "--agent", "desk"),
-        ("feedback", "stats", "--agent", "desk"), ("case", "list", "--agent", "desk"), ("feedback", "stats", "--agent", EVIL), (EVIL,),
+        ("import", "--detect", str(evil)),
+        ("import", "csv", str(evil), "--agent", "desk"),
+        ("import", "csv", str(evil), "--agent", EVIL),
+        ("import", str(evil), str(evil), "--agent", "desk"),
+        ("plan", str(evil)),
+        ("plan", str(good), EVIL),
+        ("import", "--detect", str(good)),
+        ("import", "jsonl", str(good), "--agent", "desk"),
+        ("feedback", "list", "--agent", "desk"),
+        ("feedback", "stats", "--agent", "desk"),
+        ("case", "list", "--agent", "desk"),
+        ("feedback", "stats", "--agent", EVIL),
+        (EVIL,),
         ("feedback", "list", "--agent", "desk", "--json"),
-        ("dataset", "build", "--agent", "desk", "--shape", "labels"), (f"--{EVIL}",),
-        ("dataset", "show", "labels", "--agent", "desk"), ("feedback", f"--{EVIL}"), ("feedback", "used-in", EVIL, "--agent", "desk"),
-        ("import", "jsonl", str(tmp_path / EVIL), "--agent", "desk"), ("--config", EVIL, "plan", str(good)),
-    ]  # fmt: skip
+        ("dataset", "build", "--agent", "desk", "--shape", "labels"),
+        (f"--{EVIL}",),
+        ("dataset", "show", "labels", "--agent", "desk"),
+        ("feedback", f"--{EVIL}"),
+        ("feedback", "used-in", EVIL, "--agent", "desk"),
+        ("import", "jsonl", str(tmp_path / EVIL), "--agent", "desk"),
+        ("--config", EVIL, "plan", str(good)),
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for arguments in typed:

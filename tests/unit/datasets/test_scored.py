@@ -95,9 +95,20 @@ def test_no_number_in_train_is_an_error(tmp_path: Path) -> None:
 
 def row(number: int, value: float, scale: tuple[float, float], split: str = "train") -> ScoredRow:
     return ScoredRow(
-        row_id=f"r{number}", group="g", split=split, prompt=[], tools=None, weight=1.0, origin="rating", feedback_ids=[], trace_ids=[],
-        subject_ids=[], completion="a", value=value, scale=list(scale),
-    )  # fmt: skip
+        row_id=f"r{number}",
+        group="g",
+        split=split,
+        prompt=[],
+        tools=None,
+        weight=1.0,
+        origin="rating",
+        feedback_ids=[],
+        trace_ids=[],
+        subject_ids=[],
+        completion="a",
+        value=value,
+        scale=list(scale),
+    )
 
 
 @given(

@@ -36,9 +36,18 @@ def gguf(path: Path, **metadata: str) -> str:
 def package(tmp_path: Path) -> Package:
     digest = gguf(tmp_path / "model-F16.gguf", general__architecture="qwen2")
     return Package(
-        agent="support", version="v3", name="support-v3", kind=Kind.GGUF, folder=tmp_path, files={"model-F16.gguf": digest},
-        base=tmp_path, base_fingerprint=None, tokenizer=tmp_path, place=tmp_path / "place", stops=("<|im_end|>",),
-    )  # fmt: skip
+        agent="support",
+        version="v3",
+        name="support-v3",
+        kind=Kind.GGUF,
+        folder=tmp_path,
+        files={"model-F16.gguf": digest},
+        base=tmp_path,
+        base_fingerprint=None,
+        tokenizer=tmp_path,
+        place=tmp_path / "place",
+        stops=("<|im_end|>",),
+    )
 
 
 @pytest.fixture

@@ -27,9 +27,17 @@ def package(root: Path, version: str = "v3", rank: int = 8) -> Package:
     folder.mkdir()
     (folder / "adapter_config.json").write_text(json.dumps({"r": rank}))
     return Package(
-        agent="support", version=version, name=f"support-{version}", kind=Kind.ADAPTER, folder=folder, files={}, base=root / "base",
-        base_fingerprint=None, tokenizer=folder, place=root / "place",
-    )  # fmt: skip
+        agent="support",
+        version=version,
+        name=f"support-{version}",
+        kind=Kind.ADAPTER,
+        folder=folder,
+        files={},
+        base=root / "base",
+        base_fingerprint=None,
+        tokenizer=folder,
+        place=root / "place",
+    )
 
 
 def test_an_adapter_is_loaded_once_pointed_at_and_removed(

@@ -37,10 +37,12 @@ class Served:
         body = request.body
         prompt = body["prompt"]
         sampling = Sampling(
-            max_new_tokens=body["max_tokens"], temperature=body["temperature"],
+            max_new_tokens=body["max_tokens"],
+            temperature=body["temperature"],
             stop=() if self.ignores_stop_texts else tuple(body.get("stop", ())),
-            stop_ids=tuple(body.get("stop_token_ids", STOPS)), seed=body["seed"],
-        )  # fmt: skip
+            stop_ids=tuple(body.get("stop_token_ids", STOPS)),
+            seed=body["seed"],
+        )
         (group,) = GroupSampler(self.model, self.tokenizer).sample(
             [prompt], min(body["n"], self.most), sampling
         )
@@ -263,13 +265,14 @@ def test_an_answer_is_cut_where_a_stop_text_is_complete(ask):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ({"choices": []}, "no choices"), ({}, "no choices"), ("[1]", "no JSON object"), ("<html>", "no "
-        "JSON "
-        "object"),
+        ({"choices": []}, "no choices"),
+        ({}, "no choices"),
+        ("[1]", "no JSON object"),
+        ("<html>", "no JSON object"),
         ({"choices": [{"finish_reason": "content_filter", "text": ""}]}, "finish_reason"),
         ({"choices": [{"finish_reason": "stop", "token_ids": [1 << 20]}]}, "vocabulary"),
     ],
-)  # fmt: skip
+)
 def test_replies_that_make_no_sense_are_refused(ask, content, why):
     with pytest.raises(ModelError, match=why):
         ask(PROMPTS[:1], 1, Sampling(max_new_tokens=4), script=lambda request: Reply(content))

@@ -28,8 +28,18 @@ def taught(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("rollouts")
     model, tokenizer = load_base(str(wide_base(folder / "base")), "float32")
-    lessons = [torch.tensor([[*tokenizer(asked)["input_ids"], *tokenizer(told)["input_ids"], tokenizer.eos_token_id]])
-               for asked, told in LESSONS.items()]  # fmt: skip
+    lessons = [
+        torch.tensor(
+            [
+                [
+                    *tokenizer(asked)["input_ids"],
+                    *tokenizer(told)["input_ids"],
+                    tokenizer.eos_token_id,
+                ]
+            ]
+        )
+        for asked, told in LESSONS.items()
+    ]
     model.requires_grad_(True).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(40):

@@ -67,14 +67,33 @@ def peak() -> int:
 
 
 KEYS = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size", "auto_map",
-    "max_position_embeddings", "model_type", "architectures", "torch_dtype", "layer_types", "rope_parameters", "hidden_act",
-    "eos_token_id", "quantization_config",
-)  # fmt: skip
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+    "auto_map",
+    "max_position_embeddings",
+    "model_type",
+    "architectures",
+    "torch_dtype",
+    "layer_types",
+    "rope_parameters",
+    "hidden_act",
+    "eos_token_id",
+    "quantization_config",
+)
 TOKENIZER_KEYS = (
-    "chat_template", "bos_token", "eos_token", "pad_token", "tokenizer_class", "model_max_length", "added_tokens_decoder",
+    "chat_template",
+    "bos_token",
+    "eos_token",
+    "pad_token",
+    "tokenizer_class",
+    "model_max_length",
+    "added_tokens_decoder",
     "extra_special_tokens",
-)  # fmt: skip
+)
 FILES = (
     "config.json",
     "tokenizer_config.json",

@@ -56,9 +56,13 @@ def test_greedy_padded_batches_equal_single_rows_and_hugging_face(tmp_path, fami
     for prompt, found in zip(prompts, batched, strict=True):
         with torch.no_grad():
             out = model.generate(
-                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), do_sample=False, max_new_tokens=20,
-                eos_token_id=sorted(stops), pad_token_id=0,
-            )[0, len(prompt) :].tolist()  # fmt: skip
+                torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                do_sample=False,
+                max_new_tokens=20,
+                eos_token_id=sorted(stops),
+                pad_token_id=0,
+            )[0, len(prompt) :].tolist()
         assert list(found.ids) == out
         ended = out[-1] in stops
         assert found.finish == ("stop" if ended else "length")

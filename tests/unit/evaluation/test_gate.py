@@ -59,18 +59,35 @@ INPUTS = st.builds(
 )
 LENIENCE = st.sampled_from(["reject", "canary", "allow"])
 POLICIES = st.builds(
-    GatePolicy, min_cases=st.integers(2, 500), min_guard=st.integers(1, 100), margin_nll=st.floats(0, 2), margin_eos=RATE,
-    margin_format=RATE, max_growth=st.floats(1, 5),
-    relative_nats=RATE, near_chance=st.floats(0, 0.9), open_guard=LENIENCE, unmeasured_guard=LENIENCE,
-)  # fmt: skip
+    GatePolicy,
+    min_cases=st.integers(2, 500),
+    min_guard=st.integers(1, 100),
+    margin_nll=st.floats(0, 2),
+    margin_eos=RATE,
+    margin_format=RATE,
+    max_growth=st.floats(1, 5),
+    relative_nats=RATE,
+    near_chance=st.floats(0, 0.9),
+    open_guard=LENIENCE,
+    unmeasured_guard=LENIENCE,
+)
 ORDER = [Verdict.REJECTED, Verdict.CANARY, Verdict.APPROVED]
 
 
 def passing(**changes):
     values = {
-        "basis": Basis.GOLD, "fresh": True, "measure": "success", "before": 0.6, "after": 0.8, "gain": 0.2, "low": 0.15, "level": 0.95,
-        "clusters": 600, "reads": 1, "guards": (),
-    }  # fmt: skip
+        "basis": Basis.GOLD,
+        "fresh": True,
+        "measure": "success",
+        "before": 0.6,
+        "after": 0.8,
+        "gain": 0.2,
+        "low": 0.15,
+        "level": 0.95,
+        "clusters": 600,
+        "reads": 1,
+        "guards": (),
+    }
     return GateInputs(**(values | changes))
 
 
@@ -357,8 +374,18 @@ def test_more_cases_in_the_same_groups_never_lower_a_verdict():
         assert str(guards.standing(found, GatePolicy())[0]) == "not measured"
     assert str(guards.standing(found, GatePolicy(min_interval=30))[0]) == "open"  # by choice
     long = [1] * 39 + [4000]  # one answer of many tokens: forty groups all the same, and far worse
-    found = compare.nll_guard([compare.Logged(Given(str(at), str(at), [{"role": "user", "content": str(at)}], None, "a", True), -1.0 * size,
-                                              -9.0 * size, size) for at, size in enumerate(long)], 0.95)  # fmt: skip
+    found = compare.nll_guard(
+        [
+            compare.Logged(
+                Given(str(at), str(at), [{"role": "user", "content": str(at)}], None, "a", True),
+                -1.0 * size,
+                -9.0 * size,
+                size,
+            )
+            for at, size in enumerate(long)
+        ],
+        0.95,
+    )
     assert str(guards.standing(found, GatePolicy())[0]) == "worse" and found.clusters == 40
     for many, known in ((54, "not measured"), (60, "ok")):
         found = compare.guard(
@@ -449,10 +476,27 @@ def test_the_level_of_a_decision_follows_the_number_of_looks():
     ]
     primary = compare.success(SUCCESS, pairs, 0.95)
     values = {
-        "id": "evl", "agent": "a", "candidate_id": "c", "candidate": "v1", "against_id": "b", "against": "v0", "basis": Basis.GOLD,
-        "fresh": True, "primary": primary, "preferences": (), "guards": (), "slices": (), "examples": (), "suite": "success",
-        "detectable": None, "dropped": {}, "notes": (), "rows": "", "key": "", "config": EvaluationConfig(),
-    }  # fmt: skip
+        "id": "evl",
+        "agent": "a",
+        "candidate_id": "c",
+        "candidate": "v1",
+        "against_id": "b",
+        "against": "v0",
+        "basis": Basis.GOLD,
+        "fresh": True,
+        "primary": primary,
+        "preferences": (),
+        "guards": (),
+        "slices": (),
+        "examples": (),
+        "suite": "success",
+        "detectable": None,
+        "dropped": {},
+        "notes": (),
+        "rows": "",
+        "key": "",
+        "config": EvaluationConfig(),
+    }
     looks = [inputs_of(Evaluation(**values, reads=reads), GatePolicy()) for reads in (1, 2, 20)]
     assert [inputs.level for inputs in looks] == [look_level(0.05, reads) for reads in (1, 2, 20)]
     assert [inputs.low for inputs in looks] == [

@@ -72,11 +72,28 @@ def judged(before, after, groups=None, reads=1, level=0.95, **changes):
         level,
     )
     values = {
-        "id": f"evl_{next(NUMBERS)}", "agent": AGENT, "candidate_id": "", "candidate": "v1", "against_id": "", "against": "v0",
-        "basis": Basis.GOLD, "fresh": True, "primary": primary, "preferences": (), "guards": (), "slices": (), "examples": (),
-        "reads": reads, "suite": "success", "detectable": compare.detectable(primary), "dropped": {}, "notes": (), "rows": "", "key": "",
+        "id": f"evl_{next(NUMBERS)}",
+        "agent": AGENT,
+        "candidate_id": "",
+        "candidate": "v1",
+        "against_id": "",
+        "against": "v0",
+        "basis": Basis.GOLD,
+        "fresh": True,
+        "primary": primary,
+        "preferences": (),
+        "guards": (),
+        "slices": (),
+        "examples": (),
+        "reads": reads,
+        "suite": "success",
+        "detectable": compare.detectable(primary),
+        "dropped": {},
+        "notes": (),
+        "rows": "",
+        "key": "",
         "config": EvaluationConfig(),
-    }  # fmt: skip
+    }
     return Evaluation(**(values | changes))
 
 

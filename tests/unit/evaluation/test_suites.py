@@ -296,8 +296,7 @@ TIMES_NINE = "".join(
 ENDLESS = {
     "a check that holds itself": "tasks: [{id: a, prompt: b, checks: &c [{type: any_of, checks: "
     "*c}]}]",
-    "billions of values": f"a: &a [x]\n{TIMES_NINE}tasks: [{{id: a, prompt: b, checks: [{{type: "
-    "any_of, "
+    "billions of values": f"a: &a [x]\n{TIMES_NINE}tasks: [{{id: a, prompt: b, checks: [{{type: any_of, "
     "checks: "
     f"*i}}]}}]",
     "nesting": "tasks: " + "[" * 5000,

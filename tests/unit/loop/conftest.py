@@ -53,8 +53,18 @@ def ws(tmp_path: Path) -> Iterator[Workspace]:
 
 def measure(name: str, before: float, after: float, half: float, n: int) -> dict[str, Any]:
     gain = after - before
-    return {"name": name, "before": before, "after": after, "gain": gain, "low": gain - half, "high": gain + half,
-            "level": 0.95, "n": n, "clusters": n, "changed": int(n * 0.3)}  # fmt: skip
+    return {
+        "name": name,
+        "before": before,
+        "after": after,
+        "gain": gain,
+        "low": gain - half,
+        "high": gain + half,
+        "level": 0.95,
+        "n": n,
+        "clusters": n,
+        "changed": int(n * 0.3),
+    }
 
 
 def guard(name: str, before: float | None, after: float | None, n: int) -> dict[str, Any]:
@@ -69,34 +79,58 @@ def guard(name: str, before: float | None, after: float | None, n: int) -> dict[
 def results(candidate: ModelVersion, against: ModelVersion) -> dict[str, Any]:
     """An evaluation as stored, with hostile answers among the examples."""
     return {
-        "agent": AGENT, "candidate_id": candidate.id, "candidate": candidate.name, "against_id": against.id, "against": against.name,
-        "basis": "gold", "fresh": True, "primary": measure("success", 0.612, 0.801, 0.041, 620),
-        "preferences": [measure("preference accuracy, summed log-probability", 0.52, 0.71, 0.09, 118),
-                        measure("preference accuracy, log-probability per token", 0.55, 0.69, 0.10, 118)],
-        "guards": [guard("eos_rate", 1.0, 0.998, 620), guard("format_rate", 0.995, 0.997, 620), guard("answer_tokens", 10.2, 10.4, 620),
-                   guard("nll_good", 0.82, 0.61, 118), guard("my_guard", None, None, 0)],
-        "slices": [measure("habit: invoices", 0.12, 0.88, 0.10, 110), measure("habit: "
-        "newsletters", 0.31, 0.86, 0.12, 96),
-                   measure("common rules", 0.97, 0.965, 0.02, 414)],
-        "examples": [{"case": "cas_1", "prompt": "From: billing@hosting.example\nSubject: Invoice "
-        "4711\n\nYour "
-        "invoice "
-        "is "
-        "attached.",
-                      "reference": {"folder": "money", "keep": True}, "before": '{"folder": '
-                      '"inbox", '
-                      '"keep": '
-                      'true}',
-                      "after": '{"folder": "money", "keep": true}', "value_before": 0.0, "value_after": 1.0},
-                     {"case": "cas_2", "prompt": HOSTILE, "reference": HOSTILE, "before": HOSTILE, "after": "x" * 9000,
-                      "value_before": 1.0, "value_after": 0.0}],
-        "reads": 1, "detectable": 0.045, "dropped": {"recorded answer does not fit the model": 2}, "notes": ["620 "
-        "items "
-        "in "
-        "611 "
-        "groups"],
-        "rows": "r" * 64, "key": "k" * 64,
-    }  # fmt: skip
+        "agent": AGENT,
+        "candidate_id": candidate.id,
+        "candidate": candidate.name,
+        "against_id": against.id,
+        "against": against.name,
+        "basis": "gold",
+        "fresh": True,
+        "primary": measure("success", 0.612, 0.801, 0.041, 620),
+        "preferences": [
+            measure("preference accuracy, summed log-probability", 0.52, 0.71, 0.09, 118),
+            measure("preference accuracy, log-probability per token", 0.55, 0.69, 0.10, 118),
+        ],
+        "guards": [
+            guard("eos_rate", 1.0, 0.998, 620),
+            guard("format_rate", 0.995, 0.997, 620),
+            guard("answer_tokens", 10.2, 10.4, 620),
+            guard("nll_good", 0.82, 0.61, 118),
+            guard("my_guard", None, None, 0),
+        ],
+        "slices": [
+            measure("habit: invoices", 0.12, 0.88, 0.10, 110),
+            measure("habit: newsletters", 0.31, 0.86, 0.12, 96),
+            measure("common rules", 0.97, 0.965, 0.02, 414),
+        ],
+        "examples": [
+            {
+                "case": "cas_1",
+                "prompt": "From: billing@hosting.example\nSubject: Invoice 4711\n\nYour invoice is "
+                "attached.",
+                "reference": {"folder": "money", "keep": True},
+                "before": '{"folder": "inbox", "keep": true}',
+                "after": '{"folder": "money", "keep": true}',
+                "value_before": 0.0,
+                "value_after": 1.0,
+            },
+            {
+                "case": "cas_2",
+                "prompt": HOSTILE,
+                "reference": HOSTILE,
+                "before": HOSTILE,
+                "after": "x" * 9000,
+                "value_before": 1.0,
+                "value_after": 0.0,
+            },
+        ],
+        "reads": 1,
+        "detectable": 0.045,
+        "dropped": {"recorded answer does not fit the model": 2},
+        "notes": ["620 items in 611 groups"],
+        "rows": "r" * 64,
+        "key": "k" * 64,
+    }
 
 
 def metric_lines(steps: int = 60, every: int = 6) -> list[dict[str, Any]]:
@@ -107,13 +141,31 @@ def metric_lines(steps: int = 60, every: int = 6) -> list[dict[str, Any]]:
         margin = 2.4 * (1 - math.exp(-3 * done))
         if step:
             noise = rng.gauss(0, 0.15)
-            lines.append({"step": step, "epoch": 2 * done, "loss": 0.69 * math.exp(-margin / 2) + noise * 0.2, "grad_norm": 1.0,
-                          "rewards/margins": margin + noise, "rewards/accuracies": min(1.0, 0.5 + margin / 5 + noise / 4),
-                          "nll/good": 0.82 - 0.2 * done + noise / 20, "step_seconds": 0.4})  # fmt: skip
+            lines.append(
+                {
+                    "step": step,
+                    "epoch": 2 * done,
+                    "loss": 0.69 * math.exp(-margin / 2) + noise * 0.2,
+                    "grad_norm": 1.0,
+                    "rewards/margins": margin + noise,
+                    "rewards/accuracies": min(1.0, 0.5 + margin / 5 + noise / 4),
+                    "nll/good": 0.82 - 0.2 * done + noise / 20,
+                    "step_seconds": 0.4,
+                }
+            )
         if step % every == 0:
-            lines.append({"step": step, "epoch": 2 * done, "eval_loss": 0.69 * math.exp(-margin / 2.6) + max(0, done - 0.7) * 0.1,
-                          "eval_rewards/margins": margin * 0.85, "eval_rewards/accuracies": 0.5 + margin / 7,
-                          "eval_nll/good": 0.82 - 0.19 * done, "eval_format_rate": 1.0, "eval_eos_rate": 1.0})  # fmt: skip
+            lines.append(
+                {
+                    "step": step,
+                    "epoch": 2 * done,
+                    "eval_loss": 0.69 * math.exp(-margin / 2.6) + max(0, done - 0.7) * 0.1,
+                    "eval_rewards/margins": margin * 0.85,
+                    "eval_rewards/accuracies": 0.5 + margin / 7,
+                    "eval_nll/good": 0.82 - 0.19 * done,
+                    "eval_format_rate": 1.0,
+                    "eval_eos_rate": 1.0,
+                }
+            )
     return lines
 
 
@@ -125,21 +177,38 @@ def turn(ws: Workspace, tmp_path: Path) -> ModelVersion:
     (adapter / "adapter_model.safetensors").write_bytes(b"weights")
     manifest = {
         "files": pair_files(Artifacts(ws.home.blobs), tmp_path),
-        "counts": {"train": 3, "dev": 2, "gate": 1}, "drops": {"answer equals the correction": 4},
-        "notes": {"answers with disagreeing raters": 9, "answers with different "
-        "corrections": 0}, "rule": RULE, "fitted": {}, "config": {},
-        "warnings": ["the better answer is the longer one in 81% of the pairs; the model may learn "
-        "length "
-        "instead"],
+        "counts": {"train": 3, "dev": 2, "gate": 1},
+        "drops": {"answer equals the correction": 4},
+        "notes": {"answers with disagreeing raters": 9, "answers with different corrections": 0},
+        "rule": RULE,
+        "fitted": {},
+        "config": {},
+        "warnings": [
+            "the better answer is the longer one in 81% of the pairs; the model may learn length "
+            "instead"
+        ],
         "watermark": {"feedback": 6, "recorded_at": None},
-    }  # fmt: skip
+    }
     dataset = record(
         ws, datasets, AGENT, id="dst_pairs", shape="pairs", manifest=manifest, fingerprint="cd" * 32
     )
     config = DpoConfig(learning_rate=5e-5, beta=0.2, seed=7).model_dump(mode="json")
     environment = {"python": "3.11.7", "torch": "2.13.0", "platform": "Linux", "cpus": 2}
-    run = record(ws, runs, AGENT, id="run_1", algorithm="dpo", dataset_id=dataset, base=base.base, base_fingerprint=base.base_fingerprint,
-                 config=config, environment=environment, seed=7, state="finished", metrics={})  # fmt: skip
+    run = record(
+        ws,
+        runs,
+        AGENT,
+        id="run_1",
+        algorithm="dpo",
+        dataset_id=dataset,
+        base=base.base,
+        base_fingerprint=base.base_fingerprint,
+        config=config,
+        environment=environment,
+        seed=7,
+        state="finished",
+        metrics={},
+    )
     folder = ws.home.runs / run
     folder.mkdir(parents=True)
     (folder / "metrics.jsonl").write_text(
@@ -161,12 +230,30 @@ def turn(ws: Workspace, tmp_path: Path) -> ModelVersion:
 
 
 def judged(ws: Workspace, one: ModelVersion, base: ModelVersion) -> None:
-    evaluation = record(ws, evaluations, AGENT, id="evl_1", candidate_id=one.id, against_id=base.id, basis="gold",
-                        config=EvaluationConfig().model_dump(mode="json"), results=results(one, base))  # fmt: skip
+    evaluation = record(
+        ws,
+        evaluations,
+        AGENT,
+        id="evl_1",
+        candidate_id=one.id,
+        against_id=base.id,
+        basis="gold",
+        config=EvaluationConfig().model_dump(mode="json"),
+        results=results(one, base),
+    )
     reasons = ["success gains +0.1890, at least +0.1480 at 0.95 confidence"]
-    record(ws, decisions, AGENT, id="dec_1", version_id=one.id, evaluation_id=evaluation, decision="approved", reasons=reasons,
-           policy=GatePolicy().model_dump(mode="json"),
-           inputs={key: results(one, base)[key] for key in ("guards", "detectable")})  # fmt: skip
+    record(
+        ws,
+        decisions,
+        AGENT,
+        id="dec_1",
+        version_id=one.id,
+        evaluation_id=evaluation,
+        decision="approved",
+        reasons=reasons,
+        policy=GatePolicy().model_dump(mode="json"),
+        inputs={key: results(one, base)[key] for key in ("guards", "detectable")},
+    )
 
 
 @pytest.fixture

@@ -80,14 +80,36 @@ def measure(named: str) -> dict[str, Any]:
 
 def results(candidate: Any, base: Any) -> dict[str, Any]:
     """An evaluation that shows what the erased person asked, and has a slice named after them."""
-    shown = {"case": "cas_x", "prompt": said(GONE, "q"), "reference": "r", "before": said(GONE, "b"), "after": "a", "value_before": 0.0,
-             "value_after": 1.0}  # fmt: skip
+    shown = {
+        "case": "cas_x",
+        "prompt": said(GONE, "q"),
+        "reference": "r",
+        "before": said(GONE, "b"),
+        "after": "a",
+        "value_before": 0.0,
+        "value_after": 1.0,
+    }
     return {
-        "agent": AGENT, "candidate_id": candidate.id, "candidate": candidate.name, "against_id": base.id, "against": base.name,
-        "basis": "gold", "fresh": True, "primary": measure("success"), "preferences": [], "guards": [],
-        "slices": [measure(f"customer: {name(GONE)}"), measure("customer: all")], "examples": [shown], "reads": 1, "detectable": 0.05,
-        "dropped": {}, "notes": [], "rows": "r" * 64, "key": "k" * 64, "suites": [of_json_agent()],
-    }  # fmt: skip
+        "agent": AGENT,
+        "candidate_id": candidate.id,
+        "candidate": candidate.name,
+        "against_id": base.id,
+        "against": base.name,
+        "basis": "gold",
+        "fresh": True,
+        "primary": measure("success"),
+        "preferences": [],
+        "guards": [],
+        "slices": [measure(f"customer: {name(GONE)}"), measure("customer: all")],
+        "examples": [shown],
+        "reads": 1,
+        "detectable": 0.05,
+        "dropped": {},
+        "notes": [],
+        "rows": "r" * 64,
+        "key": "k" * 64,
+        "suites": [of_json_agent()],
+    }
 
 
 def of_json_agent() -> dict[str, Any]:

@@ -22,9 +22,21 @@ from thumbwheel.loop.report import collect, page
 from thumbwheel.models.types import ModelVersion
 
 FINE = Parity(
-    5, 200, "Q8_0", 0.1, 1.2e-3, 0.97, 0.5, True, Limits(0.02, 0.9, None), 0.5, size=1_500_000, tokens_per_second=312.0,
-    task=TaskScore(24, 0.75, 0.80, -0.2, 0.1), notes=("send text in Unicode form NFC",),
-)  # fmt: skip
+    5,
+    200,
+    "Q8_0",
+    0.1,
+    1.2e-3,
+    0.97,
+    0.5,
+    True,
+    Limits(0.02, 0.9, None),
+    0.5,
+    size=1_500_000,
+    tokens_per_second=312.0,
+    task=TaskScore(24, 0.75, 0.80, -0.2, 0.1),
+    notes=("send text in Unicode form NFC",),
+)
 COARSE = replace(FINE, dtype="Q2_K", mean_kl=0.9, top1=0.2, size=600_000, task=None, notes=())
 
 

@@ -126,15 +126,16 @@ def test_defect_0c3_tokens_that_nobody_counted_are_unknown_and_not_efficient():
 @pytest.mark.parametrize(
     "text",
     [
-        "plain", "List<int> and Map<String, List<int>>", "read from <stdin> or <your name>", "a < b "
-        "and "
-        "c "
-        "> "
-        "d", "`<b>bold</b>`",
-        "```html\n<b>bold</b>\n```\nthere", "~~~\n<a href='x'>\n```\n~~~", "vector<string> of "
-        "<string>",
+        "plain",
+        "List<int> and Map<String, List<int>>",
+        "read from <stdin> or <your name>",
+        "a < b and c > d",
+        "`<b>bold</b>`",
+        "```html\n<b>bold</b>\n```\nthere",
+        "~~~\n<a href='x'>\n```\n~~~",
+        "vector<string> of <string>",
     ],
-)  # fmt: skip
+)
 def test_defect_0c12_fences_generics_and_placeholders_are_no_violations(text):
     found = score("format_compliance", Case(text))
     assert (found.value, found.well_formed) == (1, True)
@@ -272,13 +273,16 @@ def test_tool_match_takes_no_number_for_another(written, wanted, same, form):
     assert (found.value == 1) == same
 
 
-@pytest.mark.parametrize(("function", "answer", "reference"), [
-    ("exact_answer", "1000000001", "1000000000"),
-    ("exact_answer", "#### 1,000,000,001", "#### 1000000000"),
-    ("exact_answer", str(10**40 + 1), str(10**40)),
-    ("json_fields", '{"a": 1000000001}', {"a": 1000000000}),
-    ("json_fields", f'{{"a": {10**40 + 1}}}', {"a": 10**40}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("function", "answer", "reference"),
+    [
+        ("exact_answer", "1000000001", "1000000000"),
+        ("exact_answer", "#### 1,000,000,001", "#### 1000000000"),
+        ("exact_answer", str(10**40 + 1), str(10**40)),
+        ("json_fields", '{"a": 1000000001}', {"a": 1000000000}),
+        ("json_fields", f'{{"a": {10**40 + 1}}}', {"a": 10**40}),
+    ],
+)
 def test_no_other_function_takes_one_whole_number_for_another(function, answer, reference):
     assert score(function, Case(answer, reference)).value == 0
 

@@ -153,8 +153,12 @@ def test_settings_by_agent_stand_before_those_for_all():
 
 
 def test_a_new_weight_leaves_the_settings_of_a_component():
-    for config in (RewardConfig(preset="ocd", components={"decision": {"weight": 3}}),
-                   RewardsConfig(preset="ocd", agents={"a": {"components": {"decision": {"weight": 3}}}}).of("a")):  # fmt: skip
+    for config in (
+        RewardConfig(preset="ocd", components={"decision": {"weight": 3}}),
+        RewardsConfig(preset="ocd", agents={"a": {"components": {"decision": {"weight": 3}}}}).of(
+            "a"
+        ),
+    ):
         assert config.parts()["decision"].weight == 3.0
         assert config.parts()["decision"].settings == {"compatible": True}
 

@@ -29,13 +29,39 @@ def judge(agent, word=None, *more, text="{}", compatible=False, **decision):
 
 
 GOLDEN = [
-    ("FILER", "CONFIRMED", {"confidence": 0.8, "item": {"status": "DONE", "cycleCount": 0, "totalTimeInCreate": 300, "swimlane": "PROJECT",
-                                                        "priority": "MEDIUM"}}, 1.63, 0.9075),
-    ("FILER", "OVERRIDDEN", {"confidence": 0.9, "item": {"status": "COLD_STORAGE", "cycleCount": 3, "blockedAt": "2026-01-05T08:00:00Z"}},
-     -1.46, 0.135),
+    (
+        "FILER",
+        "CONFIRMED",
+        {
+            "confidence": 0.8,
+            "item": {
+                "status": "DONE",
+                "cycleCount": 0,
+                "totalTimeInCreate": 300,
+                "swimlane": "PROJECT",
+                "priority": "MEDIUM",
+            },
+        },
+        1.63,
+        0.9075,
+    ),
+    (
+        "FILER",
+        "OVERRIDDEN",
+        {
+            "confidence": 0.9,
+            "item": {
+                "status": "COLD_STORAGE",
+                "cycleCount": 3,
+                "blockedAt": "2026-01-05T08:00:00Z",
+            },
+        },
+        -1.46,
+        0.135,
+    ),
     ("LIBRARIAN", "CORRECTED", {"outcome": {"missedIssue": True}}, -2.5, -0.125),
     ("RETRIEVER", None, {"outcome": {"hallucinationCount": 3}}, -6.0, -0.75),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("agent", "word", "decision", "total", "normalised"), GOLDEN)

@@ -48,15 +48,23 @@ def test_exact_answer_right(answer, reference):
 
 @pytest.mark.parametrize(
     ("answer", "reference"),
-    [("#### 17", "18"), ("18 apples\n#### 17", "18"), ("none", "18"), ("", "18"), ("London", "Paris"), ("1/0", "1"), ("#### "
-    "5 "
-    "of "
-    "7", "5"),
-     ("180000", "18"), ("Paris or London", "Paris"), ("The answer is −7.", "7"), ("3,5", "35"), ("A: "
-     "1,2,3", "123"), ("A: "
-     "12,3", "1,2,3"),
-     ("A: 265252859812191058636308480000001", "265252859812191058636308480000000")],
-)  # fmt: skip
+    [
+        ("#### 17", "18"),
+        ("18 apples\n#### 17", "18"),
+        ("none", "18"),
+        ("", "18"),
+        ("London", "Paris"),
+        ("1/0", "1"),
+        ("#### 5 of 7", "5"),
+        ("180000", "18"),
+        ("Paris or London", "Paris"),
+        ("The answer is −7.", "7"),
+        ("3,5", "35"),
+        ("A: 1,2,3", "123"),
+        ("A: 12,3", "1,2,3"),
+        ("A: 265252859812191058636308480000001", "265252859812191058636308480000000"),
+    ],
+)
 def test_exact_answer_wrong(answer, reference):
     found = score("exact_answer", answer, reference)
     assert (found.value, found.status) == (0, Status.OK)

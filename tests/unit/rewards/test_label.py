@@ -241,11 +241,18 @@ def test_corrections_newest_per_rater_and_conflicts() -> None:
 
 votes = st.lists(
     st.builds(
-        lambda kind, rater, minute, weight: said(kind[0], kind[1], rater=rater, minute=minute, weight=weight, id=f"{kind}{rater}{minute}"),
-        st.sampled_from([("thumb", True), ("thumb", False), ("rating", 5), ("rating", 3), ("rating", 1)]),
-        st.sampled_from("abc"), st.integers(0, 3), st.just(1.0),
-    ), max_size=8,
-)  # fmt: skip
+        lambda kind, rater, minute, weight: said(
+            kind[0], kind[1], rater=rater, minute=minute, weight=weight, id=f"{kind}{rater}{minute}"
+        ),
+        st.sampled_from(
+            [("thumb", True), ("thumb", False), ("rating", 5), ("rating", 3), ("rating", 1)]
+        ),
+        st.sampled_from("abc"),
+        st.integers(0, 3),
+        st.just(1.0),
+    ),
+    max_size=8,
+)
 
 
 @given(votes, st.randoms())

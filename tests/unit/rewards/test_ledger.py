@@ -371,11 +371,24 @@ def test_a_case_carries_everything_that_was_stored(world):
     one = world()
     steps = [
         {"kind": "tool", "name": "search", "input": {"q": 1}, "output": "x", "status": "error"},
-        {"kind": "llm", "finish_reason": "length", "tokens": {"prompt": 5, "completion": 7},
-         "started_at": "2026-01-05T08:00:00Z", "ended_at": "2026-01-05T08:00:02Z"},
-    ]  # fmt: skip
-    first = trace("t1", "A: 7", case="c1", asked="3 + 4?", steps=steps, occurred_at="2026-01-05T08:00:00Z",
-                  metadata={"tier": 1, "checker": "regex"}, status="error")  # fmt: skip
+        {
+            "kind": "llm",
+            "finish_reason": "length",
+            "tokens": {"prompt": 5, "completion": 7},
+            "started_at": "2026-01-05T08:00:00Z",
+            "ended_at": "2026-01-05T08:00:02Z",
+        },
+    ]
+    first = trace(
+        "t1",
+        "A: 7",
+        case="c1",
+        asked="3 + 4?",
+        steps=steps,
+        occurred_at="2026-01-05T08:00:00Z",
+        metadata={"tier": 1, "checker": "regex"},
+        status="error",
+    )
     one.add(
         CASE,
         first,
@@ -428,8 +441,10 @@ def test_mates_are_a_bounded_number_of_other_answers(world):
 def test_more_traces_than_a_batch_keep_their_feedback_apart(world, monkeypatch):
     monkeypatch.setattr("thumbwheel.rewards.cases.BATCH", 7)
     one = world()
-    one.add(*(trace(f"t{place}", asked=f"q{place % 5}") for place in range(40)),
-            *(said("rating", 1 + place % 5, f"t{place}") for place in range(0, 40, 3)))  # fmt: skip
+    one.add(
+        *(trace(f"t{place}", asked=f"q{place % 5}") for place in range(40)),
+        *(said("rating", 1 + place % 5, f"t{place}") for place in range(0, 40, 3)),
+    )
     one.run()
     found = one.rewards()
     assert {name: one.value for name, one in found.items()} == {
@@ -496,11 +511,16 @@ def test_an_explanation_names_value_weight_evidence_and_feedback(world):
         "mark": "line",
     }
     assert parts["thumb"]["feedback_ids"] == row["evidence"]["feedback_ids"]
-    assert parts["rating"] == {"weight": 1.0, "value": None, "status": "not_applicable", "evidence": {"reason": "nobody "
-    "gave "
-    "a "
-    "rating"},
-                               "counts_as": None, "in_decision": False, "feedback_ids": [], "outdated": False}  # fmt: skip
+    assert parts["rating"] == {
+        "weight": 1.0,
+        "value": None,
+        "status": "not_applicable",
+        "evidence": {"reason": "nobody gave a rating"},
+        "counts_as": None,
+        "in_decision": False,
+        "feedback_ids": [],
+        "outdated": False,
+    }
     words = "\n".join(found.to_words())
     assert words.startswith("t1: reward 0.3333"), "by the name that the user gave"
     assert "(2 x 0 + 1 x 1) / 3" in words

@@ -132,8 +132,15 @@ def test_a_corrected_decision_is_worth_less_than_a_confirmed_one(reward, command
 def test_the_list_names_traces_as_their_source_does_and_explain_takes_every_name(
     reward, command_line, tmp_path
 ):
-    unnamed = {"query": "Where?", "response": "Nowhere at all.", "feedback_type": "thumbs_down", "rating": None, "correction": None,
-               "timestamp": "2026-01-05 09:12:44.120000", "metadata": {}}  # fmt: skip
+    unnamed = {
+        "query": "Where?",
+        "response": "Nowhere at all.",
+        "feedback_type": "thumbs_down",
+        "rating": None,
+        "correction": None,
+        "timestamp": "2026-01-05 09:12:44.120000",
+        "metadata": {},
+    }
     (tmp_path / "collector.jsonl").write_text(json.dumps(unnamed) + "\n")
     assert command_line("import", "feedback_jsonl", "collector.jsonl", "--agent", "support")[0] == 0
     reward("run")

@@ -160,9 +160,7 @@ if os.fork():
 
 SAY_DONE_SHELL = {
     "by an exit code": "exit 0",
-    "by the descriptor of its last line": "for n in 3 4 5 6 7 8 9 10; do echo done >&$n; echo 'end 0' >&$n; "
-    "done "
-    "2>/dev/null; "
+    "by the descriptor of its last line": "for n in 3 4 5 6 7 8 9 10; do echo done >&$n; echo 'end 0' >&$n; done 2>/dev/null; "
     "exit "
     "0",
     "by another printf": "printf() { command printf 'end 0\\n'; }; exit 0",

@@ -114,24 +114,28 @@ def test_a_setup_does_not_tell_the_candidate_what_is_right(pool, name):
 
 
 STOOD = {
-    "the reference under the name that is asked for": ("", "def f(x): return x * 2", "assert f(2) "
-    "== "
-    "4", (False,)),
-    "an outline of the function": ("def f(x): return x * 2", "def f(x): pass", "assert f(2) == "
-    "4", (True,)),
+    "the reference under the name that is asked for": (
+        "",
+        "def f(x): return x * 2",
+        "assert f(2) == 4",
+        (False,),
+    ),
+    "an outline of the function": (
+        "def f(x): return x * 2",
+        "def f(x): pass",
+        "assert f(2) == 4",
+        (True,),
+    ),
     "an outline of the class": (
-        "class S:\n    def solve(self, x): return x + 1", "class S:\n    def solve(self, x): "
-        "pass", "assert "
-        "S().solve(1) "
-        "== "
-        "2", (True,)
+        "class S:\n    def solve(self, x): return x + 1",
+        "class S:\n    def solve(self, x): pass",
+        "assert S().solve(1) == 2",
+        (True,),
     ),
     "an import over a function of the program": (
-        "def merge(a, b): return sorted(a + b)\ndef f(a, b): return merge(a, b)", "from heapq import *", "assert f([2], "
-        "[1]) "
-        "== "
-        "[1, "
-        "2]",
+        "def merge(a, b): return sorted(a + b)\ndef f(a, b): return merge(a, b)",
+        "from heapq import *",
+        "assert f([2], [1]) == [1, 2]",
         (True,),
     ),
     "wanted values that are made with what a question needs": (
@@ -139,28 +143,31 @@ STOOD = {
         "def make(n): return list(range(n))\ndef reference(x): return sum(v * v for v in "
         "x)\nexpected = {}\n"
         "for n in range(5): expected[n] = reference(make(n))",
-        "assert f(make(3)) == expected[3]", (False,),
+        "assert f(make(3)) == expected[3]",
+        (False,),
     ),
     "a class that is a reference": (
-        "def f(x): return Ref().solve(x)", "class Ref:\n    def solve(self, x): return x * "
-        "2", "assert "
-        "f(3) "
-        "== "
-        "Ref().solve(3)", (False,)
+        "def f(x): return Ref().solve(x)",
+        "class Ref:\n    def solve(self, x): return x * 2",
+        "assert f(3) == Ref().solve(3)",
+        (False,),
     ),
     "a class that compares": (
         "class E:\n    def __eq__(self, other): return True\ndef f(x): return E()",
-        "class H:\n    @staticmethod\n    def same(a, b): return a == b", "assert H.same(f(3), "
-        "6)", (False,),
+        "class H:\n    @staticmethod\n    def same(a, b): return a == b",
+        "assert H.same(f(3), 6)",
+        (False,),
     ),
     "a type in an annotation that comes later": (
-        "def f(x): return x.value", "def make(v) -> Node: return Node(v)\nclass Node:\n    def "
+        "def f(x): return x.value",
+        "def make(v) -> Node: return Node(v)\nclass Node:\n    def "
         "__init__(self, "
         "v): "
         "self.value = v",
-        "assert f(make(3)) == 3", (True,),
+        "assert f(make(3)) == 3",
+        (True,),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", STOOD)
@@ -183,33 +190,25 @@ def test_what_the_program_says_about_its_own_answer_is_no_verdict(pool):
 NO_ESCAPE = {
     "a number too long for a message": ("def f(x): return 10**5000", "assert c(1) == 2, c(1)"),
     "a message that raises": (
-        "class E:\n    def __str__(self): raise ValueError('mine')\ndef f(x): return E()", "r = c(1)\n    assert "
-        "r "
-        "== "
-        "2, "
-        "r"
+        "class E:\n    def __str__(self): raise ValueError('mine')\ndef f(x): return E()",
+        "r = c(1)\n    assert r == 2, r",
     ),
     "a key that cannot be shown": ("def f(x): return 10**5000", "assert {1: 2}[c(1)] == 2"),
     "a name that is missing after an exception": (
-        "def f(x): raise ValueError", "try:\n        r = c(1)\n    except ValueError:\n        pass\n    "
-        "assert "
-        "r "
-        "== "
-        "2"
+        "def f(x): raise ValueError",
+        "try:\n        r = c(1)\n    except ValueError:\n        pass\n    assert r == 2",
     ),
-    "a name that is missing after a loop": ("def f(x): return []", "for v in c(3):\n        pass\n    "
-    "assert "
-    "v "
-    "== "
-    "2"),
+    "a name that is missing after a loop": (
+        "def f(x): return []",
+        "for v in c(3):\n        pass\n    assert v == 2",
+    ),
     "a frame of the exact length": ("def f(x): return 'x' * 4194230", "assert c(c(1)) == 2"),
-    "a method where data is expected": ("class S(dict): pass\ndef f(x): return S() if x == 1 else "
-    "3", "assert "
-    "c(c(1).items) "
-    "== "
-    "1"),
+    "a method where data is expected": (
+        "class S(dict): pass\ndef f(x): return S() if x == 1 else 3",
+        "assert c(c(1).items) == 1",
+    ),
     "a text that UTF-8 has not": ("def f(x): raise ValueError('\\ud800')", "assert c(1) == 2"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", NO_ESCAPE)
@@ -289,8 +288,7 @@ EVALUATING = {
     ),
     "caught by a check": (
         Asked(
-            check="def check(c):\n    try:\n        assert eval(c(1)) == 4\n    except "
-            "Exception:\n "
+            check="def check(c):\n    try:\n        assert eval(c(1)) == 4\n    except Exception:\n "
             " "
             "      pass",
             entry_point="f",

@@ -15,10 +15,26 @@ import thumbwheel
 from thumbwheel.sdk import ExecutionTrace, TraceCollector
 
 KEYS = [
-    "trace_id", "session_id", "timestamp", "user_query", "tool_calls", "reasoning_steps", "tasks_created", "tasks_completed",
-    "tasks_failed", "final_response", "total_tokens_in", "total_tokens_out", "total_cost", "execution_duration_ms", "llm_calls_count",
-    "label", "reward_score", "manual_review", "review_notes",
-]  # fmt: skip
+    "trace_id",
+    "session_id",
+    "timestamp",
+    "user_query",
+    "tool_calls",
+    "reasoning_steps",
+    "tasks_created",
+    "tasks_completed",
+    "tasks_failed",
+    "final_response",
+    "total_tokens_in",
+    "total_tokens_out",
+    "total_cost",
+    "execution_duration_ms",
+    "llm_calls_count",
+    "label",
+    "reward_score",
+    "manual_review",
+    "review_notes",
+]
 
 
 @pytest.fixture
@@ -86,8 +102,11 @@ def test_with_an_agent_the_run_is_a_trace_of_it_too(home: Path) -> None:
     collector.label_trace(inner.trace_id, False, "wrong shelf")
     with opener(home, None, "warning")() as ws, ws.db.read() as connection:
         rows = {row["external_id"]: row for row in connection.execute(traces.select()).mappings()}
-        kinds = [row["kind"] for row in connection.execute(steps.select().order_by(steps.c.position)).mappings() if row["trace_id"] ==
-                 rows[inner.trace_id]["id"]]  # fmt: skip
+        kinds = [
+            row["kind"]
+            for row in connection.execute(steps.select().order_by(steps.c.position)).mappings()
+            if row["trace_id"] == rows[inner.trace_id]["id"]
+        ]
         (given,) = list_feedback(ws, "desk")
     assert rows[inner.trace_id]["parent_id"] == rows[outer.trace_id]["id"]
     assert rows[inner.trace_id]["output"] == "ho"
@@ -138,9 +157,15 @@ def test_labels_statistics_and_what_is_still_unlabelled(home: Path) -> None:
     labelled = collector.label_trace(bad.trace_id, False, "no")
     assert (labelled.manual_review, labelled.review_notes) == (True, "no")
     assert collector.get_statistics() == {
-        "total": 3, "labeled": 2, "unlabeled": 1, "positive_labels": 1, "negative_labels": 1, "avg_tool_calls": 1.0,
-        "avg_reasoning_steps": 1.0, "avg_cost": 1.5,
-    }  # fmt: skip
+        "total": 3,
+        "labeled": 2,
+        "unlabeled": 1,
+        "positive_labels": 1,
+        "negative_labels": 1,
+        "avg_tool_calls": 1.0,
+        "avg_reasoning_steps": 1.0,
+        "avg_cost": 1.5,
+    }
     assert [one.trace_id for one in collector.get_unlabeled_traces()] == [left.trace_id]
     assert collector.get_unlabeled_traces(limit=0) == []
     assert len(collector.load_traces(labeled_only=True)) == 2

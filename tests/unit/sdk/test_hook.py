@@ -30,9 +30,14 @@ class First:
         self.session_data: dict[str, Any] = {}
 
     async def a_run(
-        self, query: str, session_id: str = "default", user_id: str | None = None, stream_callback: Any = None, remember: bool = True,
+        self,
+        query: str,
+        session_id: str = "default",
+        user_id: str | None = None,
+        stream_callback: Any = None,
+        remember: bool = True,
         **kwargs: Any,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Answer."""
         if query == "broken":
             answer = "I am sorry, something went wrong."
@@ -435,10 +440,10 @@ def test_thinking_tools_become_reasoning_steps_and_tasks(collector: TraceCollect
     asyncio.run(agent.a_run("what fruit?"))
     (one,) = collector.load_traces()
     assert [(step.step_type, step.content) for step in one.reasoning_steps] == [
-        ("internal_reasoning", "It is red."), ("outline_step", "seen\ntaste"), ("task_delegation", "look "
-        "it "
-        "up"),
-    ]  # fmt: skip
+        ("internal_reasoning", "It is red."),
+        ("outline_step", "seen\ntaste"),
+        ("task_delegation", "look it up"),
+    ]
     first = one.reasoning_steps[0]
     assert (first.confidence, first.insights, first.issues) == (0.75, ["red"], ["dark"])
     assert one.reasoning_steps[1].confidence is None

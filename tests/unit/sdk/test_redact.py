@@ -10,9 +10,25 @@ from thumbwheel.sdk.redact import GONE, redacted, secrets_in, telling
 
 @pytest.mark.parametrize(
     "key",
-    ["aws_secret_access_key", "AWS_SECRET_ACCESS_KEY", "secretAccessKey", "secret_access_key", "token", "Token", "auth.token",
-     "github_token", "githubToken", "pwd", "db_pwd", "access_key", "signing_key", "encryption_key", "private_key", "api_key"],
-)  # fmt: skip
+    [
+        "aws_secret_access_key",
+        "AWS_SECRET_ACCESS_KEY",
+        "secretAccessKey",
+        "secret_access_key",
+        "token",
+        "Token",
+        "auth.token",
+        "github_token",
+        "githubToken",
+        "pwd",
+        "db_pwd",
+        "access_key",
+        "signing_key",
+        "encryption_key",
+        "private_key",
+        "api_key",
+    ],
+)
 def test_a_value_under_a_telling_key_is_taken_out_everywhere(key: str) -> None:
     assert telling(key)
     found = {"config": {key: "Zx81-quiet"}, "text": "it said Zx81-quiet twice"}
@@ -22,9 +38,22 @@ def test_a_value_under_a_telling_key_is_taken_out_everywhere(key: str) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["tokens", "total_tokens_in", "token_ids", "token_count", "max_tokens", "tokenizer", "token_logprobs", "eos_token", "next_page_token",
-     "access", "key", "keyword", "pwd_hint_shown"],
-)  # fmt: skip
+    [
+        "tokens",
+        "total_tokens_in",
+        "token_ids",
+        "token_count",
+        "max_tokens",
+        "tokenizer",
+        "token_logprobs",
+        "eos_token",
+        "next_page_token",
+        "access",
+        "key",
+        "keyword",
+        "pwd_hint_shown",
+    ],
+)
 def test_what_only_looks_like_one_stays(key: str) -> None:
     assert not telling(key)
     found = {key: "perfectly plain", "text": "perfectly plain"}

@@ -42,14 +42,26 @@ def test_a_trace_and_what_was_thought_of_it(inbox: Path) -> None:
     first, second = lines(inbox)
     assert first.pop("occurred_at").endswith("+00:00")
     assert first == {
-        "agent": "support", "type": "trace", "id": answer, "session": "s", "input": [{"role": "user", "content": "hi"}], "output": "ho",
-        "model": "m", "metadata": {"k": 1},
-    }  # fmt: skip
+        "agent": "support",
+        "type": "trace",
+        "id": answer,
+        "session": "s",
+        "input": [{"role": "user", "content": "hi"}],
+        "output": "ho",
+        "model": "m",
+        "metadata": {"k": 1},
+    }
     assert second.pop("occurred_at")
     assert second == {
-        "agent": "support", "type": "feedback", "id": given, "kind": "thumb", "value": False, "targets": [{"trace": answer}],
-        "rater": "ann", "comment": "meh",
-    }  # fmt: skip
+        "agent": "support",
+        "type": "feedback",
+        "id": given,
+        "kind": "thumb",
+        "value": False,
+        "targets": [{"trace": answer}],
+        "rater": "ann",
+        "comment": "meh",
+    }
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,25 @@ TIMES = {
     "steps": 3,
 }
 FOUND: dict[str, Any] = {
-    "times": TIMES, "steps": 40, "steps_an_epoch": 10, "planned_tokens": 20_000, "tokens": 5000, "scored": 900, "checkpoint_gb": 0.1,
-    "train_rows": 160, "dev_rows": 20, "dropped": {}, "notes": {}, "token_budget": 1024, "changes": [], "matched_modules": 14,
-    "trainable_parameters": 4096, "dtype": "float32", "layout": "tree", "memory": {"weights": 1.0, "peak": 2.0},
-}  # fmt: skip
+    "times": TIMES,
+    "steps": 40,
+    "steps_an_epoch": 10,
+    "planned_tokens": 20_000,
+    "tokens": 5000,
+    "scored": 900,
+    "checkpoint_gb": 0.1,
+    "train_rows": 160,
+    "dev_rows": 20,
+    "dropped": {},
+    "notes": {},
+    "token_budget": 1024,
+    "changes": [],
+    "matched_modules": 14,
+    "trainable_parameters": 4096,
+    "dtype": "float32",
+    "layout": "tree",
+    "memory": {"weights": 1.0, "peak": 2.0},
+}
 SECONDS = 10 + 500 * (10 * 0.02 + 30 * 0.01) + 6 + 10 * 4 + 11 * 1 + 12 * 2
 
 

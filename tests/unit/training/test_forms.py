@@ -50,8 +50,10 @@ def test_a_run_goes_on_from_a_version(ws: Workspace, base: Path, tuned: ModelVer
     )
     run = find_run(ws, result.run_id)
     assert {name: run.config[name] for name in ("continue_from", "lora_r", "lora_alpha")} == {
-        "continue_from": tuned.name, "lora_r": 2, "lora_alpha": 6,
-    }  # fmt: skip
+        "continue_from": tuned.name,
+        "lora_r": 2,
+        "lora_alpha": 6,
+    }
     made = versions(ws, "a")[-1]
     assert made.parent_id == tuned.id and made.base_fingerprint == tuned.base_fingerprint
     before, after = (

@@ -14,8 +14,11 @@ from tests.training_rows import assembled, logps, plain_rows, shake
 from thumbwheel.training.group import SCALE_FLOOR
 
 TEMPERATURE = 0.7
-DIVISORS = {"dapo": lambda length, answers, tokens: tokens, "grpo": lambda length, answers, tokens: answers * length,
-            "dr_grpo": lambda length, answers, tokens: answers * 12}  # fmt: skip
+DIVISORS = {
+    "dapo": lambda length, answers, tokens: tokens,
+    "grpo": lambda length, answers, tokens: answers * length,
+    "dr_grpo": lambda length, answers, tokens: answers * 12,
+}
 
 
 def by_hand(made: Any, batch: Any, old: Any, reference: Any) -> Any:
@@ -57,9 +60,19 @@ def test_policy_old_policy_and_base_apart(tmp_path: Path, loss_type: str, estima
     base = tiny_base(tmp_path / "base", "gpt2")
 
     made = assembled(
-        "grpo", base, tmp_path, plain_rows("prompts", 4), loss_type=loss_type, kl_estimator=estimator, beta=0.3, num_iterations=2,
-        temperature=TEMPERATURE, max_completion_length=12, token_budget=100, reward_functions=("reward_functions:spoken",),
-    )  # fmt: skip
+        "grpo",
+        base,
+        tmp_path,
+        plain_rows("prompts", 4),
+        loss_type=loss_type,
+        kl_estimator=estimator,
+        beta=0.3,
+        num_iterations=2,
+        temperature=TEMPERATURE,
+        max_completion_length=12,
+        token_budget=100,
+        reward_functions=("reward_functions:spoken",),
+    )
     made.model.double()
     steps = made.at_work
     steps.source = Recorded(made.builder.tokenizer.eos_token_id)

@@ -18,9 +18,14 @@ from thumbwheel.training.rate import with_rate
 
 HELD_OUT = 400
 RUN: dict[str, Any] = {
-    "batch_size": 16, "temperature": 0.7, "max_completion_length": 6, "max_length": 32, "max_steps": 320, "eval_steps": 160,
+    "batch_size": 16,
+    "temperature": 0.7,
+    "max_completion_length": 6,
+    "max_length": 32,
+    "max_steps": 320,
+    "eval_steps": 160,
     "reward_workers": 1,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

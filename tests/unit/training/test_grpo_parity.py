@@ -67,9 +67,16 @@ def ours(base: Path, folder: Path, **changes: Any) -> tuple[Any, list[str], list
     step)."""
     steps = UPDATES // changes["num_iterations"]
     settings = SHARED | {
-        "batch_size": PROMPTS, "num_generations": ANSWERS, "max_completion_length": LONGEST, "max_length": 512, "token_budget": 200,
-        "max_steps": steps, "warmup_ratio": 0.0, "reward_functions": ("reward_functions:spoken",), "reward_workers": 1,
-    }  # fmt: skip
+        "batch_size": PROMPTS,
+        "num_generations": ANSWERS,
+        "max_completion_length": LONGEST,
+        "max_length": 512,
+        "token_budget": 200,
+        "max_steps": steps,
+        "warmup_ratio": 0.0,
+        "reward_functions": ("reward_functions:spoken",),
+        "reward_workers": 1,
+    }
     made = assembled(
         "grpo", base, folder, plain_rows("prompts", PROMPTS * steps), **settings | changes
     )
@@ -107,16 +114,35 @@ def theirs(base: Path, folder: Path, order: list[str], given: list[Any], **chang
         }
 
     arguments = GRPOConfig(
-        output_dir=str(folder / "trl"), max_steps=UPDATES, per_device_train_batch_size=PROMPTS * ANSWERS, num_generations=ANSWERS,
-        max_completion_length=LONGEST, bf16=False, use_cpu=True, gradient_checkpointing=False, shuffle_dataset=False, logging_steps=1,
-        save_strategy="no", report_to="none", disable_tqdm=True, optim="adamw_torch", warmup_steps=0, logging_nan_inf_filter=False,
+        output_dir=str(folder / "trl"),
+        max_steps=UPDATES,
+        per_device_train_batch_size=PROMPTS * ANSWERS,
+        num_generations=ANSWERS,
+        max_completion_length=LONGEST,
+        bf16=False,
+        use_cpu=True,
+        gradient_checkpointing=False,
+        shuffle_dataset=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        optim="adamw_torch",
+        warmup_steps=0,
+        logging_nan_inf_filter=False,
         **SHARED | changes,
-    )  # fmt: skip
+    )
     trainer = GRPOTrainer(
-        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), reward_funcs=lambda worth, **_: worth, args=arguments,
-        train_dataset=Dataset.from_dict({"prompt": order}), processing_class=AutoTokenizer.from_pretrained(base), rollout_func=rollouts,
-        peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM"),
-    )  # fmt: skip
+        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
+        reward_funcs=lambda worth, **_: worth,
+        args=arguments,
+        train_dataset=Dataset.from_dict({"prompt": order}),
+        processing_class=AutoTokenizer.from_pretrained(base),
+        rollout_func=rollouts,
+        peft_config=LoraConfig(
+            r=4, lora_alpha=8, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM"
+        ),
+    )
     shake(trainer.model)
     heard = recorder()
     trainer.add_callback(heard)

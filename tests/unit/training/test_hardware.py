@@ -63,30 +63,39 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 
 def test_limits_of_control_groups(tmp_path: Path) -> None:
-    two = write(tmp_path / "two", {
-        "proc/self/cgroup": "0::/user/job\n",
-        "sys/fs/cgroup/user/job/memory.max": "max\n",
-        "sys/fs/cgroup/user/job/memory.current": "900\n",
-        "sys/fs/cgroup/user/job/memory.stat": "anon 100\n",
-        "sys/fs/cgroup/user/memory.max": "8000\n",
-        "sys/fs/cgroup/user/memory.current": "3000\n",
-        "sys/fs/cgroup/user/memory.stat": "anon 2000\ninactive_file 600\n",
-    })  # fmt: skip
+    two = write(
+        tmp_path / "two",
+        {
+            "proc/self/cgroup": "0::/user/job\n",
+            "sys/fs/cgroup/user/job/memory.max": "max\n",
+            "sys/fs/cgroup/user/job/memory.current": "900\n",
+            "sys/fs/cgroup/user/job/memory.stat": "anon 100\n",
+            "sys/fs/cgroup/user/memory.max": "8000\n",
+            "sys/fs/cgroup/user/memory.current": "3000\n",
+            "sys/fs/cgroup/user/memory.stat": "anon 2000\ninactive_file 600\n",
+        },
+    )
     assert group_limits(two) == [(8000, 2400)]
-    one = write(tmp_path / "one", {
-        # a container: the path is the host's
-        "proc/self/cgroup": "5:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/\n",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": "4000\n",
-        "sys/fs/cgroup/memory/memory.usage_in_bytes": "1000\n",
-        "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 100\n",
-    })  # fmt: skip
+    one = write(
+        tmp_path / "one",
+        {
+            # a container: the path is the host's
+            "proc/self/cgroup": "5:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "4000\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "1000\n",
+            "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 100\n",
+        },
+    )
     assert group_limits(one) == [(4000, 900)]
-    free = write(tmp_path / "free", {
-        "proc/self/cgroup": "4:memory:/\n",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-        "sys/fs/cgroup/memory/memory.usage_in_bytes": "1\n",
-        "sys/fs/cgroup/memory/memory.stat": "",
-    })  # fmt: skip
+    free = write(
+        tmp_path / "free",
+        {
+            "proc/self/cgroup": "4:memory:/\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "1\n",
+            "sys/fs/cgroup/memory/memory.stat": "",
+        },
+    )
     assert group_limits(free) == [] == group_limits(tmp_path / "nowhere")
 
 

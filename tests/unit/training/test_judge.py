@@ -49,9 +49,16 @@ def test_the_rows_own_checker_judges(judge):
     fields = {"checker": "json_fields", "reference": {"a": 1}}
     pattern = {"checker": "regex", "checker_config": {"pattern": "^yes"}}
     asks = [
-        ask("so #### 7"), ask("8"), ask('{"a": 1}', **fields), ask("{", **fields), ask("yes", **pattern), ask("no", **pattern),
-        ask("x", reference=None), ask("x", checker="no such"), ask("x", checker="regex", checker_config={}),
-    ]  # fmt: skip
+        ask("so #### 7"),
+        ask("8"),
+        ask('{"a": 1}', **fields),
+        ask("{", **fields),
+        ask("yes", **pattern),
+        ask("no", **pattern),
+        ask("x", reference=None),
+        ask("x", checker="no such"),
+        ask("x", checker="regex", checker_config={}),
+    ]
     found = judge({"checker": 2.0}).judge(asks)
     assert [one.value for one in found] == [1, 0, 1, 0, 1, 0, None, None, None]
     assert [one.well_formed for one in found[:4]] == [None, None, True, False]
@@ -109,18 +116,25 @@ def test_a_reward_model_is_one_more_part(judge):
 @pytest.mark.parametrize(
     ("deed", "kind"),
     [
-        ("loop", "timed out"), ("spin", "timed out"), ("exit", "raised SystemExit"), ("os "
-        "exit", "process "
-        "died"),
-        ("segfault", "process died"), ("memory", "raised MemoryError"), ("raise", "raised "
-        "ZeroDivisionError"),
-        ("interrupt", "raised KeyboardInterrupt"), ("recursion", "raised RecursionError"), ("nan", "returned "
-        "nan"),
-        ("inf", "returned -inf"), ("text", "returned str"), ("list", "returned list"), ("complex", "returned "
-        "complex"),
-        ("close", "process died"), ("flood", "process died"), ("unknown", "raised KeyError"),
+        ("loop", "timed out"),
+        ("spin", "timed out"),
+        ("exit", "raised SystemExit"),
+        ("os exit", "process died"),
+        ("segfault", "process died"),
+        ("memory", "raised MemoryError"),
+        ("raise", "raised ZeroDivisionError"),
+        ("interrupt", "raised KeyboardInterrupt"),
+        ("recursion", "raised RecursionError"),
+        ("nan", "returned nan"),
+        ("inf", "returned -inf"),
+        ("text", "returned str"),
+        ("list", "returned list"),
+        ("complex", "returned complex"),
+        ("close", "process died"),
+        ("flood", "process died"),
+        ("unknown", "raised KeyError"),
     ],
-)  # fmt: skip
+)
 def test_a_hostile_function_costs_its_own_judgement_only(judge, deed, kind):
     found = judge({"user_rewards:hostile": 1.0, "checker": 1.0}, timeout=1.0).judge(
         [ask("fine"), ask(deed), ask("fine")]

@@ -61,9 +61,15 @@ def test_checkpoints_have_hugging_face_names_and_few_are_kept(base: Path, tmp_pa
     assert set(checkpoints.steps()) == {*checkpoints.steps()[-2:], ending.best}
     names = {path.name for path in checkpoints.at(ending.best).iterdir()}
     assert names == {
-        "adapter_model.safetensors", "adapter_config.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json",
-        "method.pt", "checkpoint.json",
-    }  # fmt: skip
+        "adapter_model.safetensors",
+        "adapter_config.json",
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+        "trainer_state.json",
+        "method.pt",
+        "checkpoint.json",
+    }
     best = min(
         (line for line in lines(tmp_path) if "eval_loss" in line and line["step"]),
         key=lambda line: line["eval_loss"],

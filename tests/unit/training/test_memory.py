@@ -42,8 +42,16 @@ print(json.dumps(made.at_work.budget.changes))
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some 0.2 MB of activations a token."""
-    return tiny_base(tmp_path_factory.mktemp("wide"), hidden_size=256, intermediate_size=2048, head_dim=64, num_attention_heads=4,
-                     num_key_value_heads=4, num_hidden_layers=3, initializer_range=0.05)  # fmt: skip
+    return tiny_base(
+        tmp_path_factory.mktemp("wide"),
+        hidden_size=256,
+        intermediate_size=2048,
+        head_dim=64,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        num_hidden_layers=3,
+        initializer_range=0.05,
+    )
 
 
 @pytest.mark.slow
@@ -171,8 +179,13 @@ def test_a_resumed_run_keeps_the_budget_that_it_came_down_to(
     loop_of(again, tmp_path / "halved").run(4)
     assert again.at_work.budget.tokens == stopped.at_work.budget.tokens < 4096
     assert again.at_work.budget.changes == whole.at_work.budget.changes != []
-    kept = [[{k: v for k, v in line.items() if k != "step_seconds"} for line in RunDir(tmp_path / name).read_metrics()]
-            for name in ("whole", "halved")]  # fmt: skip
+    kept = [
+        [
+            {k: v for k, v in line.items() if k != "step_seconds"}
+            for line in RunDir(tmp_path / name).read_metrics()
+        ]
+        for name in ("whole", "halved")
+    ]
     assert kept[0] == kept[1]
 
 
@@ -281,9 +294,16 @@ def test_a_base_beyond_the_memory_is_not_even_loaded() -> None:
 
 
 ONLINE: dict[str, Any] = {
-    "batch_size": 4, "num_generations": 4, "max_completion_length": 12, "max_length": 40, "max_steps": 3, "eval_steps": 3,
-    "reward_workers": 1, "learning_rate": 5e-3, "temperature": 1.0,
-}  # fmt: skip
+    "batch_size": 4,
+    "num_generations": 4,
+    "max_completion_length": 12,
+    "max_length": 40,
+    "max_steps": 3,
+    "eval_steps": 3,
+    "reward_workers": 1,
+    "learning_rate": 5e-3,
+    "temperature": 1.0,
+}
 
 
 @pytest.mark.slow

@@ -21,9 +21,18 @@ from thumbwheel.training.online_step import weighted
 TRUTH = {"checker": "regex", "checker_config": {"pattern": "ab", "full": True}}
 LONGER = {"checker": "regex", "checker_config": {"pattern": ".{4,}"}}
 RUN: dict[str, Any] = {
-    "batch_size": 8, "num_generations": 8, "max_completion_length": 12, "max_length": 40, "max_steps": 40, "eval_steps": 2, "save_steps": 1,
-    "learning_rate": 5e-3, "reward_workers": 1, "early_stopping_patience": None, "save_total_limit": 50,
-}  # fmt: skip
+    "batch_size": 8,
+    "num_generations": 8,
+    "max_completion_length": 12,
+    "max_length": 40,
+    "max_steps": 40,
+    "eval_steps": 2,
+    "save_steps": 1,
+    "learning_rate": 5e-3,
+    "reward_workers": 1,
+    "early_stopping_patience": None,
+    "save_total_limit": 50,
+}
 
 
 @pytest.fixture(scope="module")

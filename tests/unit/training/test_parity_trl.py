@@ -99,11 +99,25 @@ def theirs(
 
     batches = {"per_device_train_batch_size": BATCH}
     arguments = getattr(trl, f"{kind}Config")(
-        output_dir=str(folder / "trl"), max_length=512, bf16=False, use_cpu=True,
-        gradient_checkpointing=False, train_sampling_strategy="sequential", logging_steps=1, save_strategy="no", report_to="none",
-        disable_tqdm=True, dataset_num_proc=None, optim="adamw_torch", warmup_steps=0, logging_nan_inf_filter=False,
-        **{key: value for key, value in SHARED.items() if key != "warmup_ratio"} | {"max_steps": STEPS} | batches | changes,
-    )  # fmt: skip
+        output_dir=str(folder / "trl"),
+        max_length=512,
+        bf16=False,
+        use_cpu=True,
+        gradient_checkpointing=False,
+        train_sampling_strategy="sequential",
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        dataset_num_proc=None,
+        optim="adamw_torch",
+        warmup_steps=0,
+        logging_nan_inf_filter=False,
+        **{key: value for key, value in SHARED.items() if key != "warmup_ratio"}
+        | {"max_steps": STEPS}
+        | batches
+        | changes,
+    )
     scorer = (
         {"num_labels": 1, "pad_token_id": AutoTokenizer.from_pretrained(base).pad_token_id}
         if kind == "Reward"
@@ -117,9 +131,14 @@ def theirs(
     )
     model = form.from_pretrained(base, dtype=torch.float32, **scorer)
     trainer = getattr(trl, f"{kind}Trainer")(
-        model, args=arguments, train_dataset=Dataset.from_dict(columns), processing_class=AutoTokenizer.from_pretrained(base),
-        peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", lora_dropout=0.0, **task),
-    )  # fmt: skip
+        model,
+        args=arguments,
+        train_dataset=Dataset.from_dict(columns),
+        processing_class=AutoTokenizer.from_pretrained(base),
+        peft_config=LoraConfig(
+            r=4, lora_alpha=8, target_modules="all-linear", lora_dropout=0.0, **task
+        ),
+    )
     if shaken:
         shake(trainer.model)
     heard = recorder()
@@ -156,8 +175,14 @@ def agree(mine: Any, other: Any, metrics: tuple[str, ...] = ()) -> dict[str, flo
 
 
 DPO_METRICS = (
-    "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "logps/chosen", "logps/rejected", "grad_norm",
-)  # fmt: skip
+    "rewards/chosen",
+    "rewards/rejected",
+    "rewards/margins",
+    "rewards/accuracies",
+    "logps/chosen",
+    "logps/rejected",
+    "grad_norm",
+)
 
 
 @pytest.mark.slow

@@ -18,9 +18,17 @@ from thumbwheel.training.rate import with_rate
 
 HELD_OUT = 400
 RUN: dict[str, Any] = {
-    "batch_size": 32, "critic": "shared", "init_kl_coef": 0.05, "kl_target_per_token": None, "temperature": 0.7,
-    "max_completion_length": 6, "max_length": 32, "max_steps": 110, "eval_steps": 110, "reward_workers": 1,
-}  # fmt: skip
+    "batch_size": 32,
+    "critic": "shared",
+    "init_kl_coef": 0.05,
+    "kl_target_per_token": None,
+    "temperature": 0.7,
+    "max_completion_length": 6,
+    "max_length": 32,
+    "max_steps": 110,
+    "eval_steps": 110,
+    "reward_workers": 1,
+}
 
 
 @pytest.fixture(scope="module")

@@ -75,10 +75,18 @@ class Straight:
         """[task][answer] everything known about an answer before the updates."""
         config = self.config
         tasks = [
-            [{"row": (list(task.prompt), list(one.ids)), "cut": one.finish == "length", "score": reward.value}
-             for one, reward in zip(rollouts, rewards, strict=True)]
-            for task, rollouts, rewards in zip(collected.tasks, collected.rollouts, collected.rewards, strict=True)
-        ]  # fmt: skip
+            [
+                {
+                    "row": (list(task.prompt), list(one.ids)),
+                    "cut": one.finish == "length",
+                    "score": reward.value,
+                }
+                for one, reward in zip(rollouts, rewards, strict=True)
+            ]
+            for task, rollouts, rewards in zip(
+                collected.tasks, collected.rollouts, collected.rewards, strict=True
+            )
+        ]
         every = [one for task in tasks for one in task]
         rows = [one["row"] for one in every]
         with torch.no_grad():

@@ -66,8 +66,12 @@ def test_the_ryzen_preset() -> None:
     ryzen = pc(40.0, cpu="AMD Ryzen 9 5950X 16-Core Processor")
     assert choose(ryzen) == "ryzen"
     assert preset_settings("ryzen", ryzen)[1] == {
-        "device": "cpu", "token_budget": 4 * ROW, "lora_r": 16, "lora_alpha": 32, "num_generations": 6,
-    }  # fmt: skip
+        "device": "cpu",
+        "token_budget": 4 * ROW,
+        "lora_r": 16,
+        "lora_alpha": 32,
+        "num_generations": 6,
+    }
 
 
 @pytest.mark.parametrize(

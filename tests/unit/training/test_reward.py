@@ -192,8 +192,11 @@ def test_calibration_is_the_same_in_any_number_of_parts(
     )
     expected = 0.0
     for bin in range(BINS):
-        inside = [(p, y, w) for p, y, w in zip(chances.tolist(), outcomes.tolist(), weights.tolist(), strict=True)
-                  if bin == min(int(p * BINS), BINS - 1)]  # fmt: skip
+        inside = [
+            (p, y, w)
+            for p, y, w in zip(chances.tolist(), outcomes.tolist(), weights.tolist(), strict=True)
+            if bin == min(int(p * BINS), BINS - 1)
+        ]
         if inside:
             weight = sum(w for _, _, w in inside)
             expected += (

@@ -328,12 +328,16 @@ class _Turn:
             "error_type": about.get("error_type") if failed else None,
         }
         fields = {
-            "id": self.name, "session": self.session, "input": self.query, "output": self.response, "status": status,
+            "id": self.name,
+            "session": self.session,
+            "input": self.query,
+            "output": self.response,
+            "status": status,
             "subject": self.subject,
             "occurred_at": _time(self.user.get("timestamp")) or last,
             "steps": [*self.thoughts, *_tools(self.between), *self.tasks, answer],
             "metadata": {key: value for key, value in metadata.items() if value} or None,
-        }  # fmt: skip
+        }
         record = TraceRecord.model_validate(
             {key: value for key, value in fields.items() if value is not None and value != ""}
         )

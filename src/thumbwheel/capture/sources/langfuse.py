@@ -44,9 +44,18 @@ from thumbwheel.capture.types import (
 )
 
 OPINIONS: Mapping[str, str] = {
-    "user-feedback": "thumb", "feedback": "thumb", "thumbs": "thumb", "thumb": "thumb", "user-rating": "rating", "rating": "rating",
-    "stars": "rating", "user-score": "score", "quality": "score", "helpfulness": "score", "correctness": "score",
-}  # fmt: skip
+    "user-feedback": "thumb",
+    "feedback": "thumb",
+    "thumbs": "thumb",
+    "thumb": "thumb",
+    "user-rating": "rating",
+    "rating": "rating",
+    "stars": "rating",
+    "user-score": "score",
+    "quality": "score",
+    "helpfulness": "score",
+    "correctness": "score",
+}
 """Name of a score in small letters with hyphens -> the kind of opinion that it is."""
 KINDS = {"GENERATION": "llm", "EMBEDDING": "llm", "TOOL": "tool"}
 RATERS = {"ANNOTATION": "person", "EVAL": "model"}
@@ -129,10 +138,15 @@ class Langfuse(JsonLines):
         }
         tools = next((found for one in calls if (found := _tools(one.get("input")))), None)
         fields = {
-            "id": name, "session": name_of(row.get("sessionId")), "subject": name_of(row.get("userId")),
-            "input": _asked(given), "output": None if answer is None else _answer(answer), "steps": [_step(one) for one in seen] or [{}],
-            "occurred_at": moment(row.get("timestamp")), "metadata": (about | ({"tools": tools} if tools else {})) or None,
-        }  # fmt: skip
+            "id": name,
+            "session": name_of(row.get("sessionId")),
+            "subject": name_of(row.get("userId")),
+            "input": _asked(given),
+            "output": None if answer is None else _answer(answer),
+            "steps": [_step(one) for one in seen] or [{}],
+            "occurred_at": moment(row.get("timestamp")),
+            "metadata": (about | ({"tools": tools} if tools else {})) or None,
+        }
         scores = _list(row.get("scores"))
         judged = [
             self._score(_cameled(one), name)
@@ -156,9 +170,12 @@ class Langfuse(JsonLines):
         )
         name = name_of(row.get("id"))
         shared = {
-            "id": f"{name}/{at:%Y%m%dT%H%M%S.%f}" if name and at else name, "targets": [target], "occurred_at": at,
-            "rater": {"id": rater, "kind": RATERS.get(str(source))} if rater else None, "comment": row.get("comment") or None,
-        }  # fmt: skip
+            "id": f"{name}/{at:%Y%m%dT%H%M%S.%f}" if name and at else name,
+            "targets": [target],
+            "occurred_at": at,
+            "rater": {"id": rater, "kind": RATERS.get(str(source))} if rater else None,
+            "comment": row.get("comment") or None,
+        }
         text = row.get("longStringValue") or row.get("stringValue")
         if kind == "CORRECTION" or (
             kind != "CATEGORICAL" and called == "output" and row.get("longStringValue")

@@ -44,9 +44,7 @@ COMPARED = (
     "versions offline"
 )
 LEFT_OUT = {
-    "feedback.collection_rate": "every rating counts: a sample would throw away what people took "
-    "the "
-    "trouble "
+    "feedback.collection_rate": "every rating counts: a sample would throw away what people took the trouble "
     "to "
     "say",
     "continuous_learning.enabled": CONTINUOUS,

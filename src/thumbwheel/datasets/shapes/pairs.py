@@ -84,8 +84,12 @@ def _apart(evidence: Evidence, margin: float, met: set[frozenset[int]]) -> Itera
         for place, answer in enumerate(evidence.answers)
         if answer.value is not None
     ]
-    found = [(one.unit - other.unit, better, worse, one.feedback_ids + other.feedback_ids)
-             for better, one in values for worse, other in values if one.unit - other.unit > margin + 1e-9]  # fmt: skip
+    found = [
+        (one.unit - other.unit, better, worse, one.feedback_ids + other.feedback_ids)
+        for better, one in values
+        for worse, other in values
+        if one.unit - other.unit > margin + 1e-9
+    ]
     for apart, better, worse, named in sorted(found, key=lambda pair: (-pair[0], *pair[1:3])):
         if frozenset((better, worse)) not in met:
             yield Edge(better, worse, "rewards", apart, named)

@@ -143,9 +143,12 @@ class Benchmark(Suite):
         tags = dict.fromkeys(tag for row in known for tag in _slices(row.task))
         level = self.config.level
         return SuiteMeasures(
-            lambda wanted: measure(SCORE, wanted), (measure(PASSED, level),), tuple(measure(tag, level, tag) for tag in tags),
-            details=details, dropped=dropped,
-        )  # fmt: skip
+            lambda wanted: measure(SCORE, wanted),
+            (measure(PASSED, level),),
+            tuple(measure(tag, level, tag) for tag in tags),
+            details=details,
+            dropped=dropped,
+        )
 
 
 class Row(NamedTuple):
@@ -273,8 +276,17 @@ def _result(
     counted = [one for one in checks if not one["skipped"]]
     passed = sum(one["passed"] for one in counted)
     return {
-        "task_id": task.id, "complexity": task.complexity, "tags": list(task.tags), "score": passed / len(counted) if counted else 0.0,
-        "passed": passed, "total_checks": len(counted), "checks": checks, "response": answer.text[:RESPONSE],
-        "latency_ms": None if answer.seconds is None else 1000 * answer.seconds, "tokens_in": answer.prompt_tokens,
-        "tokens_out": answer.tokens, "cost": None, "tool_calls": [],
-    }  # fmt: skip
+        "task_id": task.id,
+        "complexity": task.complexity,
+        "tags": list(task.tags),
+        "score": passed / len(counted) if counted else 0.0,
+        "passed": passed,
+        "total_checks": len(counted),
+        "checks": checks,
+        "response": answer.text[:RESPONSE],
+        "latency_ms": None if answer.seconds is None else 1000 * answer.seconds,
+        "tokens_in": answer.prompt_tokens,
+        "tokens_out": answer.tokens,
+        "cost": None,
+        "tool_calls": [],
+    }

@@ -92,10 +92,15 @@ class Judge(Suite):
         ]
         torn = sum(score.evidence["contradicted_itself"] for score in asked)
         details = {
-            "win_rate": sum(wins) / len(wins), "wins": wins.count(1.0), "ties": wins.count(0.5), "losses": wins.count(0.0),
-            "judge": config.judge_model, "agrees_with_itself": 1 - torn / len(asked) if asked else None,
-            "agreement_with_people": stated(judge.statement()), "may_not_gate": judge.may_not_gate(),
-        }  # fmt: skip
+            "win_rate": sum(wins) / len(wins),
+            "wins": wins.count(1.0),
+            "ties": wins.count(0.5),
+            "losses": wins.count(0.0),
+            "judge": config.judge_model,
+            "agrees_with_itself": 1 - torn / len(asked) if asked else None,
+            "agreement_with_people": stated(judge.statement()),
+            "may_not_gate": judge.may_not_gate(),
+        }
         losses = [1 - one for one in wins]
         main = lambda level: compare.measure(WINS, losses, wins, groups, level)  # noqa: E731
         return SuiteMeasures(

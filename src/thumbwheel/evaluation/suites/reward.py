@@ -100,9 +100,12 @@ class Reward(Suite):
             return SuiteMeasures(None, dropped=dropped, blocked=missing)
         main = measures[0].name
         return SuiteMeasures(
-            lambda level: self._measure(main, *values[main], level) or measures[0], tuple(measures[1:]), judges=judges, dropped=dropped,
+            lambda level: self._measure(main, *values[main], level) or measures[0],
+            tuple(measures[1:]),
+            judges=judges,
+            dropped=dropped,
             blocked=missing,
-        )  # fmt: skip
+        )
 
     def _scores(self, replies: Replies) -> dict[str, list[Score]]:
         """component -> its scores of the answers; "" is all of them together."""

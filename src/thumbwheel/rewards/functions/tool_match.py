@@ -140,9 +140,11 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
         """Whether a value is the allowed one; in an object each key may have the values of a list,
         unless it is `exact`."""
         if isinstance(allowed, Mapping) and exact:
-            return isinstance(given, Mapping) and given.keys() == allowed.keys() and all(
-                self._fits(given[key], value, exact) for key, value in allowed.items()
-            )  # fmt: skip
+            return (
+                isinstance(given, Mapping)
+                and given.keys() == allowed.keys()
+                and all(self._fits(given[key], value, exact) for key, value in allowed.items())
+            )
         if isinstance(allowed, Mapping):
             return isinstance(given, Mapping) and self._fits_object(given, allowed)
         if isinstance(allowed, Sequence) and not isinstance(allowed, str):

@@ -19,10 +19,20 @@ from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Ste
 SUCCEEDED = frozenset({"ok", "success", "succeeded", "completed", "complete", "done"})
 """Statuses of a step that went well, in lower case."""
 NEEDS_TOOLS = (
-    "search", "find", "look up", "execute", "run", "create file", "write to", "read "
-    "from", "calculate", "fetch", "download", "check",
+    "search",
+    "find",
+    "look up",
+    "execute",
+    "run",
+    "create file",
+    "write to",
+    "read from",
+    "calculate",
+    "fetch",
+    "download",
+    "check",
     "analyze",
-)  # fmt: skip
+)
 SUITS = {
     "search": ("search", "find", "look"),
     "file": ("file", "read", "write", "create"),
