@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-slow test-repeat test-gpu check bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality clean
+.PHONY: demo test test-fast test-slow test-repeat test-gpu check size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -12,6 +12,12 @@ demo: $(VENV)/.train
 
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu" $(ARGS)
+
+# without torch, the sandbox and whole programs: what to run while writing
+test-fast: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.without_torch -n 2 --dist worksteal \
+		-m "not slow and not gpu and not tools" \
+		--ignore tests/architecture --ignore tests/e2e --ignore tests/unit/sandbox $(ARGS)
 
 test-slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu and not repeat" $(ARGS)
@@ -29,6 +35,11 @@ check: $(VENV)/.dev
 	MYPYPATH=src:.:benchmarks $(BIN)/mypy --config-file= --cache-dir=.mypy_cache/benchmarks --ignore-missing-imports --follow-imports=silent benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/architecture
+	$(BIN)/python tests/architecture/size.py --against origin/main
+
+# what each stage weighs; ARGS="--against REF" compares with another commit
+size: $(VENV)/.dev
+	$(BIN)/python tests/architecture/size.py $(ARGS)
 
 bench: bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export
 

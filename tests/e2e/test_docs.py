@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pictures import check_picture, take_picture
 from thumbwheel.app.settings import sections
 from thumbwheel.core.config import Sources, check_sections
 
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CHECKOUT = ("make ",)
+REPORT_PIXELS = (1000, 800)
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -59,6 +61,21 @@ def test_a_page_runs(page: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, (
             f"{page.name} block {number}:\n{text}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
         )
+    if page.name == "README.md":
+        take_report_picture(tmp_path)
+
+
+def take_report_picture(folder: Path) -> None:
+    """The README's picture, of the report that its commands wrote. THUMBWHEEL_PICTURES names a
+    folder that keeps it; docs/report.png shows the report of `make demo`."""
+    pictures = Path(os.environ.get("THUMBWHEEL_PICTURES", folder)).resolve()
+    picture = pictures / "report.png"
+    take_picture(folder / "report.html", picture, *REPORT_PIXELS)
+    check_picture(picture, *REPORT_PIXELS)
+
+
+def test_the_readmes_picture_is_one() -> None:
+    check_picture(ROOT / "docs" / "report.png", *REPORT_PIXELS)
 
 
 def test_the_tree_in_the_readme_is_the_tree() -> None:

@@ -47,7 +47,11 @@ class FakeServer:
         self.told: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": 0.02},  # so long does a shutdown take
+            daemon=True,
+        )
 
     @property
     def url(self) -> str:
