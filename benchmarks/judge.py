@@ -37,7 +37,7 @@ from thumbwheel.demo.run import AGENT, base_cache, import_world
 from thumbwheel.demo.world import messages
 from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.engine.prompt import PromptBuilder
-from thumbwheel.engine.reward_model import Read, RewardModel
+from thumbwheel.engine.reward_model import RewardInput, RewardModel
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.models import reward_models
@@ -173,7 +173,7 @@ def ranked(seed: int, base: Path, model: RewardModel) -> float:
         if answer.text != person.filing(mail).text()
     ][:PAIRS]
     pairs = [
-        [Read(messages(mail), person.filing(mail).text()), Read(messages(mail), text)]
+        [RewardInput(messages(mail), person.filing(mail).text()), RewardInput(messages(mail), text)]
         for mail, text in wrong
     ]
     return mean(float(better > worse) for better, worse in model.score_together(pairs))

@@ -126,11 +126,13 @@ def size(item: Any) -> int:
 def keep_reward_model(made: Assembly, base: str, folder: Path) -> None:
     """In the form in which a run leaves one."""
     from thumbwheel.engine.load import base_fingerprint
-    from thumbwheel.engine.reward_model import Card
+    from thumbwheel.engine.reward_model import RewardModelCard
 
     made.model.save_pretrained(folder)
     made.builder.tokenizer.save_pretrained(folder)
-    Card("bradley_terry", base, base_fingerprint(base), made.config.max_length).write(folder)
+    RewardModelCard("bradley_terry", base, base_fingerprint(base), made.config.max_length).write(
+        folder
+    )
 
 
 def main() -> None:

@@ -81,7 +81,7 @@ def stepped(made: Any, rows: int) -> Callable[[], None]:
 
     def step() -> None:
         made.at_work.run(made.train.items[:rows], grad=True)
-        made.engine.drop_gradients()
+        made.engine.zero_grad()
 
     return step
 

@@ -180,7 +180,7 @@ def judge_of(base: Path, folder: Path, rows: list[dict[str, Any]], steps: int) -
     import shutil
 
     from thumbwheel.engine.load import base_fingerprint
-    from thumbwheel.engine.reward_model import Card
+    from thumbwheel.engine.reward_model import RewardModelCard
 
     made = assembled(
         "reward",
@@ -194,7 +194,7 @@ def judge_of(base: Path, folder: Path, rows: list[dict[str, Any]], steps: int) -
     loop_of(made, folder).run()
     shutil.copytree(folder / "checkpoints" / f"checkpoint-{steps}", folder / "judge")
     made.builder.tokenizer.save_pretrained(folder / "judge")
-    Card("bradley_terry", str(base), base_fingerprint(base), 128).write(folder / "judge")
+    RewardModelCard("bradley_terry", str(base), base_fingerprint(base), 128).write(folder / "judge")
     return folder / "judge"
 
 

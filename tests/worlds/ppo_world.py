@@ -90,7 +90,7 @@ def world(base: Path, dtype: Any = "float32", shaken: float = 0.1, **changes: An
     method.begin(parts)
     if shaken:
         shake(parts.engine.model, scale=shaken)
-        shake(parts.engine.voice(Role.CRITIC).head, seed=6)
+        shake(parts.engine.role_model(Role.CRITIC).head, seed=6)
     return World(
         method,
         parts.engine,

@@ -68,7 +68,7 @@ def base_cache() -> Path:
 def write_world(directory: Path, options: EmitOptions) -> Emitted:
     """Write the world's files into `directory`, and the base beside them as `base/`; training the
     base shows a progress bar."""
-    from thumbwheel.engine.load import quiet
+    from thumbwheel.engine.load import quiet_transformers
 
     _demand_folder(directory, "--emit")
     if directory.exists() and any(directory.iterdir()) and not (directory / WORLD).is_file():
@@ -77,7 +77,7 @@ def write_world(directory: Path, options: EmitOptions) -> Emitted:
             "it holds something else than a world of the demo",
             "Name a new folder",
         )
-    with quiet():
+    with quiet_transformers():
         with base_progress() as progress:
             ensure_base(base_cache(), progress=progress)
         with log.progress("the app answers the person's mail", None):

@@ -19,10 +19,10 @@ from typing import Any
 from thumbwheel.core.errors import Conflict, DataError, ModelError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.engine import decode
-from thumbwheel.engine.load import Dtype, load_base, quiet
+from thumbwheel.engine.load import Dtype, load_base, quiet_transformers
 from thumbwheel.engine.prompt import PromptBuilder
-from thumbwheel.engine.rollout import Ending, Sampling
-from thumbwheel.engine.sample_token import Draw
+from thumbwheel.engine.rollout import Sampling, StopCondition
+from thumbwheel.engine.sample_token import TokenSampler
 
 BROKEN = "\ufffd"
 """Stands at the end of a text whose last character has not all of its bytes yet."""
@@ -150,8 +150,8 @@ class StreamingGenerator:
         with torch.inference_mode(), self._as(name):
             state = self._start(self._model, [prompt])
             draw, ending, shown = (
-                Draw.of(sampling, [(prompt, 0)], state.logits.device),
-                Ending(sampling, self.tokenizer),
+                TokenSampler.of(sampling, [(prompt, 0)], state.logits.device),
+                StopCondition(sampling, self.tokenizer),
                 _Shown(sampling),
             )
             ids: list[int] = []
@@ -197,7 +197,7 @@ class StreamingGenerator:
         self._loaded += 1
         inner = f"a{self._loaded}"  # a name of ours: PEFT takes none with a dot
         try:
-            with quiet():
+            with quiet_transformers():
                 if hasattr(self._model, "peft_config"):
                     self._model.load_adapter(str(adapter), adapter_name=inner, is_trainable=False)
                 else:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.engine import attention, last_layer_skip
 from thumbwheel.engine.attention import TreeMask
 from thumbwheel.engine.forward import (
-    classifies,
     is_encoder,
+    is_scorer,
     language_model,
-    own_logits,
+    model_logits,
     padded_hidden,
     tree_hidden,
     trunk_of,
@@ -57,7 +57,7 @@ def choose(model: Any) -> tuple[Layout, Head | None]:
         if not reason:
             reason = _trial_tree(lm)
         head = None if _prompt_learning(model) else _trial_head(lm)
-    if head is None and not reason and not classifies(lm):
+    if head is None and not reason and not is_scorer(lm):
         reason = "its logits come from more than one linear layer that is known here"
     return (Layout("padded", reason) if reason else Layout("tree")), head
 
@@ -201,7 +201,7 @@ def _trial_head(model: Any) -> Head | None:
         next(model.parameters()).device
     )
     with torch.no_grad():
-        expected = own_logits(model, batch).double()
+        expected = model_logits(model, batch).double()
         hidden = padded_hidden(model, batch)[batch.pred_index]
         found = head.logits(hidden).double()
     close = float((found - expected).abs().max()) <= tolerance(hidden) * max(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from thumbwheel.engine.capability import tolerance
 from thumbwheel.engine.forward import language_model
-from thumbwheel.engine.trie import opening
+from thumbwheel.engine.trie import common_prefix_length
 
 if TYPE_CHECKING:
     import torch
@@ -217,7 +217,9 @@ def context_of(model: Any) -> int:
 def _opening(prompts: Sequence[Sequence[int]]) -> int:
     """Tokens that all of several prompts open with, leaving each at least one; 0 where it is not
     worth a pass of its own."""
-    common = min(min(opening(prompts[0], prompt), len(prompt) - 1) for prompt in prompts)
+    common = min(
+        min(common_prefix_length(prompts[0], prompt), len(prompt) - 1) for prompt in prompts
+    )
     return common if common >= SHARE_AT_LEAST and len(prompts) > 1 else 0
 
 

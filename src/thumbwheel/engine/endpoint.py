@@ -20,7 +20,13 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
 from thumbwheel.core.errors import ConfigError, ModelError
-from thumbwheel.engine.rollout import Ended, Ending, Rollout, RolloutSource, Sampling
+from thumbwheel.engine.rollout import (
+    Rollout,
+    RolloutCallback,
+    RolloutSource,
+    Sampling,
+    StopCondition,
+)
 from thumbwheel.llm.client import Client
 
 if TYPE_CHECKING:
@@ -107,7 +113,7 @@ class EndpointSource(RolloutSource):
         prompts: Sequence[Sequence[int]],
         n: int,
         sampling: Sampling,
-        ended: Ended | None = None,
+        ended: RolloutCallback | None = None,
     ) -> list[list[Rollout]]:
         """See RolloutSource. Raises ConfigError for settings whose log-probabilities would be
         wrong, ModelError for unusable replies."""
@@ -119,7 +125,7 @@ class EndpointSource(RolloutSource):
                 "Sample at temperature 1, or serve processed ones (vLLM: --logprobs-mode "
                 "processed_logprobs; endpoint_logprobs: processed)",
             )
-        ending = Ending(sampling, self._tokenizer)
+        ending = StopCondition(sampling, self._tokenizer)
         jobs = [
             self._pool.submit(self._group, tuple(prompt), place, n, sampling, ending)
             for place, prompt in enumerate(prompts)
@@ -137,7 +143,7 @@ class EndpointSource(RolloutSource):
         self._client.close()
 
     def _group(
-        self, prompt: tuple[int, ...], place: int, n: int, sampling: Sampling, ending: Ending
+        self, prompt: tuple[int, ...], place: int, n: int, sampling: Sampling, ending: StopCondition
     ) -> list[Rollout]:
         found: list[Rollout] = []
         while len(found) < n:  # a server may give fewer answers than it was asked for
@@ -196,7 +202,9 @@ class EndpointSource(RolloutSource):
                 "prompts",
             )
 
-    def _rollout(self, choice: dict[str, Any], sampling: Sampling, ending: Ending) -> Rollout:
+    def _rollout(
+        self, choice: dict[str, Any], sampling: Sampling, ending: StopCondition
+    ) -> Rollout:
         finish = ENDED.get(str(choice.get("finish_reason")))
         if finish is None:
             raise self._unusable(

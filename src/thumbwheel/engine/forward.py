@@ -22,7 +22,7 @@ def language_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def classifies(model: Any) -> bool:
+def is_scorer(model: Any) -> bool:
     """Whether it is a scorer: the sequence-classification form, without a vocabulary behind its
     trunk."""
     return type(language_model(model)).__name__.endswith("ForSequenceClassification")
@@ -84,7 +84,7 @@ def padded_hidden(model: Any, batch: TreeBatch) -> torch.Tensor:
     return hidden.flatten(0, 1)[cells]
 
 
-def own_scores(model: Any, batch: TreeBatch) -> torch.Tensor:
+def classifier_scores(model: Any, batch: TreeBatch) -> torch.Tensor:
     """[n_branches] by the whole forward of an encoder, in its pair form: the prompt is the first
     text, the answer the second."""
     import torch
@@ -102,7 +102,7 @@ def own_scores(model: Any, batch: TreeBatch) -> torch.Tensor:
     return logits[:, 0]
 
 
-def own_logits(model: Any, batch: TreeBatch) -> torch.Tensor:
+def model_logits(model: Any, batch: TreeBatch) -> torch.Tensor:
     """[M, V] logits from the model's whole forward on padded rows; virtual tokens in front (prompt
     tuning) are skipped."""
     arguments, cells = padded_arguments(batch)

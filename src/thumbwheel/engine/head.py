@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from thumbwheel.engine.precision import narrow_products
+from thumbwheel.engine.precision import bf16_products
 
 if TYPE_CHECKING:
     import torch
@@ -203,9 +203,7 @@ def _frozen() -> Any:
             kind, precise = wide(hidden), hidden.to(wide(hidden))
             sums = _Sums(hidden, ctx.needs_input_grad[0], entropy)
             with (
-                narrow_products()
-                if hidden.dtype == weight.dtype == torch.bfloat16
-                else nullcontext()
+                bf16_products() if hidden.dtype == weight.dtype == torch.bfloat16 else nullcontext()
             ):
                 for tile, logits in _tiles(precise, weight, bias, kind):
                     final = head.finish(logits)

@@ -22,7 +22,7 @@ from thumbwheel.core.config import Config
 from thumbwheel.core.errors import MissingExtra, ModelError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.engine.config_check import check_config
-from thumbwheel.engine.forward import classifies, is_encoder, trunk_of
+from thumbwheel.engine.forward import is_encoder, is_scorer, trunk_of
 
 if TYPE_CHECKING:
     import torch
@@ -147,7 +147,7 @@ def _pretrained(
     packed = _packed(quantization, kind, device)
     _check_folder(path_or_hub_id)
     try:
-        with quiet():
+        with quiet_transformers():
             tokenizer = transformers.AutoTokenizer.from_pretrained(path_or_hub_id, **given)
             model, found = getattr(transformers, form).from_pretrained(
                 path_or_hub_id,
@@ -199,7 +199,7 @@ def load_tokenizer(path_or_hub_id: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        with quiet():
+        with quiet_transformers():
             found = AutoTokenizer.from_pretrained(
                 path_or_hub_id,
                 trust_remote_code=False,
@@ -222,7 +222,7 @@ def load_config(folder: str | Path) -> Any:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Inside, transformers draws no bars over the user's terminal, announces no deprecations and
     logs errors only."""
     from transformers.utils import logging
@@ -356,14 +356,14 @@ def attach_lora(
         use_rslora=settings.rslora,
         lora_dropout=0.0,
         bias="none",
-        modules_to_save=_behind_the_trunk(model) if classifies(model) else None,
-        task_type="SEQ_CLS" if classifies(model) else "CAUSAL_LM",
+        modules_to_save=_behind_the_trunk(model) if is_scorer(model) else None,
+        task_type="SEQ_CLS" if is_scorer(model) else "CAUSAL_LM",
     )
     with torch.random.fork_rng(enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
         try:
-            with quiet():
+            with quiet_transformers():
                 adapted = get_peft_model(model, config)
         except ValueError as error:
             raise _no_targets(model, settings, error) from None
@@ -383,7 +383,7 @@ def attach_full(model: Any) -> tuple[Any, list[str]]:
     """
     from peft import LNTuningConfig, get_peft_model
 
-    behind = _behind_the_trunk(model) if classifies(model) else []
+    behind = _behind_the_trunk(model) if is_scorer(model) else []
     ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
     names = [
         name
@@ -393,8 +393,8 @@ def attach_full(model: Any) -> tuple[Any, list[str]]:
         and "Embedding" not in type(part).__name__
         if not any(one in behind for one in name.split("."))
     ]
-    task = "SEQ_CLS" if classifies(model) else "CAUSAL_LM"
-    with quiet():
+    task = "SEQ_CLS" if is_scorer(model) else "CAUSAL_LM"
+    with quiet_transformers():
         adapted = get_peft_model(
             model,
             LNTuningConfig(target_modules=names, modules_to_save=behind or None, task_type=task),
@@ -453,7 +453,7 @@ def load_adapter(model: Any, directory: str | Path, *, trainable: bool = False) 
                 "Name a folder that PEFT's save_pretrained wrote, with safetensors",
             )
     try:
-        with quiet():
+        with quiet_transformers():
             return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
     except Exception as error:  # noqa: BLE001 - as of a base
         raise ModelError(

@@ -52,7 +52,7 @@ def heavy(layers: list[Any]) -> bool:
     return any(isinstance(layer, (LNTuningLayer, ParamWrapper)) for layer in layers)
 
 
-def unadapted_experts(model: Any) -> list[str]:
+def expert_weights_without_adapter(model: Any) -> list[str]:
     """Kinds of expert weights without an adapter, as `mlp.experts.down_proj`: parameters with one
     matrix for each expert."""
     from peft.tuners.lora import ParamWrapper
@@ -89,7 +89,7 @@ def parameters_of(layers: list[Any], adapter: str) -> list[torch.nn.Parameter]:
     return found
 
 
-def changes_nothing(model: Any) -> bool:
+def is_zero_update(model: Any) -> bool:
     """Whether what trains is a LoRA adapter that is still the zero change as which it starts: the
     model is its base to the last bit."""
     trained = [

@@ -26,7 +26,7 @@ ROWS = 16
 """Rows that the layout is chosen for; others are right, and a little slower."""
 
 
-class Merged:
+class MergedCopy:
     """`model` is the copy, in evaluation mode. Only for a policy that has no `obstacle`."""
 
     def __init__(self, policy: Any) -> None:

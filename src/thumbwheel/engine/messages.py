@@ -29,7 +29,7 @@ FALLBACKS = {
 INSTRUCTIONS = ("system", "developer")
 
 
-def normalise(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def normalize(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Copies with text content and tool arguments as mappings; DataError where a message is none or
     holds more than text."""
     return [_one(place, message) for place, message in enumerate(messages)]

@@ -58,11 +58,11 @@ def _settings() -> Any:
 _TURNS = _Turns()
 
 
-def beside_others() -> Any:
+def exact_products() -> Any:
     """Around everything that a thread computes beside others."""
     return _TURNS.taken(narrow=False)
 
 
-def narrow_products() -> Any:
+def bf16_products() -> Any:
     """Around fp32 products whose factors came from bf16."""
     return _TURNS.taken(narrow=True)

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from thumbwheel.core.errors import DataError, ModelError
-from thumbwheel.engine.messages import FALLBACKS, Message, normalise, turns
+from thumbwheel.engine.messages import FALLBACKS, Message, normalize, turns
 from thumbwheel.engine.render import render_chat, template_of
 
 # stands for an answer where the template is asked what follows one; survives trimming
@@ -146,7 +146,7 @@ class PromptBuilder:
     ) -> str:
         """The text up to where the model answers, for servers that take text; DataError where the
         template refuses."""
-        return self._apply(normalise(messages), tools, generation=True)
+        return self._apply(normalize(messages), tools, generation=True)
 
     def prompt(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None

@@ -136,7 +136,7 @@ def branch_key(identity: Sequence[str], prompt: Sequence[int], branch: Branch) -
     return digest.digest()
 
 
-def references(
+def reference_logps(
     engine: ScoreEngine, examples: Sequence[Example], tokens: int, cache: RefCache
 ) -> dict[bytes, torch.Tensor]:
     """Reference log-probabilities of every branch of `examples` by its key.
@@ -159,7 +159,7 @@ def references(
         one for one, own in zip(examples, keys, strict=True) if any(key not in known for key in own)
     ]
     found: dict[bytes, torch.Tensor] = {}
-    for batch, logp in engine.each(missing, tokens, _scored) if missing else ():
+    for batch, logp in engine.map_batches(missing, tokens, _scored) if missing else ():
         found |= {
             key: logp[part]
             for key, part in zip(_batch_keys(engine, batch), batch.branch_slices, strict=True)
@@ -173,7 +173,7 @@ def _scored(engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:
     return engine.score(batch, Role.REF).logp.cpu()
 
 
-def reference_logp(
+def batch_reference_logp(
     engine: ScoreEngine, batch: TreeBatch, known: Mapping[bytes, torch.Tensor]
 ) -> torch.Tensor:
     """[M] reference log-probabilities of `batch`, whose branches are all `known`."""

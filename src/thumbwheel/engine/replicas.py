@@ -17,7 +17,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from thumbwheel.engine.precision import beside_others
+from thumbwheel.engine.precision import exact_products
 
 if TYPE_CHECKING:
     from thumbwheel.engine.tree import TreeBatch
@@ -30,7 +30,7 @@ SLACK = 1.1
 """What a micro-batch may have beyond its even share, because examples are not cut to fit."""
 
 
-def side_by_side(rows: Sequence[int], tokens: int) -> int:
+def parallel_batches(rows: Sequence[int], tokens: int) -> int:
     """Micro-batches that are computed side by side under a budget of `tokens`, for examples of so
     many `rows`.
 
@@ -44,7 +44,7 @@ def side_by_side(rows: Sequence[int], tokens: int) -> int:
     return max(one for one in range(1, threads + 1) if threads % one == 0 and one <= max(1, most))
 
 
-def even_share(rows: Sequence[int], tokens: int, count: int) -> int:
+def even_token_share(rows: Sequence[int], tokens: int, count: int) -> int:
     """Tokens of a micro-batch with which `count` threads have about as much to do each, at most
     `tokens` at once."""
     if count == 1:
@@ -84,7 +84,7 @@ class Replicas(Generic[E]):
                 threads
             )  # torch gives threads that are made later what was set last, wherever that was
 
-    def each(self, batches: Sequence[TreeBatch], work: Callable[[E, TreeBatch], T]) -> Iterator[T]:
+    def map(self, batches: Sequence[TreeBatch], work: Callable[[E, TreeBatch], T]) -> Iterator[T]:
         """What `work` makes of each, in their order; the first error ends it, when no thread
         computes any more.
 
@@ -107,7 +107,7 @@ class Replicas(Generic[E]):
     def _run(self, work: Callable[[E, TreeBatch], T], batch: TreeBatch) -> T:
         engine = self._free.get()
         try:
-            with beside_others():
+            with exact_products():
                 return work(engine, batch)
         finally:
             self._free.put(engine)

@@ -3,7 +3,7 @@ its first.
 
 A saved one is a folder in the form that transformers and PEFT load by themselves: a
 sequence-classification adapter with its head among `modules_to_save`, whose own metadata names the
-base, and beside it reward.json (`Card`). Lives here: what both kinds have in common, loading one to
+base, and beside it reward.json (`RewardModelCard`). Lives here: what both kinds have in common, loading one to
 ask it, and mounting one on the base of another model. Does not live here: training (the method
 `reward`), records of them (models/reward_models.py).
 """
@@ -55,7 +55,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Card:
+class RewardModelCard:
     """What reward.json says: what was learned, in which unit, over which base, how long a text may
     be, and the figures on dev rows."""
 
@@ -71,7 +71,7 @@ class Card:
         (folder / CARD).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def read(cls, folder: Path) -> Card:
+    def read(cls, folder: Path) -> RewardModelCard:
         """Raises ModelError for a folder that holds no reward model."""
         try:
             found = json.loads((folder / CARD).read_text(encoding="utf-8"))
@@ -84,7 +84,7 @@ class Card:
             ) from None
 
 
-def builder_for(model: Any, tokenizer: Any) -> PromptBuilder:
+def scorer_prompt_builder(model: Any, tokenizer: Any) -> PromptBuilder:
     """What makes token rows for a scorer: pairs of texts for an encoder, the chat for a decoder."""
     config = language_model(model).config
     if not is_encoder(config):
@@ -92,7 +92,7 @@ def builder_for(model: Any, tokenizer: Any) -> PromptBuilder:
     return PairBuilder(tokenizer, min(config.max_position_embeddings, tokenizer.model_max_length))
 
 
-def voice_of(model: Any, adapter: str | None = "default") -> RoleModel:
+def scorer_role_model(model: Any, adapter: str | None = "default") -> RoleModel:
     """Who judges in a scorer: the head after the last token of a decoder, the whole of an encoder."""
     inner = language_model(model)
     if is_encoder(inner.config):
@@ -102,7 +102,7 @@ def voice_of(model: Any, adapter: str | None = "default") -> RoleModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class RewardInput:
     """An answer as a reward model reads it: with the tools that its prompt had and, where it was
     cut off, without an end (`finish`)."""
 
@@ -116,16 +116,16 @@ class RewardModel:
     """A saved one, frozen."""
 
     def __init__(
-        self, engine: ScoreEngine, tokenizer: Any, card: Card, token_budget: int = 4096
+        self, engine: ScoreEngine, tokenizer: Any, card: RewardModelCard, token_budget: int = 4096
     ) -> None:
         self.card, self._budget, self._engine = card, token_budget, engine
-        self._builder = builder_for(engine.model, tokenizer)
+        self._builder = scorer_prompt_builder(engine.model, tokenizer)
 
     @classmethod
     def load(cls, folder: Path, *, device: str) -> RewardModel:
         """The one in `folder`, over the base that its adapter names; raises ModelError, also where
         the base is not what it was."""
-        card, base = Card.read(folder), adapter_base(folder)
+        card, base = RewardModelCard.read(folder), adapter_base(folder)
         model, tokenizer = load_scorer(base, local_only=True)
         if Path(base).is_dir() and base_fingerprint(base) != card.base_fingerprint:
             raise ModelError(
@@ -134,29 +134,31 @@ class RewardModel:
                 "Train it again",
             )
         model = load_adapter(model, folder).requires_grad_(False).to(device)
-        return cls(ScoreEngine(model, voices={Role.REWARD: voice_of(model)}), tokenizer, card)
+        return cls(
+            ScoreEngine(model, role_models={Role.REWARD: scorer_role_model(model)}), tokenizer, card
+        )
 
     @classmethod
-    def beside(cls, engine: ScoreEngine, tokenizer: Any, folder: Path) -> RewardModel | None:
+    def on_engine(cls, engine: ScoreEngine, tokenizer: Any, folder: Path) -> RewardModel | None:
         """The one in `folder` as the role REWARD of an engine over the same base, held once; None
         where `mount` gives none."""
         voice = mount(engine, folder, Role.REWARD.value)
         if voice is None:
             return None
         engine.add(Role.REWARD, voice)
-        return cls(engine, tokenizer, Card.read(folder))
+        return cls(engine, tokenizer, RewardModelCard.read(folder))
 
     @property
     def scale(self) -> Scale | None:
         """How its output becomes raw units; None where it has none."""
         return self.card.scale
 
-    def score(self, answers: Sequence[Read]) -> list[float]:
+    def score(self, answers: Sequence[RewardInput]) -> list[float]:
         """The model's own output for each answer alone; no number (nan) for what is longer than it
         learned on, or refused."""
         return [score for (score,) in self.score_together([[answer] for answer in answers])]
 
-    def score_together(self, groups: Sequence[Sequence[Read]]) -> list[list[float]]:
+    def score_together(self, groups: Sequence[Sequence[RewardInput]]) -> list[list[float]]:
         """The outputs for answers that are compared with each other; those of a group share their
         prompt and tools.
 
@@ -175,7 +177,7 @@ class RewardModel:
             scores[group_number][answer_number] = score
         return scores
 
-    def _rows(self, group: Sequence[Read]) -> dict[int, TokenRow]:
+    def _rows(self, group: Sequence[RewardInput]) -> dict[int, TokenRow]:
         """Answer number -> its tokens after the prompt that all have in common; an answer that does
         not even fit alone is left out."""
         fitted = self._fit(group)
@@ -189,7 +191,7 @@ class RewardModel:
         rows = self._fit(list(readable.values())).rows
         return dict(zip(readable, rows, strict=True)) if rows else {}
 
-    def _fit(self, answers: Sequence[Read]) -> Fitted:
+    def _fit(self, answers: Sequence[RewardInput]) -> Fitted:
         targets = [Target(answer.text, answer.finish) for answer in answers]
         return self._builder.fit(answers[0].prompt, targets, self.card.max_length, answers[0].tools)
 
@@ -198,7 +200,7 @@ class RewardModel:
         while examples:
             try:
                 found = list(
-                    self._engine.each(
+                    self._engine.map_batches(
                         examples,
                         self._budget,
                         lambda engine, batch: engine.score(batch, Role.REWARD, LAST).last,
@@ -218,7 +220,7 @@ class RewardModel:
                 ]
         return []
 
-    def earned(self, groups: Sequence[Sequence[Read]]) -> list[list[float]]:
+    def training_rewards(self, groups: Sequence[Sequence[RewardInput]]) -> list[list[float]]:
         """What each answer earns in training beside the others to its prompt: its chance of being
         good (0 to 1) from a model that learned classes, otherwise its score.
 
@@ -233,7 +235,7 @@ class RewardModel:
         return scores
 
 
-def start_trunk(model: Any, directory: str | Path) -> None:
+def start_from_adapter(model: Any, directory: str | Path) -> None:
     """Begin the new adapter of a scorer where the answering adapter of `directory` ended; its head
     stays as it was drawn.
 
@@ -268,7 +270,10 @@ def mount(engine: ScoreEngine, folder: Path, name: str) -> RoleModel | None:
     from safetensors.torch import load_file
 
     source = Path(str(engine.language_model.config._name_or_path))
-    same = source.is_dir() and base_fingerprint(source) == Card.read(folder).base_fingerprint
+    same = (
+        source.is_dir()
+        and base_fingerprint(source) == RewardModelCard.read(folder).base_fingerprint
+    )
     if not same or not hasattr(engine.model, "peft_config") or is_encoder(load_config(source)):
         return None
     config = PeftConfig.from_pretrained(str(folder))

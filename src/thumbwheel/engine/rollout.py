@@ -55,7 +55,7 @@ class Rollout:
     text: str
 
 
-Ended = Callable[[int, Rollout], None]
+RolloutCallback = Callable[[int, Rollout], None]
 """Told (place of the prompt, answer) as soon as an answer has ended, in any order, while others are
 still being written."""
 
@@ -83,13 +83,13 @@ class RolloutSource(Protocol):
         prompts: Sequence[Sequence[int]],
         n: int,
         sampling: Sampling,
-        ended: Ended | None = None,
+        ended: RolloutCallback | None = None,
     ) -> list[list[Rollout]]:
         """`n` answers to each prompt (token ids), as [prompt][n] in the order given; `ended` is
         told of each of these objects."""
 
 
-class Ending:
+class StopCondition:
     """Where an answer ends, and its text without the ending. A stop text that is one token of the
     vocabulary by itself is that token."""
 

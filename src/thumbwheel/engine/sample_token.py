@@ -25,7 +25,7 @@ BLOCK = 256
 """Tokens of a vocabulary that are summed up together."""
 
 
-class Draw:
+class TokenSampler:
     """Draws the tokens of a batch of answers; `chances` [rows, max_new_tokens] in 0..1, none for
     temperature 0."""
 
@@ -35,7 +35,7 @@ class Draw:
     @classmethod
     def of(
         cls, sampling: Sampling, answers: Sequence[tuple[Sequence[int], int]], device: torch.device
-    ) -> Draw:
+    ) -> TokenSampler:
         """For answers given as (prompt, number of the answer)."""
         import torch
 

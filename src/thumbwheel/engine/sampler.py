@@ -18,10 +18,16 @@ from typing import Any
 from thumbwheel.core.errors import ModelError
 from thumbwheel.core.log import Advance, say
 from thumbwheel.engine import decode
-from thumbwheel.engine.merged import Merged, obstacle
+from thumbwheel.engine.merged import MergedCopy, obstacle
 from thumbwheel.engine.out_of_memory import out_of_memory
-from thumbwheel.engine.rollout import Ended, Ending, Rollout, RolloutSource, Sampling
-from thumbwheel.engine.sample_token import Draw
+from thumbwheel.engine.rollout import (
+    Rollout,
+    RolloutCallback,
+    RolloutSource,
+    Sampling,
+    StopCondition,
+)
+from thumbwheel.engine.sample_token import TokenSampler
 
 ROWS = 64
 """Answers that are decoded together."""
@@ -46,11 +52,11 @@ class GroupSampler(RolloutSource):
         self, model: Any, tokenizer: Any, *, merge: bool = False, rows: int = ROWS
     ) -> None:
         self._policy, self.tokenizer, self._rows = model, tokenizer, rows
-        self._merged: Merged | None = None
+        self._merged: MergedCopy | None = None
         if merge and (reason := obstacle(model)):
             say(f"Sampling without a merged copy of the weights, which is slower: {reason}.")
         elif merge:
-            self._merged = Merged(model)
+            self._merged = MergedCopy(model)
         self._start: Callable[..., decode.Decoding] | None = None
 
     @classmethod
@@ -73,7 +79,7 @@ class GroupSampler(RolloutSource):
         prompts: Sequence[Sequence[int]],
         n: int,
         sampling: Sampling,
-        ended: Ended | None = None,
+        ended: RolloutCallback | None = None,
         advance: Advance | None = None,
     ) -> list[list[Rollout]]:
         """`n` answers to each prompt, in the order given; at temperature 0 equal prompts are
@@ -152,7 +158,7 @@ class GroupSampler(RolloutSource):
             yield from self._decoded(half, sampling, tell)
 
     def _decode(self, batch: Batch, sampling: Sampling, tell: Tell) -> dict[Prompt, list[Rollout]]:
-        room, ending = decode.context_of(self._model), Ending(sampling, self.tokenizer)
+        room, ending = decode.context_of(self._model), StopCondition(sampling, self.tokenizer)
         drafts = {
             prompt: {
                 number: _Draft(
@@ -169,7 +175,7 @@ class GroupSampler(RolloutSource):
             if len(rows) > len(open_):
                 state.select(rows)
             answers = [(prompt, number) for prompt in open_ for number in batch[prompt]]
-            draw = Draw.of(sampling, answers, state.logits.device)
+            draw = TokenSampler.of(sampling, answers, state.logits.device)
             _run(state, draw, [drafts[prompt][number] for prompt, number in answers], ending)
         return {
             prompt: [draft.done or draft.finish(ending) for draft in found.values()]
@@ -197,7 +203,9 @@ def _halves(batch: Batch) -> tuple[Batch, Batch]:
     return {prompt: numbers[: len(numbers) // 2]}, {prompt: numbers[len(numbers) // 2 :]}
 
 
-def _run(state: decode.Decoding, draw: Draw, rows: list[_Draft], ending: Ending) -> None:
+def _run(
+    state: decode.Decoding, draw: TokenSampler, rows: list[_Draft], ending: StopCondition
+) -> None:
     """Decode until the last of `rows`, one draft for each row of `state`, has ended."""
     step = 0
     while True:
@@ -234,14 +242,14 @@ class _Draft:
     def open(self) -> bool:
         return not self.ended and len(self.ids) < self.limit
 
-    def add(self, token: int, logp: float | None, ending: Ending) -> None:
+    def add(self, token: int, logp: float | None, ending: StopCondition) -> None:
         self.ids.append(token)
         self.logps += [] if logp is None else [logp]
         self.ended = ending.reached(self.ids)
         if not self.open:
             self.finish(ending)
 
-    def finish(self, ending: Ending) -> Rollout:
+    def finish(self, ending: StopCondition) -> Rollout:
         logps = tuple(self.logps) if len(self.logps) == len(self.ids) else None
         self.done = Rollout(
             tuple(self.ids),

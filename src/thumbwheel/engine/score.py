@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import capability, lora
 from thumbwheel.engine.forward import (
-    classifies,
+    classifier_scores,
+    is_scorer,
     language_model,
-    own_logits,
-    own_scores,
+    model_logits,
     padded_hidden,
     tree_hidden,
 )
 from thumbwheel.engine.head import entropy_of, score_targets, wide
-from thumbwheel.engine.replicas import Replicas, even_share, side_by_side
+from thumbwheel.engine.replicas import Replicas, even_token_share, parallel_batches
 from thumbwheel.engine.tree import Example, Layout, TreeBatch, plan
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Gradients: TypeAlias = "Sequence[torch.Tensor | None]"
-WANTS = frozenset({"logp", "entropy", "value", "last"})
+SCORE_NAMES = frozenset({"logp", "entropy", "value", "last"})
 OF_VOCABULARY = frozenset({"logp", "entropy"})
 LOGP, LAST = frozenset({"logp"}), frozenset({"last"})
-UNASKED: Any = None
+NOT_REQUESTED: Any = None
 
 
 class Role(StrEnum):
@@ -67,10 +67,10 @@ class Scores:
     the role's head on its last token.
     """
 
-    logp: torch.Tensor = UNASKED
-    entropy: torch.Tensor = UNASKED
-    value: torch.Tensor = UNASKED
-    last: torch.Tensor = UNASKED
+    logp: torch.Tensor = NOT_REQUESTED
+    entropy: torch.Tensor = NOT_REQUESTED
+    value: torch.Tensor = NOT_REQUESTED
+    last: torch.Tensor = NOT_REQUESTED
 
 
 class ScoreEngine:
@@ -92,7 +92,7 @@ class ScoreEngine:
         head_chunk: int | None = None,
         fused_lora: bool = True,
         checkpointing: bool = False,
-        voices: Mapping[Role, RoleModel] | None = None,
+        role_models: Mapping[Role, RoleModel] | None = None,
     ) -> None:
         if not temperature > 0:
             raise ValueError(f"temperature {temperature}")
@@ -107,31 +107,32 @@ class ScoreEngine:
             )
         self.layout = layout or able
         self._fused, self.fused_layers, self._adapters = fused_lora, 0, lora.adapter_layers(model)
-        self._voices: dict[Role, RoleModel] = {}
+        self._role_models: dict[Role, RoleModel] = {}
         self._speaking = lora.active_adapter(model, self._adapters)
         self._fingerprints: dict[str, str] = {}
         self._replica, self._replicas = False, dict[int, Replicas[ScoreEngine]]()
-        for role, voice in (
-            {Role.POLICY: RoleModel(self._speaking), Role.REF: RoleModel(None)} | dict(voices or {})
+        for role, role_model in (
+            {Role.POLICY: RoleModel(self._speaking), Role.REF: RoleModel(None)}
+            | dict(role_models or {})
         ).items():
-            self.add(role, voice)
+            self.add(role, role_model)
         self.checkpointing = False
         self.set_checkpointing(checkpointing)
 
-    def add(self, role: Role, voice: RoleModel) -> None:
+    def add(self, role: Role, role_model: RoleModel) -> None:
         """Let `voice` answer for `role` from now on. What trains is left as it is: see
         `parameters_of`."""
-        if voice.adapter is not None and voice.adapter not in getattr(
+        if role_model.adapter is not None and role_model.adapter not in getattr(
             self.model, "peft_config", {}
         ):
             known = ", ".join(getattr(self.model, "peft_config", {})) or "none"
             raise ModelError(
                 f"the role {role.value!r}",
-                f"the model has no adapter {voice.adapter!r}",
+                f"the model has no adapter {role_model.adapter!r}",
                 f"Load it first; known: {known}",
             )
-        self._voices[role] = replace(
-            voice, head=None if voice.head is None else voice.head.to(self.device)
+        self._role_models[role] = replace(
+            role_model, head=None if role_model.head is None else role_model.head.to(self.device)
         )
         self._fingerprints = {}
         self.drop_replicas()
@@ -142,28 +143,30 @@ class ScoreEngine:
     def parameters_of(self, role: Role) -> list[torch.nn.Parameter]:
         """The tensors that are this role's alone: its adapter and its head; of a model without
         adapters, what trains."""
-        voice = self.voice(role)
-        head = list(voice.head.parameters()) if voice.head is not None else []
-        if voice.adapter is not None:
-            return list(dict.fromkeys(lora.parameters_of(self._adapters, voice.adapter) + head))
+        role_model = self.role_model(role)
+        head = list(role_model.head.parameters()) if role_model.head is not None else []
+        if role_model.adapter is not None:
+            return list(
+                dict.fromkeys(lora.parameters_of(self._adapters, role_model.adapter) + head)
+            )
         return [
             one for one in self.model.parameters() if one.requires_grad and not self._adapters
         ] + head
 
-    def voice(self, role: Role) -> RoleModel:
+    def role_model(self, role: Role) -> RoleModel:
         """What `role` is now; raises ModelError for one that was never added."""
-        if role not in self._voices:
+        if role not in self._role_models:
             raise ModelError(
                 f"the role {role.value!r}",
                 "this engine has no voice for it",
                 "Add one with engine.add",
             )
-        return self._voices[role]
+        return self._role_models[role]
 
     @property
     def roles(self) -> frozenset[Role]:
         """The roles that have a voice."""
-        return frozenset(self._voices)
+        return frozenset(self._role_models)
 
     def set_checkpointing(self, wanted: bool) -> None:
         """Compute activations again in the backward pass from now on, or keep them."""
@@ -186,11 +189,15 @@ class ScoreEngine:
         """The model and all heads."""
         return [
             self.model,
-            *(voice.head for voice in self._voices.values() if voice.head is not None),
+            *(
+                role_model.head
+                for role_model in self._role_models.values()
+                if role_model.head is not None
+            ),
         ]
 
     @property
-    def trained(self) -> list[torch.nn.Parameter]:
+    def trainable(self) -> list[torch.nn.Parameter]:
         """Every parameter of them that trains, once."""
         return list(
             dict.fromkeys(
@@ -198,12 +205,12 @@ class ScoreEngine:
             )
         )
 
-    def drop_gradients(self) -> None:
+    def zero_grad(self) -> None:
         """Forget the gradients of the model and of all heads."""
         for one in (parameter for module in self.modules for parameter in module.parameters()):
             one.grad = None
 
-    def each(
+    def map_batches(
         self, examples: Sequence[Example], tokens: int, work: Callable[[ScoreEngine, TreeBatch], T]
     ) -> Iterator[tuple[TreeBatch, T]]:
         """Batches of `examples`, `tokens` at once, with what `work` makes of each; `work` gets the
@@ -219,7 +226,7 @@ class ScoreEngine:
         if beside:
             if count not in self._replicas:
                 self._replicas[count] = Replicas([self._copied() for _ in range(count)])
-            yield from zip(beside, self._replicas[count].each(beside, work), strict=True)
+            yield from zip(beside, self._replicas[count].map(beside, work), strict=True)
 
     def backward(
         self,
@@ -236,7 +243,7 @@ class ScoreEngine:
             loss, found = work(engine, batch)
             return engine._gradients(loss), (loss.detach(), found)
 
-        for batch, (gradients, found) in self.each(examples, tokens, learn):
+        for batch, (gradients, found) in self.map_batches(examples, tokens, learn):
             self._add(gradients)
             yield batch, found
 
@@ -246,17 +253,17 @@ class ScoreEngine:
         import torch
 
         if self._replica:
-            return torch.autograd.grad(loss, self.trained, allow_unused=True)
+            return torch.autograd.grad(loss, self.trainable, allow_unused=True)
         torch.autograd.backward(loss)
         return ()
 
     def _add(self, found: Gradients) -> None:
         """Add what a replica gave back."""
-        for parameter, one in zip(self.trained, found, strict=True) if found else ():
+        for parameter, one in zip(self.trainable, found, strict=True) if found else ():
             if one is not None:
                 parameter.grad = one if parameter.grad is None else parameter.grad.add_(one)
 
-    def at_once(self, examples: Sequence[Example], tokens: int) -> int:
+    def peak_rows(self, examples: Sequence[Example], tokens: int) -> int:
         """Most rows, padding included, that `each` has under way at one time."""
         count, alone, beside = self._laid_out(examples, tokens)
         together = sorted((batch.cells for batch in beside), reverse=True)[:count]
@@ -270,9 +277,9 @@ class ScoreEngine:
         if not examples:
             return 1, [], []
         rows = [one.rows(self.layout.kind) for one in examples]
-        count = side_by_side(rows, tokens) if self._light else 1
-        small = [at for at, own in enumerate(rows) if own * count <= tokens]
-        share = even_share([rows[at] for at in small], tokens, count)
+        count = parallel_batches(rows, tokens) if self._light else 1
+        small = [at for at, scorer in enumerate(rows) if scorer * count <= tokens]
+        share = even_token_share([rows[at] for at in small], tokens, count)
         beside = self._planned(examples, small, share) if count > 1 else []
         if len(beside) < 2:
             return 1, plan(examples, tokens, self.layout), []
@@ -297,7 +304,7 @@ class ScoreEngine:
         """Whether another thread is a processor's, costs no more memory than its activations, and
         may run PEFT's forward beside others."""
         quantised = getattr(self.language_model.config, "quantization_config", None) is not None
-        trains = not self._adapters and bool(self.trained)
+        trains = not self._adapters and bool(self.trainable)
         return (
             self.device.type == "cpu"
             and not quantised
@@ -333,11 +340,11 @@ class ScoreEngine:
         from thumbwheel.engine.load import base_fingerprint, fingerprint_of
 
         if not self._fingerprints:
-            adapter = self.voice(Role.REF).adapter
-            own = (
+            adapter = self.role_model(Role.REF).adapter
+            scorer = (
                 fingerprint_of(enumerate(self.parameters_of(Role.REF))) if adapter else "no adapter"
             )
-            self._fingerprints |= {"base": base_fingerprint(self.model), "adapter": own}
+            self._fingerprints |= {"base": base_fingerprint(self.model), "adapter": scorer}
         config = self.language_model.config
         dtype = str(next(self.language_model.parameters()).dtype)
         return (
@@ -349,7 +356,7 @@ class ScoreEngine:
         )
 
     def score(
-        self, batch: TreeBatch, role: Role, want: frozenset[str] = LOGP, grad: bool = False
+        self, batch: TreeBatch, role: Role, outputs: frozenset[str] = LOGP, grad: bool = False
     ) -> Scores:
         """Scores of `batch` under `role`; `grad` keeps the graph for a backward pass (entropy never
         has one).
@@ -358,46 +365,50 @@ class ScoreEngine:
         """
         import torch
 
-        if unknown := want - WANTS:
-            raise ValueError(f"wants {sorted(unknown)}; known: {sorted(WANTS)}")
+        if unknown := outputs - SCORE_NAMES:
+            raise ValueError(f"wants {sorted(unknown)}; known: {sorted(SCORE_NAMES)}")
         if batch.kind != self.layout.kind:
             raise ValueError(
                 f"a {batch.kind} batch for an engine of layout {self.layout.kind}; plan with "
                 "engine.layout"
             )
-        voice = self.voice(role)
-        own = classifies(self.model)
-        if want & OF_VOCABULARY and own:
+        role_model = self.role_model(role)
+        scorer = is_scorer(self.model)
+        if outputs & OF_VOCABULARY and scorer:
             raise ModelError(
-                f"{sorted(want & OF_VOCABULARY)} of a reward model",
+                f"{sorted(outputs & OF_VOCABULARY)} of a reward model",
                 "it has no vocabulary behind it",
                 'Ask it for "last"',
             )
-        if want - OF_VOCABULARY and voice.head is None and not (own and want == {"last"}):
+        if (
+            outputs - OF_VOCABULARY
+            and role_model.head is None
+            and not (scorer and outputs == {"last"})
+        ):
             raise ModelError(
-                f"{sorted(want - OF_VOCABULARY)} of the role {role.value!r}",
+                f"{sorted(outputs - OF_VOCABULARY)} of the role {role.value!r}",
                 "it has no head",
                 "Give its RoleModel one",
             )
-        with self._as_role(role, voice), nullcontext() if grad else torch.no_grad():
-            return self._score(batch.to(self.device), voice.head, want)
+        with self._as_role(role, role_model), nullcontext() if grad else torch.no_grad():
+            return self._score(batch.to(self.device), role_model.head, outputs)
 
-    def _score(self, batch: TreeBatch, head: Any, want: frozenset[str]) -> Scores:
+    def _score(self, batch: TreeBatch, head: Any, outputs: frozenset[str]) -> Scores:
         found: dict[str, Any] = {}
-        if head is None and "last" in want:
-            scores = own_scores(self.model, batch)
+        if head is None and "last" in outputs:
+            scores = classifier_scores(self.model, batch)
             return Scores(last=scores.to(wide(scores)))
-        if want & OF_VOCABULARY and self._head is None:
-            found = self._score_whole(batch, "entropy" in want)
-        if want - OF_VOCABULARY or self._head is not None:
+        if outputs & OF_VOCABULARY and self._head is None:
+            found = self._score_whole(batch, "entropy" in outputs)
+        if outputs - OF_VOCABULARY or self._head is not None:
             hidden = (
                 tree_hidden(self.language_model, batch)
                 if batch.kind == "tree"
                 else padded_hidden(self.language_model, batch)
             )
             rows = {"value": batch.pred_index, "last": batch.last_index}
-            found |= {name: scalars(head, hidden[rows[name]]) for name in want - OF_VOCABULARY}
-            if want & OF_VOCABULARY and self._head is not None:
+            found |= {name: scalars(head, hidden[rows[name]]) for name in outputs - OF_VOCABULARY}
+            if outputs & OF_VOCABULARY and self._head is not None:
                 predictors = hidden[batch.pred_index]
                 logp, entropy = score_targets(
                     self._head,
@@ -405,13 +416,13 @@ class ScoreEngine:
                     batch.target_ids,
                     self.temperature,
                     self.head_chunk,
-                    "entropy" in want,
+                    "entropy" in outputs,
                 )
                 found |= {"logp": logp, "entropy": entropy}
-        return Scores(**{name: found[name] for name in want})
+        return Scores(**{name: found[name] for name in outputs})
 
     def _score_whole(self, batch: TreeBatch, entropy: bool = False) -> dict[str, Any]:
-        logits = own_logits(self.model, batch)
+        logits = model_logits(self.model, batch)
         logs = (logits.to(wide(logits)) / self.temperature).log_softmax(-1)
         return {
             "logp": logs.gather(1, batch.target_ids[:, None])[:, 0],
@@ -419,7 +430,7 @@ class ScoreEngine:
         }
 
     @contextmanager
-    def _as_role(self, role: Role, voice: RoleModel) -> Iterator[None]:
+    def _as_role(self, role: Role, role_model: RoleModel) -> Iterator[None]:
         if (
             role is Role.REF
             and not hasattr(self.model, "peft_config")
@@ -430,9 +441,9 @@ class ScoreEngine:
                 "the model has no adapter and trains itself, so its start is gone",
                 "Train with LoRA",
             )
-        before, self._speaking = self._speaking, voice.adapter
+        before, self._speaking = self._speaking, role_model.adapter
         try:
-            with lora.switched(self.model, self._adapters, voice.adapter):
+            with lora.switched(self.model, self._adapters, role_model.adapter):
                 yield
         finally:
             self._speaking = before

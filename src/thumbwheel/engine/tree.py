@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Literal
 
-from thumbwheel.engine.trie import Node, Run, Trie, opening
+from thumbwheel.engine.trie import Node, Run, Trie, common_prefix_length
 
 if TYPE_CHECKING:
     import torch
@@ -219,7 +219,9 @@ def _pack_trees(examples: Sequence[Example], budget: int, share: int) -> list[li
 
 
 def _shared(examples: Sequence[Example], at: int, members: Sequence[int], share: int) -> int:
-    common = max(opening(examples[at].prompt, examples[other].prompt) for other in members)
+    common = max(
+        common_prefix_length(examples[at].prompt, examples[other].prompt) for other in members
+    )
     return common if common >= share else 0
 
 

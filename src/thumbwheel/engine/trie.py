@@ -114,13 +114,13 @@ def _nearest(at: Node, ids: Sequence[int], done: int) -> tuple[Node | None, int]
     best: Node | None = None
     longest = 0
     for child in at.children:
-        common = opening(child.ids, ids, done)
+        common = common_prefix_length(child.ids, ids, done)
         if common > longest:
             best, longest = child, common
     return best, longest
 
 
-def opening(left: Sequence[int], right: Sequence[int], offset: int = 0) -> int:
+def common_prefix_length(left: Sequence[int], right: Sequence[int], offset: int = 0) -> int:
     """How many tokens `left` and `right` from `offset` on begin alike with."""
     most = min(len(left), len(right) - offset)
     for at in range(most):

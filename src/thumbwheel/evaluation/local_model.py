@@ -195,7 +195,9 @@ class LocalResponder:
         with self.own.speaking(self.voice) as model:
             engine = self._engine = self._engine or ScoreEngine(model)
             for batch, logp in (
-                engine.each(examples, self.own.config.token_budget, _scored) if examples else ()
+                engine.map_batches(examples, self.own.config.token_budget, _scored)
+                if examples
+                else ()
             ):
                 sums = batch.branch_sum(logp.double()).tolist()
                 for owner, total, count in zip(
@@ -270,10 +272,10 @@ def _manner(one: Ask) -> tuple[int, int, float]:
 
 
 def _add(model: Any, version: ModelVersion, adapter: Path) -> None:
-    from thumbwheel.engine.load import quiet
+    from thumbwheel.engine.load import quiet_transformers
 
     try:
-        with quiet():
+        with quiet_transformers():
             model.load_adapter(str(adapter), adapter_name=version.id)
     except ValueError as error:  # PEFT holds adapters of one kind only
         raise ModelError(

@@ -149,14 +149,14 @@ def _opinion(ws: Workspace, one: RewardModelRecord) -> Opinion:
     it; nan for what is too long."""
 
     def score(prompts: Sequence[Any], sides: Sequence[Sequence[Answer]]) -> list[list[float]]:
-        from thumbwheel.engine.reward_model import Read, RewardModel
+        from thumbwheel.engine.reward_model import RewardInput, RewardModel
         from thumbwheel.training.hardware import device
 
         model = RewardModel.load(reward_models.folder(ws, one), device=device())
-        compared: list[list[Read]] = []
+        compared: list[list[RewardInput]] = []
         for prompt, *answers in zip(prompts, *sides, strict=True):
             compared.append(
-                [Read(prompt, answer.text.strip(), answer.finish) for answer in answers]
+                [RewardInput(prompt, answer.text.strip(), answer.finish) for answer in answers]
             )
         by_prompt = model.score_together(compared)
         return [[scores[side] for scores in by_prompt] for side in range(len(sides))]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
-from thumbwheel.engine.load import load_adapter, load_base, load_config, quiet
+from thumbwheel.engine.load import load_adapter, load_base, load_config, quiet_transformers
 from thumbwheel.engine.lora import adapter_layers
 from thumbwheel.export.types import Source
 from thumbwheel.export.weights import Place, layout, read, stored_dtype, write
@@ -89,7 +89,7 @@ def _outline(source: Source) -> tuple[Any, list[Any]]:
     from transformers import AutoModelForCausalLM
 
     config = load_config(source.base)
-    with torch.device("meta"), quiet():
+    with torch.device("meta"), quiet_transformers():
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if type(model).__name__ not in (config.architectures or [type(model).__name__]):
         raise _WholeError(

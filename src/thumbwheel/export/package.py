@@ -20,7 +20,7 @@ from thumbwheel.core.config import Home
 from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, StorageError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.engine.load import adapter_base, base_fingerprint, quiet
+from thumbwheel.engine.load import adapter_base, base_fingerprint, quiet_transformers
 from thumbwheel.evaluation.rows import own_prompts
 from thumbwheel.export import parity, score, store
 from thumbwheel.export.format import Format
@@ -175,7 +175,7 @@ def _export(
     _check_target(target)
     one, form, source = work.version, work.form, replace(work.source, quant=quant)
     with _staging(work.ws.home, target) as folder:
-        with quiet():
+        with quiet_transformers():
             form.write(source, folder)
         log.say(f"comparing the {_what(work.format, quant)} export with the trained model")
         known = work.reference()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import DataError, ModelError
-from thumbwheel.engine.load import load_adapter, load_base, quiet
+from thumbwheel.engine.load import load_adapter, load_base, quiet_transformers
 from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.evaluation.types import Answers, Case
 from thumbwheel.export import score
@@ -177,7 +177,7 @@ def against(known: Reference, form: Format, folder: Path) -> Parity:
     """Compare `folder` with what is known of the trained model."""
     import torch
 
-    with quiet(), closing(form.open(folder, torch.float32)) as opened:
+    with quiet_transformers(), closing(form.open(folder, torch.float32)) as opened:
         found = opened.logits(known.dialogues)
         gap, kl, top1 = compare(known.trained, found)
         ends = zip(known.stops, known.builder.stop_ids, strict=True)

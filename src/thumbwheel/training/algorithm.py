@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from thumbwheel.engine.score import UNASKED
+from thumbwheel.engine.score import NOT_REQUESTED
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.memory import Budget
 from thumbwheel.training.order import Order
@@ -191,7 +191,7 @@ class Scored:
     batch: TreeBatch
     logp: torch.Tensor
     reference: torch.Tensor | None = None
-    last: torch.Tensor = UNASKED
+    last: torch.Tensor = NOT_REQUESTED
 
     def sums(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(policy, reference, count) summed per branch, each [branches] in the order of `branches`."""

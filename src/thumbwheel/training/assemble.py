@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from thumbwheel.core import log
 from thumbwheel.core.config import build
 from thumbwheel.core.errors import DataError
-from thumbwheel.engine.lora import unadapted_experts
+from thumbwheel.engine.lora import expert_weights_without_adapter
 from thumbwheel.engine.refcache import RefCache
 from thumbwheel.training.algorithm import Algorithm, Method, Parts, Prepared, Row, Steps
 from thumbwheel.training.algorithms import ALGORITHMS
@@ -63,7 +63,7 @@ class Assembly:
             "dropped": dict(self.train.dropped + self.dev.dropped),
             "notes": dict(self.train.notes + self.dev.notes),
             "matched_modules": len(self.matched),
-            "not_adapted": unadapted_experts(self.model),
+            "not_adapted": expert_weights_without_adapter(self.model),
             "trainable_parameters": sum(
                 one.numel() for one in self.model.parameters() if one.requires_grad
             ),
@@ -97,7 +97,7 @@ def assemble(
     Raises DataError when no training row is left, ModelError for a base, an adapter or targets that
     cannot be used, TrainingError for a base that is larger than the memory.
     """
-    from thumbwheel.engine.reward_model import voice_of
+    from thumbwheel.engine.reward_model import scorer_role_model
     from thumbwheel.engine.score import Role, ScoreEngine
     from thumbwheel.training.hardware import choose_dtype, count_parameters, device
     from thumbwheel.training.memory import refuse_weights
@@ -129,13 +129,13 @@ def assemble(
         adapted if config.quantization != "none" else adapted.to(where),
         checkpointing=config.gradient_checkpointing,
     )
-    if left := unadapted_experts(adapted):
+    if left := expert_weights_without_adapter(adapted):
         log.say(
             f"no adapter is on the experts' weights {', '.join(left)}; name them in lora_targets "
             "to train them too"
         )
     if method.judges:
-        engine.add(Role.REWARD, voice_of(adapted))
+        engine.add(Role.REWARD, scorer_role_model(adapted))
     steps = steps_of(method, Parts(engine, builder, cache, reward_model, checkers or {}))
     return Assembly(config, method, builder, adapted, engine, steps, train, dev, matched, dtype)
 
@@ -155,7 +155,7 @@ def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[
     """The base in the form that the method trains, and what makes its token rows."""
     from thumbwheel.engine.load import load_base, load_scorer
     from thumbwheel.engine.prompt import PromptBuilder
-    from thumbwheel.engine.reward_model import builder_for
+    from thumbwheel.engine.reward_model import scorer_prompt_builder
 
     given: dict[str, Any] = {
         "local_only": True,
@@ -166,14 +166,14 @@ def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[
         model, tokenizer = load_base(str(folder), dtype, **given)
         return model, PromptBuilder(tokenizer)
     model, tokenizer = load_scorer(str(folder), dtype, seed=method.config.seed, **given)
-    return model, builder_for(model, tokenizer)
+    return model, scorer_prompt_builder(model, tokenizer)
 
 
 def _adapted(
     model: Any, config: TrainConfig, base: str, start: Path | None
 ) -> tuple[Any, list[str]]:
     """(model with the adapter that trains, names of the adapted modules)."""
-    from thumbwheel.engine.forward import classifies
+    from thumbwheel.engine.forward import is_scorer
     from thumbwheel.engine.load import (
         LoraSettings,
         adapted_modules,
@@ -181,11 +181,11 @@ def _adapted(
         attach_lora,
         load_adapter,
     )
-    from thumbwheel.engine.reward_model import start_trunk
+    from thumbwheel.engine.reward_model import start_from_adapter
 
     if config.tuning == "full":
         adapted, matched = attach_full(model)
-    elif start is None or classifies(model):
+    elif start is None or is_scorer(model):
         targets: Any = (
             config.lora_targets
             if config.lora_targets == "all-linear"
@@ -196,7 +196,7 @@ def _adapted(
         )
         adapted, matched = attach_lora(model, lora, seed=config.seed)
         if start is not None:
-            start_trunk(adapted, start)
+            start_from_adapter(adapted, start)
     else:
         adapted = load_adapter(model, start, trainable=True)
         matched = adapted_modules(adapted)

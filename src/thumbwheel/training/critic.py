@@ -21,7 +21,7 @@ NAME = "critic"
 def shared(engine: ScoreEngine) -> RoleModel:
     """A head of zeros on the policy's trunk: half the cost of an update, and value errors move the
     policy's adapter too."""
-    return RoleModel(engine.voice(Role.POLICY).adapter, _head(engine))
+    return RoleModel(engine.role_model(Role.POLICY).adapter, _head(engine))
 
 
 def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> RoleModel:
@@ -29,7 +29,7 @@ def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> RoleM
     one with a head of zeros."""
     mounted = _mounted(engine, reward_model)
     if mounted is None:
-        _attach(engine.model, engine.voice(Role.POLICY).adapter, seed)
+        _attach(engine.model, engine.role_model(Role.POLICY).adapter, seed)
     head = _head(engine)
     if mounted is not None:
         head.weight.data.copy_(mounted.head.weight.data)
@@ -65,7 +65,7 @@ def _mounted(engine: ScoreEngine, reward_model: Path | None) -> RoleModel | None
 def _attach(model: Any, like: str | None, seed: int) -> None:
     import torch
 
-    from thumbwheel.engine.load import quiet
+    from thumbwheel.engine.load import quiet_transformers
 
     if like is None:
         raise ModelError(
@@ -73,7 +73,7 @@ def _attach(model: Any, like: str | None, seed: int) -> None:
             "the policy has no adapter",
             "Take critic: shared, or train with LoRA",
         )
-    with torch.random.fork_rng(devices=[]), quiet():
+    with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.manual_seed(seed)
         model.add_adapter(NAME, deepcopy(model.peft_config[like]))
 

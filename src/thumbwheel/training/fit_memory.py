@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from thumbwheel.core import log
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.engine.out_of_memory import out_of_memory
-from thumbwheel.engine.replicas import side_by_side
+from thumbwheel.engine.replicas import parallel_batches
 from thumbwheel.training.hardware import GB
 from thumbwheel.training.memory import SMALLER, Meter, meter, room_gb
 from thumbwheel.training.types import TrainConfig
@@ -176,7 +176,7 @@ def measure(made: Assembly, gauge: Meter, room: float) -> Need:
             if (
                 _apart(points)
                 and (need := _line(points, states)).of(
-                    made.engine.at_once(units, made.at_work.budget.tokens)
+                    made.engine.peak_rows(units, made.at_work.budget.tokens)
                 )
                 > room
             ):
@@ -211,7 +211,7 @@ def _peak(made: Assembly, gauge: Meter, units: Sequence[Example]) -> tuple[int, 
     gc.collect()
     gauge.reset()
     made.at_work.rehearse(units)
-    return made.engine.at_once(units, made.at_work.budget.tokens), gauge.peak()
+    return made.engine.peak_rows(units, made.at_work.budget.tokens), gauge.peak()
 
 
 def _parts(made: Assembly) -> list[list[Example]]:
@@ -237,7 +237,7 @@ def _parts(made: Assembly) -> list[list[Example]]:
             rungs.append(one)
     if largest.rows(kind) > rungs[-1].rows(kind):
         rungs.append(largest)
-    share = budget.tokens // side_by_side([one.rows(kind) for one in units], budget.tokens)
+    share = budget.tokens // parallel_batches([one.rows(kind) for one in units], budget.tokens)
     chosen: list[Example] = []
     total = 0
     for one in reversed(units):

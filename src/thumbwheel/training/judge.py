@@ -149,12 +149,15 @@ class Judge:
     def _opinions(self, model: RewardModel, asks: Sequence[Ask]) -> list[float]:
         """What the reward model pays for each; answers to one row stand side by side in `asks` and
         are read after one prompt."""
-        from thumbwheel.engine.reward_model import Read
+        from thumbwheel.engine.reward_model import RewardInput
 
         by_row = [list(asked) for _, asked in groupby(asks, key=lambda ask: id(ask.row))]
-        paid = model.earned(
+        paid = model.training_rewards(
             [
-                [Read(ask.prompt, ask.text, ask.finish, ask.row.get("tools")) for ask in asked]
+                [
+                    RewardInput(ask.prompt, ask.text, ask.finish, ask.row.get("tools"))
+                    for ask in asked
+                ]
                 for asked in by_row
             ]
         )

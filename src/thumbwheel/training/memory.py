@@ -112,7 +112,7 @@ class Budget:
         """Give back what an attempt that failed has left."""
         import torch
 
-        self.engine.drop_gradients()
+        self.engine.zero_grad()
         self.engine.drop_replicas()
         gc.collect()
         trim()

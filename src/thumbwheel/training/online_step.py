@@ -60,8 +60,8 @@ class EngineSweep:
 
         found: dict[str, dict[int, torch.Tensor]] = {want: {} for want in wants}
         units = self._budget.units(examples)
-        score = lambda engine, batch: engine.score(batch, role, want=frozenset(wants))  # noqa: E731 - for the batches of this call
-        for batch, scores in self.engine.each(units, self._budget.tokens, score):
+        score = lambda engine, batch: engine.score(batch, role, outputs=frozenset(wants))  # noqa: E731 - for the batches of this call
+        for batch, scores in self.engine.map_batches(units, self._budget.tokens, score):
             for want in wants:
                 sizes = [
                     len(one.branches)
@@ -224,7 +224,7 @@ class OnlineSteps:
                 losses.append(loss)
                 metrics = {"grad_norm": apply(loss)} | metrics
             else:
-                self.engine.drop_gradients()
+                self.engine.zero_grad()
             found.append(metrics)
             if verdict == "leave":
                 break
@@ -316,7 +316,7 @@ class OnlineSteps:
 
         for _ in self.engine.backward(units, self.budget.tokens, work):
             pass
-        self.engine.drop_gradients()
+        self.engine.zero_grad()
 
     def state(self) -> dict[str, Any]:
         """The method's, the guard's, the token budget and the curriculum's."""
@@ -358,7 +358,7 @@ def judges(config: Any, parts: Parts) -> tuple[Judge, Judge | None]:
     if parts.reward_model is not None:
         from thumbwheel.engine.reward_model import RewardModel
 
-        beside = RewardModel.beside(parts.engine, parts.builder.tokenizer, parts.reward_model)
+        beside = RewardModel.on_engine(parts.engine, parts.builder.tokenizer, parts.reward_model)
         model = beside or RewardModel.load(parts.reward_model, device=str(parts.engine.device))
     if not functions and model is None:
         raise ConfigError(

@@ -27,7 +27,7 @@ from thumbwheel.training.rundir import RunDir, unwritable
 from thumbwheel.training.types import RunSpec, RunState, Status, TrainConfig
 
 if TYPE_CHECKING:
-    from thumbwheel.engine.reward_model import Card
+    from thumbwheel.engine.reward_model import RewardModelCard
     from thumbwheel.training.assemble import Assembly
     from thumbwheel.training.loop import Ending
     from thumbwheel.training.probe import Probe
@@ -324,16 +324,16 @@ def write_adapter(
         raise unwritable(run.adapter, error) from error
 
 
-def _card(spec: RunSpec, made: Assembly, dev: Mapping[str, float]) -> Card:
+def _card(spec: RunSpec, made: Assembly, dev: Mapping[str, float]) -> RewardModelCard:
     from thumbwheel.engine.load import base_fingerprint
-    from thumbwheel.engine.reward_model import Card, Scale
+    from thumbwheel.engine.reward_model import RewardModelCard, Scale
 
     known = made.config.model_dump()
     figures = {
         name.removeprefix("eval_"): value for name, value in dev.items() if name.startswith("eval_")
     }
     scale = Scale(*known["scale"]) if known["scale"] else None
-    return Card(
+    return RewardModelCard(
         known["loss_type"],
         spec.base,
         base_fingerprint(spec.folder),

@@ -97,7 +97,7 @@ def score(
     --answer "On its way."
     """
     from thumbwheel.core import log
-    from thumbwheel.engine.reward_model import Read, RewardModel
+    from thumbwheel.engine.reward_model import RewardInput, RewardModel
     from thumbwheel.models import reward_models
     from thumbwheel.training.base import require_training
     from thumbwheel.training.hardware import device
@@ -112,7 +112,7 @@ def score(
         list(answers) for _, answers in groupby(asked, key=itemgetter(0))
     ]  # a line's answers are read after the same turns
     compared = model.score_together(
-        [[Read(messages, text) for _, messages, text in answers] for answers in by_line]
+        [[RewardInput(messages, text) for _, messages, text in answers] for answers in by_line]
     )
     scores = [score for line_scores in compared for score in line_scores]
     found = [

@@ -18,7 +18,7 @@ from thumbwheel.models import reward_models
 from thumbwheel.models.types import RewardModelRecord
 
 if TYPE_CHECKING:
-    from thumbwheel.engine.reward_model import Read, RewardModel, Scale
+    from thumbwheel.engine.reward_model import RewardInput, RewardModel, Scale
 
 
 def register(
@@ -41,7 +41,7 @@ def register(
 def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
     """Figures on `rows` of the shape that the model learned from; `unreadable` are those that are
     too long for it, `majority` is the accuracy of calling every answer what most of them are."""
-    from thumbwheel.engine.reward_model import Read
+    from thumbwheel.engine.reward_model import RewardInput
 
     kept = list(rows)
     if model.card.loss_type == "bradley_terry":
@@ -55,7 +55,7 @@ def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
             [right for right, _ in ranked], len(kept), [row.group for _, row in ranked]
         )
     scores = model.score(
-        [Read(row.prompt, row.completion, row.finish_reason, row.tools) for row in kept]
+        [RewardInput(row.prompt, row.completion, row.finish_reason, row.tools) for row in kept]
     )
     read = [(score, row) for score, row in zip(scores, kept, strict=True) if not math.isnan(score)]
     if model.scale is not None:
@@ -69,11 +69,11 @@ def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
     return right | ({"majority": max(good, len(read) - good) / len(read)} if read else {})
 
 
-def _both_sides(row: Any) -> list[Read]:
-    from thumbwheel.engine.reward_model import Read
+def _both_sides(row: Any) -> list[RewardInput]:
+    from thumbwheel.engine.reward_model import RewardInput
 
     return [
-        Read(row.prompt, getattr(row, side), getattr(row, f"{side}_finish"), row.tools)
+        RewardInput(row.prompt, getattr(row, side), getattr(row, f"{side}_finish"), row.tools)
         for side in ("chosen", "rejected")
     ]
 

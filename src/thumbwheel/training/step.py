@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from thumbwheel.engine.lora import changes_nothing
-from thumbwheel.engine.refcache import RefCache, branch_key, reference_logp, references
+from thumbwheel.engine.lora import is_zero_update
+from thumbwheel.engine.refcache import RefCache, batch_reference_logp, branch_key, reference_logps
 from thumbwheel.engine.score import LAST, LOGP, Role, ScoreEngine
 from thumbwheel.engine.tree import Example, TreeBatch
 from thumbwheel.training.algorithm import Algorithm, Apply, Metrics, Scored, StepResult, Totals
@@ -45,7 +45,7 @@ class Stepper:
 
     def train(self, items: Sequence[Example], step: int, apply: Apply) -> StepResult:
         """One update."""
-        unchanged = step == 0 and changes_nothing(self.engine.model)
+        unchanged = step == 0 and is_zero_update(self.engine.model)
         outcome = self.budget.run(items, lambda: self.run(items, grad=True, unchanged=unchanged))
         return replace(outcome, metrics={"grad_norm": apply(outcome.loss)} | outcome.metrics)
 
@@ -53,7 +53,7 @@ class Stepper:
         """The items as one batch."""
         import torch
 
-        unchanged = changes_nothing(self.engine.model)
+        unchanged = is_zero_update(self.engine.model)
         with torch.no_grad():
             return self.budget.run(items, lambda: self.run(items, grad=False, unchanged=unchanged))
 
@@ -64,7 +64,7 @@ class Stepper:
     def rehearse(self, units: Sequence[Example]) -> None:
         """Forward and backward, without an update."""
         self.run(units, grad=True)
-        self.engine.drop_gradients()
+        self.engine.zero_grad()
 
     def state(self) -> dict[str, Any]:
         """The token budget; all else follows from the rows."""
@@ -101,7 +101,7 @@ class Stepper:
         found: list[Metrics] = []
         places: list[int] = []
         tokens = done = 0
-        each = self.engine.backward if grad else self.engine.each
+        each = self.engine.backward if grad else self.engine.map_batches
         for block in self.algorithm.blocks(examples):
             baseline = self.algorithm.baseline(block, partial(self._sums, block, unchanged))
             compared = self.algorithm.reference if grad else self.algorithm.dev_reference
@@ -163,7 +163,9 @@ class Stepper:
         found = engine.score(batch, role, want, grad)
         reference = None
         if known is not None:
-            reference = found.logp.detach() if unchanged else reference_logp(engine, batch, known)
+            reference = (
+                found.logp.detach() if unchanged else batch_reference_logp(engine, batch, known)
+            )
         out = self.algorithm.loss(
             Scored(batch, found.logp, reference, found.last), totals, baseline
         )
@@ -180,20 +182,22 @@ class Stepper:
         known = self._references([*beside, *examples])
         sums = [
             found
-            for _, found in self.engine.each(examples, self.budget.tokens, partial(_both, known))
+            for _, found in self.engine.map_batches(
+                examples, self.budget.tokens, partial(_both, known)
+            )
         ]
         policy = torch.cat([policy for policy, _ in sums])
         return policy, policy if unchanged else torch.cat([reference for _, reference in sums])
 
     def _references(self, examples: Sequence[Example]) -> Known:
-        return references(self.engine, examples, self.budget.tokens, self._cache)
+        return reference_logps(self.engine, examples, self.budget.tokens, self._cache)
 
 
 def _both(known: Known, engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums a branch of policy and reference."""
     batch = batch.to(engine.device)
     return batch.branch_sum(engine.score(batch, Role.POLICY).logp), batch.branch_sum(
-        reference_logp(engine, batch, known)
+        batch_reference_logp(engine, batch, known)
     )
 
 

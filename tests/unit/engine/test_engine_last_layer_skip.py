@@ -37,7 +37,7 @@ def last_layer(made: ScoreEngine):
 
 
 def gradients(made: ScoreEngine, batch) -> list[torch.Tensor]:
-    made.drop_gradients()
+    made.zero_grad()
     scores = made.score(batch, Role.POLICY, grad=True)
     (scores.logp * torch.arange(1, len(scores.logp) + 1)).sum().backward()
     return [scores.logp.detach(), *(one.grad.clone() for one in made.parameters_of(Role.POLICY))]

@@ -10,7 +10,7 @@ from peft import LoraConfig, get_peft_model
 
 from tests.models.token_families import PADDED, SHAPE, TREE, adapted
 from thumbwheel.engine import merged
-from thumbwheel.engine.merged import Merged, obstacle
+from thumbwheel.engine.merged import MergedCopy, obstacle
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.engine.score import ScoreEngine
@@ -42,7 +42,7 @@ def test_the_copy_answers_like_the_policy_and_follows_it(family, large, monkeypa
         name: (parameter.clone(), parameter.requires_grad)
         for name, parameter in model.named_parameters()
     }
-    copy = Merged(model)
+    copy = MergedCopy(model)
     torch.testing.assert_close(logits(copy.model), logits(model), atol=2e-5, rtol=1e-5)
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name][0])
@@ -57,7 +57,7 @@ def test_the_copy_answers_like_the_policy_and_follows_it(family, large, monkeypa
 def test_many_syncs_in_bfloat16_round_once():
     model = adapted(TREE["llama"], torch.bfloat16)
     start = [parameter.clone() for parameter in model.parameters()]
-    copy = Merged(model)
+    copy = MergedCopy(model)
     first = logits(copy.model)
     for seed in range(20):
         change(model, seed)
@@ -73,7 +73,7 @@ def test_many_syncs_in_bfloat16_round_once():
 def test_full_fine_tuning_is_followed_too(monkeypatch):
     monkeypatch.setattr(merged, "LARGE", 1)
     model = tf.AutoModelForCausalLM.from_config(TREE["qwen2"]()).float().eval()
-    copy = Merged(model)
+    copy = MergedCopy(model)
     change(model, 1)
     copy.sync()
     torch.testing.assert_close(logits(copy.model), logits(model), atol=2e-5, rtol=1e-5)
@@ -88,7 +88,7 @@ def test_only_the_active_adapter_is_merged():
             r=2, init_lora_weights=False, target_modules="all-linear", task_type="CAUSAL_LM"
         ),
     )
-    torch.testing.assert_close(logits(Merged(model).model), alone, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(logits(MergedCopy(model).model), alone, atol=2e-5, rtol=1e-5)
 
 
 def test_what_cannot_be_merged_is_said_and_sampled_by_the_policy_itself(bpe, capsys):

@@ -16,7 +16,7 @@ import torch
 from tests.models.token_families import PAIRS, TREE, adapted
 from thumbwheel.core.errors import StorageError
 from thumbwheel.engine import refcache
-from thumbwheel.engine.refcache import RefCache, branch_key, reference_logp, references
+from thumbwheel.engine.refcache import RefCache, batch_reference_logp, branch_key, reference_logps
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Layout, build, plan
 
@@ -73,17 +73,17 @@ def test_only_what_is_missing_is_scored(engine, tmp_path, monkeypatch):
     (batch,) = plan(PAIRS, 1000, engine.layout)
     expected = original(batch, Role.REF).logp
     half = build(PAIRS, [1], engine.layout)
-    alone = reference_logp(engine, half, references(engine, PAIRS[1:2], 1000, cache))
+    alone = batch_reference_logp(engine, half, reference_logps(engine, PAIRS[1:2], 1000, cache))
     assert torch.equal(alone, original(half, Role.REF).logp)
     torch.testing.assert_close(
-        reference_logp(engine, batch, references(engine, PAIRS, 1000, cache)),
+        batch_reference_logp(engine, batch, reference_logps(engine, PAIRS, 1000, cache)),
         expected,
         atol=1e-6,
         rtol=0,
     )
     assert scored == [((PAIRS[1],), Role.REF), ((PAIRS[0], PAIRS[2]), Role.REF)]
-    again = reference_logp(
-        engine, batch, references(engine, PAIRS, 1000, RefCache(tmp_path / "ref.db"))
+    again = batch_reference_logp(
+        engine, batch, reference_logps(engine, PAIRS, 1000, RefCache(tmp_path / "ref.db"))
     )
     torch.testing.assert_close(again, expected, atol=1e-6, rtol=0)
     assert len(scored) == 2
@@ -92,7 +92,7 @@ def test_only_what_is_missing_is_scored(engine, tmp_path, monkeypatch):
 def test_a_wrong_count_or_a_damaged_entry_is_a_miss(engine, tmp_path):
     cache = RefCache(tmp_path / "ref.db")
     (batch,) = plan(PAIRS, 1000, engine.layout)
-    expected = reference_logp(engine, batch, references(engine, PAIRS, 1000, cache))
+    expected = batch_reference_logp(engine, batch, reference_logps(engine, PAIRS, 1000, cache))
     key = refcache._batch_keys(engine, batch)[0]
     assert cache.get({key: 5}) == {}
     with sqlite3.connect(cache.path) as connection:
@@ -100,7 +100,7 @@ def test_a_wrong_count_or_a_damaged_entry_is_a_miss(engine, tmp_path):
         connection.execute("UPDATE logps SET data = x'66', crc = 12345 WHERE key = ?", (key,))
     assert cache.get({key: 6}) == {}
     torch.testing.assert_close(
-        reference_logp(engine, batch, references(engine, PAIRS, 1000, cache)), expected
+        batch_reference_logp(engine, batch, reference_logps(engine, PAIRS, 1000, cache)), expected
     )
     assert torch.equal(cache.get({key: 6})[key], expected[:6])
 

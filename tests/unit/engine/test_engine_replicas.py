@@ -49,7 +49,7 @@ def learned(engine, batch):
 
 def step(engine, made, budget=BUDGET):
     """(log-probs in the order of the examples, the gradients, the threads that were at work)."""
-    engine.drop_gradients()
+    engine.zero_grad()
     logps, seen = {}, set()
     for batch, (_, (logp, thread)) in engine.backward(made, budget, learned):
         seen.add(thread)
@@ -58,7 +58,7 @@ def step(engine, made, budget=BUDGET):
             (batch.example_ids[owner], place): parts[place]
             for place, owner in enumerate(batch.example_of.tolist())
         }
-    flat = torch.cat([one.grad.flatten() for one in engine.trained if one.grad is not None])
+    flat = torch.cat([one.grad.flatten() for one in engine.trainable if one.grad is not None])
     return torch.cat([logps[key] for key in sorted(logps)]), flat, seen
 
 
@@ -140,11 +140,11 @@ def test_threads_are_in_narrow_products_or_elsewhere_and_never_both():
     def work(seed):
         draw = random.Random(seed)
         for _ in range(30):
-            with precision.beside_others():
+            with precision.exact_products():
                 note("other", 1)
                 time.sleep(draw.random() / 2000)
                 note("other", -1)
-                with precision.narrow_products():
+                with precision.bf16_products():
                     note("narrow", 1)
                     time.sleep(draw.random() / 2000)
                     note("narrow", -1)
@@ -164,7 +164,7 @@ def test_replicas_see_what_changes():
     engine, made = ScoreEngine(adapted(TREE["llama"])), examples()
     before = step(engine, made)
     with torch.no_grad():
-        for one in engine.trained:
+        for one in engine.trainable:
             one.add_(torch.randn_like(one) * 0.05)
     moved = step(engine, made)
     assert (moved[0] - before[0]).abs().max() > 1e-3
@@ -179,7 +179,7 @@ def test_replicas_see_what_changes():
         torch.testing.assert_close(again[1], moved[1], atol=1e-8, rtol=1e-9)
     values = [
         found
-        for _, found in engine.each(
+        for _, found in engine.map_batches(
             made,
             BUDGET,
             lambda own, batch: own.score(batch, Role.CRITIC, frozenset({"value"})).value,
@@ -191,9 +191,9 @@ def test_replicas_see_what_changes():
 def test_a_gradient_that_is_switched_off_is_none():
     engine, made = ScoreEngine(adapted(TREE["qwen2"])), examples()
     whole = step(engine, made)[1]
-    first, *rest = engine.trained
+    first, *rest = engine.trainable
     first.requires_grad_(False)
-    assert len(engine.trained) == len(rest)
+    assert len(engine.trainable) == len(rest)
     torch.testing.assert_close(step(engine, made)[1], whole[first.numel() :], atol=1e-8, rtol=1e-9)
     assert first.grad is None
 
@@ -214,7 +214,7 @@ def test_the_first_error_ends_all_and_the_engine_goes_on():
                 running[0] -= 1
 
     with pytest.raises(torch.OutOfMemoryError):
-        list(engine.each(made, BUDGET, work))
+        list(engine.map_batches(made, BUDGET, work))
     assert running == [0]
     wanted = alone(engine, made)
     torch.testing.assert_close(step(engine, made)[1], wanted[1], atol=1e-8, rtol=1e-9)
@@ -229,7 +229,7 @@ def test_one_who_stops_looking_waits_for_what_is_under_way():
         time.sleep(0.02)
         under_way.pop()
 
-    results = engine.each(made, BUDGET, work)
+    results = engine.map_batches(made, BUDGET, work)
     next(results)
     results.close()
     assert not under_way
@@ -254,12 +254,14 @@ def test_no_more_tokens_at_once_than_the_budget_says():
         with lock:
             rows[0] -= batch.n_rows
 
-    seen = [place for batch, _ in engine.each(made, BUDGET, work) for place in batch.example_ids]
+    seen = [
+        place for batch, _ in engine.map_batches(made, BUDGET, work) for place in batch.example_ids
+    ]
     assert sorted(seen) == list(range(len(made)))
-    assert most[0] == engine.at_once(made, BUDGET) == 202
+    assert most[0] == engine.peak_rows(made, BUDGET) == 202
     most[0] = 0
-    list(engine.each(made[:-1], BUDGET, work))
-    assert 0 < most[0] <= engine.at_once(made[:-1], BUDGET) <= BUDGET
+    list(engine.map_batches(made[:-1], BUDGET, work))
+    assert 0 < most[0] <= engine.peak_rows(made[:-1], BUDGET) <= BUDGET
 
 
 def test_what_costs_a_thread_more_than_activations_is_computed_alone():

@@ -41,7 +41,7 @@ def with_roles(family, dtype=torch.float64, **options):
     return (
         ScoreEngine(
             model,
-            voices={role: RoleModel(ADAPTERS[role], heads[role]) for role in heads},
+            role_models={role: RoleModel(ADAPTERS[role], heads[role]) for role in heads},
             **options,
         ),
         plain_model,

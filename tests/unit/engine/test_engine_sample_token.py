@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thumbwheel.engine.rollout import Sampling
-from thumbwheel.engine.sample_token import BLOCK, Draw
+from thumbwheel.engine.sample_token import BLOCK, TokenSampler
 
 EDGES = [0.0, 1e-9, 0.25, 0.5, 0.999999, 1 - 2**-24, 1.0]
 
@@ -34,7 +34,7 @@ def test_a_drawn_token_is_possible_and_has_its_log_probability(
     if impossible and size > 1:
         logits[:, torch.randperm(size, generator=generator)[: size // 2]] = -math.inf
     sampling = Sampling(max_new_tokens=1, temperature=temperature, top_k=top_k, top_p=top_p)
-    tokens, logps = Draw(sampling, torch.tensor(EDGES)[:, None]).tokens(logits, 0)
+    tokens, logps = TokenSampler(sampling, torch.tensor(EDGES)[:, None]).tokens(logits, 0)
     exact = (logits.double() / temperature).log_softmax(-1).gather(1, tokens[:, None])[:, 0]
     torch.testing.assert_close(logps.double(), exact, atol=1e-3, rtol=1e-4)
     assert logps.isfinite().all()
@@ -49,7 +49,7 @@ def test_chance_falls_where_the_running_sum_says():
     logits = torch.randn(1, 5000, generator=torch.Generator().manual_seed(1))
     borders = logits.double().softmax(-1).cumsum(-1)[0]
     chances = torch.rand(2000, generator=torch.Generator().manual_seed(2))
-    draw = Draw(Sampling(max_new_tokens=1), chances[:, None])
+    draw = TokenSampler(Sampling(max_new_tokens=1), chances[:, None])
     tokens, _ = draw.tokens(logits.expand(2000, -1), 0)
     expected = torch.searchsorted(borders, chances.double(), right=True)
     assert (tokens - expected).abs().max() <= 1  # at a border, rounding may choose the neighbour
@@ -60,13 +60,13 @@ def test_chance_falls_where_the_running_sum_says():
 def test_logits_that_are_no_numbers_give_no_token(wrong):
     logits = torch.zeros(2, 600)
     logits[1, 300] = wrong
-    tokens, _ = Draw(Sampling(max_new_tokens=1), torch.full((2, 1), 0.5)).tokens(logits, 0)
+    tokens, _ = TokenSampler(Sampling(max_new_tokens=1), torch.full((2, 1), 0.5)).tokens(logits, 0)
     assert tokens.tolist()[1] == 600
     assert tokens.tolist()[0] < 600
 
 
 def test_selected_rows_keep_their_own_chance():
-    draw = Draw.of(
+    draw = TokenSampler.of(
         Sampling(max_new_tokens=3, seed=1), [([1], 0), ([1], 1), ([2], 0)], torch.device("cpu")
     )
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))

@@ -12,7 +12,7 @@ import transformers as tf
 from tests.models.token_families import GROUPED, PAIRS, SHAPE, SMALL, VOCAB, plain
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import LoraSettings, attach_lora
-from thumbwheel.engine.lora import unadapted_experts
+from thumbwheel.engine.lora import expert_weights_without_adapter
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import build
 
@@ -68,7 +68,7 @@ def family(name, **settings):
 def test_the_adapted_layers_are_all_of_them_and_are_used(name):
     model, matched = family(name)
     assert kinds(matched) == FAMILIES[name][1] and len(matched) == 2 * len(FAMILIES[name][1])
-    assert unadapted_experts(model) == (sorted(BOTH) if name == "qwen2-moe" else [])
+    assert expert_weights_without_adapter(model) == (sorted(BOTH) if name == "qwen2-moe" else [])
     twin = copy.deepcopy(model).eval()
     engine = ScoreEngine(model)
     batch = build(PAIRS, range(len(PAIRS)), engine.layout)
@@ -91,7 +91,7 @@ def test_the_adapted_layers_are_all_of_them_and_are_used(name):
 def test_experts_get_an_adapter_by_name():
     model, matched = family("qwen2-moe", targets=("q_proj", "experts.down_proj"))
     assert kinds(matched) == {"self_attn.q_proj", "mlp.experts"}
-    assert unadapted_experts(model) == ["mlp.experts.gate_up_proj"]
+    assert expert_weights_without_adapter(model) == ["mlp.experts.gate_up_proj"]
     engine = ScoreEngine(copy.deepcopy(model))
     found = engine.score(build(PAIRS, range(len(PAIRS)), engine.layout), Role.POLICY).logp
     with torch.no_grad():
@@ -111,5 +111,8 @@ def test_a_convolution_is_no_expert():
     )
     model = tf.AutoModelForCausalLM.from_config(config)
     assert (
-        unadapted_experts(attach_lora(model, LoraSettings(rank=2, targets=("in_proj",)))[0]) == []
+        expert_weights_without_adapter(
+            attach_lora(model, LoraSettings(rank=2, targets=("in_proj",)))[0]
+        )
+        == []
     )

@@ -139,7 +139,7 @@ def test_down_to_one_row_then_activations_twice_then_no_more(
     made = assembled("dpo", base, tmp_path, plain_rows("pairs", 6), token_budget=4096)
     made.at_work.train(made.train.items, 0, lambda loss: loss)
     calm, largest = gradients(made), max(one.rows("tree") for one in made.train.items)
-    made.engine.drop_gradients()
+    made.engine.zero_grad()
     seen = failing(made, largest - 1, monkeypatch)
     made.at_work.train(made.train.items, 0, lambda loss: loss)
     assert (

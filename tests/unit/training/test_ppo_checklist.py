@@ -311,7 +311,7 @@ def test_10_the_critic_starts_at_0_and_warms_up_alone(base: Path) -> None:
     _, metrics = made.loss(first, backward=True)
     assert "loss/policy_avg" not in metrics
     assert all(one.grad is None for one in made.engine.parameters_of(Role.POLICY))
-    assert made.engine.voice(Role.CRITIC).head.bias.grad is not None
+    assert made.engine.role_model(Role.CRITIC).head.bias.grad is not None
     second = made.experience(answers(made))
     _, metrics = made.loss(second, backward=True)
     assert "loss/policy_avg" in metrics
@@ -324,7 +324,7 @@ def test_10_a_shared_trunk_stays_as_it_is_while_its_head_warms_up(base: Path) ->
     made = world(base, critic="shared", critic_warmup_steps=1, shaken=0.1)
     made.loss(made.experience(answers(made)), backward=True)
     assert all(one.grad is None for one in made.engine.parameters_of(Role.POLICY))
-    assert made.engine.voice(Role.CRITIC).head.weight.grad.any()
+    assert made.engine.role_model(Role.CRITIC).head.weight.grad.any()
     made.loss(made.experience(answers(made)), backward=True)
     assert any(one.grad is not None for one in made.engine.parameters_of(Role.POLICY))
 

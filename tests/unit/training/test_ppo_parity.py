@@ -32,7 +32,7 @@ class Straight:
         self.model = copy.deepcopy(start.engine.model)
         for layer in self.model.modules():
             layer.__dict__.pop("forward", None)  # PEFT's own arithmetic again
-        self.head = copy.deepcopy(start.engine.voice(Role.CRITIC).head)
+        self.head = copy.deepcopy(start.engine.role_model(Role.CRITIC).head)
         self.policy = [one for name, one in self.model.named_parameters() if ".default." in name]
         own = [one for name, one in self.model.named_parameters() if ".critic." in name]
         self.critic = [*own, *self.head.parameters()]

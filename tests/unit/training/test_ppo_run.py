@@ -19,7 +19,7 @@ from tests.worlds.ppo_world import answers, config_of, parts_of, world
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.load import base_fingerprint
-from thumbwheel.engine.reward_model import Card, Read, RewardModel
+from thumbwheel.engine.reward_model import RewardInput, RewardModel, RewardModelCard
 from thumbwheel.engine.score import Role
 from thumbwheel.training.algorithms.grpo import Grpo
 from thumbwheel.training.algorithms.ppo import Ppo
@@ -51,7 +51,7 @@ def test_policy_critic_and_reward_model_are_on_one_base(judge: Path, base: Path)
         for text in ("jumps over", "return def add")
     ]
     alone = RewardModel.load(judge, device="cpu").score(
-        [Read(one.prompt, one.text, one.finish) for one in asks]
+        [RewardInput(one.prompt, one.text, one.finish) for one in asks]
     )
     assert [one.value for one in steps._judge.judge(asks)] == pytest.approx(alone, abs=1e-5)
     steps.close()
@@ -113,7 +113,7 @@ def test_another_base_has_a_critic_of_its_own_and_says_so(
     config = config_of()
     parts = parts_of(base, config, reward_model=other)
     Ppo(config).begin(parts)
-    assert not parts.engine.voice(Role.CRITIC).head.weight.any()
+    assert not parts.engine.role_model(Role.CRITIC).head.weight.any()
     assert "the critic starts from the base" in capsys.readouterr().err
 
 
@@ -131,7 +131,9 @@ def test_grpo_is_rewarded_by_a_reward_model_over_its_own_base_and_over_another(
     loop_of(made, tmp_path / "b").run()
     shutil.copytree(tmp_path / "b" / "checkpoints" / "checkpoint-2", encoder)
     made.builder.tokenizer.save_pretrained(encoder)
-    Card("bradley_terry", str(encoder_base), base_fingerprint(encoder_base), 128).write(encoder)
+    RewardModelCard("bradley_terry", str(encoder_base), base_fingerprint(encoder_base), 128).write(
+        encoder
+    )
     config = Grpo.Config(
         reward_functions=(), num_generations=3, max_completion_length=6, batch_size=2
     )
@@ -141,7 +143,7 @@ def test_grpo_is_rewarded_by_a_reward_model_over_its_own_base_and_over_another(
         items = steps.method.prepare(prompts, steps._builder).items
         found = steps.collect(items, 3, steps._sampling(0))
         read = [
-            Read(task.row["prompt"], one.text, one.finish)
+            RewardInput(task.row["prompt"], one.text, one.finish)
             for task, group in zip(items, found.rollouts, strict=True)
             for one in group
         ]

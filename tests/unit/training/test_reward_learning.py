@@ -11,7 +11,7 @@ from tests.seeds import LEARNING_SEEDS
 from tests.worlds.judged_world import judge, true_pairs
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.engine.reward_model import Read, RewardModel
+from thumbwheel.engine.reward_model import RewardInput, RewardModel
 from thumbwheel.models import reward_models
 from thumbwheel.training.reward_model_record import of_answers
 
@@ -23,7 +23,7 @@ def test_it_knows_better_from_worse(seed: int, tmp_path: Path) -> None:
         record, base = judge(ws, seed, tmp_path / "world")
         model = RewardModel.load(reward_models.folder(ws, record), device="cpu")
     prompts, right, wrong = true_pairs(seed, base, 450)
-    better, worse = (model.score(list(map(Read, prompts, side))) for side in (right, wrong))
+    better, worse = (model.score(list(map(RewardInput, prompts, side))) for side in (right, wrong))
     found = of_answers(
         [a > b for a, b in zip(better, worse, strict=True)],
         len(prompts),

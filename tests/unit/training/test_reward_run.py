@@ -23,7 +23,7 @@ from thumbwheel.datasets.types import Dataset, PairRow
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
 from thumbwheel.engine.prompt import Target
-from thumbwheel.engine.reward_model import Card, Read, RewardModel, Scale, mount
+from thumbwheel.engine.reward_model import RewardInput, RewardModel, RewardModelCard, Scale, mount
 from thumbwheel.engine.score import LAST, Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, build
 from thumbwheel.models import reward_models
@@ -37,7 +37,7 @@ PROMPT = [
     {"role": "user", "content": "the quick brown fox"},
 ]
 ANSWERS = ["the lazy dog", "fox", "add return def"]
-READS = [Read(PROMPT, text) for text in ANSWERS]
+READS = [RewardInput(PROMPT, text) for text in ANSWERS]
 
 
 @pytest.fixture(scope="module")
@@ -169,12 +169,12 @@ def test_what_an_answer_earns_is_a_chance_where_classes_were_learned(
 ) -> None:
     model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
     scores = model.score(READS)
-    assert model.earned([READS]) == [scores]  # from pairs only the order means something
+    assert model.training_rewards([READS]) == [scores]  # from pairs only the order means something
     model.card = replace(model.card, loss_type="classification")
-    assert model.earned([READS])[0] == pytest.approx(
+    assert model.training_rewards([READS])[0] == pytest.approx(
         [1 / (1 + math.exp(-one)) for one in scores], abs=1e-5
     )
-    assert math.isnan(model.earned([[Read(PROMPT, "fox " * 300)]])[0][0])
+    assert math.isnan(model.training_rewards([[RewardInput(PROMPT, "fox " * 300)]])[0][0])
 
 
 def long_pair(number: int) -> PairRow:
@@ -194,7 +194,9 @@ def test_both_answers_of_a_pair_are_read_after_the_same_turns(
     """As in training. Each after as many turns as it leaves room for, other answers would be called
     the better ones."""
     model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
-    sides = lambda pair: [Read(pair.prompt, pair.chosen), Read(pair.prompt, pair.rejected)]  # noqa: E731
+
+    def sides(pair):
+        return [RewardInput(pair.prompt, pair.chosen), RewardInput(pair.prompt, pair.rejected)]
 
     def dropped(pair, *texts):
         return model._builder.fit(
@@ -211,7 +213,7 @@ def test_both_answers_of_a_pair_are_read_after_the_same_turns(
     common = model.score_together([sides(pair) for pair in pairs])
     for pair, scores in zip(pairs, common, strict=True):
         rest = pair.prompt[2 * dropped(pair, pair.chosen, pair.rejected) :]
-        assert model.score([Read(rest, pair.chosen)]) == pytest.approx(scores[:1], abs=1e-5)
+        assert model.score([RewardInput(rest, pair.chosen)]) == pytest.approx(scores[:1], abs=1e-5)
     ranked_right = [chosen > rejected for chosen, rejected in common]
     assert ranked_right != [chosen > rejected for chosen, rejected in alone]
     assert held_out(model, pairs)["accuracy"] == pytest.approx(sum(ranked_right) / len(pairs))
@@ -221,10 +223,12 @@ def test_an_answer_that_is_too_long_does_not_silence_the_others(
     ws: Workspace, first: RewardModelRecord
 ) -> None:
     model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
-    ((short, longest),) = model.score_together([[Read(PROMPT, "fox"), Read(PROMPT, "fox " * 300)]])
-    assert [short] == pytest.approx(model.score([Read(PROMPT, "fox")]), abs=1e-5) and math.isnan(
-        longest
+    ((short, longest),) = model.score_together(
+        [[RewardInput(PROMPT, "fox"), RewardInput(PROMPT, "fox " * 300)]]
     )
+    assert [short] == pytest.approx(
+        model.score([RewardInput(PROMPT, "fox")]), abs=1e-5
+    ) and math.isnan(longest)
 
 
 def test_held_out_labels_are_compared_with_the_commoner_one(
@@ -237,7 +241,9 @@ def test_held_out_labels_are_compared_with_the_commoner_one(
     right = [
         (score > 0) == one.label
         for score, one in zip(
-            model.score([Read(one.prompt, one.completion) for one in kept]), kept, strict=True
+            model.score([RewardInput(one.prompt, one.completion) for one in kept]),
+            kept,
+            strict=True,
         )
     ]
     assert (found["n"], found["accuracy"], found["majority"]) == (
@@ -269,9 +275,9 @@ def test_an_answer_is_read_as_in_training(ws: Workspace, first: RewardModelRecor
     ended, cut, equipped = sorted(
         model.score(
             [
-                Read(PROMPT, "fox", "stop"),
-                Read(PROMPT, "fox", "length"),
-                Read(PROMPT, "fox", None, tools),
+                RewardInput(PROMPT, "fox", "stop"),
+                RewardInput(PROMPT, "fox", "length"),
+                RewardInput(PROMPT, "fox", None, tools),
             ]
         )
     )
@@ -325,7 +331,7 @@ def test_an_encoder_judges_behind_the_same_interface(ws: Workspace, tmp_path: Pa
     base = tiny_encoder(tmp_path / "encoder", "deberta-v2")
     one = trained(ws, "scored", base, loss_type="regression", max_steps=2)
     folder = reward_models.folder(ws, one)
-    card, model = Card.read(folder), RewardModel.load(folder, device="cpu")
+    card, model = RewardModelCard.read(folder), RewardModel.load(folder, device="cpu")
     assert card.scale == model.scale and 1 <= card.scale.low < card.scale.high <= 5
     assert one.metrics["held_out"]["n"] == 8 and one.metrics["held_out"]["mae"] < 4
     together = model.score(READS)
@@ -372,7 +378,7 @@ def test_a_base_that_changed_is_refused(
     ws: Workspace, first: RewardModelRecord, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(reward_models.folder(ws, first), tmp_path / "copy"))
-    replace(Card.read(folder), base_fingerprint="of something else").write(folder)
+    replace(RewardModelCard.read(folder), base_fingerprint="of something else").write(folder)
     with pytest.raises(ModelError, match="other weights"):
         RewardModel.load(folder, device="cpu")
     (folder / "reward.json").write_text("{}")

@@ -229,10 +229,10 @@ class RewardModel(SavedRewardModel):
 
     def scores(self, examples: Iterable[FeedbackExample]) -> list[float]:
         """The worth of each; nan for what is too long."""
-        from thumbwheel.engine.reward_model import Read
+        from thumbwheel.engine.reward_model import RewardInput
 
         answers = [
-            Read([{"role": "user", "content": example.prompt}], example.response)
+            RewardInput([{"role": "user", "content": example.prompt}], example.response)
             for example in examples
         ]
         return self.scorer().score(answers)

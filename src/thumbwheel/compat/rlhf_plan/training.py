@@ -51,10 +51,10 @@ class RewardModel:
         """The chance that the response is good. Raises Conflict before training, DataError for a
         text that is too long for the model.
         """
-        from thumbwheel.engine.reward_model import Read
+        from thumbwheel.engine.reward_model import RewardInput
 
-        answer = Read([{"role": "user", "content": query}], response)
-        ((reward,),) = self.trained().scorer().earned([[answer]])
+        answer = RewardInput([{"role": "user", "content": query}], response)
+        ((reward,),) = self.trained().scorer().training_rewards([[answer]])
         if reward != reward:
             raise DataError(
                 "a response",

@@ -68,11 +68,13 @@ class RewardModel(RewardFunction[RewardModelConfig]):
             model = self._loaded = self._loaded or self._load()
         except ThumbwheelError as error:
             return [Score.none(Status.BLOCKED, str(error)) for _ in cases]
-        from thumbwheel.engine.reward_model import Read
+        from thumbwheel.engine.reward_model import RewardInput
 
         found = model.score(
             [
-                Read([dict(message) for message in case.prompt], case.text, case.finish, case.tools)
+                RewardInput(
+                    [dict(message) for message in case.prompt], case.text, case.finish, case.tools
+                )
                 for case in cases
             ]
         )

@@ -147,7 +147,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         )
         self._from_reward_model = bool(voice.head.weight.any())
         engine.add(Role.CRITIC, voice)
-        self._voice: RoleModel = engine.voice(Role.CRITIC)
+        self._voice: RoleModel = engine.role_model(Role.CRITIC)
         self._policy = engine.parameters_of(Role.POLICY)
         own = {id(one) for one in self._policy}
         self._critic = [one for one in engine.parameters_of(Role.CRITIC) if id(one) not in own]
@@ -339,10 +339,10 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
         wants = frozenset({"value"}) if self._warming else frozenset({"logp", "value"})
         if self.config.critic == "shared":
-            found = engine.score(batch, Role.CRITIC, want=wants, grad=True)
+            found = engine.score(batch, Role.CRITIC, outputs=wants, grad=True)
             return found.logp, found.value
         logp = None if self._warming else engine.score(batch, Role.POLICY, grad=True).logp
-        return logp, engine.score(batch, Role.CRITIC, want=frozenset({"value"}), grad=True).value
+        return logp, engine.score(batch, Role.CRITIC, outputs=frozenset({"value"}), grad=True).value
 
     def _policy_loss(
         self, logp: torch.Tensor, values: Mapping[str, torch.Tensor], total: int
