@@ -28,7 +28,7 @@ from dataset_scale import AGENT, _text
 
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
-from thumbwheel.datasets.rewarded import ledger_values
+from thumbwheel.datasets.ledger_rewards import ledger_values
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components

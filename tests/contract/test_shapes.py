@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from thumbwheel.datasets.files import Spill, Spilled, read_parquet, write_parquet
-from thumbwheel.datasets.row_stats import Facts, columns_of
+from thumbwheel.datasets.files import SpillReader, SpillWriter, read_parquet, write_parquet
+from thumbwheel.datasets.row_stats import RowStats, columns_of
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import Answer, Asked, Case, DatasetConfig, Drop, Edge, Evidence, Row
 from thumbwheel.rewards.types import Value
@@ -118,11 +118,11 @@ def test_what_becomes_no_row_says_why(shape: str) -> None:
     )
     found = list(SHAPES.get(shape)().rows(empty, CONFIG))
     assert all(isinstance(one, Drop) and one.reason for one in found)
-    assert SHAPES.get(shape)().missing(Facts()) is not None
+    assert SHAPES.get(shape)().missing(RowStats()) is not None
 
 
-def facts_of(rows: list[Row]) -> Facts:
-    found = Facts()
+def facts_of(rows: list[Row]) -> RowStats:
+    found = RowStats()
     found.take(columns_of(rows))
     return found
 
@@ -148,17 +148,17 @@ def test_fitting_changes_columns_that_exist_and_keeps_every_row(shape: str) -> N
 
 def test_a_spill_gives_every_row_back_in_the_order_of_its_id(shape: str, tmp_path: Path) -> None:
     kind, rows = SHAPES.get(shape)(), rows_of(shape)
-    spill = Spill(tmp_path, kind.row)
+    spill = SpillWriter(tmp_path, kind.row)
     for row in rows:
         spill.add(row)
     spill.close()
     back = [
         row
-        for table in Spilled([tmp_path], kind.row).tables("train")
+        for table in SpillReader([tmp_path], kind.row).tables("train")
         for row in spill.columns.decoded(table)
     ]
     assert back == sorted(rows, key=lambda row: row.row_id)
-    assert list(Spilled([tmp_path], kind.row).tables("gate")) == []
+    assert list(SpillReader([tmp_path], kind.row).tables("gate")) == []
 
 
 def test_parquet_round_trip(shape: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.worlds.feedback_world import AGENT, START, World
 from thumbwheel.core import ids
 from thumbwheel.datasets import store
-from thumbwheel.datasets.evidence import gather
+from thumbwheel.datasets.evidence import read_evidence
 from thumbwheel.datasets.types import Dataset, DatasetConfig, Tally
 from thumbwheel.rewards.label import judgements
 
@@ -41,7 +41,7 @@ def test_a_broken_chain_is_no_prompt_and_its_traces_are_counted(tmp_path: Path) 
     with World().into(tmp_path) as ws, ws.db.read() as connection:
         assert store.prompts(connection, [prompt]) == {}
         tally = Tally()
-        assert list(gather(connection, AGENT, DatasetConfig(), tally)) == []
+        assert list(read_evidence(connection, AGENT, DatasetConfig(), tally)) == []
     assert tally.drops == {"the prompt cannot be read back: a message is missing": 1}
 
 

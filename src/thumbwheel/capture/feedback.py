@@ -28,7 +28,7 @@ from thumbwheel.capture.types import (
 )
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.plugins import nearest
-from thumbwheel.db.standing_feedback import OWNER
+from thumbwheel.db.feedback_in_force import OWNER
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
 

@@ -35,7 +35,7 @@ from thumbwheel.capture.types import (
 )
 from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
-from thumbwheel.db import standing_feedback
+from thumbwheel.db import feedback_in_force
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import (
@@ -329,9 +329,9 @@ def _objection(names: Sequence[Named], known: _Known, rows: Rows) -> str | None:
             return (
                 f"{WORDS[type(one.record)]} {one.name!r} differs from what is stored under that id"
             )
-        if one.source == standing_feedback.OWNER != rows.scope.source:
+        if one.source == feedback_in_force.OWNER != rows.scope.source:
             return (
-                f"source {standing_feedback.OWNER!r} is the owner's command line; a line of "
+                f"source {feedback_in_force.OWNER!r} is the owner's command line; a line of "
                 f"{rows.scope.source!r} cannot speak for it"
             )
         if isinstance(one.record, FeedbackRecord):
@@ -376,10 +376,10 @@ def _giver_objection(one: Named, record: FeedbackRecord, known: _Known, rows: Ro
     owner's.
 
     What it names may come later; then it stands, and this line changes nothing
-    (`standing_feedback.replaced`).
+    (`feedback_in_force.superseded_and_retracted`).
     """
     scope = rows.scope
-    if scope.source == standing_feedback.OWNER:
+    if scope.source == feedback_in_force.OWNER:
         return None
     verb, name = (
         ("retracts", record.retracts) if record.retracts else ("supersedes", record.supersedes)
@@ -479,7 +479,7 @@ def _may_be_restated(record: FeedbackRecord) -> bool:
     """Whether it is known by what it says, has no time, and has a speaker: the newest import of it
     counts."""
     speaks = record.rater is not None or not any(
-        target.id.startswith(standing_feedback.BY_CONTENT) for target in record.targets
+        target.id.startswith(feedback_in_force.BY_CONTENT) for target in record.targets
     )
     return (
         record.id is None
@@ -552,7 +552,7 @@ def _last_words(
     )
     latest: dict[Slot, tuple[Any, set[str]]] = {}
     for row in _select(
-        connection, feedback.c.id, stored_ids, *columns, standing_feedback.AT.label("at")
+        connection, feedback.c.id, stored_ids, *columns, feedback_in_force.STATED_AT.label("at")
     ):
         slot = (row.source, row.rater_id, row.kind, row.name, *sorted(aims[row.id]))
         if slot not in slots or row.recorded_at >= scope.recorded_at:
@@ -806,7 +806,7 @@ def signals(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
             one.scale,
             raters.c.external_id.label("rater"),
             raters.c.kind.label("rater_kind"),
-            standing_feedback.AT.label("at"),
+            feedback_in_force.STATED_AT.label("at"),
             target.target_id.label("trace_id"),
         )
         .select_from(
@@ -814,7 +814,7 @@ def signals(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
                 feedback_targets, about_trace
             )
         )
-        .where(one.id.in_(standing_feedback.newest_words(agent_id)))
+        .where(one.id.in_(feedback_in_force.newest_words(agent_id)))
     )
     yield from streamed(connection, query)
 

@@ -2,7 +2,7 @@
 between them.
 
 Lives here: equal texts become one answer, edits become answers, comparisons become edges; what may
-not be used is left out and counted. Does not live here: reading (`gather`), rows (`shapes/`).
+not be used is left out and counted. Does not live here: reading (`read_evidence`), rows (`shapes/`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Vote(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Draft:
+class _AnswerDraft:
     """A distinct text and what was found about it so far."""
 
     text: str
@@ -177,7 +177,7 @@ def _logps(trace: TraceRow | None) -> tuple[float, ...] | None:
     return tuple(float(one) for one in trace.logps)
 
 
-class _Above(NamedTuple):
+class _TextEdge(NamedTuple):
     """One text stands above another; `automatic`: no person said so."""
 
     better: str
@@ -188,7 +188,7 @@ class _Above(NamedTuple):
     automatic: bool
 
 
-class Resolving:
+class PromptAggregator:
     """Collects the answers and edges of one prompt."""
 
     def __init__(
@@ -202,11 +202,11 @@ class Resolving:
     ) -> None:
         self._whole = whole
         self._prompt, self._split, self._config, self._tally = prompt, split, config, tally
-        self._drafts: dict[str, _Draft] = {}
+        self._drafts: dict[str, _AnswerDraft] = {}
         self._met: set[str] = set()
         self._asked: list[Asked] = []
         self._of_trace: dict[str, str] = {}
-        self._edges: list[_Above] = []
+        self._edges: list[_TextEdge] = []
 
     def add(self, trace: TraceRow, judgement: Judgement | None) -> None:
         """A trace of this prompt, with what was judged about it."""
@@ -239,7 +239,7 @@ class Resolving:
         return trace_id in self._met
 
     def _own(self, trace: TraceRow, text: str, group: str, judgement: Judgement | None) -> None:
-        draft = self._drafts.setdefault(text, _Draft(trace.output or "", group))
+        draft = self._drafts.setdefault(text, _AnswerDraft(trace.output or "", group))
         if draft.own is not None:
             self._tally.drops["the same answer to the same prompt: counted once"] += 1
         else:
@@ -270,7 +270,7 @@ class Resolving:
         if not text or text == original:
             self._tally.drops["the correction changes nothing"] += 1
             return
-        draft = self._drafts.setdefault(text, _Draft(judgement.edit.text, group))
+        draft = self._drafts.setdefault(text, _AnswerDraft(judgement.edit.text, group))
         draft.votes.append(
             _Vote(1.0, "correction", judgement.edit.feedback_ids, judgement.edit.automatic)
         )
@@ -279,7 +279,7 @@ class Resolving:
             self._drafts[original].corrected = True
             self._drafts[original].corrected_by_person |= not judgement.edit.automatic
             self._edges.append(
-                _Above(
+                _TextEdge(
                     text,
                     original,
                     "correction",
@@ -309,7 +309,9 @@ class Resolving:
             ] += 1
         else:
             self._edges.append(
-                _Above(better, worse, "preference", one.strength, one.feedback_ids, one.automatic)
+                _TextEdge(
+                    better, worse, "preference", one.strength, one.feedback_ids, one.automatic
+                )
             )
 
     def evidence(
@@ -388,7 +390,7 @@ class Resolving:
             withheld.add(WITHHELD_VALUE)
         return answer._replace(withheld=frozenset(withheld)) if withheld else answer
 
-    def _contradicted(self, edge: _Above, answers: Mapping[str, Answer]) -> bool:
+    def _contradicted(self, edge: _TextEdge, answers: Mapping[str, Answer]) -> bool:
         """Whether people called the better one of a computed comparison bad and the worse one good."""
         better, worse = answers[edge.better], answers[edge.worse]
         judged = better.by_people and worse.by_people
@@ -397,10 +399,10 @@ class Resolving:
             return True
         return False
 
-    def _merged(self, edges: Iterable[_Above], places: dict[str, int]) -> Iterator[Edge]:
+    def _merged(self, edges: Iterable[_TextEdge], places: dict[str, int]) -> Iterator[Edge]:
         """One edge for each pair of texts; comparisons of equal texts in several traces are summed,
         and may cancel out."""
-        pairs: dict[tuple[int, int], list[tuple[float, _Above]]] = defaultdict(list)
+        pairs: dict[tuple[int, int], list[tuple[float, _TextEdge]]] = defaultdict(list)
         for edge in edges:
             first, second = places[edge.better], places[edge.worse]
             pairs[min(first, second), max(first, second)].append(

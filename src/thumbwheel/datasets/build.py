@@ -3,7 +3,7 @@
 A dataset is named by its content: the same evidence under the same settings gives the same id,
 whatever order it arrived in. Each split is a Parquet file of its own, so that training never opens
 the gate's. Rows are spilled to disk as they are made and sorted there, so memory does not grow with
-them. Does not live here: what becomes a row (`gather`, `shapes/`), how a file is laid out
+them. Does not live here: what becomes a row (`read_evidence`, `shapes/`), how a file is laid out
 (`files`), other formats (`export`).
 """
 
@@ -27,11 +27,11 @@ from thumbwheel.core.errors import DataError, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets import store
 from thumbwheel.datasets.collect import collect
-from thumbwheel.datasets.files import DIGEST, Spilled, read_parquet, write_tables
-from thumbwheel.datasets.health import Finding, Texts, check, demand
-from thumbwheel.datasets.rewarded import ledger_values, ledger_warnings
-from thumbwheel.datasets.row_stats import Facts
-from thumbwheel.datasets.selection import Selected
+from thumbwheel.datasets.files import DIGEST, SpillReader, read_parquet, write_tables
+from thumbwheel.datasets.health import CheckedRows, Finding, check, demand
+from thumbwheel.datasets.ledger_rewards import ledger_values, ledger_warnings
+from thumbwheel.datasets.row_stats import RowStats
+from thumbwheel.datasets.selection import Selection
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import SPLITS, Dataset, DatasetConfig
@@ -68,10 +68,10 @@ def build(
     with tempfile.TemporaryDirectory(dir=ws.home.path, prefix="building-") as folder:
         values = ledger_values(ws, agent, as_of) if config.reward == "ledger" else None
         collected = collect(ws.db, agent, shape, config, as_of, Path(folder), values)
-        selected = Selected(
-            Spilled(collected.folders, kind.row),
+        selected = Selection(
+            SpillReader(collected.folders, kind.row),
             config,
-            Facts(drops=collected.drops, prompts=collected.prompts),
+            RowStats(drops=collected.drops, prompts=collected.prompts),
         )
         facts = selected.facts
         if missing := kind.missing(facts):
@@ -79,7 +79,7 @@ def build(
         fitted = kind.fit(facts, config)
         used = config.model_dump(mode="json", exclude={"plan", "allow", "checked"})
         paths = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
-        texts = Texts(selected.facts.rows)
+        texts = CheckedRows(selected.facts.rows)
         findings, content = _checked_and_written(selected, config, paths, kind, fitted, what, texts)
         reward = {} if values is None else {"reward": settings(ws, agent).fingerprint()}
         fingerprint = ids.fingerprint(
@@ -118,13 +118,13 @@ def build(
 
 
 def _checked_and_written(
-    selected: Selected,
+    selected: Selection,
     config: DatasetConfig,
     paths: Mapping[str, Path],
     kind: Shape,
     fitted: Mapping[str, Any],
     what: str,
-    texts: Texts,
+    texts: CheckedRows,
 ) -> tuple[list[Finding], str]:
     """The findings, none of which stops the build, and the hash of what was written beside
     checking; most of that needs no interpreter."""
@@ -141,7 +141,7 @@ def _checked_and_written(
             raise
 
 
-def _checked(selected: Selected, config: DatasetConfig, texts: Texts) -> list[Finding]:
+def _checked(selected: Selection, config: DatasetConfig, texts: CheckedRows) -> list[Finding]:
     """Findings about the first rows of each split by id, which is a hash; they are added to
     `texts`."""
     for split in SPLITS if config.checked else ():
@@ -155,7 +155,7 @@ def _checked(selected: Selected, config: DatasetConfig, texts: Texts) -> list[Fi
 
 
 def _write(
-    selected: Selected,
+    selected: Selection,
     paths: Mapping[str, Path],
     kind: Shape,
     fitted: Mapping[str, Any],
@@ -174,7 +174,7 @@ def _write(
 
 
 def _finished(
-    selected: Selected,
+    selected: Selection,
     split: str,
     kind: Shape,
     fitted: Mapping[str, Any],
@@ -190,7 +190,7 @@ def _finished(
         )
 
 
-def _dropped(facts: Facts) -> str:
+def _dropped(facts: RowStats) -> str:
     most = ", ".join(f"{count} x {reason!r}" for reason, count in facts.drops.most_common(3))
     return f" (left out: {most})" if most else ""
 
@@ -277,7 +277,7 @@ def health(
     """Findings about all rows of a frozen dataset; `tokens` counts those of a text for the check of
     truncation at `length`."""
     dataset = by_id(ws, dataset_id)
-    texts = Texts(sum(dataset.counts.values()), length=length, tokens=tokens)
+    texts = CheckedRows(sum(dataset.counts.values()), length=length, tokens=tokens)
     for split in SPLITS:
         texts.take(load_rows(ws, dataset_id, split), dataset.manifest["fitted"])
     return check(texts)

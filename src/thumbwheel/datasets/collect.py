@@ -3,7 +3,7 @@ there is much to do.
 
 Every process reads the same state of the database, its own range of prompts, in two steps: what its
 prompts claim of the split (`split_assignment`), then, once the claims of all are settled, the rows.
-Run as a module this is one of these processes. Does not live here: what the evidence is (`gather`),
+Run as a module this is one of these processes. Does not live here: what the evidence is (`read_evidence`),
 what becomes of the rows (`build`).
 """
 
@@ -26,11 +26,17 @@ import sqlalchemy as sa
 from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
 from thumbwheel.datasets import store
-from thumbwheel.datasets.evidence import gather, merged
-from thumbwheel.datasets.files import Spill
-from thumbwheel.datasets.rewarded import Reward
+from thumbwheel.datasets.evidence import merged, read_evidence
+from thumbwheel.datasets.files import SpillWriter
+from thumbwheel.datasets.ledger_rewards import Reward
 from thumbwheel.datasets.shapes import SHAPES
-from thumbwheel.datasets.split_assignment import SplitAssignment, assign, assigned, loaded, saved
+from thumbwheel.datasets.split_assignment import (
+    SplitAssignment,
+    assign_splits,
+    combine_claims,
+    loaded,
+    saved,
+)
 from thumbwheel.datasets.types import DatasetConfig, Drop, Row, Tally
 from thumbwheel.db.engine import Database
 from thumbwheel.rewards.label import loudest
@@ -111,7 +117,7 @@ def collect(
             ]
             if _shared(db, tasks, folder, store.state(connection, task.agent_id), config, found):
                 return found
-        assignment = assigned(
+        assignment = assign_splits(
             connection, task.agent_id, config, config.scope(), unjudged=kind.unjudged
         )
         found.add(folder, _spill(connection, task, assignment, folder, values))
@@ -143,7 +149,7 @@ def _shared(
         ]
         if any(answer != state for answer in [part.hear() for part in parts]):
             return False
-        keys, places = assign([loaded(part.folder / CLAIMS) for part in parts], config)
+        keys, places = combine_claims([loaded(part.folder / CLAIMS) for part in parts], config)
         saved({"keys": keys, "places": places}, folder / ASSIGNED)
         for part in parts:
             part.say(str(folder / ASSIGNED))
@@ -217,10 +223,10 @@ def _spill(
 ) -> dict[str, Counter[str]]:
     """The rows of a task into `folder`; returns what was dropped, noted, and prompts by split."""
     kind, config, tally = SHAPES.get(task.shape)(), assignment.config, Tally()
-    spill, prompts = Spill(folder, kind.row), Counter[str]()
+    spill, prompts = SpillWriter(folder, kind.row), Counter[str]()
     as_of = datetime.fromisoformat(task.as_of) if task.as_of else None
     scope = config.scope(task.first, task.last)
-    every = gather(
+    every = read_evidence(
         connection,
         task.agent,
         config,

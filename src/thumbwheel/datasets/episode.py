@@ -4,7 +4,7 @@ last answer, and that answer.
 The last answer alone is learned from (data rule 8), so the calls and answers before it belong to
 what the model is shown. A run tells all of it where every model step after the first has the
 messages that came since the one before, or all messages up to it, as `{"messages": [...]}`. Pure;
-reading is `store`'s and `gather`'s.
+reading is `store`'s and `read_evidence`'s.
 """
 
 from __future__ import annotations

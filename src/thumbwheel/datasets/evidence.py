@@ -20,11 +20,11 @@ import sqlalchemy as sa
 
 from thumbwheel.core import ids
 from thumbwheel.datasets import store
-from thumbwheel.datasets.aggregate_prompt import SEVERAL, Resolving
+from thumbwheel.datasets.aggregate_prompt import SEVERAL, PromptAggregator
 from thumbwheel.datasets.episode import LAST_ONLY, history
-from thumbwheel.datasets.rewarded import Reward, rewarded
+from thumbwheel.datasets.ledger_rewards import Reward, rewarded
 from thumbwheel.datasets.split import group_key, share_of
-from thumbwheel.datasets.split_assignment import SplitAssignment, aligned, assigned
+from thumbwheel.datasets.split_assignment import SplitAssignment, align_by_key, assign_splits
 from thumbwheel.datasets.store import TraceRow, batched
 from thumbwheel.datasets.types import (
     EXCLUDED,
@@ -47,7 +47,7 @@ KEPT_OUT = "its owner keeps it out of training and validation data"
 Judged = list[tuple[TraceRow, Judgement | None]]
 
 
-def gather(
+def read_evidence(
     connection: sa.Connection,
     agent: str,
     config: DatasetConfig,
@@ -67,7 +67,7 @@ def gather(
     reward, say how good the answers are, in place of what people said.
     """
     agent_id = ids.derived("agt", agent)
-    assignment = assignment or assigned(connection, agent_id, config, scope, unjudged=unjudged)
+    assignment = assignment or assign_splits(connection, agent_id, config, scope, unjudged=unjudged)
     store.find_judged(connection, agent_id, scope)
     compared: dict[str, list[Comparison]] = defaultdict(list)
     for one in comparisons(
@@ -98,7 +98,7 @@ def gather(
         )
         if not prompt or not _sampled(first.prompt_id, config, tally):
             continue
-        gathered = Resolving(prompt, split or "train", config, tally)
+        gathered = PromptAggregator(prompt, split or "train", config, tally)
         for trace, judgement in alone if split else ():
             gathered.add(trace, judgement)
         runs = list(_runs(connection, prompt, several, tally, assignment)) if several else []
@@ -172,8 +172,8 @@ def _runs(
 
 def _whole(
     shown: list[Message], some: Judged, place: str, config: DatasetConfig, tally: Tally
-) -> Resolving:
-    resolving = Resolving(shown, place, config, tally, whole=True)
+) -> PromptAggregator:
+    resolving = PromptAggregator(shown, place, config, tally, whole=True)
     for trace, judgement in some:
         resolving.add(trace, judgement)
     return resolving
@@ -207,7 +207,7 @@ def _unjudged(
             split = assignment.usable(prompt_id, 1, tally)
             if split is None or not _sampled(prompt_id, assignment.config, tally):
                 continue
-            gathered = Resolving(chains[prompt_id], split, assignment.config, tally)
+            gathered = PromptAggregator(chains[prompt_id], split, assignment.config, tally)
             for row in permitted:
                 gathered.ask(row)
             yield gathered.evidence(prompt_id, rows[0].tools if rows else None, own)
@@ -233,7 +233,7 @@ def _prompts(
     agent_id = ids.derived("agt", agent)
     said = judgements(connection, agent, as_of, config.label, scope)
     traces = store.judged_traces(connection)
-    rows = aligned(traces, attrgetter("id"), said, attrgetter("trace_id"))
+    rows = align_by_key(traces, attrgetter("id"), said, attrgetter("trace_id"))
     if values is not None:
         rows = (
             (trace, rewarded(judgement, trace.id, values.get(trace.id), config.label))
@@ -244,7 +244,7 @@ def _prompts(
         for prompt_id, some in groupby(rows, key=lambda row: row[0].prompt_id)
     )
     messages = store.judged_prompts(connection, agent_id, scope)
-    for (_, judged), prompt in aligned(grouped, itemgetter(0), messages, itemgetter(0)):
+    for (_, judged), prompt in align_by_key(grouped, itemgetter(0), messages, itemgetter(0)):
         yield prompt[1] if prompt else [], judged
 
 

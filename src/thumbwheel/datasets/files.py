@@ -148,8 +148,8 @@ def read_parquet(path: Path, row_type: type[Row]) -> Iterator[Any]:
             yield from columns.decoded(batch)
 
 
-class Spill:
-    """Rows of one class, on their way into a folder; `Spilled` reads them back."""
+class SpillWriter:
+    """Rows of one class, on their way into a folder; `SpillReader` reads them back."""
 
     def __init__(self, folder: Path, row_type: type[Row]) -> None:
         import pyarrow as pa
@@ -201,7 +201,7 @@ class Spill:
         return self._folder / f"{key[0]}-{key[1].encode().hex()}.arrow"
 
 
-class Spilled:
+class SpillReader:
     """The rows that several spills of one class hold together, in the order of their ids, split by
     split."""
 

@@ -3,7 +3,7 @@ rows concerned.
 
 Lives here: the checks. Nothing here changes or drops a row. A build runs them on up to `checked`
 rows of each split, before anything is frozen; an error stops it unless its check is named in
-`allow`. To add a check: a function of `Texts` and a line in CHECKS.
+`allow`. To add a check: a function of `CheckedRows` and a line in CHECKS.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Finding:
 
 
 @dataclass
-class Text:
+class CheckedRow:
     """One row as the checks see it. `strength` is what was left of its weight after disagreement,
     from 0 to 1.
 
@@ -74,15 +74,15 @@ class Text:
 
 
 @dataclass
-class Texts:
+class CheckedRows:
     """The rows that are checked, `total` of the dataset, and what truncation needs: tokens of a
     text, and the chosen length."""
 
     total: int = 0
-    rows: list[Text] = field(default_factory=list)
+    rows: list[CheckedRow] = field(default_factory=list)
     length: int | None = None
     tokens: Callable[[str], int] | None = None
-    _near: list[tuple[Text, Text, float]] | None = None
+    _near: list[tuple[CheckedRow, CheckedRow, float]] | None = None
 
     def take(self, rows: Iterable[Any], fitted: Mapping[str, Any] | None = None) -> None:
         """Add rows of the shapes' classes; `fitted` where their weights have class weights in them."""
@@ -107,9 +107,9 @@ class Texts:
                 answered,
                 frozenset(turns),
             )
-            self.rows.append(Text(row.row_id, row.split, *told))
+            self.rows.append(CheckedRow(row.row_id, row.split, *told))
 
-    def near(self) -> list[tuple[Text, Text, float]]:
+    def near(self) -> list[tuple[CheckedRow, CheckedRow, float]]:
         """Rows with nearly the same prompt and answers, and their overlap."""
         if self._near is None:
             rows = sorted(
@@ -129,7 +129,7 @@ class Texts:
             if some
         }
 
-    def of(self, *splits: str) -> list[Text]:
+    def of(self, *splits: str) -> list[CheckedRow]:
         """Those of these splits."""
         return [row for row in self.rows if row.split in splits]
 
@@ -141,7 +141,7 @@ def _answers(row: Any) -> Iterator[str]:
     yield from getattr(row, "completions", ())
 
 
-def check(texts: Texts) -> list[Finding]:
+def check(texts: CheckedRows) -> list[Finding]:
     """All findings, in the order of CHECKS."""
     return [one(texts) for one in CHECKS.values()]
 
@@ -174,7 +174,7 @@ def _finding(name: str, verdict: str, text: str, rows: Iterable[str] = ()) -> Fi
     return Finding(name, verdict, text, len(every), tuple(every[:SHOWN]))
 
 
-def _balance(texts: Texts) -> Finding:
+def _balance(texts: CheckedRows) -> Finding:
     counts = Counter(row.label for row in texts.of("train") if row.label is not None)
     if not counts:
         return _finding("balance", NONE, "the rows have no classes")
@@ -187,7 +187,7 @@ def _balance(texts: Texts) -> Finding:
     )
 
 
-def _duplicates(texts: Texts) -> Finding:
+def _duplicates(texts: CheckedRows) -> Finding:
     train = texts.of("train")
     pairs = [
         (one, two, overlap)
@@ -201,8 +201,8 @@ def _duplicates(texts: Texts) -> Finding:
     return _finding("duplicates", WARNING if many else OK, text, copies)
 
 
-def _leakage(texts: Texts) -> Finding:
-    prompts: dict[str, list[Text]] = defaultdict(list)
+def _leakage(texts: CheckedRows) -> Finding:
+    prompts: dict[str, list[CheckedRow]] = defaultdict(list)
     for row in texts.rows:
         prompts[row.prompt].append(row)
     every = list(prompts)
@@ -235,7 +235,7 @@ def _leakage(texts: Texts) -> Finding:
     return _finding("leakage", verdict, text, rows)
 
 
-def _continued(texts: Texts, held: Mapping[str, int]) -> set[int]:
+def _continued(texts: CheckedRows, held: Mapping[str, int]) -> set[int]:
     """Numbers of the held-out prompts whose history holds a training prompt and its answer, or that
     stand in such a history."""
     answered = frozenset[int]().union(*(row.answered for row in texts.of("train")))
@@ -247,14 +247,14 @@ def _continued(texts: Texts, held: Mapping[str, int]) -> set[int]:
     return continued
 
 
-def _conflict(texts: Texts) -> Finding:
+def _conflict(texts: CheckedRows) -> Finding:
     torn = [row.row_id for row in texts.rows if row.strength < 1 - 1e-6]
     share = len(torn) / max(1, len(texts.rows))
     text = f"raters disagree about {share:.0%} of the rows, which weigh less for it"
     return _finding("conflict", WARNING if share > CONFLICT else OK, text, torn)
 
 
-def _length(texts: Texts) -> Finding:
+def _length(texts: CheckedRows) -> Finding:
     pairs = [
         (row, len(row.answers[0]), len(row.answers[1])) for row in texts.of("train") if row.pair
     ]
@@ -299,7 +299,7 @@ def _auc(judged: list[tuple[int, bool]]) -> float:
     return float((ranks[labels].sum() - good * (good + 1) / 2) / (good * bad))
 
 
-def _noise(texts: Texts) -> Finding:
+def _noise(texts: CheckedRows) -> Finding:
     if all(row.label is None for row in texts.rows):
         return _finding("noise", NONE, "the rows have no labels")
     pairs = [
@@ -327,11 +327,11 @@ def _noise(texts: Texts) -> Finding:
     return _finding("noise", WARNING if rate > NOISE else OK, text, torn)
 
 
-def _pii(texts: Texts) -> Finding:
+def _pii(texts: CheckedRows) -> Finding:
     kinds: Counter[str] = Counter()
     rows = []
     for row in texts.rows:
-        own = {kind for kind, _ in pii.found("\n".join((row.prompt, *row.answers)))}
+        own = {kind for kind, _ in pii.find_pii("\n".join((row.prompt, *row.answers)))}
         kinds.update(own)
         rows += [row.row_id] if own else []
     verdict = OK if not kinds else ERROR if kinds[pii.SECRET] else WARNING
@@ -341,7 +341,7 @@ def _pii(texts: Texts) -> Finding:
     )
 
 
-def _truncation(texts: Texts) -> Finding:
+def _truncation(texts: CheckedRows) -> Finding:
     if texts.length is None:
         return _finding("truncation", NONE, "no length was chosen")
     count = texts.tokens or (lambda text: math.ceil(len(text) / CHARACTERS))
@@ -360,7 +360,7 @@ def _truncation(texts: Texts) -> Finding:
     )
 
 
-CHECKS: dict[str, Callable[[Texts], Finding]] = {
+CHECKS: dict[str, Callable[[CheckedRows], Finding]] = {
     "balance": _balance,
     "duplicates": _duplicates,
     "leakage": _leakage,

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 SECRET = "api key"
 
 
-def found(text: str) -> Iterator[tuple[str, str]]:
+def find_pii(text: str) -> Iterator[tuple[str, str]]:
     """(kind, what was found), in the order of KINDS.
 
-    >>> list(found("mail jane@example.org, card 4111 1111 1111 1111"))
+    >>> list(find_pii("mail jane@example.org, card 4111 1111 1111 1111"))
     [('email', 'jane@example.org'), ('card', '4111 1111 1111 1111')]
     """
     for kind, (pattern, genuine) in KINDS.items():

@@ -22,13 +22,13 @@ from thumbwheel.core import ids
 from thumbwheel.core.config import Home
 from thumbwheel.datasets import store
 from thumbwheel.datasets.dataplan import DataPlan, MethodPlan, Power, ShapePlan
-from thumbwheel.datasets.evidence import gather, merged
-from thumbwheel.datasets.rewarded import Reward, ledger_values, ledger_warnings
-from thumbwheel.datasets.row_stats import Facts, columns_of
+from thumbwheel.datasets.evidence import merged, read_evidence
+from thumbwheel.datasets.ledger_rewards import Reward, ledger_values, ledger_warnings
+from thumbwheel.datasets.row_stats import RowStats, columns_of
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.shapes.labels import class_weights
-from thumbwheel.datasets.split_assignment import SplitAssignment, assigned
+from thumbwheel.datasets.split_assignment import SplitAssignment, assign_splits
 from thumbwheel.datasets.store import GOLD
 from thumbwheel.datasets.types import (
     MACHINES,
@@ -57,10 +57,10 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
 
     require_agent(ws, agent)
     config = config or DatasetConfig()
-    tally, facts = Tally(), {name: Facts() for name in SHAPES.names()}
+    tally, facts = Tally(), {name: RowStats() for name in SHAPES.names()}
     values = ledger_values(ws, agent) if config.reward == "ledger" else None
     with ws.db.read() as connection:
-        assignment = assigned(
+        assignment = assign_splits(
             connection, ids.derived("agt", agent), config, config.scope(), unjudged=True
         )
         _count(connection, agent, assignment, tally, facts, values)
@@ -161,7 +161,7 @@ def _count(
     agent: str,
     assignment: SplitAssignment,
     tally: Tally,
-    facts: Mapping[str, Facts],
+    facts: Mapping[str, RowStats],
     values: Mapping[str, Reward] | None,
 ) -> None:
     config = assignment.config
@@ -172,7 +172,7 @@ def _count(
     def every() -> Iterator[tuple[Evidence, Iterable[str]]]:
         apart = [name for name in shapes if not shapes[name].merges]
         scope = config.scope()
-        for evidence in gather(
+        for evidence in read_evidence(
             connection,
             agent,
             config,
@@ -200,12 +200,12 @@ def _count(
         facts[name].take(columns_of(rest))
 
 
-def _withheld(facts: Mapping[str, Facts]) -> Counter[str]:
+def _withheld(facts: Mapping[str, RowStats]) -> Counter[str]:
     """What the gate may not hold, of the shape that loses most by it."""
     return Counter({MACHINES: max(shape.drops[MACHINES] for shape in facts.values())})
 
 
-def _weights(labels: Facts, config: DatasetConfig) -> dict[str, float]:
+def _weights(labels: RowStats, config: DatasetConfig) -> dict[str, float]:
     desirable, undesirable = class_weights(
         labels.labels["train", True], labels.labels["train", False]
     )
@@ -216,7 +216,7 @@ def _weights(labels: Facts, config: DatasetConfig) -> dict[str, float]:
 
 
 def _methods(
-    facts: Mapping[str, Facts], labels: Mapping[str, int], config: PlanConfig
+    facts: Mapping[str, RowStats], labels: Mapping[str, int], config: PlanConfig
 ) -> dict[str, MethodPlan]:
     needs = {
         "kto": {"labels": config.kto_min} | {f"{name} labels": config.kto_class for name in labels},
@@ -239,7 +239,7 @@ def _methods(
 
 
 def _recommend(
-    methods: Mapping[str, MethodPlan], facts: Mapping[str, Facts]
+    methods: Mapping[str, MethodPlan], facts: Mapping[str, RowStats]
 ) -> tuple[str | None, str]:
     """DPO where most was compared; otherwise imitation, which gained most from the same feedback in
     `benchmarks/quality.py`.

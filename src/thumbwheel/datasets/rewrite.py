@@ -33,7 +33,7 @@ BUILDING = "building-"
 
 
 @dataclass(frozen=True)
-class Held:
+class AffectedRows:
     """Rows of a dataset that stand on some of the wanted sources."""
 
     rows: dict[str, list[str]]
@@ -56,14 +56,14 @@ class Rewritten:
     sizes: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     origins: Counter[str] = field(default_factory=Counter)
-    gone: dict[str, int] = field(default_factory=dict)
+    removed: dict[str, int] = field(default_factory=dict)
     gate_groups: set[str] = field(default_factory=set)
 
 
-def holding(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> Held:
+def affected_rows(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> AffectedRows:
     """The rows of `dataset` that name one of the ids `wanted` (feedback, traces, subjects, cases,
     sessions)."""
-    sought, found = frozenset(wanted), Held({})
+    sought, found = frozenset(wanted), AffectedRows({})
     for split in SPLITS:
         try:
             rows = [
@@ -89,7 +89,7 @@ def _listed(value: Any) -> list[str]:
     return list(json.loads(value) if isinstance(value, str) else value)
 
 
-def stands_on(path: Path, wanted: frozenset[str]) -> bool:
+def is_affected_file(path: Path, wanted: frozenset[str]) -> bool:
     """Whether a file is one of rows that stand on `wanted`; other files are not."""
     import pyarrow as pa
 
@@ -119,7 +119,7 @@ def find_row(ws: Workspace, dataset: Dataset, row_id: str) -> dict[str, Any] | N
     return None
 
 
-def without(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> Rewritten:
+def rewrite_without(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> Rewritten:
     """Store files of `dataset` without the rows that stand on `wanted`, and an empty one for each
     that cannot be read; the old ones stay, and the database is not told yet."""
     blobs, made, sought = (
@@ -131,13 +131,13 @@ def without(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> Rewritt
         for split in SPLITS:
             target, lost = Path(folder) / f"{split}.parquet", False
             try:
-                made.counts[split], made.gone[split] = _copy(
+                made.counts[split], made.removed[split] = _copy(
                     _path(ws, dataset, split), target, sought, made
                 )
             except StorageError:
-                lost, made.counts[split], made.gone[split] = True, 0, dataset.counts[split]
+                lost, made.counts[split], made.removed[split] = True, 0, dataset.counts[split]
                 write_parquet(target, SHAPES.get(dataset.shape).row, [])
-            if made.gone[split] or lost:
+            if made.removed[split] or lost:
                 made.files[split] = blobs.put(target)
                 made.sizes[made.files[split]] = target.stat().st_size
     return made

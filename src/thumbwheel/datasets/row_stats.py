@@ -75,7 +75,7 @@ class Scores:
 
 
 @dataclass
-class Facts:
+class RowStats:
     """Figures about rows; `take` each of them once."""
 
     splits: Counter[str] = field(default_factory=Counter)

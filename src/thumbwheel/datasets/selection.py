@@ -2,7 +2,7 @@
 class as of the other.
 
 Rows come in the order of their ids, which are hashes, so what is kept is a fair sample and the same
-whatever arrived first. Filters of prompts, answers and feedback are applied earlier (`gather`,
+whatever arrived first. Filters of prompts, answers and feedback are applied earlier (`read_evidence`,
 `resolve`), where they spare work. To add a filter: a `Filter` here and its line in `filters`.
 """
 
@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from thumbwheel.datasets.files import Spilled
-from thumbwheel.datasets.row_stats import READS, Columns, Facts
+from thumbwheel.datasets.files import SpillReader
+from thumbwheel.datasets.row_stats import READS, Columns, RowStats
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class _PerSubject(Filter):
 class _Downsample(Filter):
     """As many rows of train with one label as with the other."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: RowStats) -> None:
         counts = {label: facts.labels["train", label] for label in (True, False)}
         larger = max(counts, key=lambda label: counts[label])
         word = "desirable" if larger else "undesirable"
@@ -86,11 +86,11 @@ class _Downsample(Filter):
         return found
 
 
-class Selected:
+class Selection:
     """The spilled rows that are kept, and figures about them; passes over the rows only where a
     filter asks for one."""
 
-    def __init__(self, spilled: Spilled, config: DatasetConfig, facts: Facts) -> None:
+    def __init__(self, spilled: SpillReader, config: DatasetConfig, facts: RowStats) -> None:
         self.columns, self._spilled = spilled.columns, spilled
         self._masks: dict[str, list[list[bool]]] = {}
         early = [
@@ -109,7 +109,7 @@ class Selected:
         for place, table in enumerate(self._spilled.tables(split, names)):
             yield table.filter(self._masks[split][place]) if split in self._masks else table
 
-    def _apply(self, one: Filter, facts: Facts) -> None:
+    def _apply(self, one: Filter, facts: RowStats) -> None:
         for split in SPLITS:
             masks = []
             before = self._masks.get(split)
@@ -121,8 +121,8 @@ class Selected:
             self._masks[split] = masks
         facts.drops = +facts.drops
 
-    def _counted(self, facts: Facts) -> Facts:
-        found = Facts(drops=facts.drops, prompts=facts.prompts)
+    def _counted(self, facts: RowStats) -> RowStats:
+        found = RowStats(drops=facts.drops, prompts=facts.prompts)
         names: list[Any] = [name for name in READS if name in self.columns.kinds]
         for split in SPLITS:
             for table in self.tables(split, names):

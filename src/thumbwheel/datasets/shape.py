@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from thumbwheel.core import ids
-from thumbwheel.datasets.row_stats import Columns, Facts
+from thumbwheel.datasets.row_stats import Columns, RowStats
 from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Evidence, Row
 
 
@@ -40,7 +40,7 @@ class Shape(ABC):
     def trl_columns(self, row: Any) -> dict[str, Any]:
         """The row as a trainer of TRL takes it: message lists, label."""
 
-    def fit(self, facts: Facts, config: DatasetConfig) -> dict[str, Any]:
+    def fit(self, facts: RowStats, config: DatasetConfig) -> dict[str, Any]:
         """What is fitted on the training rows, from figures about them; most shapes fit nothing."""
         return {}
 
@@ -49,7 +49,7 @@ class Shape(ABC):
         `adjusts` names."""
         return {}
 
-    def missing(self, facts: Facts) -> str | None:
+    def missing(self, facts: RowStats) -> str | None:
         """What is missing before the rows can be trained on; None where nothing is."""
         return None if facts.splits["train"] else f"there are no {self.name} in train"
 

@@ -118,7 +118,7 @@ class SplitAssignment:
         self._read_triples()
 
     def claims(self) -> dict[str, np.ndarray]:
-        """What this part says, for `assign`."""
+        """What this part says, for `combine_claims`."""
         return self._claims.arrays()
 
     def settle(self, keys: np.ndarray, places: np.ndarray) -> SplitAssignment:
@@ -178,7 +178,9 @@ class SplitAssignment:
         grouped = ((prompt_id, list(some)) for prompt_id, some in traces)
         messages = store.judged_prompts(connection, agent_id, scope, judged)
         runs: list[tuple[list[Message], AskedTrace]] = []
-        for (prompt_id, asked), prompt in aligned(grouped, itemgetter(0), messages, itemgetter(0)):
+        for (prompt_id, asked), prompt in align_by_key(
+            grouped, itemgetter(0), messages, itemgetter(0)
+        ):
             if not prompt:
                 continue
             alone = [trace for trace in asked if not trace.several and trace.mark != EXCLUDED]
@@ -259,7 +261,7 @@ class SplitAssignment:
             self._texts = []
 
 
-def assigned(
+def assign_splits(
     connection: sa.Connection,
     agent_id: str,
     config: DatasetConfig,
@@ -269,10 +271,10 @@ def assigned(
 ) -> SplitAssignment:
     """Where all prompts of an agent may be used."""
     assignment = SplitAssignment(connection, agent_id, config, scope, unjudged=unjudged)
-    return assignment.settle(*assign([assignment.claims()], config))
+    return assignment.settle(*combine_claims([assignment.claims()], config))
 
 
-def assign(
+def combine_claims(
     parts: Collection[dict[str, np.ndarray]], config: DatasetConfig
 ) -> tuple[np.ndarray, np.ndarray]:
     """(keys of all prompts, sorted; the place of each in `PLACES`) by what all parts claim. Their
@@ -410,7 +412,7 @@ class _Groups:
                 places[group] = self._place(group[0], marked, config)
 
 
-def aligned(
+def align_by_key(
     left: Iterable[L],
     left_key: Callable[[L], str],
     right: Iterator[R],

@@ -18,7 +18,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import by_id, datasets, load_rows
 from thumbwheel.datasets.split import prompt_key
-from thumbwheel.datasets.split_assignment import assigned
+from thumbwheel.datasets.split_assignment import assign_splits
 from thumbwheel.datasets.types import ChatRow, Dataset, DatasetConfig, LabelRow, PairRow
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
@@ -64,7 +64,7 @@ def gate_rows(ws: Workspace, version: ModelVersion, needed: bool = True) -> Held
         )
     if basis is Basis.FEEDBACK and found:
         with ws.db.read() as connection:
-            assignment = assigned(connection, agent_id, _split_config(trained_on))
+            assignment = assign_splits(connection, agent_id, _split_config(trained_on))
         found = [case for case in found if assignment.split_of(case.prompt_id) == "gate"]
     cases = list(_unseen(found, seen, dropped))
     given = list(_unseen(_given(ws, version.agent, trained_on, ["gate"]), seen, dropped))

@@ -29,7 +29,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.errors import NotFound
 from thumbwheel.core.seal import Seal, make_seal, read_seal
 from thumbwheel.datasets.build import by_id
-from thumbwheel.datasets.rewrite import without
+from thumbwheel.datasets.rewrite import rewrite_without
 from thumbwheel.db import schema
 from thumbwheel.db.engine import compact
 from thumbwheel.db.workspace import Workspace
@@ -336,11 +336,11 @@ def _datasets(job: _Job, seal: Seal) -> None:
 def _rewrite(job: _Job, seal: Seal, dataset_id: str, rows: set[str]) -> None:
     """New files of one dataset, under the same id; its old hashes become tombstones."""
     dataset = by_id(job.ws, dataset_id)
-    made = without(job.ws, dataset, job.doomed.ids)
+    made = rewrite_without(job.ws, dataset, job.doomed.ids)
     note = {
         "erasure": job.done.id,
         "at": job.began.isoformat(),
-        "rows": {split: many for split, many in made.gone.items() if many},
+        "rows": {split: many for split, many in made.removed.items() if many},
     }
     manifest = scrubbed(dataset.manifest, job.doomed.ids | rows)
     manifest |= {

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.capture.inbox import REJECTED
-from thumbwheel.datasets.rewrite import BUILDING, stands_on
+from thumbwheel.datasets.rewrite import BUILDING, is_affected_file
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
 from thumbwheel.loop.types import Doomed, Tainted
@@ -65,7 +65,7 @@ def purge(
         + Artifacts(ws.home.blobs).sweep()
     )
     count["datasets' files"] += _blobs(ws, doomed.ids)
-    count["classifiers and judges' statements"] += documents.forget(
+    count["classifiers and judges' statements"] += documents.delete(
         ws, tainted.classifiers | tainted.judge_agreements
     )
     count["refused lines of the inbox"] += _rejected(ws.home.inbox / REJECTED, _names(doomed))
@@ -111,7 +111,7 @@ def _blobs(ws: Workspace, ids: frozenset[str]) -> int:
     for sha256 in blobs.all():
         if sha256 in used or kinds.get(sha256, "dataset") != "dataset":
             continue
-        if sha256 in kinds or stands_on(blobs.path(sha256), ids):
+        if sha256 in kinds or is_affected_file(blobs.path(sha256), ids):
             blobs.remove(sha256)
             many += 1
     gone = {sha256 for sha256, kind in kinds.items() if kind == "dataset"} - used

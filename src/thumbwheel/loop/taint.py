@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from thumbwheel.core.errors import StorageError
 from thumbwheel.datasets.build import datasets
-from thumbwheel.datasets.rewrite import Held, holding
+from thumbwheel.datasets.rewrite import AffectedRows, affected_rows
 from thumbwheel.db.schema import evaluations, exports, model_versions, reward_models, runs
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
@@ -30,13 +30,13 @@ LEARNED = "learned"
 
 def held(
     ws: Workspace, agent: str, wanted: Collection[str], *, lost: bool = False
-) -> dict[str, Held]:
+) -> dict[str, AffectedRows]:
     """Dataset id -> its rows that name one of the ids `wanted`, for the datasets of the agent that
     have any.
 
     Raises StorageError for a file that cannot be read; with `lost` such a file may hold them.
     """
-    found = {one.id: holding(ws, one, wanted) for one in datasets(ws, agent)}
+    found = {one.id: affected_rows(ws, one, wanted) for one in datasets(ws, agent)}
     if not lost and (
         unread := [(name, split) for name, rows in found.items() for split in rows.lost]
     ):

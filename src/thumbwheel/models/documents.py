@@ -28,7 +28,7 @@ class Document:
     recorded_at: datetime
 
 
-def keep(ws: Workspace, kind: str, content: Mapping[str, Any]) -> str:
+def save(ws: Workspace, kind: str, content: Mapping[str, Any]) -> str:
     """Store `content`, which names its agent, and return its hash."""
     data = as_bytes(content)
     sha256 = Artifacts(ws.home.blobs).put_bytes(data)
@@ -52,7 +52,7 @@ def documents(ws: Workspace, kind: str, agent: str) -> list[Document]:
     return [one for one in found if one.content.get("agent") == agent]
 
 
-def forget(ws: Workspace, hashes: Collection[str]) -> int:
+def delete(ws: Workspace, hashes: Collection[str]) -> int:
     """Take documents away; how many files that were. May be repeated, also after a kill in the
     middle."""
     ws.db.write(lambda connection: store.forget_artifacts(connection, hashes))

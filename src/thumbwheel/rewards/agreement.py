@@ -271,7 +271,7 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
         "reasons": [list(one) for one in reasons],
     }
     stated["signature"] = signature(stated, make_seal(ws.home.signing))
-    return stated | {"sha256": documents.keep(ws, KIND, stated)}
+    return stated | {"sha256": documents.save(ws, KIND, stated)}
 
 
 def _crowd(connection: sa.Connection, agent_id: str) -> dict[tuple[str, str], int]:

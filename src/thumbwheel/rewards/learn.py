@@ -82,7 +82,7 @@ def learn_with(
         config,
         {"agent": agent} | ({} if embedder is None else {"embeddings": embedder.about()}),
     )
-    return documents.keep(ws, KIND, found.document()), found
+    return documents.save(ws, KIND, found.document()), found
 
 
 def embedder_of(config: LearnConfig) -> Embedder | None:

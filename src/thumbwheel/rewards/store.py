@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from thumbwheel.db import standing_feedback
+from thumbwheel.db import feedback_in_force
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import (
@@ -29,7 +29,7 @@ JUDGING = ("thumb", "rating", "score", "label", "outcome", "correction")
 AUTOMATIC = ("checker", "model")
 """Kinds of raters whose word alone fills no gate. A grade against a known right answer
 (`reference`) may."""
-AT = standing_feedback.AT
+AT = feedback_in_force.STATED_AT
 VARIABLES = 900
 """Ids that one query names."""
 
@@ -37,7 +37,7 @@ VARIABLES = 900
 def in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
     """Condition: feedback of the agent recorded by `as_of` that nothing recorded by then supersedes
     or retracts."""
-    return sa.and_(feedback.c.agent_id == agent_id, standing_feedback.in_force(agent_id, as_of))
+    return sa.and_(feedback.c.agent_id == agent_id, feedback_in_force.in_force(agent_id, as_of))
 
 
 def statements(
@@ -62,12 +62,12 @@ def statements(
     about += [] if scope is None else within(agent_id, as_of, scope)
     query = (
         sa.select(
-            *_spoken(standing_feedback.speaker(traces.c.external_id)), traces.c.id.label("trace_id")
+            *_spoken(feedback_in_force.speaker(traces.c.external_id)), traces.c.id.label("trace_id")
         )
         .select_from(_ABOUT_TRACES)
         .where(
             traces.c.agent_id == agent_id,
-            standing_feedback.in_force(agent_id, as_of),
+            feedback_in_force.in_force(agent_id, as_of),
             feedback.c.kind.in_(JUDGING),
             *about,
         )
@@ -127,7 +127,7 @@ def preferences(
     about = [] if scope is None else within(agent_id, as_of, scope)
     query = (
         sa.select(
-            *_spoken(standing_feedback.speaker(traces.c.external_id)),
+            *_spoken(feedback_in_force.speaker(traces.c.external_id)),
             feedback_targets.c.position,
             traces.c.id.label("trace_id"),
         )
@@ -154,9 +154,9 @@ def newest_words(
     connection: sa.Connection, agent_id: str, as_of: datetime | None
 ) -> Iterator[Statement]:
     """The newest words in force, of any kind, whether or not their targets have arrived."""
-    standing_ids = standing_feedback.newest_words(agent_id, as_of)
+    standing_ids = feedback_in_force.newest_words(agent_id, as_of)
     query = (
-        sa.select(*_spoken(standing_feedback.speaker()))
+        sa.select(*_spoken(feedback_in_force.speaker()))
         .select_from(feedback.outerjoin(raters))
         .where(feedback.c.id.in_(standing_ids))
     )
@@ -290,7 +290,7 @@ def own_names(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, 
     return {
         row.id: row.external_id
         for row in connection.execute(query)
-        if not row.external_id.startswith(standing_feedback.BY_CONTENT)
+        if not row.external_id.startswith(feedback_in_force.BY_CONTENT)
     }
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.worlds.feedback_world import AGENT, START, World
 from thumbwheel.core.errors import DataError, InputError, NotFound, StorageError
 from thumbwheel.datasets.build import build, datasets, find, load_rows
-from thumbwheel.datasets.selection import Selected
+from thumbwheel.datasets.selection import Selection
 from thumbwheel.datasets.types import SPLITS, Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 
@@ -322,7 +322,7 @@ def test_what_fails_while_files_are_written_does_not_wait_for_all_of_them(
 ) -> None:
     taken = []
 
-    def slowly(self: Selected, split: str, names: list[str] | None = None) -> Iterator[Any]:
+    def slowly(self: Selection, split: str, names: list[str] | None = None) -> Iterator[Any]:
         for table in tables(self, split, names):
             for place in range(table.num_rows) if names is None else ():
                 taken.append(split)
@@ -334,12 +334,12 @@ def test_what_fails_while_files_are_written_does_not_wait_for_all_of_them(
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    world, tables = World(), Selected.tables
+    world, tables = World(), Selection.tables
     for number in range(200):
         world.say("thumb", number % 2 == 0, world.trace(f"t{number}", f"q{number}", f"a{number}"))
     with world.into(tmp_path / "home") as ws:
         monkeypatch.setattr("thumbwheel.datasets.build._checked", fail)
-        monkeypatch.setattr(Selected, "tables", slowly)
+        monkeypatch.setattr(Selection, "tables", slowly)
         with pytest.raises(KeyboardInterrupt):
             build(ws, AGENT, "labels")
         assert len(taken) < 100 and not list(ws.home.path.glob("building-*"))

@@ -16,7 +16,7 @@ from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.datasets import minhash, pii
 from thumbwheel.datasets.build import build, health
-from thumbwheel.datasets.health import CHECKS, Finding, Text, Texts, _auc, check, demand
+from thumbwheel.datasets.health import CHECKS, CheckedRow, CheckedRows, Finding, _auc, check, demand
 from thumbwheel.datasets.minhash import near_pairs
 from thumbwheel.datasets.types import DatasetConfig
 
@@ -38,12 +38,12 @@ def row(
     split: str = "train",
     label: bool | None = None,
     strength: float = 1.0,
-) -> Text:
-    return Text(f"row_{number}", split, prompt, answers, label, len(answers) == 2, strength)
+) -> CheckedRow:
+    return CheckedRow(f"row_{number}", split, prompt, answers, label, len(answers) == 2, strength)
 
 
-def finding(name: str, *rows: Text, **more: object) -> Finding:
-    return CHECKS[name](Texts(len(rows), list(rows), **more))  # type: ignore[arg-type]
+def finding(name: str, *rows: CheckedRow, **more: object) -> Finding:
+    return CHECKS[name](CheckedRows(len(rows), list(rows), **more))  # type: ignore[arg-type]
 
 
 def test_near_copies_are_found_and_others_are_not() -> None:
@@ -149,7 +149,7 @@ def test_balance_conflict_and_copies() -> None:
     ],
 )
 def test_pii_is_found(text: str, kind: str) -> None:
-    assert [one for one, _ in pii.found(text)] == [kind]
+    assert [one for one, _ in pii.find_pii(text)] == [kind]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_pii_is_found(text: str, kind: str) -> None:
     ],
 )
 def test_what_only_looks_like_pii_is_not(text: str) -> None:
-    assert list(pii.found(text)) == []
+    assert list(pii.find_pii(text)) == []
 
 
 def test_truncation_says_how_it_counted() -> None:
@@ -203,7 +203,7 @@ def test_an_error_stops_the_build_unless_it_is_named(tmp_path: Path) -> None:
 
 
 def test_no_rows_give_findings_too() -> None:
-    demand(check(Texts()), (), "nothing")
+    demand(check(CheckedRows()), (), "nothing")
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1))
@@ -228,7 +228,7 @@ def test_near_copies_are_found_across_the_parts_in_which_texts_are_split_into_wo
 
 def test_a_dialogue_that_is_cut_apart_is_found() -> None:
     """The next turn of a training prompt, in the gate, is no near copy of it."""
-    texts = Texts()
+    texts = CheckedRows()
     for number in range(30):
         opening = [{"role": "user", "content": f"Where is parcel {number}?"}]
         later = [

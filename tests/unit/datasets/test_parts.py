@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core import ids
 from thumbwheel.datasets.collect import CollectionJob, _spill
-from thumbwheel.datasets.files import Spilled
+from thumbwheel.datasets.files import SpillReader
 from thumbwheel.datasets.shapes import SHAPES
-from thumbwheel.datasets.split_assignment import SplitAssignment, assign
+from thumbwheel.datasets.split_assignment import SplitAssignment, combine_claims
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
 from thumbwheel.db.schema import messages
 
@@ -86,7 +86,7 @@ def collected(
         SplitAssignment(connection, agent_id, CONFIG, CONFIG.scope(*bound), unjudged=kind.unjudged)
         for bound in bounds
     ]
-    settled = assign([part.claims() for part in parts], CONFIG)
+    settled = combine_claims([part.claims() for part in parts], CONFIG)
     for part in parts:
         part.settle(*settled)
     folders, said = [], {name: Counter[str]() for name in ("drops", "notes", "prompts")}
@@ -96,7 +96,7 @@ def collected(
         task = CollectionJob(AGENT, shape, CONFIG.model_dump(mode="json"), None, *bound)
         for name, counts in _spill(connection, task, part, folders[-1]).items():
             said[name].update(counts)
-    spilled = Spilled(folders, kind.row)
+    spilled = SpillReader(folders, kind.row)
     return [
         row
         for split in SPLITS

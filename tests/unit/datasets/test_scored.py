@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import build, load_rows
-from thumbwheel.datasets.row_stats import Facts, columns_of
+from thumbwheel.datasets.row_stats import RowStats, columns_of
 from thumbwheel.datasets.shapes.scored import ScoredAnswers
 from thumbwheel.datasets.types import DatasetConfig, ScoredRow
 from thumbwheel.rewards.types import Value
@@ -123,7 +123,7 @@ def test_a_common_scale_keeps_every_place(places: list[tuple[float, tuple[float,
         row(number, low + unit * (high - low), (low, high))
         for number, (unit, (low, high)) in enumerate(places)
     ]
-    facts = Facts()
+    facts = RowStats()
     facts.take(columns_of(rows))
     fitted = ScoredAnswers().fit(facts, TRAIN)
     low, high = fitted["scale"]

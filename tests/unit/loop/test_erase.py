@@ -629,8 +629,8 @@ def labelled(tmp_path: Path) -> Any:
             preset="none", components=parts | {"plain": ComponentConfig(function="length")}
         )
         ledger.run(ws, AGENT, components(ws, AGENT, config))
-        documents.keep(ws, "judge_agreement", {"agent": AGENT, "kappa": 0.5})
-        documents.keep(ws, "judge_agreement", {"agent": "another", "kappa": 0.5})
+        documents.save(ws, "judge_agreement", {"agent": AGENT, "kappa": 0.5})
+        documents.save(ws, "judge_agreement", {"agent": "another", "kappa": 0.5})
         yield ws, suggested.classifier
 
 

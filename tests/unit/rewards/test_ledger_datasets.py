@@ -469,7 +469,7 @@ def test_rewards_that_leave_0_to_1_name_the_preset_that_does_it(filer, command_l
 def test_a_dataset_is_stale_as_a_whole_once_a_classifier_of_its_reward_is_gone(filer, tmp_path):
     run, _ = filer
     with opener(tmp_path / "home", None, "warning")() as ws:
-        sha256 = documents.keep(ws, "classifier", {"agent": "filer"})
+        sha256 = documents.save(ws, "classifier", {"agent": "filer"})
     (tmp_path / "thumbwheel.yaml").write_text(
         "rewards: {components: {learned: {settings: {classifier: latest}}}}\n"
     )
@@ -477,5 +477,5 @@ def test_a_dataset_is_stale_as_a_whole_once_a_classifier_of_its_reward_is_gone(f
     run("dataset", "build", "--shape", "scored", "--reward", "ledger", "--checked", "0")
     assert run("dataset", "show", "scored")["stale"] == 0
     with opener(tmp_path / "home", None, "warning")() as ws:
-        documents.forget(ws, [sha256])
+        documents.delete(ws, [sha256])
     assert run("dataset", "show", "scored")["stale"] == 20

@@ -220,7 +220,7 @@ def _pairs(
     """The pairs of an agent; `about`, prompt -> metadata of an entry, says of which question and
     scenario they are.
     """
-    from thumbwheel.datasets.evidence import gather
+    from thumbwheel.datasets.evidence import read_evidence
     from thumbwheel.datasets.shapes.pairs import Pairs
     from thumbwheel.datasets.types import DatasetConfig, Drop, Tally
     from thumbwheel.models.versions import require_agent
@@ -231,7 +231,7 @@ def _pairs(
     require_agent(ws, agent)
     config = DatasetConfig(dev=val_split, gate=0, siblings=most)
     with ws.db.read() as connection:
-        for evidence in gather(connection, agent, config, Tally()):
+        for evidence in read_evidence(connection, agent, config, Tally()):
             for row in Pairs().rows(evidence, config):
                 if isinstance(row, Drop):
                     continue

@@ -105,7 +105,7 @@ class FeedbackCollector:
         Each has query, response and the keys of the last line about it. `min_rating` is the lowest
         good rating, 4 or 5; 1 and 2 are bad.
         """
-        from thumbwheel.datasets.evidence import gather
+        from thumbwheel.datasets.evidence import read_evidence
         from thumbwheel.datasets.shapes.labels import Labels
         from thumbwheel.datasets.types import DatasetConfig, Drop, Tally
         from thumbwheel.rewards.types import LabelConfig
@@ -126,7 +126,7 @@ class FeedbackCollector:
             return samples
 
         with self.open() as ws, ws.db.read() as connection:
-            for evidence in gather(connection, AGENT, config, Tally()):
+            for evidence in read_evidence(connection, AGENT, config, Tally()):
                 query = str(evidence.prompt[-1]["content"])
                 for row in Labels().rows(evidence, config):
                     if isinstance(row, Drop):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from thumbwheel.datasets.row_stats import Columns, Facts
+from thumbwheel.datasets.row_stats import Columns, RowStats
 from thumbwheel.datasets.shape import Shape, assistant, base
 from thumbwheel.datasets.types import (
     MACHINES,
@@ -65,7 +65,7 @@ class Labels(Shape):
         """`prompt`, `completion` and `label`."""
         return {"prompt": row.prompt, "completion": assistant(row.completion), "label": row.label}
 
-    def fit(self, facts: Facts, config: DatasetConfig) -> dict[str, Any]:
+    def fit(self, facts: RowStats, config: DatasetConfig) -> dict[str, Any]:
         """Class weights from the counts in train."""
         fitted = class_weights(facts.labels["train", True], facts.labels["train", False])
         desirable = config.desirable_weight or fitted[0]
@@ -81,7 +81,7 @@ class Labels(Shape):
             "weight": [weight * (desirable if label else undesirable) for weight, label in both]
         }
 
-    def missing(self, facts: Facts) -> str | None:
+    def missing(self, facts: RowStats) -> str | None:
         """Both classes must stand in train."""
         classes = [label for label in (True, False) if facts.labels["train", label]]
         if len(classes) == 1:

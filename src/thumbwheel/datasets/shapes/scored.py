@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from thumbwheel.datasets.row_stats import Columns, Facts
+from thumbwheel.datasets.row_stats import Columns, RowStats
 from thumbwheel.datasets.shape import Shape, assistant, base
 from thumbwheel.datasets.types import (
     MACHINES,
@@ -49,7 +49,7 @@ class ScoredAnswers(Shape):
         """`prompt`, `completion` and `score`."""
         return {"prompt": row.prompt, "completion": assistant(row.completion), "score": row.value}
 
-    def fit(self, facts: Facts, config: DatasetConfig) -> dict[str, Any]:
+    def fit(self, facts: RowStats, config: DatasetConfig) -> dict[str, Any]:
         """The scale that most training rows have, and what part of it becomes -1 to 1 where scores
         are normalised."""
         import numpy as np

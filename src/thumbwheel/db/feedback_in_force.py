@@ -21,7 +21,7 @@ UNNAMED = "unnamed:"
 """How the speaker of feedback that names no rater begins."""
 BY_CONTENT = "sha256:"
 """How the name of a trace begins that its source gave none (`Record.identified` of capture)."""
-AT = sa.func.coalesce(
+STATED_AT = sa.func.coalesce(
     feedback.c.occurred_at, feedback.c.recorded_at, type_=feedback.c.recorded_at.type
 )
 """When it was said; when it was recorded, where nobody knows that."""
@@ -45,7 +45,9 @@ def speaker(target_name: sa.ColumnElement[str] | None = None) -> sa.ColumnElemen
     return sa.case((lone, UNNAMED + feedback.c.id), else_=named)
 
 
-def replaced(agent_id: str, as_of: datetime | None = None) -> tuple[sa.Select[Any], sa.Select[Any]]:
+def superseded_and_retracted(
+    agent_id: str, as_of: datetime | None = None
+) -> tuple[sa.Select[Any], sa.Select[Any]]:
     """Two queries for the ids of feedback that something recorded by `as_of` (default: now)
     supersedes, and retracts."""
     later, earlier = feedback.alias("later"), feedback.alias("earlier")
@@ -73,7 +75,7 @@ def in_force(agent_id: str, as_of: datetime | None = None) -> sa.ColumnElement[b
     """
     own: list[sa.ColumnElement[bool]] = [
         feedback.c.retracts.is_(None),
-        *(feedback.c.id.not_in(query) for query in replaced(agent_id, as_of)),
+        *(feedback.c.id.not_in(query) for query in superseded_and_retracted(agent_id, as_of)),
     ]
     if as_of is not None:
         own.append(feedback.c.recorded_at <= as_of)
@@ -98,7 +100,7 @@ def newest_words(agent_id: str, as_of: datetime | None = None) -> sa.Select[Any]
         target.external_id,
         sa.func.coalesce(target.step, -1),
     ]
-    place = sa.func.rank().over(partition_by=slot, order_by=AT.desc()).label("place")
+    place = sa.func.rank().over(partition_by=slot, order_by=STATED_AT.desc()).label("place")
     aimed = sa.and_(target.feedback_id == feedback.c.id, target.position == 0)
     ranked = (
         sa.select(feedback.c.id, place)
