@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 LEAST = (3, 11)
 BUILD = ("hatchling", "editables")
-"""What builds the editable installation, from the same hashed list instead of pip's own fetching."""
+"""What builds the editable installation, from the same hashed list."""
 
 
 def main(folder: str, *extras: str) -> None:
@@ -195,9 +195,9 @@ def is_cpu_build(python: Path, wanted: str, *options: str) -> bool:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return False
-    found = json.loads(done.stdout)["install"][0]
-    needs = found["metadata"].get("requires_dist", [])
-    return "+cpu" in found["metadata"]["version"] or not any(
+    version = json.loads(done.stdout)["install"][0]
+    needs = version["metadata"].get("requires_dist", [])
+    return "+cpu" in version["metadata"]["version"] or not any(
         "nvidia" in need or "cuda" in need for need in needs
     )
 

@@ -51,7 +51,7 @@ def entry(name: str, version: str) -> str:
 
 
 def digests(name: str, version: str) -> list[str]:
-    """SHA-256 of the wheels and the source archive of a version that Python 3.11 or newer can take."""
+    """SHA-256 of a version's source archive and of its wheels for Python 3.11 or newer."""
     normal = normal_name(name)
     request = urllib.request.Request(
         f"{INDEX}/{normal}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}

@@ -44,8 +44,12 @@ def pandalm() -> Iterator[Verdict]:
     """Three annotators, and gpt-3.5 as the judge."""
     with (DATA / "pandalm-testset-v1-3annotators.jsonl").open() as lines:
         for row in map(json.loads, lines):
-            for place in (1, 2, 3):
-                yield str(row["idx"]), f"annotator {place}", PANDALM[row[f"annotator{place}"]]
+            for annotator in (1, 2, 3):
+                yield (
+                    str(row["idx"]),
+                    f"annotator {annotator}",
+                    PANDALM[row[f"annotator{annotator}"]],
+                )
     with (DATA / "pandalm-gpt35-judge.jsonl").open() as lines:
         for row in map(json.loads, lines):
             if row["gpt_result"] in GPT35:
@@ -69,53 +73,58 @@ def llmfao() -> Iterator[Verdict]:
 
 def decided(verdicts: list[Verdict]) -> list[Verdict]:
     """Those that are no ties."""
-    return [one for one in verdicts if one[2]]
+    return [verdict for verdict in verdicts if verdict[2]]
 
 
 def measured(name: str, verdicts: list[Verdict], judge: str) -> dict[str, Any]:
     """Both panels of a data set, printed and as JSON."""
-    found = {
-        kind: panel(kind, some, {judge}, ("nominal", "ordinal"))
-        for kind, some in (("all verdicts", verdicts), ("decided", decided(verdicts)))
+    panels = {
+        kind: panel(kind, subset, {judge}, ("nominal", "ordinal"))
+        for kind, subset in (("all verdicts", verdicts), ("decided", decided(verdicts)))
     }
-    pairs, raters = ({one[place] for one in verdicts} for place in (0, 1))
+    pairs, raters = ({verdict[column] for verdict in verdicts} for column in (0, 1))
     print(f"\n{name}: {len(verdicts)} verdicts on {len(pairs)} pairs by {len(raters)} raters")
-    for one in found.values():
-        show(one)
-    return {"verdicts": len(verdicts), **{kind: one.as_dict() for kind, one in found.items()}}
+    for panel_result in panels.values():
+        show(panel_result)
+    return {
+        "verdicts": len(verdicts),
+        **{kind: panel_result.as_dict() for kind, panel_result in panels.items()},
+    }
 
 
-def show(found: Panel) -> None:
+def show(result: Panel) -> None:
     """One table."""
     print(
-        f"\n| {found.kind} | compared | no crowd | the same | agreement, 95 % interval "
+        f"\n| {result.kind} | compared | no crowd | the same | agreement, 95 % interval "
         "|\n|---|---|---|---|---|"
     )
-    for metric, one in found.people.items():
+    for metric, alpha in result.people.items():
         print(
-            f"| all people, alpha ({metric}) | {one.units} | | {one.share:.3f} | "
-            f"{figure(one.value, one.interval)} |"
+            f"| all people, alpha ({metric}) | {alpha.units} | | {alpha.share:.3f} | "
+            f"{figure(alpha.value, alpha.interval)} |"
         )
-    known = [one for one in found.raters if one.agreement.units >= SHOWN]
-    for voice in sorted(known, key=lambda one: -one.agreement.units)[:SHOWN]:
-        print(row(voice))
-    values = sorted(one.agreement.value for one in known if one.agreement.value is not None)
+    experienced = [rater for rater in result.raters if rater.agreement.units >= SHOWN]
+    for rater in sorted(experienced, key=lambda rater: -rater.agreement.units)[:SHOWN]:
+        print(row(rater))
+    values = sorted(
+        rater.agreement.value for rater in experienced if rater.agreement.value is not None
+    )
     if values:
         print(
             f"| median of the {len(values)} raters with {SHOWN} or more | | | | "
             f"{values[len(values) // 2]:.3f} |"
         )
-    for voice in found.judges:
-        print(row(voice, "judge "))
+    for judge in result.judges:
+        print(row(judge, "judge "))
 
 
-def row(voice: RaterAgreement, kind: str = "") -> str:
+def row(rater: RaterAgreement, kind: str = "") -> str:
     """One rater against the crowd."""
-    one = voice.agreement
-    share = "" if one.share is None else f"{one.share:.3f}"
+    agreement = rater.agreement
+    share = "" if agreement.share is None else f"{agreement.share:.3f}"
     return (
-        f"| {kind}{voice.rater}, kappa | {one.units} | {voice.torn} | {share} | "
-        f"{figure(one.value, one.interval)} |"
+        f"| {kind}{rater.rater}, kappa | {agreement.units} | {rater.torn} | {share} | "
+        f"{figure(agreement.value, agreement.interval)} |"
     )
 
 

@@ -40,8 +40,8 @@ CORES = 2
 def lines(feedback: int) -> Iterator[dict[str, Any]]:
     """Traces and feedback, in the order in which they would arrive."""
     chance = random.Random(7)
-    said, number, prompt = 0, 0, ""
-    while said < feedback:
+    written, number, prompt = 0, 0, ""
+    while written < feedback:
         rater, start = f"r{chance.randrange(1000)}", number
         for _ in range(4):
             prompt = f"Question {number // 2}: {_text(chance, 40)}?" if number % 2 == 0 else prompt
@@ -54,24 +54,24 @@ def lines(feedback: int) -> Iterator[dict[str, Any]]:
                 "subject": f"u{number // 4 % 50_000}",
             }
             number += 1
-        for place in (0, 1, 2, 3, 0)[: feedback - said]:
+        for offset in (0, 1, 2, 3, 0)[: feedback - written]:
             yield {
                 "type": "feedback",
-                "target": {"trace": f"t{start + place}"},
+                "target": {"trace": f"t{start + offset}"},
                 "rater": rater,
-                "id": f"f{said}",
-            } | _opinion(chance, said)
-            rater, said = f"r{chance.randrange(1000)}", said + 1
+                "id": f"f{written}",
+            } | _opinion(chance, written)
+            rater, written = f"r{chance.randrange(1000)}", written + 1
 
 
 def _text(chance: random.Random, words: int) -> str:
     return " ".join(chance.choices(WORDS, k=words))
 
 
-def _opinion(chance: random.Random, said: int) -> dict[str, Any]:
-    if said % 10 == 0:
+def _opinion(chance: random.Random, number: int) -> dict[str, Any]:
+    if number % 10 == 0:
         return {"kind": "correction", "value": _text(chance, 40)}
-    if said % 3 == 0:
+    if number % 3 == 0:
         return {"kind": "rating", "value": chance.randint(1, 5)}
     return {"kind": "thumb", "value": chance.random() < 0.65}
 
@@ -96,13 +96,13 @@ def prepare(folder: Path, rows: int) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     assert not report.refused, report.refusals
     file.unlink()
-    found = {
+    figures = {
         "lines": report.read,
         "seconds": round(seconds, 1),
         "lines_a_second": round(report.read / seconds),
     }
-    done.write_text(json.dumps(found))
-    return found
+    done.write_text(json.dumps(figures))
+    return figures
 
 
 def measure(home: Path, shape: str) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def measure(home: Path, shape: str) -> dict[str, Any]:
     with Workspace.open(Home.at(home)) as ws:
         dataset = build(ws, AGENT, shape)
     seconds = time.perf_counter() - start
-    own, children = (
+    resident, children = (
         resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
     return {
@@ -125,9 +125,9 @@ def measure(home: Path, shape: str) -> dict[str, Any]:
         "rows": sum(dataset.counts.values()),
         "seconds": round(seconds, 2),
         "cpu_seconds": round(
-            own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, 2
+            resident.ru_utime + resident.ru_stime + children.ru_utime + children.ru_stime, 2
         ),
-        "peak_mb": round((own.ru_maxrss + children.ru_maxrss) / 1024),
+        "peak_mb": round((resident.ru_maxrss + children.ru_maxrss) / 1024),
     }
 
 
@@ -141,35 +141,36 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(".bench/dataset_scale"))
     raw.option(parser, "dataset_scale")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child:
-        print(json.dumps(measure(Path(given.child[0]), given.child[1])))
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(measure(Path(options.child[0]), options.child[1])))
         return
-    found = []
-    for rows in given.rows:
-        imported = prepare(given.folder / str(rows), rows)
+    results = []
+    for rows in options.rows:
+        imported = prepare(options.folder / str(rows), rows)
         print(
             f"{rows:>9,} feedback rows: import of {imported['lines']:,} lines at "
             f"{imported['lines_a_second']:,} a second"
         )
-        for shape in given.shapes:
+        for shape in options.shapes:
             command = [
                 sys.executable,
                 __file__,
                 "--child",
-                str(given.folder / str(rows) / "home"),
+                str(options.folder / str(rows) / "home"),
                 shape,
             ]
-            one = json.loads(
+            figures = json.loads(
                 subprocess.run(command, check=True, capture_output=True, text=True).stdout
             )
-            found.append({"feedback": rows, "import": imported} | one)
-            rate = rows / one["seconds"]
+            results.append({"feedback": rows, "import": imported} | figures)
+            rate = rows / figures["seconds"]
             print(
-                f"{'':9} {shape:7} {one['rows']:>9,} rows in {one['seconds']:6.1f} s ({rate:,.0f} "
-                f"feedback a second), {one['peak_mb']:,} MB"
+                f"{'':9} {shape:7} {figures['rows']:>9,} rows in {figures['seconds']:6.1f} s "
+                f"({rate:,.0f} "
+                f"feedback a second), {figures['peak_mb']:,} MB"
             )
-    raw.write(given.json, rows=found)
+    raw.write(options.json, rows=results)
 
 
 if __name__ == "__main__":

@@ -45,22 +45,23 @@ TARGETS = {"memory": 0.15, "time": 0.30}
 
 def main() -> None:
     """Parse, run the cases, print the table."""
-    found = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    raw.option(found, "estimates")
-    found.add_argument(
+    raw.option(parser, "estimates")
+    parser.add_argument(
         "--cases", default="sft:26m,dpo:26m,kto:135m", help="method:size, comma-separated"
     )
-    found.add_argument("--rows", type=int, default=48, help="training rows of a case")
-    arguments = found.parse_args()
+    parser.add_argument("--rows", type=int, default=48, help="training rows of a case")
+    arguments = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     folder = peers.BENCH / "material"
-    asked = [one.split(":") for one in arguments.cases.split(",")]
+    asked = [asked_case.split(":") for asked_case in arguments.cases.split(",")]
     material.make(folder, *(size for _, size in asked))
     lines = [case(method, size, folder, arguments.rows) for method, size in asked]
     print(
-        f"{'case':12}{'minutes foretold':>18}{'measured':>10}{'ratio':>7}{'GB foretold':>13}{'measured':>10}{'ratio':>7}"
+        f"{'case':12}{'minutes foretold':>18}{'measured':>10}"
+        f"{'ratio':>7}{'GB foretold':>13}{'measured':>10}{'ratio':>7}"
     )
     for line in lines:
         minutes = (
@@ -88,12 +89,12 @@ def case(method: str, size: str, folder: Path, count: int) -> dict[str, Any]:
         shape = ALGORITHMS.get(method).needs
         ensure_agent(ws, "bench")
         counts = {"counts": {"train": count, "dev": count // 6, "gate": 0}}
-        made = Dataset(f"dst_{shape}", "bench", shape, shape, counts, datetime.now(UTC))
+        stored = Dataset(f"dst_{shape}", "bench", shape, shape, counts, datetime.now(UTC))
         rows = rows_of(shape, folder, count)
         paths = {split: Path(home) / f"{split}.parquet" for split in SPLITS}
         for split, path in paths.items():
-            write_parquet(path, SHAPES.get(shape).row, [one for one in rows if one.split == split])
-        dataset = freeze(ws, made, paths).id
+            write_parquet(path, SHAPES.get(shape).row, [row for row in rows if row.split == split])
+        dataset = freeze(ws, stored, paths).id
         base = str(folder / size)
         foretold = dry_run(ws, "bench", method, base, dataset=dataset, options=OPTIONS)
         result = train(ws, "bench", method, base, dataset=dataset, options=OPTIONS)
@@ -120,7 +121,7 @@ def case(method: str, size: str, folder: Path, count: int) -> dict[str, Any]:
 def rows_of(shape: str, folder: Path, count: int) -> list[Any]:
     """`count` training rows and a sixth as many dev rows from the benchmark's pairs."""
     pairs = json.loads((folder / "pairs.json").read_text())
-    made: list[Any] = []
+    rows: list[Any] = []
     for number, pair in enumerate(pairs[: count + count // 6]):
         fields: dict[str, Any] = {
             "row_id": f"row{number}",
@@ -135,17 +136,17 @@ def rows_of(shape: str, folder: Path, count: int) -> list[Any]:
             "subject_ids": [],
         }
         if shape == "pairs":
-            made.append(PairRow(**fields, chosen=pair["chosen"], rejected=pair["rejected"]))
+            rows.append(PairRow(**fields, chosen=pair["chosen"], rejected=pair["rejected"]))
         elif shape == "chats":
-            made.append(
+            rows.append(
                 ChatRow(**fields, completion=pair["chosen"], finish_reason=None, token_ids=None)
             )
         else:
             good = number % 2 == 0
-            made.append(
+            rows.append(
                 LabelRow(**fields, completion=pair["chosen" if good else "rejected"], label=good)
             )
-    return made
+    return rows
 
 
 if __name__ == "__main__":

@@ -64,20 +64,20 @@ class Loops:
 
     def answers(self, asks: list[Ask]) -> list[tuple[int, ...]]:
         """The tokens of each answer."""
-        found = []
-        for one in asks:
-            ids = torch.tensor([self.builder.prompt(one.prompt)])
+        answers = []
+        for ask in asks:
+            ids = torch.tensor([self.builder.prompt(ask.prompt)])
             with torch.inference_mode():
-                made = self.model.generate(
+                tokens = self.model.generate(
                     input_ids=ids,
                     attention_mask=torch.ones_like(ids),
                     do_sample=False,
-                    max_new_tokens=one.max_new_tokens,
+                    max_new_tokens=ask.max_new_tokens,
                     eos_token_id=list(self.builder.stop_ids),
                     pad_token_id=0,
                 )
-            found.append(tuple(made[0, ids.shape[1] :].tolist()))
-        return found
+            answers.append(tuple(tokens[0, ids.shape[1] :].tolist()))
+        return answers
 
 
 class Batches(Loops):
@@ -93,14 +93,14 @@ class Batches(Loops):
         texts = [(row.prompt, text) for row in rows for text in row.texts]
         sums: list[float] = []
         for start in range(0, len(texts), self.size):
-            made = [
+            encoded = [
                 self.builder.row(prompt, text) for prompt, text in texts[start : start + self.size]
             ]
-            sequences = [[*row.prompt_ids, *row.completion_ids] for row in made]
+            sequences = [[*row.prompt_ids, *row.completion_ids] for row in encoded]
             ids, mask = _padded(sequences, left=False)
             with torch.inference_mode():
                 logits = self.model(input_ids=ids, attention_mask=mask).logits
-            for number, (row, sequence) in enumerate(zip(made, sequences, strict=True)):
+            for number, (row, sequence) in enumerate(zip(encoded, sequences, strict=True)):
                 first = len(row.prompt_ids)
                 logps = logits[number, first - 1 : len(sequence) - 1].float().log_softmax(-1)
                 answer = torch.tensor(sequence[first:])
@@ -109,13 +109,13 @@ class Batches(Loops):
 
     def answers(self, asks: list[Ask]) -> list[tuple[int, ...]]:
         """Greedy, padded on the left; a batch goes on until its last answer has ended."""
-        found: list[tuple[int, ...]] = []
+        answers: list[tuple[int, ...]] = []
         stops = list(self.builder.stop_ids)
         for start in range(0, len(asks), self.size):
             batch = asks[start : start + self.size]
             ids, mask = _padded([self.builder.prompt(ask.prompt) for ask in batch], left=True)
             with torch.inference_mode():
-                made = self.model.generate(
+                tokens = self.model.generate(
                     input_ids=ids,
                     attention_mask=mask,
                     do_sample=False,
@@ -123,10 +123,10 @@ class Batches(Loops):
                     eos_token_id=stops,
                     pad_token_id=0,
                 )
-            for answer in made[:, ids.shape[1] :].tolist():
-                ends = [place + 1 for place, token in enumerate(answer) if token in stops]
-                found.append(tuple(answer[: ends[0]] if ends else answer))
-        return found
+            for answer in tokens[:, ids.shape[1] :].tolist():
+                ends = [position + 1 for position, token in enumerate(answer) if token in stops]
+                answers.append(tuple(answer[: ends[0]] if ends else answer))
+        return answers
 
 
 def _padded(sequences: list[list[int]], left: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -135,9 +135,9 @@ def _padded(sequences: list[list[int]], left: bool) -> tuple[torch.Tensor, torch
     ids = torch.zeros(len(sequences), longest, dtype=torch.long)
     mask = torch.zeros_like(ids)
     for number, sequence in enumerate(sequences):
-        place = slice(longest - len(sequence), longest) if left else slice(len(sequence))
-        ids[number, place] = torch.tensor(sequence)
-        mask[number, place] = 1
+        row = slice(longest - len(sequence), longest) if left else slice(len(sequence))
+        ids[number, row] = torch.tensor(sequence)
+        mask[number, row] = 1
     return ids, mask
 
 
@@ -160,7 +160,7 @@ def sides(
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, std=0.02)
-    own = Shared(adapted[1], builder, config)
+    our_sides = Shared(adapted[1], builder, config)
     merged = copy.deepcopy(adapted[0]).merge_and_unload().eval()
     size = config.batch_size
     others: dict[str, list[Loops]] = {
@@ -169,13 +169,13 @@ def sides(
         "merged": [Batches(plain, builder, size), Batches(merged, builder, size)],
     }
     return others, [
-        LocalResponder(own, voice, "", "")  # type: ignore[arg-type]
+        LocalResponder(our_sides, voice, "", "")  # type: ignore[arg-type]
         for voice in ("", "default")
     ]
 
 
 class Shared(SimpleNamespace):
-    """A loaded base with an adapter, in the place of `own.LocalModel`, which reads one from a home."""
+    """A loaded base with an adapter, as `local_model.LocalModel` reads one from a home."""
 
     def __init__(self, model: Any, builder: PromptBuilder, config: EvaluationConfig) -> None:
         from thumbwheel.evaluation.local_model import LocalModel
@@ -188,81 +188,90 @@ def ours(
     side: LocalResponder, asks: list[Any], reply: Callable[[list[Any]], list[Any]]
 ) -> list[Any]:
     """The replies, asked in the chunks that an evaluation asks in."""
-    named = {str(place): one for place, one in enumerate(asks)}
-    found: dict[str, Any] = {}
+    named = {str(number): ask for number, ask in enumerate(asks)}
+    replies: dict[str, Any] = {}
     for chunk in chunks(named, side.batch):
-        found.update(zip(chunk, reply([named[name] for name in chunk]), strict=True))
-    return [found[name] for name in named]
+        replies.update(zip(chunk, reply([named[name] for name in chunk]), strict=True))
+    return [replies[name] for name in named]
 
 
-def contestants(folder: Path, given: argparse.Namespace) -> dict[str, Callable[[int], Any]]:
+def contestants(folder: Path, options: argparse.Namespace) -> dict[str, Callable[[int], Any]]:
     """name -> one pass over both sides, of every n-th row."""
-    config = EvaluationConfig(max_new_tokens=given.tokens, max_length=2048, dtype="float32")
+    config = EvaluationConfig(max_new_tokens=options.tokens, max_length=2048, dtype="float32")
     pairs = json.loads((folder / "pairs.json").read_text())
     system = {
         "role": "system",
-        "content": " ".join(" ".join(one["prompt"] for one in pairs[::-1]).split()[: given.system]),
+        "content": " ".join(
+            " ".join(pair["prompt"] for pair in pairs[::-1]).split()[: options.system]
+        ),
     }
     rows = [
-        Known([{"role": "user", "content": one["prompt"]}], (one["chosen"], one["rejected"]))
-        for one in pairs
+        Known([{"role": "user", "content": pair["prompt"]}], (pair["chosen"], pair["rejected"]))
+        for pair in pairs
     ]
-    asks = by_length([Ask(row.prompt, given.tokens) for row in rows[: given.prompts]])
-    rows = by_length(rows[: given.rows])
-    others, packed = sides(folder / given.size, config)
+    asks = by_length([Ask(row.prompt, options.tokens) for row in rows[: options.prompts]])
+    rows = by_length(rows[: options.rows])
+    others, packed = sides(folder / options.size, config)
     behind = [Known([system, *row.prompt], row.texts) for row in rows]
-    filed = [Ask([system, *one.prompt], given.tokens // 4) for one in asks]
+    filed = [Ask([system, *pair.prompt], options.tokens // 4) for pair in asks]
 
     def replied(peer: str, name: str, asked: list[Any], n: int) -> list[Any]:
         return [getattr(side, name)(asked[::n]) for side in others[peer]]
 
-    def scored(known: list[Any], n: int) -> list[Any]:
+    def scored(asked: list[Any], n: int) -> list[Any]:
         return [
             [
-                tuple(total for total, _ in one)
-                for one in ours(side, known[::n], side.log_probabilities)
+                tuple(total for total, _ in sums)
+                for sums in ours(side, asked[::n], side.log_probabilities)
             ]
             for side in packed
         ]
 
     def answered(asked: list[Any], n: int) -> list[Any]:
-        return [[one[0].ids for one in ours(side, asked[::n], side.answers)] for side in packed]
+        return [
+            [answers[0].ids for answers in ours(side, asked[::n], side.answers)] for side in packed
+        ]
 
     given_to = {"loss": rows, "agent loss": behind, "generate": asks, "agent generate": filed}
-    found: dict[str, Callable[[int], Any]] = {}
+    passes: dict[str, Callable[[int], Any]] = {}
     for kind in KINDS:
         loss = kind.endswith("loss")
         for peer in others:
-            found[f"{kind} {peer}"] = partial(
+            passes[f"{kind} {peer}"] = partial(
                 replied, peer, "losses" if loss else "answers", given_to[kind]
             )
-        found[f"{kind} ours"] = partial(scored if loss else answered, given_to[kind])
-    return found
+        passes[f"{kind} ours"] = partial(scored if loss else answered, given_to[kind])
+    return passes
 
 
 def by_length(asks: list[Any]) -> list[Any]:
     """So that every n-th is a fair choice."""
-    return sorted(asks, key=lambda one: len(one.prompt[0]["content"]))
+    return sorted(asks, key=lambda ask: len(ask.prompt[0]["content"]))
 
 
-def agreement(found: dict[str, Any], peer: str, every: int) -> dict[str, float]:
+def agreement(results: dict[str, Any], peer: str, every: int) -> dict[str, float]:
     """How far ours is from a peer that got every n-th row: the largest difference of a
     log-probability, and the share of equal answers."""
     gap, answers = 0.0, []
     for kind in KINDS:
         if kind.endswith("generate"):
             both = zip(
-                found[f"{kind} {peer}"],
-                [side[::every] for side in found[f"{kind} ours"]],
+                results[f"{kind} {peer}"],
+                [side[::every] for side in results[f"{kind} ours"]],
                 strict=True,
             )
-            answers += [one == other for sides in both for one, other in zip(*sides, strict=True)]
+            answers += [
+                answer == other for sides in both for answer, other in zip(*sides, strict=True)
+            ]
         else:
-            theirs = torch.tensor(found[f"{kind} {peer}"], dtype=torch.float64)
-            own = torch.tensor(
-                [side[::every] for side in found[f"{kind} ours"]], dtype=torch.float64
+            peer_values = torch.tensor(results[f"{kind} {peer}"], dtype=torch.float64)
+            our_values = torch.tensor(
+                [side[::every] for side in results[f"{kind} ours"]], dtype=torch.float64
             )
-            gap = max(gap, float(((theirs - own).abs() / theirs.abs().clamp(min=1)).max()))
+            gap = max(
+                gap,
+                float(((peer_values - our_values).abs() / peer_values.abs().clamp(min=1)).max()),
+            )
     return {"largest_relative_difference": gap, "equal_answers": sum(answers) / len(answers)}
 
 
@@ -281,36 +290,36 @@ def main() -> None:
         "rounds": 3,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
-    material.make(given.folder, given.size)
-    found = contestants(given.folder, given)
+    options = parser.parse_args()
+    material.make(options.folder, options.size)
+    passes = contestants(options.folder, options)
     results: dict[str, Any] = {}
-    seconds: dict[str, list[float]] = {name: [] for name in found}
-    for run in found.values():
-        run(given.prompts)
-    for _ in range(given.rounds):
-        for name, run in found.items():
-            every = given.every if name.endswith("loop") else 1
+    seconds: dict[str, list[float]] = {name: [] for name in passes}
+    for run in passes.values():
+        run(options.prompts)
+    for _ in range(options.rounds):
+        for name, run in passes.items():
+            every = options.every if name.endswith("loop") else 1
             start = time.perf_counter()
             results[name] = run(every)
             took = time.perf_counter() - start
-            size = given.rows if "loss" in name else given.prompts
+            size = options.rows if "loss" in name else options.prompts
             seconds[name].append(took * size / len(range(0, size, every)))
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     whole = {who: sum(medians[f"{kind} {who}"] for kind in KINDS) for who in (*PEERS, "ours")}
     report = {
-        "size": given.size,
-        "rows": given.rows,
-        "prompts": given.prompts,
-        "tokens": given.tokens,
-        "system": given.system,
+        "size": options.size,
+        "rows": options.rows,
+        "prompts": options.prompts,
+        "tokens": options.tokens,
+        "system": options.system,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "seconds": medians,
-        "every": given.every,
+        "every": options.every,
         "agreement": {
-            peer: agreement(results, peer, given.every if peer == "loop" else 1) for peer in PEERS
+            peer: agreement(results, peer, options.every if peer == "loop" else 1) for peer in PEERS
         },
         "ratio": {
             peer: {kind: medians[f"{kind} {peer}"] / medians[f"{kind} ours"] for kind in KINDS}
@@ -319,7 +328,7 @@ def main() -> None:
         "ratio_whole": {peer: whole[peer] / whole["ours"] for peer in PEERS},
     }
     print(json.dumps(report, indent=2))
-    raw.write(given.json, **report)
+    raw.write(options.json, **report)
 
 
 if __name__ == "__main__":

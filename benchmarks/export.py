@@ -57,12 +57,16 @@ def main() -> None:
     )
     raw.option(options, "export")
     options.add_argument("--part", nargs=4, help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.part:
-        print("RESULT", json.dumps(part(*given.part)))
+    arguments = options.parse_args()
+    if arguments.part:
+        print("RESULT", json.dumps(part(*arguments.part)))
         return
-    told = ladder() if given.ladder else costs(given.size, given.formats.split(","), given.threads)
-    raw.write(given.json, rows=told)
+    figures = (
+        ladder()
+        if arguments.ladder
+        else costs(arguments.size, arguments.formats.split(","), arguments.threads)
+    )
+    raw.write(arguments.json, rows=figures)
 
 
 def costs(size: str, formats: list[str], threads: int) -> dict[str, Any]:
@@ -103,7 +107,7 @@ def ladder() -> dict[str, Any]:
             str(base),
             scratch=Path(scratch),
         )
-        form, known = FORMATS.get("gguf"), parity.reference(source, [*parity.PROBES, *LONG])
+        form, reference = FORMATS.get("gguf"), parity.reference(source, [*parity.PROBES, *LONG])
         print(
             f"{'':8} {'max difference':>15} {'mean KL':>10} {'same token':>11} {'positions':>10} "
             f"{'LoRA moved it':>14}",
@@ -113,19 +117,20 @@ def ladder() -> dict[str, Any]:
             folder = Path(scratch) / quant
             folder.mkdir()
             form.write(replace(source, quant=quant), folder)
-            found = parity.against(known, form, folder)
+            difference = parity.against(reference, form, folder)
             row: dict[str, Any] = {
-                "max_abs_diff": found.max_abs_diff,
-                "mean_kl": found.mean_kl,
-                "top1": found.top1,
-                "positions": found.tokens,
+                "max_abs_diff": difference.max_abs_diff,
+                "mean_kl": difference.mean_kl,
+                "top1": difference.top1,
+                "positions": difference.tokens,
             }
-            rows.append({"quant": quant} | row | {"effect_kl": found.effect_kl})
+            rows.append({"quant": quant} | row | {"effect_kl": difference.effect_kl})
             shown = (
-                f"{found.max_abs_diff:15.2g} {found.mean_kl:10.2g} {found.top1:11.1%} "
-                f"{found.tokens:10}"
+                f"{difference.max_abs_diff:15.2g} {difference.mean_kl:10.2g} "
+                f"{difference.top1:11.1%} "
+                f"{difference.tokens:10}"
             )
-            print(f"{quant:8} {shown} {found.effect_kl or 0:14.2g}", flush=True)
+            print(f"{quant:8} {shown} {difference.effect_kl or 0:14.2g}", flush=True)
     return {"rows": rows}
 
 
@@ -163,23 +168,23 @@ def child(
     name: str, base: Path, adapter: Path, tiny: tuple[Path, Path], threads: int
 ) -> dict[str, Any]:
     """One part, measured in a process of its own."""
-    given = [
+    arguments = [
         name,
         json.dumps([str(base), str(adapter)]),
-        json.dumps([str(one) for one in tiny]),
+        json.dumps([str(path) for path in tiny]),
         str(base.parent / f"out-{name}"),
     ]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(
-        [sys.executable, __file__, "--part", *given],
+        [sys.executable, __file__, "--part", *arguments],
         capture_output=True,
         text=True,
         env=environment,
     )
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
-    found: dict[str, Any] = json.loads(done.stdout.rsplit("RESULT ", 1)[1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.rsplit("RESULT ", 1)[1])
+    return figures
 
 
 def part(name: str, model: str, tiny: str, out: str) -> dict[str, Any]:
@@ -197,7 +202,7 @@ def part(name: str, model: str, tiny: str, out: str) -> dict[str, Any]:
     )
     gauge.reset()
     before, began = gauge.now(), time.perf_counter()
-    found = do(
+    figures = do(
         name,
         Source(base, Path(adapter), base, QUANT if name == "gguf" else None),
         Path(out) / "whole",
@@ -209,7 +214,7 @@ def part(name: str, model: str, tiny: str, out: str) -> dict[str, Any]:
         "peak_mb": (gauge.peak() - before) * 1e3,
         "programs_mb": started,
         "mb": mb(Path(out) / "whole"),
-    } | found
+    } | figures
 
 
 def do(name: str, source: Any, folder: Path) -> dict[str, Any]:
@@ -230,12 +235,12 @@ def do(name: str, source: Any, folder: Path) -> dict[str, Any]:
     began = time.perf_counter()
     FORMATS.get(name).write(source, folder)
     wrote = (time.perf_counter() - began) / 60
-    found = parity.check(FORMATS.get(name), folder, source, parity.PROBES)
+    difference = parity.check(FORMATS.get(name), folder, source, parity.PROBES)
     return {
         "write_minutes": wrote,
-        "mean_kl": found.mean_kl,
-        "top1": found.top1,
-        "tokens_per_second": found.tokens_per_second,
+        "mean_kl": difference.mean_kl,
+        "top1": difference.top1,
+        "tokens_per_second": difference.tokens_per_second,
     }
 
 

@@ -72,13 +72,14 @@ def main() -> None:
 
 def options() -> argparse.Namespace:
     """Those of the training benchmark that apply."""
-    found = parser("floor")
-    found.description = __doc__
-    found.set_defaults(methods=",".join(METHODS), runs=3, steps=1)
-    arguments = found.parse_args()
+    options_parser = parser("floor")
+    options_parser.description = __doc__
+    options_parser.set_defaults(methods=",".join(METHODS), runs=3, steps=1)
+    arguments = options_parser.parse_args()
     head = "".join(f"{name:>10}" for name in SHARES)
     print(
-        f"{'method':14}{'size':6}{'GFLOP':>8}{'GFLOP/s':>9}{'floor s':>9}{'step s':>8}{'distance':>9}{head}"
+        f"{'method':14}{'size':6}{'GFLOP':>8}{'GFLOP/s':>9}"
+        f"{'floor s':>9}{'step s':>8}{'distance':>9}{head}"
     )
     return arguments
 
@@ -86,7 +87,10 @@ def options() -> argparse.Namespace:
 def line(row: dict[str, Any]) -> str:
     """Of the table."""
     shares = "".join(f"{row['shares'].get(name, 0.0):10.0%}" for name in SHARES)
-    figures = f"{row['gflop']:8.0f}{row['gflops_a_second']:9.0f}{row['floor']:9.2f}{row['seconds']:8.2f}{row['distance']:9.2f}"
+    figures = (
+        f"{row['gflop']:8.0f}{row['gflops_a_second']:9.0f}{row['floor']:9.2f}"
+        f"{row['seconds']:8.2f}{row['distance']:9.2f}"
+    )
     return f"{row['method']:14}{row['size']:6}{figures}{shares}"
 
 
@@ -96,8 +100,8 @@ def measure(match: Match, threads: int) -> dict[str, Any]:
         os.environ["BENCH_REWARD_MODEL"] = reward_model(match.spec(1), threads)
     with tempfile.TemporaryDirectory() as out:
         spec = match.spec(2)
-        made = ours.prepared(spec, Path(out))
-        step = stepper(made, spec, Path(out))
+        assembly = ours.prepared(spec, Path(out))
+        step = stepper(assembly, spec, Path(out))
         step()
         seconds = statistics.median(timed(step) for _ in range(3))
         torch.set_num_threads(
@@ -108,28 +112,32 @@ def measure(match: Match, threads: int) -> dict[str, Any]:
         with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
             whole = timed(step)
         torch.set_num_threads(threads)
-        rate = matmul_rate(made.model)
-        made.at_work.close()
+        rate = matmul_rate(assembly.model)
+        assembly.at_work.close()
     gflop = counter.get_total_flops() / 1e9
     floor = gflop / rate
-    found = {
+    figures = {
         "gflop": gflop,
         "gflops_a_second": rate,
         "floor": floor,
         "seconds": seconds,
         "distance": seconds / floor,
     }
-    return found | {"shares": shares(profiled.events(), whole)}
+    return figures | {"shares": shares(profiled.events(), whole)}
 
 
-def stepper(made: Any, spec: Spec, folder: Path) -> Callable[[], None]:
+def stepper(assembly: Any, spec: Spec, folder: Path) -> Callable[[], None]:
     """One optimiser step on the same rows each time, with a new reference cache."""
-    groups = made.at_work.groups() or [
-        {"params": [one for one in made.model.parameters() if one.requires_grad]}
+    groups = assembly.at_work.groups() or [
+        {
+            "params": [
+                parameter for parameter in assembly.model.parameters() if parameter.requires_grad
+            ]
+        }
     ]
-    optimizer = torch.optim.AdamW(groups, lr=made.config.peak_rate)
+    optimizer = torch.optim.AdamW(groups, lr=assembly.config.peak_rate)
     caches = (RefCache(folder / f"{number}.db") for number in count())
-    source = getattr(made.at_work, "source", None)
+    source = getattr(assembly.at_work, "source", None)
     if source is not None:
         sample = source.sample
 
@@ -149,9 +157,9 @@ def stepper(made: Any, spec: Spec, folder: Path) -> Callable[[], None]:
         return norm
 
     def step() -> None:
-        if hasattr(made.at_work, "_cache"):
-            made.at_work._cache = next(caches)
-        made.at_work.train(made.train.items[: spec.a_step], 0, apply)
+        if hasattr(assembly.at_work, "_cache"):
+            assembly.at_work._cache = next(caches)
+        assembly.at_work.train(assembly.train.items[: spec.a_step], 0, apply)
 
     return step
 
@@ -189,7 +197,7 @@ def matmul_rate(model: Any) -> float:
     """GFLOP a second of products [1024, H] x [H, I] in the model's dtype, the best of many: what
     the machine can do."""
     config = model.get_base_model().config
-    dtype = next(one.dtype for one in model.parameters() if not one.requires_grad)
+    dtype = next(parameter.dtype for parameter in model.parameters() if not parameter.requires_grad)
     left, right = (
         torch.randn(1024, config.hidden_size).to(dtype),
         torch.randn(config.hidden_size, config.intermediate_size).to(dtype),
@@ -200,12 +208,12 @@ def matmul_rate(model: Any) -> float:
 
 def shares(events: Any, whole: float) -> dict[str, float]:
     """Share of the profiled seconds by kind, from each operation's own time."""
-    found: defaultdict[str, float] = defaultdict(float)
+    seconds_of: defaultdict[str, float] = defaultdict(float)
     for event in events:
-        found[kind(event)] += event.self_cpu_time_total / 1e6
-    found.pop("", None)
-    found["python"] = max(0.0, whole - sum(found.values()))
-    return {name: seconds / whole for name, seconds in found.items()}
+        seconds_of[kind(event)] += event.self_cpu_time_total / 1e6
+    seconds_of.pop("", None)
+    seconds_of["python"] = max(0.0, whole - sum(seconds_of.values()))
+    return {name: seconds / whole for name, seconds in seconds_of.items()}
 
 
 def kind(event: Any) -> str:

@@ -192,27 +192,27 @@ def answers(
     groups = np.arange(world.cases) // world.group
     shared = random.random(world.cases) < world.together
     drawn = random.random(world.cases)
-    place = np.where(shared, random.random(groups[-1] + 1)[groups], drawn)
+    position = np.where(shared, random.random(groups[-1] + 1)[groups], drawn)
     before = (random.random(world.cases) < RATE) if incumbent is None else incumbent
     up, down = (world.discordance + gain) / 2, (world.discordance - gain) / 2
     # so that the right share of all cases changes either way
     lift, drop = min(1.0, up / (1 - RATE)), min(1.0, down / RATE)
-    return before.astype(float), np.where(before, place >= drop, place < lift).astype(float)
+    return before.astype(float), np.where(before, position >= drop, position < lift).astype(float)
 
 
 def shares(habit: Share, n: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Which of `n` items have it, before and after."""
     before = random.random(n) < habit.before
-    place = random.random(n)
-    lost = before & (place < (habit.loss + habit.churn / 2) / habit.before)
-    won = ~before & (place < habit.churn / 2 / max(1 - habit.before, habit.churn))
+    position = random.random(n)
+    lost = before & (position < (habit.loss + habit.churn / 2) / habit.before)
+    won = ~before & (position < habit.churn / 2 / max(1 - habit.before, habit.churn))
     return before, (before & ~lost) | won
 
 
 def guards(world: World, habit: Habit, random: np.random.Generator) -> tuple[Guard, ...]:
     """All guards of an evaluation of such a candidate."""
     level = 1 - POLICY.alpha
-    groups = [str(place // world.group) for place in range(world.cases)]
+    groups = [str(case // world.group) for case in range(world.cases)]
     ends, forms = shares(habit.ends, world.cases, random), shares(habit.form, world.cases, random)
     lengths = random.lognormal(3.0, 0.5, world.cases)
     longer = lengths * habit.growth * random.lognormal(0.0, 0.2, world.cases)
@@ -223,20 +223,20 @@ def guards(world: World, habit: Habit, random: np.random.Generator) -> tuple[Gua
         ]
         for columns in ((ends[0], forms[0], lengths), (ends[1], forms[1], longer))
     )
-    found = compare.generation_guards(before, after, groups, level)
+    all_guards = compare.generation_guards(before, after, groups, level)
     logged = list(liked_answers(habit, random))
-    found += (compare.nll_guard(logged, level), compare.liked_guard(logged, level))
-    found += anchors(habit, level, random)
+    all_guards += (compare.nll_guard(logged, level), compare.liked_guard(logged, level))
+    all_guards += anchors(habit, level, random)
     return tuple(
         guard.model_copy(update={"chance": habit.chance}) if "nll" in guard.name else guard
-        for guard in found
+        for guard in all_guards
     )
 
 
 def liked_answers(habit: Habit, random: np.random.Generator) -> Iterator[Logged]:
     """Answers of the app that people liked, each in a group of its own."""
-    for place in range(habit.answers):
-        row = Given(str(place), str(place), [{"place": place}], None, "", True, liked=True)
+    for case in range(habit.answers):
+        row = Given(str(case), str(case), [{"place": case}], None, "", True, liked=True)
         tokens = int(random.integers(5, 40))
         nats = max(0.01, random.normal(habit.liked.before, 0.3))
         later = max(0.01, nats + random.normal(habit.liked.rise, habit.liked.spread))
@@ -252,8 +252,8 @@ def anchors(habit: Habit, level: float, random: np.random.Generator) -> tuple[Gu
     before, after = shares(habit.tasks, TASKS, random)
     solved = compare.measure(
         ANCHOR_TASKS,
-        [float(one) for one in before],
-        [float(one) for one in after],
+        [float(correct) for correct in before],
+        [float(correct) for correct in after],
         range(TASKS),
         level,
     )
@@ -269,8 +269,8 @@ def evaluation(
 ) -> Evaluation:
     """As `evaluate` makes it of judged answers."""
     pairs = [
-        Pair(_case(place, world), float(x), float(y))
-        for place, (x, y) in enumerate(zip(before, after, strict=True))
+        Pair(_case(case, world), float(x), float(y))
+        for case, (x, y) in enumerate(zip(before, after, strict=True))
     ]
     primary = compare.success(SUCCESS, pairs, 1 - POLICY.alpha)
     return Evaluation(
@@ -298,8 +298,8 @@ def evaluation(
     )
 
 
-def _case(place: int, world: World) -> Case:
-    return Case(str(place), str(place // world.group), "", [], None, None, None, {})
+def _case(number: int, world: World) -> Case:
+    return Case(str(number), str(number // world.group), "", [], None, None, None, {})
 
 
 def judged(
@@ -323,15 +323,15 @@ def judged(
 def stated(world: World, random: np.random.Generator, reads: int = 1) -> float | None:
     """The gain that an evaluation of the same world without one states as detectable; None where
     so large a gain cannot be drawn."""
-    found = judged(world, 0.0, random, reads, habit=None).detectable
+    detectable = judged(world, 0.0, random, reads, habit=None).detectable
     most = min(world.discordance, 2 * (1 - RATE) - world.discordance)
-    return found if found is not None and found <= most else None
+    return detectable if detectable is not None and detectable <= most else None
 
 
 def counted(inputs: list[GateInputs], policy: GatePolicy = POLICY) -> Decided:
     """What the gate says of all of them."""
-    verdicts = Counter(decide(one, policy).verdict.name.lower() for one in inputs)
-    return Decided(sum(one.low > 0 for one in inputs), verdicts, len(inputs))
+    verdicts = Counter(decide(candidate, policy).verdict.name.lower() for candidate in inputs)
+    return Decided(sum(candidate.low > 0 for candidate in inputs), verdicts, len(inputs))
 
 
 def approved(inputs: GateInputs) -> bool:
@@ -347,7 +347,9 @@ def equal(world: World, decisions: int, random: np.random.Generator) -> Decided:
 def gain(world: World, decisions: int, random: np.random.Generator) -> Decided:
     """With the gain that an evaluation of the same world stated."""
     gains = [stated(world, random) for _ in range(decisions)]
-    return counted([judged(world, one, random) for one in gains if one is not None])
+    return counted(
+        [judged(world, true_gain, random) for true_gain in gains if true_gain is not None]
+    )
 
 
 def cycles_equal(world: World, runs: int, random: np.random.Generator) -> Decided:
@@ -374,7 +376,7 @@ def cycles_gain(world: World, runs: int, random: np.random.Generator) -> Decided
 
 def _looks(world: World) -> Iterator[int]:
     """The number of each look, as the gate counts it."""
-    rows, seen = frozenset(str(place) for place in range(world.cases)), list[Look]()
+    rows, seen = frozenset(str(case) for case in range(world.cases)), list[Look]()
     for cycle in range(CYCLES):
         look = Look(("incumbent", f"candidate {cycle}"), SUCCESS, rows)
         yield number(look, seen)
@@ -385,39 +387,39 @@ def with_gain(
     world: World, habit: Habit, decisions: int, random: np.random.Generator
 ) -> list[GateInputs]:
     """Candidates whose gain is seen, so that the guards decide: twice the detectable one."""
-    found = list[GateInputs]()
-    while len(found) < decisions:
+    candidates = list[GateInputs]()
+    while len(candidates) < decisions:
         true_gain = stated(world, random)
         most = min(world.discordance, 2 * (1 - RATE) - world.discordance)
         inputs = judged(world, min(2 * (true_gain or most), most), random, habit=habit)
         if inputs.low > 0:
-            found.append(inputs)
-    return found
+            candidates.append(inputs)
+    return candidates
 
 
-def line(kind: str, world: World, found: Decided) -> dict[str, Any]:
+def line(kind: str, world: World, decided: Decided) -> dict[str, Any]:
     """One row of the first table, with whether its target is missed."""
     wants_gain = kind.endswith("gain")
-    count = found.seen if wants_gain else found.verdicts["approved"]
-    row = _row(kind, world.name, count, found, POWER if wants_gain else POLICY.alpha, wants_gain)
+    count = decided.seen if wants_gain else decided.verdicts["approved"]
+    row = _row(kind, world.name, count, decided, POWER if wants_gain else POLICY.alpha, wants_gain)
     return row | {"world": asdict(world)}
 
 
 def _row(
-    kind: str, name: str, count: int, found: Decided, target: float, at_least: bool
+    kind: str, name: str, count: int, decided: Decided, target: float, at_least: bool
 ) -> dict[str, Any]:
-    known = clopper_pearson(count, found.total)
-    verdicts = {one.name.lower(): found.verdicts[one.name.lower()] for one in Verdict}
+    interval = clopper_pearson(count, decided.total)
+    verdicts = {verdict.name.lower(): decided.verdicts[verdict.name.lower()] for verdict in Verdict}
     return {
         "kind": kind,
         "name": name,
         "counted": count,
-        "of": found.total,
-        "share": count / found.total if found.total else None,
-        "low": known.low,
-        "high": known.high,
+        "of": decided.total,
+        "share": count / decided.total if decided.total else None,
+        "low": interval.low,
+        "high": interval.high,
         "target": f"{'>=' if at_least else '<='} {target:.0%}",
-        "missed": known.high < target if at_least else known.low > target,
+        "missed": interval.high < target if at_least else interval.low > target,
         "verdicts": verdicts,
     }
 
@@ -429,25 +431,25 @@ def mistakes(decisions: int, random: np.random.Generator) -> Iterator[dict[str, 
         for name, habit in BASES.items():
             candidates = with_gain(world, habit, decisions, random)
             for kind, policy in (("refused", POLICY), ("absolute", ABSOLUTE)):
-                found = counted(candidates, policy)
+                decided = counted(candidates, policy)
                 row = _row(
                     kind,
                     f"{cases} cases, base {name}",
-                    found.verdicts["rejected"],
-                    found,
+                    decided.verdicts["rejected"],
+                    decided,
                     REFUSALS,
                     False,
                 )
                 yield row | ({} if policy is POLICY else {"missed": False, "target": ""})
     for cases in (100, 300):
         for name, habit in HARMS.items():
-            found = counted(with_gain(World(cases, 0.3), habit, decisions, random))
-            count = found.verdicts["approved"]
-            yield _row("passed", f"{cases} cases, {name}", count, found, POLICY.alpha, False)
+            decided = counted(with_gain(World(cases, 0.3), habit, decisions, random))
+            count = decided.verdicts["approved"]
+            yield _row("passed", f"{cases} cases, {name}", count, decided, POLICY.alpha, False)
 
 
 def _rare(share: float, loss: float, noise: float = 0.0) -> Callable[..., np.ndarray]:
-    """`share` of the rows lose `loss`, the others gain so much that nothing is gained on average."""
+    """`share` of the rows lose `loss`, the others gain as much on average."""
 
     def draw(random: np.random.Generator, n: int) -> np.ndarray:
         gained = random.normal(share * loss / (1 - share), noise, n)
@@ -488,30 +490,30 @@ def graded(decisions: int, random: np.random.Generator) -> Iterator[dict[str, An
         for name, draw in SHAPES.items():
             samples = [draw(random, n) for _ in range(decisions)]
             t_alone, widened = (
-                [_false(_known(one, wide)) for one in samples] for wide in (False, True)
+                [_false(_known(sample, wide)) for sample in samples] for wide in (False, True)
             )
             row: dict[str, Any] = {"kind": "graded", "name": f"{n} rows, {name}", "of": decisions}
             row |= {"t_first": _share(t_alone, 1), "first": _share(widened, 1)}
             row |= {"t_twenty": _any(t_alone), "twenty": _any(widened)}
-            known = clopper_pearson(round(row["twenty"] * decisions), decisions)
-            yield row | {"missed": known.low > POLICY.alpha}
+            interval = clopper_pearson(round(row["twenty"] * decisions), decisions)
+            yield row | {"missed": interval.low > POLICY.alpha}
         for name in ORDINARY:
             yield _power(n, name, decisions, random)
 
 
 def _known(changes: np.ndarray, widened: bool) -> Estimate:
     sizes = np.ones(len(changes))
-    found = mean(changes, sizes, 1.0)
-    return replace(found, units=units_of(changes, sizes)) if widened else found
+    estimate = mean(changes, sizes, 1.0)
+    return replace(estimate, units=units_of(changes, sizes)) if widened else estimate
 
 
-def _false(known: Estimate) -> float:
+def _false(estimate: Estimate) -> float:
     """The p value of a gain; 1 for a loss."""
-    return known.p_value if known.value > 0 else 1.0
+    return estimate.p_value if estimate.value > 0 else 1.0
 
 
 def _share(p_values: list[float], look: int) -> float:
-    return float(np.mean([one < 1 - look_level(POLICY.alpha, look) for one in p_values]))
+    return float(np.mean([p_value < 1 - look_level(POLICY.alpha, look) for p_value in p_values]))
 
 
 def _any(p_values: list[float]) -> float:
@@ -524,8 +526,10 @@ def _power(n: int, name: str, decisions: int, random: np.random.Generator) -> di
     """Share of gains seen at the first look, where the t interval alone sees about 80 %."""
     samples = [SHAPES[name](random, n) for _ in range(decisions)]
     gain = 2.8 * float(np.std(np.concatenate(samples))) / math.sqrt(n)
-    moved = [np.clip(one + gain, -1, 1) for one in samples]
-    t_alone, widened = ([_false(_known(one, wide)) for one in moved] for wide in (False, True))
+    moved = [np.clip(sample + gain, -1, 1) for sample in samples]
+    t_alone, widened = (
+        [_false(_known(sample, wide)) for sample in moved] for wide in (False, True)
+    )
     row = {"kind": "graded power", "name": f"{n} rows, {name}", "of": decisions, "gain": gain}
     return row | {"t_first": _share(t_alone, 1), "first": _share(widened, 1), "missed": False}
 
@@ -549,10 +553,10 @@ def show(row: dict[str, Any]) -> None:
         if row["share"] is None
         else f"{row['share']:7.1%} {row['low']:6.1%} .. {row['high']:5.1%}"
     )
-    said = " ".join(
+    verdicts = " ".join(
         f"{name} {count / max(row['of'], 1):.1%}" for name, count in row["verdicts"].items()
     )
-    print(f"{row['kind']:13} {row['name']:56} {share}  {row['target']:7} {said}", flush=True)
+    print(f"{row['kind']:13} {row['name']:56} {share}  {row['target']:7} {verdicts}", flush=True)
 
 
 def main() -> None:

@@ -70,14 +70,14 @@ def main() -> None:
     parser.add_argument("--settings", default="table", choices=("table", "defaults"))
     parser.add_argument("--judge", default="learned", choices=("learned", "random"))
     raw.option(parser, "judge")
-    given = parser.parse_args()
+    options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
     )
     rows = []
-    for seed in given.persons.split(","):
-        rows.append(measure(int(seed), given.critic, given.settings, given.judge))
-        raw.write(given.json, rows=rows)
+    for seed in options.persons.split(","):
+        rows.append(measure(int(seed), options.critic, options.settings, options.judge))
+        raw.write(options.json, rows=rows)
 
 
 def measure(seed: int, critic: str, settings: str, judge: str) -> dict[str, Any]:
@@ -99,17 +99,17 @@ def measure(seed: int, critic: str, settings: str, judge: str) -> dict[str, Any]
             train(ws, AGENT, "reward", base, options=JUDGE | start)
             for start in ({}, {"continue_from": begun})
         ]
-        dev = {str(one.reward_model): accuracy(ws, one.run_id) for one in judges}
+        dev = {str(trained.reward_model): accuracy(ws, trained.run_id) for trained in judges}
         chosen = max(dev, key=lambda name: dev[name])
         model = RewardModel.load(
             reward_models.folder(ws, reward_models.find(ws, AGENT, chosen)), device="cpu"
         )
-        known = {
+        figures = {
             "person": seed,
             "dev": list(dev.values()),
             "pairs_right": ranked(seed, files.base, model),
         }
-        row = known | learned(ws, seed, files.base, options | {"reward_model": chosen})
+        row = figures | learned(ws, seed, files.base, options | {"reward_model": chosen})
     sys.stdout.write(json.dumps(row) + "\n")
     return row
 
@@ -163,13 +163,13 @@ def accuracy(ws: Workspace, run_id: str) -> float:
 
 
 def ranked(seed: int, base: Path, model: RewardModel) -> float:
-    """Share of fresh pairs in which the wanted filing scores above what the app answered instead."""
+    """Share of fresh pairs in which the wanted filing scores above the app's wrong answer."""
     person = Person(seed)
     mails = person.mails(random.Random(f"true pairs:{seed}"), 3 * PAIRS, "fresh")
-    said = Filer(base).answer([messages(mail) for mail in mails], 1.0, seed + 1000)
+    answers = Filer(base).answer([messages(mail) for mail in mails], 1.0, seed + 1000)
     wrong = [
         (mail, answer.text)
-        for mail, answer in zip(mails, said, strict=True)
+        for mail, answer in zip(mails, answers, strict=True)
         if answer.text != person.filing(mail).text()
     ][:PAIRS]
     pairs = [

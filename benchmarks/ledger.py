@@ -94,22 +94,23 @@ def main() -> None:
     )
     parser.add_argument("--traces", type=int, default=20_000)
     raw.option(parser, "ledger")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "material.jsonl"
-        file.write_text("".join(json.dumps(line) + "\n" for line in lines(given.traces)))
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines(options.traces)))
         with Workspace.open(Home.at(Path(folder) / "home"), Sources({}, "", {})) as ws:
             report = ingest(ws, AGENT, "jsonl", file)
             assert not report.refused, report.refusals
-            found = measure(ws)
-    for name, one in found.items():
+            results = measure(ws)
+    for name, figures in results.items():
         print(
-            f"{name:18} {one['cpu_seconds']:7.2f} s of a processor, {one['seconds']:7.2f} s by "
+            f"{name:18} {figures['cpu_seconds']:7.2f} s of a processor, {figures['seconds']:7.2f} "
+            "s by "
             "the clock"
         )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"{given.traces:,} traces, {peak:,} MB at most")
-    raw.write(given.json, traces=given.traces, peak_mb=peak, steps=found)
+    print(f"{options.traces:,} traces, {peak:,} MB at most")
+    raw.write(options.json, traces=options.traces, peak_mb=peak, steps=results)
 
 
 if __name__ == "__main__":

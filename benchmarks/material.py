@@ -90,9 +90,9 @@ def make(folder: Path, *sizes: str) -> None:
     pairs = {"pairs": _pairs(files[3].read_text().split())} | (
         {"hh": _hh()} if HH.is_file() else {}
     )
-    for name, found in pairs.items():
+    for name, rows in pairs.items():
         (folder / f"{name}.json").write_text(
-            json.dumps([pair for pair in found if _length(tokenizer, pair) < LONGEST])
+            json.dumps([pair for pair in rows if _length(tokenizer, pair) < LONGEST])
         )
 
 
@@ -104,10 +104,10 @@ def rows(pairs: list[dict[str, str]], method: str) -> list[dict[str, Any]]:
         return [
             {
                 "prompt": pair["prompt"],
-                "completion": pair[sides[at % 2]],
-                "label": sides[at % 2] == "chosen",
+                "completion": pair[sides[position % 2]],
+                "label": sides[position % 2] == "chosen",
             }
-            for at, pair in enumerate(pairs)
+            for position, pair in enumerate(pairs)
         ]
     if method == "kto-siblings":
         return [
@@ -127,7 +127,7 @@ def _length(tokenizer: Any, pair: dict[str, str]) -> int:
 
 def _hh() -> list[dict[str, str]]:
     """Dialogues cut before the last answer, where both have the same ones before."""
-    found = []
+    pairs = []
     for line in HH.read_text().splitlines():
         pair = json.loads(line)
         prompt = pair["chosen"][: pair["chosen"].rindex(TURN) + len(TURN)]
@@ -136,8 +136,8 @@ def _hh() -> list[dict[str, str]]:
             pair["rejected"][len(prompt) :].rstrip(),
         )
         if pair["rejected"].startswith(prompt) and chosen and rejected and chosen != rejected:
-            found.append({"prompt": prompt, "chosen": chosen, "rejected": rejected})
-    return found
+            pairs.append({"prompt": prompt, "chosen": chosen, "rejected": rejected})
+    return pairs
 
 
 def _tokenizer(files: list[str]) -> Any:
@@ -157,9 +157,9 @@ def _tokenizer(files: list[str]) -> Any:
             show_progress=False,
         ),
     )
-    made = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token="<pad>", eos_token="<eos>")
-    made.chat_template = TEMPLATE
-    return made
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token="<pad>", eos_token="<eos>")
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
 
 
 def _pairs(words: list[str]) -> list[dict[str, str]]:
@@ -169,11 +169,11 @@ def _pairs(words: list[str]) -> list[dict[str, str]]:
         return max(least, int(draw.lognormvariate(mean, spread)))
 
     def text(count: int) -> str:
-        found: list[str] = []
-        while len(found) < count:
+        chosen: list[str] = []
+        while len(chosen) < count:
             start = draw.randrange(len(words) - 50)
-            found += words[start : start + 50]
-        return " ".join(found[:count])
+            chosen += words[start : start + 50]
+        return " ".join(chosen[:count])
 
     return [
         {

@@ -100,9 +100,9 @@ def same_start(model: Any) -> None:
     contestants begin alike (B begins at 0)."""
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and ("lora_A" in name or "score" in name):
-            place = re.search(r"layers\.\d+\.[\w.]*?(?=\.lora_A)|score", name)
+            layer = re.search(r"layers\.\d+\.[\w.]*?(?=\.lora_A)|score", name)
             draw = torch.Generator().manual_seed(
-                zlib.crc32((place.group() if place else name).encode())
+                zlib.crc32((layer.group() if layer else name).encode())
             )
             start = torch.randn(parameter.shape, generator=draw) * parameter.shape[1] ** -0.5
             parameter.data.copy_(start)
@@ -134,11 +134,11 @@ def report(
 ) -> None:
     """The line that the driver reads; `scored` tokens over all steps, where they are fixed
     beforehand, and `tokens` of each step."""
-    found = {
+    figures = {
         "seconds": list(seconds),
         "losses": list(losses),
         "scored": scored,
         "tokens": list(tokens),
         "peak_bytes": peak or peak_bytes(),
     }
-    print("RESULT " + json.dumps(found))
+    print("RESULT " + json.dumps(figures))

@@ -31,7 +31,7 @@ OWN: dict[str, dict[str, Any]] = {
 }
 ONLINE = ("grpo", "ppo")
 TRL_BATCH = {"default": 8, "tuned": 2}
-"""Rows over which TRL's KTO takes its baseline, by configuration; told where losses are compared."""
+"""Rows over which TRL's KTO takes its baseline, by configuration."""
 
 
 class InOrder:
@@ -51,7 +51,7 @@ class InOrder:
         return step / self.steps
 
 
-def row(number: int, given: dict[str, Any]) -> dict[str, Any]:
+def row(number: int, pair: dict[str, Any]) -> dict[str, Any]:
     """A row of a dataset."""
     fields = {
         "row_id": f"row_{number}",
@@ -67,12 +67,12 @@ def row(number: int, given: dict[str, Any]) -> dict[str, Any]:
         "checker": None,
         "checker_config": None,
     }
-    return fields | more | given | {"prompt": [{"role": "user", "content": given["prompt"]}]}
+    return fields | more | pair | {"prompt": [{"role": "user", "content": pair["prompt"]}]}
 
 
 def values(spec: Spec) -> dict[str, Any]:
     """The settings."""
-    found = OWN[spec.method] | {
+    options = OWN[spec.method] | {
         "learning_rate": RATE,
         "lr_scheduler_type": "constant",
         "warmup_ratio": 0,
@@ -84,24 +84,24 @@ def values(spec: Spec) -> dict[str, Any]:
         "dtype": "float32" if spec.precision == "fp32" else "auto",
     }
     if spec.method == "kto" and spec.kind in TRL_BATCH:
-        found |= {"kl_scope": "micro", "kl_rows": TRL_BATCH[spec.kind]}
+        options |= {"kl_scope": "micro", "kl_rows": TRL_BATCH[spec.kind]}
     if spec.kind == "shared":
-        found["critic"] = "shared"
+        options["critic"] = "shared"
     if spec.method in ONLINE:
-        found |= {
+        options |= {
             "num_generations": spec.group,
             "max_completion_length": spec.new_tokens,
             "max_length": 2048,
         }
-    return found
+    return options
 
 
 def prepared(spec: Spec, out: Path) -> Assembly:
     """Everything but the loop."""
-    rows = [row(number, given) for number, given in enumerate(spec.load())]
+    rows = [row(number, pair) for number, pair in enumerate(spec.load())]
     judge = os.environ.get("BENCH_REWARD_MODEL") if spec.method == "ppo" else None
     chosen = settings(spec.method, values(spec))
-    made = assemble(
+    assembly = assemble(
         spec.method,
         chosen,
         spec.model,
@@ -110,12 +110,12 @@ def prepared(spec: Spec, out: Path) -> Assembly:
         out / "reference.db",
         Path(judge) if judge else None,
     )
-    same_start(made.model)
-    if len(made.train.items) != len(rows):
+    same_start(assembly.model)
+    if len(assembly.train.items) != len(rows):
         raise SystemExit(
-            f"{len(rows) - len(made.train.items)} rows were dropped: {made.train.dropped}"
+            f"{len(rows) - len(assembly.train.items)} rows were dropped: {assembly.train.dropped}"
         )
-    return made
+    return assembly
 
 
 def size(item: Any) -> int:
@@ -123,39 +123,41 @@ def size(item: Any) -> int:
     return len(item.prompt) + sum(len(branch.ids) for branch in getattr(item, "branches", ()))
 
 
-def keep_reward_model(made: Assembly, base: str, folder: Path) -> None:
+def keep_reward_model(assembly: Assembly, base: str, folder: Path) -> None:
     """In the form in which a run leaves one."""
     from thumbwheel.engine.load import base_fingerprint
     from thumbwheel.engine.reward_model import RewardModelCard
 
-    made.model.save_pretrained(folder)
-    made.builder.tokenizer.save_pretrained(folder)
-    RewardModelCard("bradley_terry", base, base_fingerprint(base), made.config.max_length).write(
-        folder
-    )
+    assembly.model.save_pretrained(folder)
+    assembly.builder.tokenizer.save_pretrained(folder)
+    RewardModelCard(
+        "bradley_terry", base, base_fingerprint(base), assembly.config.max_length
+    ).write(folder)
 
 
 def main() -> None:
     """Run and print."""
     spec = Spec.read()
     out = Path(os.environ["BENCH_OUT"])
-    made = prepared(spec, out)
+    assembly = prepared(spec, out)
     order: Any = InOrder(spec.a_step, spec.steps)
     if spec.cache == "warm":
         for rows in order.batches():
-            made.at_work.evaluate([made.train.items[at] for at in rows])
+            assembly.at_work.evaluate([assembly.train.items[index] for index in rows])
     clock = Clock()
-    trained = prepare(made.model, made.config, spec.steps, made.at_work.groups())
-    parts = (made.train.items, (), MetricsFile(out / "metrics.jsonl"), Checkpoints(out, 1))
-    loop = Loop(made.at_work, trained, made.config, *parts, callbacks=[clock])
+    trained = prepare(assembly.model, assembly.config, spec.steps, assembly.at_work.groups())
+    parts = (assembly.train.items, (), MetricsFile(out / "metrics.jsonl"), Checkpoints(out, 1))
+    loop = Loop(assembly.at_work, trained, assembly.config, *parts, callbacks=[clock])
     loop.order = order
     loop.run()
     peak = peak_bytes()  # before the processes that judge are gone
-    made.at_work.close()
+    assembly.at_work.close()
     if keep := os.environ.get("BENCH_KEEP"):
-        keep_reward_model(made, spec.model, Path(keep))
-    sizes = [sum(map(size, (made.train.items[at] for at in rows))) for rows in order.batches()]
-    report(clock.seconds, clock.losses, made.train.scored or None, sizes, peak)
+        keep_reward_model(assembly, spec.model, Path(keep))
+    sizes = [
+        sum(map(size, (assembly.train.items[index] for index in rows))) for rows in order.batches()
+    ]
+    report(clock.seconds, clock.losses, assembly.train.scored or None, sizes, peak)
 
 
 if __name__ == "__main__":

@@ -34,30 +34,30 @@ def options(spec: Spec) -> dict[str, Any]:
     """What the configuration is told beyond the method's own defaults."""
     answers = spec.a_step * (spec.group if spec.method == "grpo" else 1)
     batch = min(DEFAULT_BATCH, answers)
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "per_device_train_batch_size": batch,
         "gradient_accumulation_steps": answers // batch,
     }
     if spec.kind == "tuned":
         micro = MICRO.get(spec.method, 1)
-        found = {
+        arguments = {
             "per_device_train_batch_size": micro,
             "gradient_accumulation_steps": answers // (micro * spec.processes),
             "gradient_checkpointing": False,
         }
     if spec.precision == "fp32" or (spec.kind == "tuned" and not has_bf16()):
-        found["bf16"] = False
+        arguments["bf16"] = False
     if spec.cache == "warm":
-        found["precompute_ref_log_probs"] = True
+        arguments["precompute_ref_log_probs"] = True
     if spec.method != "grpo":
-        found["train_sampling_strategy"] = "sequential"
+        arguments["train_sampling_strategy"] = "sequential"
     if spec.method == "grpo":
-        found |= {
+        arguments |= {
             "num_generations": spec.group,
             "max_completion_length": spec.new_tokens,
             "shuffle_dataset": False,
         }
-    return found
+    return arguments
 
 
 def weights(spec: Spec) -> torch.dtype:

@@ -125,12 +125,12 @@ def main() -> None:
     for seed in seeds:
         most = world.tune_ratings if seed in world.tune else world.prove_ratings
         for ratings in arguments.ratings or [most]:
-            known = {
+            measured = {
                 row["contestant"]
                 for row in rows
                 if is_of(row, world, seed, ratings, arguments.options)
             }
-            missing = [name for name in names if name not in known]
+            missing = [name for name in names if name not in measured]
             if not missing:
                 continue
             with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +168,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> None:
             == (name, ratings, options)
         ]
         gains = [100 * row["gain"] for row in same]
-        before, after, kept = (
+        before, after, still_right = (
             100 * mean(row[column] for row in same) for column in ("before", "after", "kept")
         )
         sure = sum(row["low"] > 0 for row in same)
@@ -179,42 +179,42 @@ def summarise(rows: Sequence[dict[str, Any]]) -> None:
         shown = "" if options == "{}" else options
         print(
             f"{name:16} {ratings:7} {len(same):5}  {before:6.1f} {after:6.1f}  {spread:24} "
-            f"{sure:4}  {kept:4.0f}  {approved:>8}  {shown}"
+            f"{sure:4}  {still_right:4.0f}  {approved:>8}  {shown}"
         )
 
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    found = argparse.ArgumentParser(
+    arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    raw.option(found, "quality")
-    found.add_argument("--world", required=True, choices=sorted(WORLDS))
-    found.add_argument(
+    raw.option(arguments, "quality")
+    arguments.add_argument("--world", required=True, choices=sorted(WORLDS))
+    arguments.add_argument(
         "--seeds",
         type=numbers,
         default=[],
         help="comma-separated; without them the world's proving seeds",
     )
-    found.add_argument(
+    arguments.add_argument(
         "--ratings",
         type=numbers,
         default=[],
         help="comma-separated; without them as many as the world has",
     )
-    found.add_argument(
+    arguments.add_argument(
         "--contestants",
         default="",
         help=f"comma-separated; without them all of {', '.join(CONTESTANTS)} that the world can "
         "judge",
     )
-    found.add_argument(
+    arguments.add_argument(
         "--options",
         type=json.loads,
         default={},
         help="settings of ours as JSON, to try others than the defaults",
     )
-    return found
+    return arguments
 
 
 def numbers(text: str) -> list[int]:

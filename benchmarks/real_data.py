@@ -117,23 +117,23 @@ def main() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    found = argparse.ArgumentParser(
+    arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    raw.option(found, "real_data")
-    found.add_argument(
+    raw.option(arguments, "real_data")
+    arguments.add_argument(
         "--quick", action="store_true", help="a few steps of everything; the figures mean nothing"
     )
-    found.add_argument(
+    arguments.add_argument(
         "--agents", default=",".join(turn.agent for turn in TURNS), help="comma-separated"
     )
-    found.add_argument(
+    arguments.add_argument(
         "--base-steps",
         type=int,
         default=160,
         help=f"optimiser steps of the base, {BATCH} x {BLOCK} tokens each",
     )
-    return found
+    return arguments
 
 
 def chats() -> Iterator[list[dict[str, str]]]:
@@ -151,7 +151,7 @@ def chats() -> Iterator[list[dict[str, str]]]:
 
 
 def make_base(folder: Path, steps: int) -> dict[str, Any]:
-    """Train tokenizer and model for `steps` steps of language modelling and save them in `folder`."""
+    """Train tokenizer and model as a language model and save them in `folder`."""
     import torch
 
     started = time.monotonic()
@@ -162,8 +162,8 @@ def make_base(folder: Path, steps: int) -> dict[str, Any]:
     ids = torch.tensor(
         [
             token
-            for one in tokenizer(rendered, add_special_tokens=False)["input_ids"]
-            for token in one
+            for sequence in tokenizer(rendered, add_special_tokens=False)["input_ids"]
+            for token in sequence
         ]
     )
     blocks = ids[: len(ids) // BLOCK * BLOCK].view(-1, BLOCK)
@@ -174,7 +174,7 @@ def make_base(folder: Path, steps: int) -> dict[str, Any]:
     tokenizer.save_pretrained(folder)
     seconds, parameters = (
         round(time.monotonic() - started, 1),
-        sum(one.numel() for one in model.parameters()),
+        sum(sequence.numel() for sequence in model.parameters()),
     )
     return {
         "parameters": parameters,
@@ -256,9 +256,9 @@ def turn_once(turn: Turn, work: Path, quick: bool) -> dict[str, Any]:
 
     def command(what: str, *arguments: str) -> Any:
         started = time.monotonic()
-        found = thumbwheel(home, *arguments)
+        result = thumbwheel(home, *arguments)
         seconds[what] = round(time.monotonic() - started, 1)
-        return found
+        return result
 
     agent = ("--agent", turn.agent, "--json")
     first = command("import", "import", turn.source, file, *agent)
@@ -354,12 +354,16 @@ import json, sys
 import raw
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-tokenizer, model = AutoTokenizer.from_pretrained(sys.argv[1]), AutoModelForCausalLM.from_pretrained(sys.argv[1])
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
 question = [{"role": "user", "content": "What is 2 + 3?"}]
-ids = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+ids = tokenizer.apply_chat_template(
+    question, add_generation_prompt=True, return_tensors="pt", return_dict=True
+)
 out = model.generate(**ids, do_sample=False, max_new_tokens=24)[0, ids["input_ids"].shape[1]:]
 assert "thumbwheel" not in sys.modules
-print(json.dumps({"parameters": model.num_parameters(), "answer": tokenizer.decode(out, skip_special_tokens=True)}))
+answer = tokenizer.decode(out, skip_special_tokens=True)
+print(json.dumps({"parameters": model.num_parameters(), "answer": answer}))
 """
 
 
@@ -387,14 +391,19 @@ def show(base: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     print(f"{what}  {figures}  {'gain [95 %]':26}decision")
     for row in rows:
         split = "/".join(str(count) for count in row["rows"].values())
-        head = f"{row['agent']:9}{row['method']:7}{row['imported']['read']:>6}{row['imported']['refused']:>8}{split:>18}"
-        measures = {one["name"]: one for one in (row["primary"], *row["preferences"])}
-        for place, one in enumerate(measures.values()):
-            gain = f"{one['gain']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]"
-            end = f"{row['decision']['verdict']} ({row['basis']})" if place == 0 else ""
+        imported = row["imported"]
+        head = (
+            f"{row['agent']:9}{row['method']:7}{imported['read']:>6}{imported['refused']:>8}"
+            f"{split:>18}"
+        )
+        measures = {measure["name"]: measure for measure in (row["primary"], *row["preferences"])}
+        for number, measure in enumerate(measures.values()):
+            gain = f"{measure['gain']:+.3f} [{measure['low']:+.3f}, {measure['high']:+.3f}]"
+            end = f"{row['decision']['verdict']} ({row['basis']})" if number == 0 else ""
             print(
-                f"{head if place == 0 else '':48}  "
-                f"{one['name']:46}{one['before']:8.3f}{one['after']:8.3f}  {gain:26}{end}"
+                f"{head if number == 0 else '':48}  "
+                f"{measure['name']:46}{measure['before']:8.3f}{measure['after']:8.3f}  "
+                f"{gain:26}{end}"
             )
         if judge := row["reward_model"]:
             right = (

@@ -45,7 +45,7 @@ def generate(model: Any, prompts: list[list[int]], answers: int, tokens: int) ->
         for _ in range(answers)
     ]
     with torch.inference_mode():
-        found = model.generate(
+        sequences = model.generate(
             input_ids=torch.tensor(rows),
             attention_mask=torch.tensor(mask),
             do_sample=True,
@@ -56,26 +56,26 @@ def generate(model: Any, prompts: list[list[int]], answers: int, tokens: int) ->
             min_new_tokens=tokens,
             pad_token_id=0,
         )
-    assert found.shape == (len(rows), longest + tokens)
+    assert sequences.shape == (len(rows), longest + tokens)
 
 
-def contestants(folder: Path, given: argparse.Namespace) -> dict[str, Callable[[], None]]:
+def contestants(folder: Path, options: argparse.Namespace) -> dict[str, Callable[[], None]]:
     """name -> one sampling of everything."""
-    model, tokenizer = load_base(str(folder / given.size), "float32", local_only=True)
-    prompts = prompts_of(folder, tokenizer, given.prompts)
+    model, tokenizer = load_base(str(folder / options.size), "float32", local_only=True)
+    prompts = prompts_of(folder, tokenizer, options.prompts)
     peer, _ = attach_lora(
-        load_base(str(folder / given.size), "float32", local_only=True)[0], LoraSettings(), seed=0
+        load_base(str(folder / options.size), "float32", local_only=True)[0], LoraSettings(), seed=0
     )
     policy = ScoreEngine(attach_lora(model, LoraSettings(), seed=0)[0]).model
-    sampling = Sampling(max_new_tokens=given.tokens)
+    sampling = Sampling(max_new_tokens=options.tokens)
     plain, merged = GroupSampler(policy, tokenizer), GroupSampler(policy, tokenizer, merge=True)
 
     def sample(sampler: GroupSampler) -> None:
-        found = sampler.sample(prompts, given.answers, sampling)
-        assert all(len(one.ids) == given.tokens for group in found for one in group)
+        groups = sampler.sample(prompts, options.answers, sampling)
+        assert all(len(rollout.ids) == options.tokens for group in groups for rollout in group)
 
     return {
-        "generate": lambda: generate(peer.eval(), prompts, given.answers, given.tokens),
+        "generate": lambda: generate(peer.eval(), prompts, options.answers, options.tokens),
         "policy": lambda: sample(plain),
         "merged": lambda: sample(merged),
         "sync": merged.sync,
@@ -90,21 +90,21 @@ def main() -> None:
     parser.add_argument("--size", default="26m", choices=list(material.SIZES))
     for name, default in {"prompts": 2, "answers": 8, "tokens": 64, "rounds": 5}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
-    material.make(given.folder, given.size)
-    found = contestants(given.folder, given)
-    seconds: dict[str, list[float]] = {name: [] for name in found}
-    for _ in range(given.rounds + 1):
-        for name, run in found.items():
+    options = parser.parse_args()
+    material.make(options.folder, options.size)
+    samplers = contestants(options.folder, options)
+    seconds: dict[str, list[float]] = {name: [] for name in samplers}
+    for _ in range(options.rounds + 1):
+        for name, run in samplers.items():
             start = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - start)
     medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
     report = {
-        "size": given.size,
-        "prompts": given.prompts,
-        "answers": given.answers,
-        "tokens": given.tokens,
+        "size": options.size,
+        "prompts": options.prompts,
+        "answers": options.answers,
+        "tokens": options.tokens,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -113,7 +113,7 @@ def main() -> None:
         "ratio_with_sync": medians["generate"] / (medians["merged"] + medians["sync"]),
     }
     print(json.dumps(report, indent=2))
-    raw.write(given.json, **report)
+    raw.write(options.json, **report)
 
 
 if __name__ == "__main__":

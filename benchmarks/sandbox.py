@@ -35,13 +35,13 @@ SLOW = {123}
 
 def main() -> None:
     """Measure, print, write."""
-    found = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    raw.option(found, "sandbox")
-    found.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    found.add_argument("--seconds", type=float, default=10)
-    arguments = found.parse_args()
+    raw.option(parser, "sandbox")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=10)
+    arguments = parser.parse_args()
     report = examine()
     if not report.allowed:
         raise SystemExit(f"{report.reason}. {report.fix}")
@@ -57,9 +57,9 @@ def tasks() -> list[Job]:
     """Every task with its own solution."""
     read = [json.loads(line) for line in DATA.read_text().splitlines()]
     return [
-        Job(one["code"], tests=Tests(tuple(one["test_list"]), one["test_setup_code"]))
-        for one in read
-        if one["task_id"] not in SLOW
+        Job(task["code"], tests=Tests(tuple(task["test_list"]), task["test_setup_code"]))
+        for task in read
+        if task["task_id"] not in SLOW
     ]
 
 
@@ -70,12 +70,14 @@ def measure(
     start = time.monotonic()
     while time.monotonic() - start < 1:
         pool.run(jobs[:20])
-    done, wrong, at, start, before = 0, 0, 0, time.monotonic(), busy()
+    done, wrong, first, start, before = 0, 0, 0, time.monotonic(), busy()
     while time.monotonic() - start < arguments.seconds:
-        batch = [jobs[(at + number) % len(jobs)] for number in range(BATCH)]
+        batch = [jobs[(first + number) % len(jobs)] for number in range(BATCH)]
         outcomes = pool.run(batch)
-        wrong += sum(one.state is not State.DONE or not all(one.passed) for one in outcomes)
-        at, done = at + BATCH, done + BATCH
+        wrong += sum(
+            result.state is not State.DONE or not all(result.passed) for result in outcomes
+        )
+        first, done = first + BATCH, done + BATCH
     seconds, spent = time.monotonic() - start, busy() - before
     row = {
         "what": name,

@@ -26,19 +26,20 @@ STEPS = 1
 
 def main() -> None:
     """Measure, print, write, draw."""
-    found = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    raw.option(found, "scaling")
-    found.add_argument("--chart", help="write a chart to this SVG file")
-    found.add_argument("--methods", default=",".join(METHODS), help="comma-separated")
-    found.add_argument("--size", default="26m", choices=list(material.SIZES))
-    found.add_argument("--threads", type=int, default=os.cpu_count() or 2)
-    arguments = found.parse_args()
+    raw.option(parser, "scaling")
+    parser.add_argument("--chart", help="write a chart to this SVG file")
+    parser.add_argument("--methods", default=",".join(METHODS), help="comma-separated")
+    parser.add_argument("--size", default="26m", choices=list(material.SIZES))
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 2)
+    arguments = parser.parse_args()
     arguments.steps, arguments.runs = STEPS, 1
     material.make(peers.BENCH / "material", arguments.size)
     print(
-        f"{'method':8}{'data':>6}{'rows':>6}{'tokens':>9}{'seconds':>9}{'us a token':>12}{'peak GB':>9}"
+        f"{'method':8}{'data':>6}{'rows':>6}{'tokens':>9}"
+        f"{'seconds':>9}{'us a token':>12}{'peak GB':>9}"
     )
     rows = [
         measure(method, times, arguments)

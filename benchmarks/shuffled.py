@@ -145,8 +145,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ends(count: int, total: int) -> tuple[float, float]:
-    found = clopper_pearson(count, total)
-    return found.low, found.high
+    interval = clopper_pearson(count, total)
+    return interval.low, interval.high
 
 
 def exceeds(count: int, total: int, level: float) -> bool:
@@ -154,7 +154,7 @@ def exceeds(count: int, total: int, level: float) -> bool:
     return clopper_pearson(count, total, level).low > NOMINAL
 
 
-def known(path: Path | None) -> list[dict[str, Any]]:
+def finished_rows(path: Path | None) -> list[dict[str, Any]]:
     """Worlds that an earlier call with the same settings finished."""
     if path is None or not path.is_file():
         return []
@@ -201,7 +201,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    rows = known(arguments.json)
+    rows = finished_rows(arguments.json)
     finished = {row["seed"] for row in rows}
     missing = [seed for seed in range(FIRST, FIRST + arguments.worlds) if seed not in finished]
     # a process ends after twenty worlds, so that memory is given back

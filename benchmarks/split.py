@@ -115,19 +115,19 @@ def leaks(rows: list[Any]) -> dict[str, int]:
     for name, shingle in shingles.items():
         for triple in shingle:
             of_triple[triple].add(name)
-    found = Counter(dict.fromkeys(("history", "same", "near"), 0))
+    counts = Counter(dict.fromkeys(("history", "same", "near"), 0))
     for row in held:
-        own = {(question(row.prompt), normal(answer)) for answer in answers(row)}
-        found["history"] += not learned.isdisjoint(turns(row.prompt)) or not remembered.isdisjoint(
-            own
+        pairs = {(question(row.prompt), normal(answer)) for answer in answers(row)}
+        counts["history"] += not learned.isdisjoint(turns(row.prompt)) or not remembered.isdisjoint(
+            pairs
         )
-        found["same"] += question(row.prompt) in asked
+        counts["same"] += question(row.prompt) in asked
         shingle = triples(row.prompt)
         shared = Counter(name for triple in shingle for name in of_triple[triple])
-        found["near"] += any(
+        counts["near"] += any(
             count / len(shingle | shingles[name]) >= NEAR for name, count in shared.items()
         )
-    return dict(found)
+    return dict(counts)
 
 
 def measured(name: str, shape: str, source: str, path: Path) -> dict[str, Any]:
@@ -156,8 +156,8 @@ def measured(name: str, shape: str, source: str, path: Path) -> dict[str, Any]:
                 if reason.startswith("only checkers or models")
             )
             rows = [row for split in SPLITS for row in load_rows(ws, dataset.id, split)]
-    kept = sum(counts.values())
-    lost = whole - kept - programs
+    row_count = sum(counts.values())
+    lost = whole - row_count - programs
     return {
         "world": name,
         "shape": shape,
@@ -228,17 +228,17 @@ def desk(chance: random.Random) -> Iterator[dict[str, Any]]:
             opening if frequent else f"I have a question about my {subject}, my number is {detail}."
         )
         history: list[dict[str, str]] = []
-        for place in range(3):
+        for turn in range(3):
             asked = (
                 first
-                if place == 0
+                if turn == 0
                 else f"And what about the {chance.choice(SUBJECTS)} with the number "
                 f"{chance.randrange(10_000)}?"
             )
             history.append({"role": "user", "content": asked})
             usual = (
                 f"It is done by the form {len(first) % 3}."
-                if frequent and place == 0
+                if frequent and turn == 0
                 else f"That is step {chance.randrange(10_000)}."
             )
             if chance.random() < 0.6:
@@ -288,12 +288,12 @@ def main() -> None:
         results = [measured(*world) for world in worlds]
     for result in results:
         splits = "/".join(str(result[split]) for split in SPLITS)
-        told = ", ".join(f"{name} {count}" for name, count in result["leaks"].items())
+        leak_counts = ", ".join(f"{name} {count}" for name, count in result["leaks"].items())
         rows = (
             f"{result['rows']:6} rows, {splits:>12}, lost {result['lost']:4}, by programs "
             f"{result['by_programs']:3}"
         )
-        print(f"{result['world']:36}{rows}; held-out rows that leak: {told}")
+        print(f"{result['world']:36}{rows}; held-out rows that leak: {leak_counts}")
     raw.write(arguments.json, worlds=results)
 
 

@@ -69,9 +69,9 @@ def on_demo(ws: Workspace, world: Emitted, method: str, person: int, seed: int) 
     if ALGORITHMS.get(method).needs == "prompts":
         judge = next(
             (
-                one
-                for one in reward_models.reward_models(ws, AGENT)
-                if one.metrics["loss_type"] == "classification"
+                candidate
+                for candidate in reward_models.reward_models(ws, AGENT)
+                if candidate.metrics["loss_type"] == "classification"
             ),
             None,
         )
@@ -114,19 +114,19 @@ def on_strings(base: Path, method: str, seed: int) -> Row:
     """Share of held-out strings that are written backwards, greedily; of a reward model the
     accuracy on dev pairs."""
     samples = ALGORITHMS.get(method).needs == "prompts"
-    given = settings(method, STRINGS | {"seed": seed} | (SAMPLED if samples else {}))
+    configured = settings(method, STRINGS | {"seed": seed} | (SAMPLED if samples else {}))
     rows = [
-        told(row, ALGORITHMS.get(method).shape(given))
+        judged_row(row, ALGORITHMS.get(method).shape(configured))
         for row in reversal_rows(ASKED if samples else RECORDED, DEV)
     ]
     asked = {row["prompt"][0]["content"] for row in rows}
     held_out = list(islice((text for text in strings(99) if text not in asked), HELD_OUT))
-    config = with_rate(given, ALGORITHMS.get(method).rate, base)
+    config = with_rate(configured, ALGORITHMS.get(method).rate, base)
     with tempfile.TemporaryDirectory() as folder:
-        made = assemble(method, config, str(base), base, rows, Path(folder) / "reference.db")
-        loop = loop_of(made, Path(folder))
+        assembly = assemble(method, config, str(base), base, rows, Path(folder) / "reference.db")
+        loop = loop_of(assembly, Path(folder))
         ending = loop.run()
-        made.at_work.close()
+        assembly.at_work.close()
         if method == "reward":
             seen = {
                 line["step"]: line["eval_accuracy"]
@@ -137,7 +137,9 @@ def on_strings(base: Path, method: str, seed: int) -> Row:
         else:
             best = Path(folder) / "checkpoints" / f"checkpoint-{ending.best or ending.step}"
             models = load_base(str(base))[0], load_adapter(load_base(str(base))[0], best)
-            before, after = (success(model, made.builder.tokenizer, held_out) for model in models)
+            before, after = (
+                success(model, assembly.builder.tokenizer, held_out) for model in models
+            )
     state = "failed" if ending.wrong else "finished"
     return {
         "state": state,
@@ -148,14 +150,14 @@ def on_strings(base: Path, method: str, seed: int) -> Row:
     }
 
 
-def told(row: Row, shape: str) -> Row:
+def judged_row(row: Row, shape: str) -> Row:
     """What people would have said of answers to this string: the right one, and one with two
     letters the other way round."""
     right = row["reference"]
     wrong = right[1] + right[0] + right[2:] if right[0] != right[1] else right[::-1] + right[0]
     good = int(row["row_id"][4:]) % 2 == 0
     blank: list[Any] = [None, None]
-    said: dict[str, Row] = {
+    opinions: dict[str, Row] = {
         "prompts": {},
         "chats": {"completion": right, "finish_reason": None, "token_ids": None},
         "pairs": {"chosen": right, "rejected": wrong},
@@ -168,7 +170,7 @@ def told(row: Row, shape: str) -> Row:
             "logps": blank,
         },
     }
-    return row | said[shape]
+    return row | opinions[shape]
 
 
 def sound(row: Row) -> bool:
@@ -212,26 +214,26 @@ def over_seeds(task: str, method: str, seeds: int, run: Callable[[int], Row]) ->
     for seed in range(1, seeds + 1):
         start = time.monotonic()
         try:
-            found = run(seed)
+            result = run(seed)
         except ThumbwheelError as error:
-            found = {"state": "failed", "reason": str(error), "before": None, "after": None}
+            result = {"state": "failed", "reason": str(error), "before": None, "after": None}
         row = {
             "task": task,
             "method": method,
             "seed": seed,
             "seconds": round(time.monotonic() - start, 1),
-            **found,
+            **result,
         }
         yield row | {"sound": sound(row)}
 
 
 def numbers(text: str) -> list[int]:
     """`11-13,20` -> [11, 12, 13, 20]."""
-    found: list[int] = []
+    seeds: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds
 
 
 def main() -> None:
@@ -255,11 +257,13 @@ def main() -> None:
         help="world seeds, as 11-20 or 2,5: a run each; unset, person 1 alone",
     )
     raw.option(parser, "stability")
-    given = parser.parse_args()
-    methods, tasks = given.methods.split(","), given.tasks.split(",")
+    options = parser.parse_args()
+    methods, tasks = options.methods.split(","), options.tasks.split(",")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for row in measured(methods, tasks, given.seeds, given.persons, given.thumbs, Path(folder)):
+        for row in measured(
+            methods, tasks, options.seeds, options.persons, options.thumbs, Path(folder)
+        ):
             rows.append(row)
             figures = [
                 f"{value:.3f}" if value is not None else "-"
@@ -267,7 +271,7 @@ def main() -> None:
             ]
             whose = (
                 f"person {row['person']:2}"
-                if given.persons and "person" in row
+                if options.persons and "person" in row
                 else f"seed {row['seed']:2}"
             )
             print(
@@ -276,10 +280,10 @@ def main() -> None:
                 f"{row['reason'] or ''}",
                 flush=True,
             )
-            raw.write(given.json, rows=rows)
+            raw.write(options.json, rows=rows)
     for task, method in dict.fromkeys((row["task"], row["method"]) for row in rows):
-        own = [row for row in rows if (row["task"], row["method"]) == (task, method)]
-        print(f"{method} on {task}: {sum(row['sound'] for row in own)} of {len(own)} sound")
+        of_task = [row for row in rows if (row["task"], row["method"]) == (task, method)]
+        print(f"{method} on {task}: {sum(row['sound'] for row in of_task)} of {len(of_task)} sound")
 
 
 if __name__ == "__main__":

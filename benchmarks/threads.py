@@ -38,9 +38,9 @@ BESIDE = ScoreEngine._light
 
 def main() -> None:
     """Measure, print, write."""
-    found = parser("threads")
-    found.description = __doc__
-    arguments = found.parse_args()
+    options_parser = parser("threads")
+    options_parser.description = __doc__
+    arguments = options_parser.parse_args()
     material.make(peers.BENCH / "material", *arguments.sizes.split(","))
     rows = [
         {"size": size} | measure(size, arguments.threads, arguments.runs)
@@ -60,7 +60,7 @@ def measure(size: str, threads: int, runs: int) -> dict[str, float]:
     """Median seconds by how the cores are used."""
     spec = Match("sft", size, "pairs", "cold").spec(2)
     with tempfile.TemporaryDirectory() as out:
-        made = ours.prepared(spec, Path(out))
+        assembly = ours.prepared(spec, Path(out))
         ways: dict[str, tuple[int, Any]] = {
             "one thread": (1, BESIDE),
             f"{threads} threads in every operation": (threads, property(lambda _: False)),
@@ -71,17 +71,17 @@ def measure(size: str, threads: int, runs: int) -> dict[str, float]:
             for name, (count, light) in ways.items():
                 torch.set_num_threads(count)
                 ScoreEngine._light = light  # type: ignore[method-assign]
-                seconds[name].append(timed(stepped(made, spec.a_step)))
-        made.at_work.close()
+                seconds[name].append(timed(stepped(assembly, spec.a_step)))
+        assembly.at_work.close()
     return {name: statistics.median(several[1:]) for name, several in seconds.items()}
 
 
-def stepped(made: Any, rows: int) -> Callable[[], None]:
+def stepped(assembly: Any, rows: int) -> Callable[[], None]:
     """The gradient of the first rows."""
 
     def step() -> None:
-        made.at_work.run(made.train.items[:rows], grad=True)
-        made.engine.zero_grad()
+        assembly.at_work.run(assembly.train.items[:rows], grad=True)
+        assembly.engine.zero_grad()
 
     return step
 

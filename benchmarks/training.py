@@ -62,7 +62,7 @@ BOTH = {"kto": ("kto", "kto-siblings"), "ppo": ("ppo", "ppo-shared")}
 policy's trunk."""
 PEERS = ("default", "default-fp32", "tuned", "tuned-2proc")
 TWO = "2proc"
-"""Behind a peer's name: two processes under accelerate, half of the threads and of the rows each."""
+"""Behind a peer's name: two processes under accelerate, each with half of the threads and rows."""
 METHODS = ("dpo", "kto", "sft", "reward", "grpo", "ppo")
 WARM = ("dpo",)
 """Methods compared with a warm reference cache too."""
@@ -123,14 +123,15 @@ class Runs:
             return
         started = time.monotonic()
         result = run(spec, script, self._threads)
-        taken = time.monotonic() - started
+        seconds = time.monotonic() - started
         self.done.setdefault(key, []).append(result)
-        if taken > self._patience:
+        if seconds > self._patience:
             self._slow.add(key)
         steps = " ".join(f"{second:.2f}" for second in result["seconds"])
         peak = result["peak_bytes"] / 1e9
         sys.stderr.write(
-            f"{datetime.now(UTC):%H:%M:%S} {label:44} steps {steps} s, {peak:.2f} GB, {taken:.0f} "
+            f"{datetime.now(UTC):%H:%M:%S} {label:44} steps {steps} s, {peak:.2f} GB, "
+            f"{seconds:.0f} "
             "s in all\n"
         )
 
@@ -153,60 +154,62 @@ def main() -> None:
         raw.write(arguments.json, **stamp(arguments), rows=rows)
     show(rows)
     apart = [
-        one
-        for one in rows
-        if one["loss_ours"] is not None and not abs(one["loss_ours"] - one["loss_peer"]) <= NEAR
+        row
+        for row in rows
+        if row["loss_ours"] is not None and not abs(row["loss_ours"] - row["loss_peer"]) <= NEAR
     ]
     if apart:
         sys.exit(
             "losses differ: "
             + ", ".join(
-                f"{one['method']} {one['size']} {one['data']} against {one['peer']}"
-                for one in apart
+                f"{row['method']} {row['size']} {row['data']} against {row['peer']}"
+                for row in apart
             )
         )
 
 
 def parser(name: str = "training") -> argparse.ArgumentParser:
     """The options of the benchmark `name`."""
-    found = argparse.ArgumentParser(
+    arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    raw.option(found, name)
-    found.add_argument(
+    raw.option(arguments, name)
+    arguments.add_argument(
         "--methods",
         default=",".join(METHODS),
         help="comma-separated; kto means kto and kto-siblings, ppo also ppo-shared",
     )
-    found.add_argument(
+    arguments.add_argument(
         "--sizes", default="26m,135m", help=f"comma-separated: {', '.join(material.SIZES)}"
     )
-    found.add_argument(
+    arguments.add_argument(
         "--peers", default="default,tuned,tuned-2proc", help=f"comma-separated: {', '.join(PEERS)}"
     )
-    found.add_argument(
+    arguments.add_argument(
         "--cache", default="cold,warm", help="comma-separated: cold, warm (dpo only)"
     )
-    found.add_argument(
+    arguments.add_argument(
         "--data",
         default="pairs,hh",
         help="comma-separated: pairs (random text), hh (hh-rlhf, at 26m)",
     )
-    found.add_argument(
+    arguments.add_argument(
         "--steps", type=int, default=3, help="optimiser steps a run, the first not counted"
     )
-    found.add_argument("--runs", type=int, default=5, help="interleaved runs of each contestant")
-    found.add_argument(
+    arguments.add_argument(
+        "--runs", type=int, default=5, help="interleaved runs of each contestant"
+    )
+    arguments.add_argument(
         "--quick", action="store_true", help="one run of two steps, random text only"
     )
-    found.add_argument(
+    arguments.add_argument(
         "--patience",
         type=float,
         default=150.0,
         help="a contestant whose run takes more seconds is run once",
     )
-    found.add_argument("--threads", type=int, default=os.cpu_count() or 2)
-    return found
+    arguments.add_argument("--threads", type=int, default=os.cpu_count() or 2)
+    return arguments
 
 
 def matches(arguments: argparse.Namespace) -> list[Match]:
@@ -222,20 +225,20 @@ def matches(arguments: argparse.Namespace) -> list[Match]:
         sys.exit(f"no peer {', '.join(sorted(unknown))}; known: {', '.join(PEERS)}")
     methods = [part for method in asked for part in BOTH.get(method, (method,))]
     caches, data = arguments.cache.split(","), arguments.data.split(",")
-    found = (
+    chosen = (
         [Match(method, size, "pairs", "cold") for size in sizes for method in methods]
         if "cold" in caches and "pairs" in data
         else []
     )
-    found += [
+    chosen += [
         Match(method, size, "pairs", "warm")
         for size in sizes
         for method in methods
         if "warm" in caches and method in WARM
     ]
     if "hh" in data and material.HH.is_file():
-        found += [Match(method, sizes[0], "hh", "cold") for method in methods if method in REAL]
-    return found
+        chosen += [Match(method, sizes[0], "hh", "cold") for method in methods if method in REAL]
+    return chosen
 
 
 def precision() -> str:
@@ -247,7 +250,7 @@ def contestants(match: Match, names: list[str], steps: int) -> dict[str, tuple[S
     """Name -> (spec, script), ours first."""
     ours = match.spec(steps)
     script = "peer_ppo.py" if ours.method == "ppo" else "peer_trl.py"
-    found = {"ours": (ours, "ours.py")}
+    specs = {"ours": (ours, "ours.py")}
     if "default" in names and not has_bf16():
         names = [*names, "default-fp32"]
     for name in dict.fromkeys(names):
@@ -256,27 +259,27 @@ def contestants(match: Match, names: list[str], steps: int) -> dict[str, tuple[S
             if (
                 ours.method != "ppo" and DEVICE == "cpu"
             ):  # its trainer is not made for it; two GPUs are another machine
-                found[name] = (replace(ours, kind=kind, precision=precision(), processes=2), script)
+                specs[name] = (replace(ours, kind=kind, precision=precision(), processes=2), script)
             continue
-        known = more or (precision() if kind == "tuned" else "auto")
-        found[name] = (replace(ours, kind=kind, precision=known), script)
-    return found
+        arithmetic = more or (precision() if kind == "tuned" else "auto")
+        specs[name] = (replace(ours, kind=kind, precision=arithmetic), script)
+    return specs
 
 
 def compare(match: Match, runs: Runs, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of one match: one a peer configuration."""
-    known = contestants(match, arguments.peers.split(","), arguments.steps)
+    specs = contestants(match, arguments.peers.split(","), arguments.steps)
     for number in range(arguments.runs):
-        for name, (spec, script) in known.items():
+        for name, (spec, script) in specs.items():
             label = (
                 f"{match.method} {match.size} {match.data} {match.cache} "
                 f"{number + 1}/{arguments.runs} {name}"
             )
             runs.measure(spec, script, label)
-    ours = runs.of(*known["ours"])
+    ours = runs.of(*specs["ours"])
     return [
-        row(match, name, ours, runs.of(*known[name]), losses(*known[name], runs))
-        for name in known
+        row(match, name, ours, runs.of(*specs[name]), losses(*specs[name], runs))
+        for name in specs
         if name != "ours"
     ]
 
@@ -297,7 +300,7 @@ def losses(peer: Spec, script: str, runs: Runs) -> tuple[float, float] | None:
         runs.of(replace(exact, kind=kind, processes=1), "ours.py")[0],
         runs.of(exact, script)[0],
     ]
-    counts = {one["scored"] for one in both if one["scored"] is not None}
+    counts = {run["scored"] for run in both if run["scored"] is not None}
     if len(counts) > 1:
         sys.exit(f"the contestants scored different numbers of tokens in {peer.method}: {counts}")
     return both[0]["losses"][-1], both[1]["losses"][-1]
@@ -311,22 +314,22 @@ def row(
     loss: tuple[float, float] | None,
 ) -> dict[str, Any]:
     """One line of the table."""
-    mine, other = summary(ours), summary(peer)
+    own_summary, other = summary(ours), summary(peer)
     return {
         "method": match.method,
         "size": match.size,
         "cache": match.cache,
         "data": match.data,
         "peer": f"{'trl-1.12' if match.method.startswith('ppo') else 'trl-1.16'} {name}",
-        "time_ratio": other["seconds"] / mine["seconds"],
-        "memory_ratio": mine["peak"] / other["peak"],
+        "time_ratio": other["seconds"] / own_summary["seconds"],
+        "memory_ratio": own_summary["peak"] / other["peak"],
         "loss_ours": loss[0] if loss else None,
         "loss_peer": loss[1] if loss else None,
-        "seconds_ours": mine["seconds"],
+        "seconds_ours": own_summary["seconds"],
         "seconds_peer": other["seconds"],
-        "bytes_ours": mine["peak"],
+        "bytes_ours": own_summary["peak"],
         "bytes_peer": other["peak"],
-        "steps_ours": mine["steps"],
+        "steps_ours": own_summary["steps"],
         "steps_peer": other["steps"],
         "scored_tokens": ours[0]["scored"],
     }
@@ -343,7 +346,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def reward_model(spec: Spec, threads: int) -> str:
-    """The folder of a reward model over the base of `spec`, made by one step where it is missing."""
+    """A reward model over the base of `spec`; where it is missing, one step makes it."""
     folder = Path(f"{spec.model}-reward")
     if not (folder / "reward.json").exists():
         run(
@@ -385,10 +388,10 @@ def run(
         )
         environment |= more or {}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not found:
+    results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if done.returncode or not results:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-    return dict(json.loads(found[-1].removeprefix("RESULT ")))
+    return dict(json.loads(results[-1].removeprefix("RESULT ")))
 
 
 def launcher(spec: Spec) -> list[str]:
@@ -430,16 +433,18 @@ def show(rows: list[dict[str, Any]]) -> None:
         f"{'ours GB':>9}{'peer GB':>9}{'memory':>8}",
     )
     print(
-        f"{'method':14}{'size':6}{'data':7}{'cache':7}{'peer':23}{times}{memory}{'loss ours/peer':>18}"
+        f"{'method':14}{'size':6}{'data':7}{'cache':7}"
+        f"{'peer':23}{times}{memory}{'loss ours/peer':>18}"
     )
-    for one in rows:
+    for row in rows:
         loss = (
-            "" if one["loss_ours"] is None else f"{one['loss_ours']:10.4f}/{one['loss_peer']:.4f}"
+            "" if row["loss_ours"] is None else f"{row['loss_ours']:10.4f}/{row['loss_peer']:.4f}"
         )
         print(
-            f"{one['method']:14}{one['size']:6}{one['data']:7}{one['cache']:7}{one['peer']:23}"
-            f"{one['seconds_ours']:8.2f}{one['seconds_peer']:9.2f}{one['time_ratio']:14.1f}"
-            f"{one['bytes_ours'] / 1e9:9.2f}{one['bytes_peer'] / 1e9:9.2f}{one['memory_ratio']:8.2f}{loss}"
+            f"{row['method']:14}{row['size']:6}{row['data']:7}{row['cache']:7}{row['peer']:23}"
+            f"{row['seconds_ours']:8.2f}{row['seconds_peer']:9.2f}{row['time_ratio']:14.1f}"
+            f"{row['bytes_ours'] / 1e9:9.2f}"
+            f"{row['bytes_peer'] / 1e9:9.2f}{row['memory_ratio']:8.2f}{loss}"
         )
 
 

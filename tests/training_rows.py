@@ -182,7 +182,7 @@ def judge_of(base: Path, folder: Path, rows: list[dict[str, Any]], steps: int) -
     from thumbwheel.engine.load import base_fingerprint
     from thumbwheel.engine.reward_model import RewardModelCard
 
-    made = assembled(
+    assembly = assembled(
         "reward",
         base,
         folder,
@@ -191,25 +191,25 @@ def judge_of(base: Path, folder: Path, rows: list[dict[str, Any]], steps: int) -
         learning_rate=1e-2,
         early_stopping_patience=None,
     )
-    loop_of(made, folder).run()
+    loop_of(assembly, folder).run()
     shutil.copytree(folder / "checkpoints" / f"checkpoint-{steps}", folder / "judge")
-    made.builder.tokenizer.save_pretrained(folder / "judge")
+    assembly.builder.tokenizer.save_pretrained(folder / "judge")
     RewardModelCard("bradley_terry", str(base), base_fingerprint(base), 128).write(folder / "judge")
     return folder / "judge"
 
 
-def loop_of(made: Assembly, folder: Path, **more: Any) -> Loop:
+def loop_of(assembly: Assembly, folder: Path, **more: Any) -> Loop:
     """A loop that writes below `folder`."""
-    trained = prepare(made.model, made.config, made.steps, made.at_work.groups())
-    checkpoints = Checkpoints(folder / "checkpoints", made.config.save_total_limit)
+    trained = prepare(assembly.model, assembly.config, assembly.steps, assembly.at_work.groups())
+    checkpoints = Checkpoints(folder / "checkpoints", assembly.config.save_total_limit)
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     metrics = MetricsFile(folder / "metrics.jsonl")
     return Loop(
-        made.at_work,
+        assembly.at_work,
         trained,
-        made.config,
-        made.train.items,
-        made.dev.items,
+        assembly.config,
+        assembly.train.items,
+        assembly.dev.items,
         metrics,
         checkpoints,
         **more,

@@ -76,7 +76,7 @@ def trained(ws: Workspace, spec: Spec, method: str) -> dict[str, Any]:
 
 
 def reward_model(ws: Workspace, spec: Spec) -> dict[str, Any]:
-    """Train a reward model from pairs into the folder of the adapter; why there is none otherwise."""
+    """Train a reward model from pairs into `spec.out`, or say why there is none."""
     try:
         result = train(ws, spec.agent, "reward", spec.base, options=spec.options)
     except ThumbwheelError as error:
@@ -100,9 +100,11 @@ def best_on_dev(ws: Workspace, spec: Spec) -> dict[str, Any]:
     """The best of all eligible methods by the dev rows."""
     methods = data_plan(ws, spec.agent).eligible
     candidates = [trained(ws, spec, method) for method in methods]
-    by_version = {one["version"]: one for one in candidates if one.get("version")}
+    by_version = {
+        candidate["version"]: candidate for candidate in candidates if candidate.get("version")
+    }
     if not by_version:
-        return {"reason": "; ".join(str(one["reason"]) for one in candidates)}
+        return {"reason": "; ".join(str(candidate["reason"]) for candidate in candidates)}
     chosen = compare_on_dev(ws, spec.agent, list(by_version))
     if chosen.best is None:
         return {"reason": "; ".join(chosen.reasons)}

@@ -30,7 +30,7 @@ def sampled_exchanges(
             id=f"t-{number:05d}",
             session=f"s-{number // A_SESSION:04d}",
             subject=f"u-{number // A_SESSION:04d}",
-            at=moment(number),
+            occurred_at=moment(number),
             example=example,
             answer=text,
             finish_reason=finish_reason,

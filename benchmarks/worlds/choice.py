@@ -121,7 +121,7 @@ class Choice(World):
                 id=f"t-{number:05d}-{side}",
                 session=f"s-{number:05d}",
                 subject=f"u-{number:05d}",
-                at=moment(number),
+                occurred_at=moment(number),
                 example=Example(comparison.prompt, text, comparison.group),
                 answer=text,
                 finish_reason="stop",
@@ -142,7 +142,7 @@ def preference_lines(
             "kind": "preference",
             "value": verdict,
             "rater": {"id": rater, "kind": "person"},
-            "occurred_at": stamp(exchanges[0].at + AFTER_ANSWER),
+            "occurred_at": stamp(exchanges[0].occurred_at + AFTER_ANSWER),
         }
 
 

@@ -45,11 +45,11 @@ def data_file(name: str) -> Path:
 
 def first_of_each(pool: Sequence[Message], count: int) -> tuple[list[Message], list[Message]]:
     """(`count` messages of every intent, the others), both in the order of `pool`."""
-    taken: dict[str, int] = defaultdict(int)
+    counts: dict[str, int] = defaultdict(int)
     chosen, others = [], []
     for message in pool:
-        if taken[message.intent] < count:
-            taken[message.intent] += 1
+        if counts[message.intent] < count:
+            counts[message.intent] += 1
             chosen.append(message)
         else:
             others.append(message)

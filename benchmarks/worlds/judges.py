@@ -55,14 +55,14 @@ class Judge(ABC):
         """Success before and after (0 or 1 each), the gain with its paired 95 % interval, and what
         share of the right ones stayed right."""
         change = compare(self.before, after, self.groups)
-        kept = [new for old, new in zip(self.before, after, strict=True) if old]
+        still_right = [new for old, new in zip(self.before, after, strict=True) if old]
         return {
             "before": change.before,
             "after": change.after,
             "gain": change.gain,
             "low": change.low,
             "high": change.high,
-            "kept": sum(kept) / max(1, len(kept)),
+            "kept": sum(still_right) / max(1, len(still_right)),
         }
 
 

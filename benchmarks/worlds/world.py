@@ -29,7 +29,7 @@ AFTER_ANSWER = timedelta(seconds=40)
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt and the answer that is right for it; `group` ties examples that are not independent."""
+    """A prompt and its right answer; `group` ties examples that are not independent."""
 
     prompt: Chat
     answer: str
@@ -107,7 +107,7 @@ class Exchange:
     id: str
     session: str
     subject: str
-    at: datetime
+    occurred_at: datetime
     example: Example
     answer: str
     finish_reason: str
@@ -130,7 +130,7 @@ def trace_line(exchange: Exchange, model: str, temperature: float) -> dict[str, 
         "id": exchange.id,
         "session": exchange.session,
         "subject": exchange.subject,
-        "occurred_at": stamp(exchange.at),
+        "occurred_at": stamp(exchange.occurred_at),
         "input": exchange.example.prompt,
         "output": exchange.answer,
         "model": model,
@@ -151,7 +151,7 @@ def feedback_line(
         "kind": kind,
         "value": value,
         "rater": {"id": rater, "kind": "person"},
-        "occurred_at": stamp(exchange.at + after),
+        "occurred_at": stamp(exchange.occurred_at + after),
     }
 
 
@@ -168,9 +168,9 @@ def case_line(name: str, example: Example, checker: str) -> dict[str, Any]:
     }
 
 
-def stamp(at: datetime) -> str:
+def stamp(instant: datetime) -> str:
     """A moment as ISO 8601, in UTC."""
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return instant.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> Path:

@@ -107,13 +107,15 @@ def test_commands_import_nothing_heavy() -> None:
 
 
 def test_what_a_module_imports_at_once_comes_with_the_base_installation() -> None:
-    """Extras are imported where they are used, by functions that name the extra when it is missing."""
+    """Functions import extras where they use them, and name the extra that is missing."""
     base = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    installed = {re.split(r"[\[<>=,; ]", one)[0].lower().replace("_", "-") for one in base}
+    installed = {
+        re.split(r"[\[<>=,; ]", requirement)[0].lower().replace("_", "-") for requirement in base
+    }
     provided = {
         name
         for name, by in packages_distributions().items()
-        if {one.lower().replace("_", "-") for one in by} & installed
+        if {requirement.lower().replace("_", "-") for requirement in by} & installed
     }
     loaded = {
         (named(path), name)
@@ -126,11 +128,11 @@ def test_what_a_module_imports_at_once_comes_with_the_base_installation() -> Non
             else [node.module or ""]
         )
     }
-    known = provided | sys.stdlib_module_names | {"thumbwheel"}
+    importable = provided | sys.stdlib_module_names | {"thumbwheel"}
     assert [
         (path, name)
         for path, name in sorted(loaded)
-        if name.partition(".")[0] not in known and "sandbox/inside" not in path
+        if name.partition(".")[0] not in importable and "sandbox/inside" not in path
     ] == []
 
 

@@ -90,10 +90,10 @@ def test_a_skip_is_a_failure_where_what_it_needs_is_demanded(
 
 def test_ci_demands_everything() -> None:
     demanded = set(re.findall(r"THUMBWHEEL_REQUIRE_\w+(?==1)", (ROOT / ".ci" / "run").read_text()))
-    known = set(
+    variables = set(
         re.findall(r"THUMBWHEEL_REQUIRE_[A-Z]+", (ROOT / "tests" / "required.py").read_text())
     )
-    assert demanded == known
+    assert demanded == variables
 
 
 def test_tests_that_need_something_ask_for_it_in_one_place() -> None:

@@ -196,7 +196,7 @@ def test_loading_a_model_draws_nothing_over_the_terminal(
         adapted, _ = attach_lora(load_base(str(base))[0], LoraSettings(rank=2), seed=0)
         adapted.save_pretrained(base.parent / "adapter", save_embedding_layers=False)
         load_adapter(load_base(str(base))[0], base.parent / "adapter")
-    assert not [one for one in caught if issubclass(one.category, FutureWarning)]
+    assert not [line for line in caught if issubclass(line.category, FutureWarning)]
     assert capfd.readouterr().err == "" and logging.is_progress_bar_enabled()
 
 
